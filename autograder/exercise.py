@@ -1,0 +1,177 @@
+"""What an exercise is: plain data that says how inputs are drawn, what is true and which wrong answers are known.
+
+Nothing here runs a submission. `check` (in a notebook) and the referee (in another process) both walk
+
+    exercise.cases -> Case.draw(Draw) -> Call -> the student's function -> judging.judge -> Verdict
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Values = Mapping[str, Any]  # argument or output name -> tensor, number, string, list or dict
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call, in the order in which they are passed."""
+
+    args: dict[str, Any]
+    sizes: str  # what a report says about this call: "n = 1031"
+    secret: dict[str, Any] = field(default_factory=dict)  # what only the oracle is given (a simulator's truth)
+
+
+@dataclass
+class Draw:
+    """A source of random sizes and values. One seed gives the same draw on every machine."""
+
+    seed: int
+    device: str  # where tensors are put: "cpu" or "cuda"
+    tier: str  # "interpreter" or "gpu"
+    rng: random.Random = field(init=False)
+    _torch: torch.Generator = field(init=False)
+
+    def __post_init__(self):
+        self.rng = random.Random(self.seed)
+        self._torch = torch.Generator().manual_seed(self.seed % 2**63)
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from low to high, both included."""
+        return self.rng.randint(low, high)
+
+    def choice(self, options):
+        return self.rng.choice(list(options))
+
+    def number(self, low: float, high: float) -> float:
+        return self.rng.uniform(low, high)
+
+    def normal(self, *shape: int, dtype=torch.float32, mean=0.0, std=1.0, strides=None) -> torch.Tensor:
+        """Normal values; `strides` (in elements) lays the same values out with gaps or transposed."""
+        values = torch.randn(shape, generator=self._torch) * std + mean
+        return self.lay_out(values.to(dtype), strides)
+
+    def uniform(self, *shape: int, low=0.0, high=1.0, dtype=torch.float32, strides=None) -> torch.Tensor:
+        values = torch.rand(shape, generator=self._torch) * (high - low) + low
+        return self.lay_out(values.to(dtype), strides)
+
+    def empty(self, *shape: int, dtype=torch.float32, strides=None) -> torch.Tensor:
+        """An output for the submission to fill: NaN wherever its type allows."""
+        values = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype)
+        return self.lay_out(values, strides)
+
+    def lay_out(self, values: torch.Tensor, strides=None) -> torch.Tensor:
+        values = values.to(self.device)
+        if strides is None:
+            return values
+        laid = torch.empty_strided(values.shape, strides, dtype=values.dtype, device=self.device)
+        return laid.copy_(values)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of situation. The name is stable and public; sizes and values are drawn afresh from the seed."""
+
+    name: str
+    draw: Callable[[Draw], Call]
+    tiers: tuple[str, ...] = ("interpreter", "gpu")
+    live: bool = True  # False: too slow or too large for the instant answer in a notebook
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that people really write, so that it can be called by its name.
+
+    `answer` computes it: the same arguments as the oracle, the same outputs, but wrong. Where the wrong answer
+    depends on something the submission chose (a block size), it takes one of `variants` as a second argument.
+    `sign` recognises it from the evidence of all cases instead, where no formula can (a write out of bounds).
+    """
+
+    name: str  # "no_mask": also the file name in the bank
+    says: str  # the likely cause and the next thing to try, in words for the student
+    answer: Callable[..., Values] | None = None
+    variants: tuple = ()
+    sign: Callable[[Any], bool] | None = None  # takes judging.diagnose.Evidence
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Two honest computations that bracket the tolerance: `good` must pass and `lower` must not.
+
+    Both take the arguments and return the outputs as the oracle does, in the precision their name says.
+    """
+
+    good: Callable[[Values], Values]
+    good_is: str  # "fp32 throughout"
+    lower: Callable[[Values], Values]
+    lower_is: str  # "inputs rounded to TF32"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Points for speed: the share of the floor that this device's measured ceilings allow."""
+
+    points: float
+    cases: tuple[Case, ...]  # sizes where the reference takes at least 50 us on the fastest device we know
+    floor_s: Callable[[Values, Any], float]  # (arguments, device.Ceilings) -> seconds
+    full: float = 0.9  # share of the floor, or of the reference's speed, that earns all points
+    none: float = 0.3  # share that earns nothing; linear between
+    reference: str | None = None  # "course_lib.kernels.softmax:softmax_into", same arguments as the entry point
+
+
+@dataclass(frozen=True)
+class Exercise:
+    name: str  # "roofline.softmax"
+    entry: str  # the function the notebook must define
+    points: float  # for being right; speed.points come on top, in a grade cell of their own
+    kind: str  # "kernel": tensors judged against float64; "scenario": plain data
+    cases: tuple[Case, ...]
+    oracle: Callable[[Values], Values]  # args and secret -> float64 tensors or plain data, one entry an output
+    mistakes: tuple[Mistake, ...]
+    writes: tuple[str, ...] = ()  # arguments that the function fills; poisoned with NaN before the call
+    returns: tuple[str, ...] = ()  # names of the returned values
+    precision: Precision | None = None  # kernels
+    accept: Callable[[Any, Any, Values], str | None] | None = None  # scenarios: (got, want, args) -> what is wrong
+    speed: Speed | None = None
+    tiers: tuple[str, ...] = ("interpreter", "gpu")
+    launches: bool = True  # a kernel exercise must launch at least one Triton kernel
+    shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.writes + self.returns
+
+    def draw(self, case: Case, seed: int, device: str, tier: str) -> Call:
+        """The call of one case in one grading run; independent of which other cases run."""
+        digest = hashlib.sha256(f"{seed}/{self.name}/{case.name}".encode()).digest()
+        return case.draw(Draw(int.from_bytes(digest[:8], "little"), device, tier))
+
+    def mistake(self, name: str) -> Mistake:
+        return next(m for m in self.mistakes if m.name == name)
+
+
+UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
+
+
+def registry() -> dict[str, Exercise]:
+    """Every exercise by name."""
+    found: dict[str, Exercise] = {}
+    for unit in UNITS:
+        for exercise in importlib.import_module(f"autograder.exercises.{unit}").EXERCISES:
+            if exercise.name in found:
+                raise ValueError(f"two exercises are called {exercise.name}")
+            found[exercise.name] = exercise
+    return found
+
+
+def get(name: str) -> Exercise:
+    exercises = registry()
+    if name not in exercises:
+        raise KeyError(f"no exercise is called {name!r}; there are {', '.join(sorted(exercises))}")
+    return exercises[name]

@@ -1,0 +1,160 @@
+"""Unit 00: the first Triton kernel."""
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Exercise, Mistake, Precision
+
+# ---------------------------------------------------------------------------------------------- start.axpy
+
+
+def _call(draw: Draw, n: int) -> Call:
+    a = round(draw.number(1.5, 3.5), 3)
+    x, y = draw.normal(n), draw.normal(n)
+    return Call({"a": a, "x": x, "y": y, "out": draw.empty(n)}, f"n = {n}")
+
+
+def _past_int32(draw: Draw) -> Call:
+    """More than 2^31 elements: about 26 GB in all, so only where that much is free."""
+    n = 2**31 + draw.integer(1000, 2000)
+    x = torch.randn(n, device=draw.device)
+    y = torch.randn(n, device=draw.device)
+    out = torch.full((n,), float("nan"), device=draw.device)
+    return Call({"a": 2.5, "x": x, "y": y, "out": out}, f"n = {n}")
+
+
+AXPY_CASES = (
+    Case("one element", lambda d: _call(d, 1)),
+    Case("shorter than any block", lambda d: _call(d, d.integer(2, 30))),
+    Case("a power of two", lambda d: _call(d, 2 ** d.integer(12, 13))),
+    Case("a partial last block", lambda d: _call(d, 64 * d.integer(70, 110) + d.choice([1, 7, 13, 31, 47, 63]))),
+    Case("one past a power of two", lambda d: _call(d, 2**12 + 1)),
+    Case("one short of a power of two", lambda d: _call(d, 2**13 - 1)),
+    Case("no elements", lambda d: _call(d, 0)),
+    Case("more than 2^31 elements", _past_int32, tiers=("gpu",), live=False),
+)
+
+
+def _axpy(v, dtype):
+    return v["a"] * v["x"].to(dtype) + v["y"].to(dtype)
+
+
+def _only(v, keep: slice):
+    """The right answer in `keep`, nothing written elsewhere."""
+    out = torch.full_like(v["x"], float("nan"), dtype=torch.float64)
+    out[keep] = _axpy(v, torch.float64)[keep]
+    return {"out": out}
+
+
+BLOCKS = tuple(2**k for k in range(4, 15))
+
+AXPY = Exercise(
+    name="start.axpy",
+    entry="axpy",
+    points=5,
+    kind="kernel",
+    cases=AXPY_CASES,
+    writes=("out",),
+    oracle=lambda v: {"out": _axpy(v, torch.float64)},
+    precision=Precision(
+        good=lambda v: {"out": _axpy(v, torch.float32)},
+        good_is="fp32 throughout",
+        lower=lambda v: {"out": _axpy({**v, "x": v["x"].half(), "y": v["y"].half()}, torch.float32)},
+        lower_is="inputs rounded to fp16",
+    ),
+    mistakes=(
+        Mistake(
+            "no_mask",
+            "The kernel reads and writes past the end of the arrays when the length is not a multiple of the block. "
+            "Give both loads and the store `mask=offs < n`.",
+            sign=lambda e: e.wrote_outside("out", "after", nan=True),
+        ),
+        Mistake(
+            "mask_on_load_only",
+            "The loads are masked but the store is not: lanes past the end write what they never should. "
+            "Give the store the same mask as the loads.",
+            sign=lambda e: e.wrote_outside("out", "after", nan=False),
+        ),
+        Mistake(
+            "mask_one_too_long",
+            "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
+            sign=lambda e: e.wrote_outside("out", "after", count=1),
+        ),
+        Mistake(
+            "grid_off_by_one",
+            "The last partial block is never computed: the grid rounds down. Use `triton.cdiv(n, BLOCK)` programs.",
+            answer=lambda v, block: _only(v, slice(0, v["x"].numel() // block * block)),
+            variants=BLOCKS,
+        ),
+        Mistake(
+            "one_program",
+            "Only the first block is computed: the grid has one program. Launch `triton.cdiv(n, BLOCK)` of them.",
+            answer=lambda v, block: _only(v, slice(0, block)),
+            variants=BLOCKS,
+        ),
+        Mistake(
+            "program_id_not_scaled",
+            "Programs overlap: program p starts at p, not at p * BLOCK. Multiply the program id by the block size.",
+            answer=lambda v, block: _only(v, slice(0, -(-v["x"].numel() // block) + block - 1)),
+            variants=BLOCKS,
+        ),
+        Mistake(
+            "writes_into_y",
+            "`y` was changed: the result belongs into `out`, and the inputs stay as they are.",
+            sign=lambda e: e.changed("y"),
+        ),
+        Mistake(
+            "writes_into_x",
+            "`x` was changed: the result belongs into `out`, and the inputs stay as they are.",
+            sign=lambda e: e.changed("x"),
+        ),
+        Mistake(
+            "out_never_written",
+            "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
+            sign=lambda e: e.all_failing_unwritten("out"),
+        ),
+        Mistake(
+            "a_forgotten",
+            "This is x + y: the factor `a` is missing.",
+            answer=lambda v: {"out": (v["x"] + v["y"]).double()},
+        ),
+        Mistake(
+            "y_forgotten",
+            "This is a * x: `y` is missing.",
+            answer=lambda v: {"out": (v["a"] * v["x"]).double()},
+        ),
+        Mistake(
+            "a_on_y",
+            "This is x + a * y: the factor belongs to `x`.",
+            answer=lambda v: {"out": (v["x"] + v["a"] * v["y"]).double()},
+        ),
+        Mistake(
+            "a_on_both",
+            "This is a * (x + y): the factor belongs to `x` alone.",
+            answer=lambda v: {"out": (v["a"] * (v["x"] + v["y"])).double()},
+        ),
+        Mistake(
+            "minus",
+            "This is a * x - y: the sign of `y` is wrong.",
+            answer=lambda v: {"out": (v["a"] * v["x"] - v["y"]).double()},
+        ),
+        Mistake(
+            "a_rounded_to_integer",
+            "`a` lost its fraction on the way: it is a floating-point number, not an integer.",
+            answer=lambda v: {"out": (int(v["a"]) * v["x"] + v["y"]).double()},
+        ),
+        Mistake(
+            "half_precision",
+            "The arithmetic was done in fp16: the error is what 11 significant bits give. Compute in fp32.",
+            answer=lambda v: {"out": (v["a"] * v["x"].half() + v["y"].half()).double()},
+        ),
+        Mistake(
+            "int32_offset",
+            "Right up to 2^31 elements, wrong beyond: the offset overflows 32 bits. "
+            "Widen the program id first: `tl.program_id(0).to(tl.int64) * BLOCK`.",
+            sign=lambda e: e.failed_only("more than 2^31 elements"),
+        ),
+    ),
+    shows_not="speed, and offsets past 2^31",
+)
+
+EXERCISES = (AXPY,)
