@@ -1,0 +1,37 @@
+"""Settings for every test: one tier a process, fixed seeds, no window, a Triton cache of its own."""
+
+import os
+import tempfile
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Kernels compiled by an earlier run must not hide that a kernel no longer compiles.
+os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp(prefix="triton-cache-"))
+
+# Before any test imports triton: this chooses between the compiler and the interpreter for the whole process.
+try:
+    from course_lib.device import DEVICE  # isort: skip
+except ModuleNotFoundError:
+    DEVICE = "cpu"
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    if DEVICE == "cuda":
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and this machine has none")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    torch.manual_seed(0)
+    numpy.random.seed(0)
