@@ -1,0 +1,242 @@
+"""Measured numbers that are kept: one JSON file a device, and the table that sets yours beside them.
+
+A reader without a GPU still sees what the course measured. `benchmarks/results/h200.json` holds sections,
+each with the machine, its versions, the date, the hashes of the files that were measured, and rows of
+numbers; a lesson shows its own numbers next to them with `beside`.
+"""
+
+import datetime
+import fcntl
+import hashlib
+import html
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Beside", "beside", "file_hash", "load", "merge", "save", "stale"]
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks" / "results"
+RECORD = "SPEED_OF_LIGHT_RECORD"  # set to a slug such as "h200": `beside` then writes what it shows
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def save(
+    section: str, rows: Sequence[Mapping[str, Any]], device_slug: str = "h200", hashes: Mapping | None = None
+) -> Path:
+    """Write one section of a device's file; the other sections stay as they are.
+
+    `rows` are flat dictionaries of strings, numbers and None. `hashes` maps a path inside the course to
+    `file_hash(path)`, so that `stale` can tell when the measured code has changed since.
+    """
+    _path(device_slug)  # a bad slug is refused before anything else
+    machine = _machine()
+    _refuse_wrong_machine(device_slug, machine)
+    entry = {
+        "machine": machine["name"],
+        "versions": {key: machine[key] for key in ("driver", "numpy", "python", "torch", "triton")},
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "hashes": dict(hashes or {}),
+        "rows": [{key: _plain(value) for key, value in row.items()} for row in rows],
+    }
+    return _update(device_slug, {section: entry})
+
+
+def load(section: str, device: str = "h200") -> dict | None:
+    """The recorded section: `rows`, `machine`, `versions`, `date`, `hashes`; None when there is none."""
+    return _read(_path(device)).get(section)
+
+
+def merge(path: str | Path, sections: Sequence[str], device_slug: str = "h200") -> Path:
+    """Take `sections` from a results file that another machine wrote, such as a cluster's."""
+    there = _read(Path(path))
+    missing = [name for name in sections if name not in there]
+    if missing:
+        raise KeyError(f"{path} has no section {', '.join(missing)}; it has: {', '.join(sorted(there))}")
+    for name in sections:
+        _refuse_wrong_machine(device_slug, {"name": there[name]["machine"]})
+    return _update(device_slug, {name: there[name] for name in sections})
+
+
+def file_hash(path: str | Path) -> str:
+    """First 12 hex digits of the file's SHA-256; `path` is relative to the course's folder."""
+    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()[:12]
+
+
+def stale(entry: Mapping) -> list[str]:
+    """The measured files that are no longer what they were when `entry` was recorded."""
+    return sorted(
+        name for name, old in entry["hashes"].items() if not (ROOT / name).is_file() or file_hash(name) != old
+    )
+
+
+@dataclass(frozen=True)
+class Beside:
+    """My numbers beside a recorded run; a notebook shows it as a table when it ends a cell."""
+
+    section: str
+    unit: str
+    rows: tuple[tuple[str, float | None, float | None], ...]  # name, mine, recorded; both in `unit`
+    here: str  # the machine at hand
+    recorded_on: str | None  # the recorded machine and date; None when nothing was recorded
+    note: str
+
+    def ratio(self, name: str) -> float | None:
+        """Mine divided by recorded, None where one of the two is missing."""
+        return next(_ratio(mine, there) for row, mine, there in self.rows if row == name)
+
+    def _cells(self) -> list[list[str]]:
+        unit = f" [{self.unit}]" if self.unit else ""
+        table = [[self.section, f"here{unit}", f"recorded{unit}", "here / recorded"]]
+        for name, mine, there in self.rows:
+            table.append([name, _show(mine), _show(there), _show(_ratio(mine, there))])
+        return table
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(4)]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells]
+        return "\n".join([*lines, f"here: {self.here}", self.note])
+
+    def _repr_html_(self) -> str:
+        head, *body = [[html.escape(text) for text in row] for row in self._cells()]
+        rows = "".join("<tr><td>" + "</td><td>".join(row) + "</td></tr>" for row in body)
+        return (
+            f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{rows}</tbody></table>"
+            f"<p><small>here: {html.escape(self.here)}<br>{html.escape(self.note)}</small></p>"
+        )
+
+
+def beside(section: str, mine: Mapping[str, Any], unit: str = "ms", device: str = "h200") -> Beside:
+    """Set my numbers beside the recorded ones of `section`.
+
+    With a unit of time (s, ms, us, ns) the values of `mine` are seconds or Timings; with any other unit they
+    are plain numbers in that unit. With $SPEED_OF_LIGHT_RECORD=h200 set, mine are recorded first and replace
+    the section: give a lesson's table a name of its own, such as "01.copy".
+    """
+    machine = _machine()
+    scale = SECONDS.get(unit, 1.0)
+    numbers = {name: _number(value, scale) for name, value in mine.items()}
+    if slug := os.environ.get(RECORD):
+        save(section, [{"name": n, "value": v, "unit": unit} for n, v in numbers.items()], slug)
+    entry = load(section, device)
+    there = _recorded(entry, scale)
+    names = [*numbers, *(name for name in there if name not in numbers)]
+    rows = tuple((name, numbers.get(name), there.get(name)) for name in names)
+    recorded_on = f"{entry['machine']}, {entry['date']}" if entry else None
+    return Beside(section, unit, rows, machine["name"], recorded_on, _note(section, entry, device))
+
+
+def _note(section: str, entry: Mapping | None, device: str) -> str:
+    if entry is None:
+        return f"Nothing was recorded for {section!r} on {device}: this table shows only your own numbers."
+    versions = entry["versions"]
+    text = f"recorded: {entry['machine']}, {entry['date']}, torch {versions['torch']}, triton {versions['triton']}"
+    if changed := stale(entry):
+        text += f". Since then {', '.join(changed)} changed"
+    return text
+
+
+def _recorded(entry: Mapping | None, scale: float) -> dict[str, float]:
+    """name -> value in the asked unit; rows that carry no value are left out."""
+    if entry is None:
+        return {}
+    rows = [row for row in entry["rows"] if row.get("value") is not None]
+    return {row["name"]: row["value"] * SECONDS.get(row.get("unit", ""), scale) / scale for row in rows}
+
+
+def _number(value: Any, scale: float) -> float | None:
+    seconds = getattr(value, "median_s", value)
+    return None if seconds is None else float(seconds) / scale
+
+
+def _ratio(mine: float | None, there: float | None) -> float | None:
+    return mine / there if mine is not None and there else None
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers to six digits: more is noise, and the file stays readable in a diff."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"a result of {value} is no measurement: leave it out or save None")
+        return float(f"{value:.6g}")
+    if value is None or isinstance(value, str | int):
+        return value
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return _plain(value.item())
+    raise TypeError(f"a result row holds strings, numbers and None, not {type(value).__name__}")
+
+
+def _machine() -> dict[str, Any]:
+    from course_lib.device import machine  # here, so that reading old results never touches a device
+
+    m = machine()
+    return {key: getattr(m, key) for key in ("name", "driver", "numpy", "python", "torch", "triton")}
+
+
+def _refuse_wrong_machine(slug: str, machine: Mapping[str, Any]) -> None:
+    letters = re.sub(r"[^a-z0-9]", "", str(machine["name"]).lower())
+    if slug != "cpu" and slug not in letters:
+        raise ValueError(f"this machine is {machine['name']!r}: its numbers do not belong in {slug}.json")
+
+
+def _path(slug: str) -> Path:
+    if not re.fullmatch(r"[a-z0-9]+", slug):
+        raise ValueError(f"a device slug is lower-case letters and digits, such as h200; got {slug!r}")
+    return FOLDER / f"{slug}.json"
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _update(slug: str, sections: Mapping[str, Mapping]) -> Path:
+    path = _path(slug)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.parent):
+        _write(path, {**_read(path), **sections})
+    return path
+
+
+@contextmanager
+def _locked(folder: Path):
+    """Two lessons that record at once must not lose each other's section."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, sections: Mapping[str, Mapping]) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
+        file.write(_text(sections))
+    os.chmod(file.name, 0o644)  # a temporary file is private, results are for everyone
+    os.replace(file.name, path)
+
+
+def _text(sections: Mapping[str, Mapping]) -> str:
+    """JSON with sorted keys and one row a line."""
+    blocks = []
+    for name in sorted(sections):
+        fields = []
+        for key, value in sorted(sections[name].items()):
+            if key == "rows":
+                rows = ",\n".join("   " + json.dumps(row, sort_keys=True) for row in value)
+                fields.append(f'  "rows": [\n{rows}\n  ]' if value else '  "rows": []')
+            else:
+                fields.append(f"  {json.dumps(key)}: {json.dumps(value, sort_keys=True)}")
+        blocks.append(f" {json.dumps(name)}: {{\n" + ",\n".join(fields) + "\n }")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
