@@ -1,8 +1,8 @@
 """How wrong is an answer: errors against float64, units in the last place, rounding to a format.
 
 Three errors are needed, because each is blind to something. `rms` averages, so one wrong row in ten
-thousand hides in it; `worst_row` sees that row; `worst` sees a single element. `ulps` measures in steps of the
-output's own format, the finest answer it can give.
+thousand hides in it; `worst_row` sees that row; `worst` sees a single element. `ulps` measures in steps
+of the output's own format, the finest answer it can give.
 """
 
 from dataclasses import dataclass

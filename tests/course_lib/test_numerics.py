@@ -53,6 +53,11 @@ def test_worst_weighs_an_element_by_its_own_size_and_the_typical_size():
     assert error(want + torch.tensor([0.0, 1.0]), want).worst == pytest.approx(1 / (4 + typical))
 
 
+def test_infinities_do_not_change_what_is_a_typical_size():
+    want = torch.tensor([2.0, inf, inf, inf], dtype=torch.float64)
+    assert error(want + torch.tensor([1.0, 0, 0, 0]), want).worst == 1 / (2 + 2)
+
+
 @pytest.mark.parametrize("shape", [(0,), (4, 0), (0, 4)])
 def test_an_empty_answer_has_no_error(shape):
     assert error(torch.empty(shape), torch.empty(shape, dtype=torch.float64)) == Error(0, 0, 0, (), 0, 0, 0)
