@@ -1,0 +1,189 @@
+"""The bank: submissions whose verdict is known. `python -m autograder bank` runs them all on this machine.
+
+    tests/bank/<exercise>/right/      different right solutions: every case must be right
+    tests/bank/<exercise>/mistakes/   <mistake>.py or <mistake>__second.py: must be caught, and called by that name
+    tests/bank/<exercise>/slow/       right, but not fast
+
+Each file is tried in a process of its own, forked from this one after torch is imported and before any tensor or
+CUDA call, so a crash or a hang is a result and harms no neighbour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import multiprocessing.connection
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+BANK = Path(__file__).resolve().parents[1] / "tests" / "bank"
+KINDS = ("right", "slow", "mistakes")
+
+
+@dataclass(frozen=True)
+class Entry:
+    exercise: str
+    kind: str
+    path: Path
+
+    @property
+    def mistake(self) -> str:
+        return self.path.stem.partition("__")[0]
+
+    def __str__(self) -> str:
+        return f"{self.exercise}/{self.kind}/{self.path.name}"
+
+
+@dataclass(frozen=True)
+class Result:
+    entry: Entry
+    accepted: bool = False
+    named: str | None = None
+    says: str = ""  # what a student would have read, or how the process ended
+    seconds: float = 0.0
+    skipped: bool = False  # this tier cannot show it
+
+    @property
+    def as_expected(self) -> bool:
+        return self.skipped or self.accepted == (self.entry.kind != "mistakes")
+
+    @property
+    def rightly_named(self) -> bool:
+        return self.named == self.entry.mistake
+
+
+def entries(names: Iterable[str] = (), kinds: Iterable[str] = KINDS) -> list[Entry]:
+    """The files of the bank, of some exercises or of all."""
+    wanted = set(names)
+    found = []
+    for folder in sorted(p for p in BANK.iterdir() if p.is_dir() and not p.name.startswith("_")):
+        if not wanted or folder.name in wanted:
+            found += [Entry(folder.name, kind, path) for kind in kinds for path in sorted((folder / kind).glob("*.py"))]
+    return found
+
+
+def load(path: Path):
+    """The file as a module."""
+    spec = importlib.util.spec_from_file_location(f"bank_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
+    """Judge one file in this process. `quick`: a mistake runs only on the case that is known to kill it."""
+    from autograder.check import examine
+    from autograder.exercise import get
+    from course_lib import device
+
+    start = time.perf_counter()
+    module = load(entry.path)
+    exercise = get(entry.exercise)
+    if device.TIER not in getattr(module, "TIERS", exercise.tiers):
+        return Result(entry, skipped=True)
+    only = module.KILLED_BY if entry.kind == "mistakes" and quick else None
+    verdict = examine(exercise, getattr(module, exercise.entry), seed, only=only)
+    if only and not verdict.cases:
+        raise ValueError(f"{entry}: KILLED_BY names no case of this tier: {only!r}")
+    diagnosis = verdict.diagnosis
+    wrong = "; ".join(f"{c.name} ({c.sizes}): {c.why}" for c in verdict.cases if not c.right)[:300]
+    says = " ".join(filter(None, [verdict.note, diagnosis and diagnosis.says, wrong]))
+    named = diagnosis.mistake if diagnosis else None
+    return Result(entry, verdict.accepted, named, says, time.perf_counter() - start)
+
+
+def _in_child(pipe, entry: Entry, seed: int, quick: bool):
+    try:
+        pipe.send(try_entry(entry, seed, quick))
+    except BaseException as error:
+        pipe.send(Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"))
+    pipe.close()
+
+
+def run(todo: list[Entry], seed: int, quick: bool = False, workers: int = 1, limit_s: float = 120.0):
+    """Results in the order in which they end; at most `workers` processes at a time."""
+    import torch  # noqa: F401  before the fork, so that each child does not import it again
+    import triton  # noqa: F401
+
+    import autograder.check  # noqa: F401
+
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(reversed(todo)), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            entry = waiting.pop()
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=_in_child, args=(there, entry, seed, quick))
+            process.start()
+            there.close()
+            running[here] = (process, entry, time.monotonic())
+        for pipe in multiprocessing.connection.wait(list(running), timeout=1.0):
+            process, entry, _ = running.pop(pipe)
+            yield _received(pipe, process, entry)
+        for pipe, (process, entry, since) in list(running.items()):
+            if time.monotonic() - since > limit_s:
+                running.pop(pipe)
+                process.kill()
+                yield Result(entry, says=f"did not end in {limit_s:g} s", seconds=limit_s)
+
+
+def _received(pipe, process, entry: Entry) -> Result:
+    try:
+        result = pipe.recv()
+    except EOFError:
+        process.join()
+        result = Result(entry, says=f"the process ended with {process.exitcode}")
+    process.join()
+    return result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("exercise", nargs="*", help="only these exercises")
+    parser.add_argument("--quick", action="store_true", help="each mistake only on the case that kills it")
+    parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
+
+
+def main(args: argparse.Namespace) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking the driver itself would make every fork unusable
+    from course_lib import device
+
+    seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+    todo = entries(args.exercise)
+    workers = 1 if device.TIER == "gpu" else os.cpu_count() or 1
+    print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
+    results = list(run(todo, seed, args.quick, workers))
+    print(table(results))
+    for result in results:
+        if not result.as_expected:
+            print(f"NOT AS EXPECTED {result.entry}: {result.says or 'accepted'}")
+        elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
+            print(f"named {result.named}: {result.entry}: {result.says}")
+    return 0 if all(r.as_expected for r in results) and results else 1
+
+
+def table(results: list[Result]) -> str:
+    """One row an exercise and a sum."""
+    header = f"{'exercise':<24}{'right':>10}{'caught':>10}{'named':>10}{'skipped':>9}{'seconds':>9}"
+    names = sorted({r.entry.exercise for r in results})
+    rows = [_row(name, [r for r in results if r.entry.exercise == name]) for name in names]
+    return "\n".join([header, *rows, _row("all", results)])
+
+
+def _row(name: str, results: list[Result]) -> str:
+    ran = [r for r in results if not r.skipped]
+    good = [r for r in ran if r.entry.kind != "mistakes"]
+    bad = [r for r in ran if r.entry.kind == "mistakes"]
+
+    def of(count, total):
+        return f"{count}/{total}"
+
+    return (
+        f"{name:<24}{of(sum(r.accepted for r in good), len(good)):>10}"
+        f"{of(sum(not r.accepted for r in bad), len(bad)):>10}{of(sum(r.rightly_named for r in bad), len(bad)):>10}"
+        f"{len(results) - len(ran):>9}{sum(r.seconds for r in results):>9.1f}"
+    )

@@ -1,0 +1,77 @@
+"""Memory with fences: every tensor that a submission sees lies between guard bands that show a stray read or write.
+
+A slab is one flat allocation: guard, the tensor (with its gaps, if it is strided), guard. The bands and gaps of
+inputs hold one private NaN, those of outputs another, so a value copied from beyond an input can be told apart from
+an untouched output, bit by bit. Types without NaN hold a sentinel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from autograder.judging.outcome import Damage
+
+GUARD = 1 << 16  # elements on either side: more than the largest block that a lesson uses
+
+# bit patterns: quiet NaNs with payloads that arithmetic does not produce by itself
+_BITS = {
+    torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A, 0x7FF8A5A5A5A5A5A5),
+    torch.float32: (torch.int32, 0x7FC5A5A5, 0x7FCA5A5A),
+    torch.float16: (torch.int16, 0x7E5A, 0x7EA5),
+    torch.bfloat16: (torch.int16, 0x7FDA, 0x7FE5),
+    torch.int64: (torch.int64, 0x5A5A5A5A5A5A5A5A, 0x2525252525252525),
+    torch.int32: (torch.int32, 0x5A5A5A5A, 0x25252525),
+    torch.int16: (torch.int16, 0x5A5A, 0x2525),
+    torch.int8: (torch.int8, 0x5A, 0x25),
+    torch.uint8: (torch.uint8, 0x5A, 0x25),
+}
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """A tensor in its slab, with what is needed to say later what was touched."""
+
+    view: torch.Tensor  # what the submission is given
+    original: torch.Tensor  # the values as drawn
+    slab: torch.Tensor
+    poison: int
+    is_output: bool
+
+    def _bits(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(_BITS[tensor.dtype][0])
+
+    def damage(self) -> Damage:
+        """What was written outside the tensor."""
+        extent = self.slab.numel() - 2 * GUARD
+        stray = self._bits(self.slab) != self.poison
+        stray.as_strided(self.view.shape, self.view.stride(), GUARD).fill_(False)
+        counts = [int(part.sum()) for part in stray.split([GUARD, extent, GUARD])]
+        values = self.slab[stray] if sum(counts) else self.slab[:0]
+        nan = self.slab.dtype.is_floating_point and bool(torch.isnan(values).all())
+        return Damage(*counts, nan=nan)
+
+    def changed(self) -> int:
+        """How many elements of an input no longer hold the bits they were given."""
+        if self.is_output:
+            return 0
+        return int((self._bits(self.view.contiguous()) != self._bits(self.original.contiguous())).sum())
+
+    def unwritten(self) -> int:
+        return int((self._bits(self.view.contiguous()) == self.poison).sum()) if self.is_output else 0
+
+
+def fence(tensor: torch.Tensor, is_output: bool) -> Fenced:
+    """A copy of `tensor`, same strides, inside fences; an output starts as poison everywhere."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    bits, of_inputs, of_outputs = _BITS[tensor.dtype]
+    poison = of_outputs if is_output else of_inputs
+    slab = torch.full((span + 2 * GUARD,), poison, dtype=bits, device=tensor.device).view(tensor.dtype)
+    view = slab.as_strided(tensor.shape, tensor.stride(), GUARD)
+    if not is_output:
+        view.copy_(tensor)
+        if not math.prod(tensor.shape):
+            view = slab[GUARD:GUARD].view(tensor.shape)
+    return Fenced(view, tensor, slab, poison, is_output)

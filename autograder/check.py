@@ -1,0 +1,139 @@
+"""What a notebook calls: `check("start.axpy", axpy)` answers at once, in this process.
+
+The answer's text form is the bare number of points, so that stock nbgrader records partial credit; its HTML form is
+the report. Grading for marks does not trust this process: that is the referee's work.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from autograder import exercise as exercises
+from autograder.classroom import report
+from autograder.exercise import Call, Exercise
+from autograder.judging.judge import Trial, judge
+from autograder.judging.score import speed_credit
+from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
+from autograder.trial import attempt, quiet
+from course_lib import device
+
+__all__ = ["Score", "check", "check_speed"]
+
+
+@dataclass(frozen=True, repr=False)
+class Score:
+    """Points, shown as a report in a notebook and as the bare number in text."""
+
+    points: float
+    verdict: Verdict | SpeedVerdict
+
+    def __repr__(self) -> str:
+        return f"{self.points:g}"
+
+    def __float__(self) -> float:
+        return self.points
+
+    def _repr_html_(self) -> str:
+        show = report.html if isinstance(self.verdict, Verdict) else report.speed_html
+        with quiet():
+            return show(self.verdict)
+
+    def explain(self) -> str:
+        """The report as text, for a console."""
+        show = report.lines if isinstance(self.verdict, Verdict) else report.speed_lines
+        return "\n".join(show(self.verdict))
+
+
+def check(name: str, function: Callable, seed: int | None = None) -> Score:
+    """Try `function` on the live cases of an exercise, with inputs drawn afresh; `seed` repeats an earlier draw."""
+    exercise = exercises.get(name)
+    verdict = examine(exercise, function, new_seed() if seed is None else seed, live=True)
+    return Score(verdict.points, verdict)
+
+
+def check_speed(name: str, function: Callable, seed: int | None = None) -> Score:
+    """Time `function` against the floor of this GPU; without a GPU the points stay pending."""
+    exercise = exercises.get(name)
+    verdict = examine_speed(exercise, function, new_seed() if seed is None else seed)
+    return Score(verdict.points, verdict)
+
+
+def new_seed() -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def examine(exercise: Exercise, function: Callable, seed: int, live: bool = False, only: str | None = None) -> Verdict:
+    """Run the cases of this tier (`live`: those fast enough for a notebook; `only`: one by name) and judge them."""
+    if device.TIER not in exercise.tiers:
+        note = f"This exercise runs on {' and '.join(report.TIERS[t] for t in exercise.tiers)} only."
+        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
+    if not callable(function):
+        note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
+        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
+    trials: list[Trial] = []
+    for case in exercise.cases:
+        if device.TIER in case.tiers and (case.live or not live) and only in (None, case.name):
+            call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+            outcome = attempt(exercise, call, function)
+            trials.append((case, on_host(call), on_host(outcome)))
+            if outcome.not_written:
+                break
+    with quiet():
+        return judge(exercise, device.TIER, seed, trials)
+
+
+HOST_BYTES = 1 << 24  # larger tensors are judged where they are
+
+
+def on_host(record):
+    """The same call or outcome with its tensors on the host, out of reach of a later fault of the device."""
+    field = "args" if isinstance(record, Call) else "outputs"
+    values = {
+        name: value.cpu() if isinstance(value, torch.Tensor) and value.nbytes <= HOST_BYTES else value
+        for name, value in getattr(record, field).items()
+    }
+    return replace(record, **{field: values})
+
+
+def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:
+    speed = exercise.speed
+    if speed is None:
+        raise ValueError(f"{exercise.name} has no points for speed")
+    blank = SpeedVerdict(exercise.name, device.TIER, 0.0, speed.points, full=speed.full, none=speed.none)
+    if device.TIER != "gpu":
+        return replace(blank, note="waits for a GPU; without one no speed can be measured.", pending=True)
+    verdict = examine(exercise, function, seed, live=True)
+    if not verdict.accepted:
+        return replace(blank, note="not timed, because not all cases are right yet. " + report.headline(verdict))
+    with quiet():
+        rows = tuple(_timed(exercise, case, function, seed) for case in speed.cases)
+    share = min(row.share for row in rows)
+    return replace(blank, rows=rows, points=speed_credit(share, speed.full, speed.none, speed.points))
+
+
+def _timed(exercise: Exercise, case, function: Callable, seed: int) -> Timed:
+    from course_lib.timing import time_gpu
+
+    call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+    args = list(call.args.values())
+    took = time_gpu(lambda: function(*args))
+    reference = _reference(exercise)
+    reference_s = time_gpu(lambda: reference(*args)).median_s if reference else None
+    floor_s = exercise.speed.floor_s(call.args, device.ceilings())
+    return Timed(call.sizes, took.median_s, took.low_s, took.high_s, floor_s, reference_s)
+
+
+def _reference(exercise: Exercise) -> Callable | None:
+    """The reference kernel, where this copy of the course has it."""
+    if not exercise.speed.reference:
+        return None
+    module, _, name = exercise.speed.reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError:
+        return None

@@ -1,0 +1,137 @@
+"""A verdict as a person reads it: text and HTML. Every string that a submission could have chosen is escaped."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+
+import torch
+
+from autograder.judging.verdict import CaseVerdict, SpeedVerdict, Verdict
+
+TIERS = {"interpreter": "Triton's interpreter on the CPU", "gpu": "the GPU"}
+RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
+
+
+def headline(verdict: Verdict) -> str:
+    if verdict.pending:
+        return f"{verdict.exercise}: waiting for a GPU. {verdict.note}"
+    if not verdict.cases:
+        return f"{verdict.exercise}: {verdict.note or 'no case ran'}"
+    return f"{verdict.exercise}: {verdict.right} of {len(verdict.cases)} cases right."
+
+
+def lines(verdict: Verdict) -> list[str]:
+    """The report as text, the most useful line first."""
+    said = [headline(verdict)]
+    if verdict.note and not verdict.pending and verdict.cases:
+        said.append(verdict.note)
+    if verdict.diagnosis:
+        said += [text for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
+    said += ["  " + case_line(case) for case in verdict.cases]
+    said += [f"Limit for {limit}." for limit in verdict.limits]
+    said.append(f"Judged on {TIERS[verdict.tier]}, seed {verdict.seed}.")
+    if verdict.shows_not:
+        said.append(f"This tier does not show {verdict.shows_not}.")
+    return said
+
+
+def case_line(case: CaseVerdict) -> str:
+    line = f"{'right' if case.right else 'wrong'}: {case.name} ({case.sizes})"
+    return f"{line}: {case.why}" if case.why else line
+
+
+def html(verdict: Verdict) -> str:
+    """The report for a notebook and for feedback: one block, no script, no outside resource."""
+    colour = WAITING if verdict.pending else RIGHT if verdict.accepted else WRONG
+    parts = [f"<b style='color:{colour}'>{escape(headline(verdict))}</b> {_points(verdict)}"]
+    if verdict.note and not verdict.pending and verdict.cases:
+        parts.append(escape(verdict.note))
+    if verdict.diagnosis:
+        parts += [escape(text) for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
+    parts.append(_picture(verdict))
+    parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
+    small = [f"Limit for {limit}." for limit in verdict.limits]
+    small.append(f"Judged on {TIERS[verdict.tier]}, seed {verdict.seed}.")
+    if verdict.shows_not:
+        small.append(f"This tier does not show {verdict.shows_not}.")
+    parts.append("<small>" + "<br>".join(map(escape, small)) + "</small>")
+    return _block(parts, colour)
+
+
+def speed_lines(verdict: SpeedVerdict) -> list[str]:
+    if not verdict.rows:
+        return [f"{verdict.exercise}, speed: {verdict.note}"]
+    said = [
+        f"{verdict.exercise}, speed: {min(r.share for r in verdict.rows):.0%} of the reachable speed at the worst size."
+    ]
+    for row in verdict.rows:
+        reference = f", reference {row.reference_s * 1e6:.1f} us" if row.reference_s else ""
+        said.append(
+            f"  {row.sizes}: {row.seconds * 1e6:.1f} us [{row.low_s * 1e6:.1f}, {row.high_s * 1e6:.1f}], "
+            f"floor {row.floor_s * 1e6:.1f} us{reference}"
+        )
+    said.append(f"Full points from {verdict.full:.0%}, none below {verdict.none:.0%}, linear between.")
+    return said
+
+
+def speed_html(verdict: SpeedVerdict) -> str:
+    colour = WAITING if verdict.pending else RIGHT if verdict.points == verdict.out_of else WRONG
+    first, *rest = speed_lines(verdict)
+    parts = [f"<b style='color:{colour}'>{escape(first)}</b> {_points(verdict)}"]
+    parts += [escape(line) for line in rest]
+    if verdict.rows:
+        parts.append(_speed_picture(verdict))
+    return _block(parts, colour)
+
+
+def _points(verdict: Verdict | SpeedVerdict) -> str:
+    state = "pending, " if verdict.pending else ""
+    return f"<span>({state}{verdict.points:g} of {verdict.out_of:g} points)</span>"
+
+
+def _block(parts: list[str], colour: str) -> str:
+    body = "".join(f"<div style='margin:.2em 0'>{part}</div>" for part in parts if part)
+    return f"<div style='border-left:4px solid {colour};padding-left:.8em;max-width:60em'>{body}</div>"
+
+
+def _details(title: str, items: list[str]) -> str:
+    if not items:
+        return ""
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<details><summary>{escape(title)} ({len(items)})</summary><ul style='margin:.2em'>{rows}</ul></details>"
+
+
+def _picture(verdict: Verdict) -> str:
+    """The error map of the largest wrong case that has one."""
+    pictured = [case for case in verdict.cases if case.picture is not None]
+    if not pictured:
+        return ""
+    case = max(pictured, key=lambda case: case.picture.over_limit.numel())
+    from course_lib import plots
+
+    over = case.picture.over_limit
+    with plots.style():
+        figure, axes = plots.figure(width=5.0, height=2.6)
+        plots.error_map(over, torch.zeros_like(over), 1.0, ax=axes)
+    axes.set_title(f"{case.picture.output} in \u201c{case.name}\u201d ({case.sizes})", fontsize=9)
+    return _png(figure, f"Error map of {case.picture.output} in the case {case.name}")
+
+
+def _speed_picture(verdict: SpeedVerdict) -> str:
+    from course_lib import plots
+
+    with plots.style():
+        figure, axes = plots.figure(width=5.0, height=0.6 + 0.5 * len(verdict.rows))
+        plots.against_floor([(r.sizes, r.seconds, r.floor_s, r.reference_s) for r in verdict.rows], ax=axes)
+    return _png(figure, "Measured time beside the floor for each timed size")
+
+
+def _png(figure, alt: str) -> str:
+    from matplotlib import pyplot
+
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110, bbox_inches="tight")
+    pyplot.close(figure)
+    return f"<img alt='{escape(alt)}' src='data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}'>"

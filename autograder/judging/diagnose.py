@@ -1,0 +1,70 @@
+"""Which mistake is it: known wrong answers first, then the pattern of what is wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from autograder.exercise import Mistake
+from autograder.judging.compare import same
+from autograder.judging.evidence import Evidence, Tried
+from autograder.judging.verdict import Diagnosis
+
+
+def diagnose(evidence: Evidence) -> Diagnosis | None:
+    """None when every case is right."""
+    failing = evidence.failing
+    if not failing:
+        return None
+    if all(t.outcome.not_written for t in failing):
+        return Diagnosis(None, "Not written yet: replace the line that says so with your own code.")
+    pattern = _pattern(evidence)
+    mistake = _known(evidence)
+    if mistake:
+        return Diagnosis(mistake.name, mistake.says, pattern)
+    raised = next((t for t in failing if t.outcome.error), None)
+    if raised:
+        where = f" ({raised.outcome.where})" if raised.outcome.where else ""
+        says = f"In the case \u201c{raised.case.name}\u201d the call raised {raised.outcome.error}{where}"
+        return Diagnosis(None, says, pattern)
+    return Diagnosis(None, failing[0].why, pattern)
+
+
+def _known(evidence: Evidence) -> Mistake | None:
+    """The mistake that explains most failing cases, the earlier of two that explain as many."""
+    best, most = None, 0
+    for mistake in evidence.exercise.mistakes:
+        explained = _explained(mistake, evidence)
+        if explained > most:
+            best, most = mistake, explained
+    return best
+
+
+def _explained(mistake: Mistake, evidence: Evidence) -> int:
+    if mistake.sign is not None:
+        return len(evidence.failing) if mistake.sign(evidence) else 0
+    ran = [t for t in evidence.failing if t.outcome.error is None]
+    count = sum(_is_answer(mistake, t, evidence) for t in ran)
+    return count if 2 * count > len(evidence.failing) else 0
+
+
+def _is_answer(mistake: Mistake, t: Tried, evidence: Evidence) -> bool:
+    variants = [(v,) for v in mistake.variants] or [()]
+    return any(_agrees(mistake.answer(t.args, *variant), t, evidence) for variant in variants)
+
+
+def _agrees(answer, t: Tried, evidence: Evidence) -> bool:
+    if not answer:  # the mistake does not apply to these arguments
+        return False
+    if any(isinstance(value, torch.Tensor) for value in answer.values()):
+        return evidence.matches(t, answer)
+    accept = evidence.exercise.accept or same
+    return all(accept(t.outcome.outputs.get(name), value, t.args) is None for name, value in answer.items())
+
+
+def _pattern(evidence: Evidence) -> str:
+    """The pattern of the largest wrong case: it says most."""
+    for output in evidence.exercise.outputs:
+        found = [kinds for kinds in evidence.patterns(output) if kinds]
+        if found:
+            return f"{output}: {next(iter(found[0].values()))}."
+    return ""

@@ -1,0 +1,124 @@
+"""Everything known about a submission's calls, in the form in which mistakes ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from autograder.exercise import Case, Exercise, Values
+from autograder.judging import patterns, tolerance
+from autograder.judging.outcome import Outcome
+from course_lib.numerics import error
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One case: what was passed, what is true, what came."""
+
+    case: Case
+    sizes: str
+    args: Values  # arguments and secret, as drawn
+    want: Values
+    outcome: Outcome
+    right: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    exercise: Exercise
+    tried: tuple[Tried, ...]
+    limits: tolerance.Limits
+
+    @property
+    def failing(self) -> list[Tried]:
+        return [t for t in self.tried if not t.right]
+
+    # ---- what a Mistake.sign may ask
+
+    def failed(self, case: str) -> bool:
+        return any(t.case.name == case for t in self.failing)
+
+    def passed(self, case: str) -> bool:
+        return any(t.case.name == case and t.right for t in self.tried)
+
+    def failed_only(self, *cases: str) -> bool:
+        return bool(self.failing) and all(t.case.name in cases for t in self.failing)
+
+    def raised(self, text: str) -> bool:
+        return any(text in (t.outcome.error or "") for t in self.failing)
+
+    def changed(self, arg: str) -> bool:
+        return any(arg in t.outcome.changed for t in self.tried)
+
+    def wrote_outside(self, arg: str, where: str | None = None, nan: bool | None = None, count: int | None = None):
+        """Some case wrote beyond `arg`: `where` is "before", "after" or "gaps"; `nan` whether all of it was NaN."""
+        found = [d for t in self.tried if (d := t.outcome.damage.get(arg))]
+        if where:
+            found = [d for d in found if getattr(d, where)]
+        if nan is not None:
+            found = [d for d in found if d.nan == nan]
+        if count is not None and not all((getattr(d, where) if where else d.total) == count for d in found):
+            return False
+        return bool(found)
+
+    def all_failing_unwritten(self, output: str) -> bool:
+        """In every failing case that ran, not one element of `output` was written."""
+        ran = [t for t in self.failing if output in t.outcome.outputs and t.want[output].numel()]
+        return bool(ran) and all(t.outcome.unwritten.get(output) == t.want[output].numel() for t in ran)
+
+    def has_pattern(self, kind: str, output: str) -> bool:
+        """Every failing case with that output shows the pattern (see judging.patterns)."""
+        seen = list(self.patterns(output))
+        return bool(seen) and all(kind in kinds for kinds in seen)
+
+    # ---- what diagnosis asks
+
+    def patterns(self, output: str) -> Iterator[dict[str, str]]:
+        """The patterns of every wrong case that wrote `output`, the largest case first."""
+        for t in sorted(self.failing, key=lambda t: -size_of(t.want.get(output))):
+            got, want = t.outcome.outputs.get(output), t.want.get(output)
+            if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor) and got.shape == want.shape:
+                yield patterns.describe(got, want, self.wrong(t, output))
+
+    def wrong(self, t: Tried, output: str) -> torch.Tensor:
+        """Which elements of an output are over the elementwise limit."""
+        return over_limit(t.outcome.outputs[output], t.want[output], self.limits) > 1
+
+    def matches(self, t: Tried, answer: Values) -> bool:
+        """Whether what came in this case is that wrong answer, within the limits."""
+        for name, claimed in answer.items():
+            got = t.outcome.outputs.get(name)
+            if not isinstance(claimed, torch.Tensor):
+                return False
+            if not isinstance(got, torch.Tensor) or got.shape != claimed.shape:
+                return False
+            found = error(got, claimed.to(torch.float64))
+            limits = self.limits.get((name, got.dtype))
+            if limits is None:
+                return False
+            if not tolerance.exceeded(found, limits):
+                continue
+            # a lower-precision answer differs from ours by its own order of rounding: much nearer to it than to the
+            # truth is then what "the same" means
+            off = error(got, t.want[name]).rms
+            if not (off < 100 * limits["rms"].limit and found.rms <= 0.25 * off):
+                return False
+        return True
+
+
+def size_of(value) -> int:
+    return value.numel() if isinstance(value, torch.Tensor) else 0
+
+
+def over_limit(got: torch.Tensor, want: torch.Tensor, limits: tolerance.Limits) -> torch.Tensor:
+    """|got - want| over the elementwise limit of this output; NaN where got is NaN and want is not."""
+    limit = next((by["worst"].limit for (_, dtype), by in limits.items() if dtype == got.dtype), 0.0) or 1e-12
+    got64 = got.detach().to(torch.float64)
+    size = want.abs().nan_to_num(posinf=0.0)
+    scale = size + size.square().mean().sqrt() if want.numel() else size
+    same = (got64 == want) | (got64.isnan() & want.isnan())
+    ratio = (got64 - want).abs() / (limit * scale.clamp(min=1e-300))
+    return torch.where(same, torch.zeros_like(ratio), ratio).nan_to_num(nan=float("nan"), posinf=1e300)

@@ -1,0 +1,105 @@
+"""Outputs in, verdict out. Pure: no process, no notebook, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from autograder.exercise import Call, Case, Exercise, Values
+from autograder.judging import tolerance
+from autograder.judging.compare import same
+from autograder.judging.diagnose import diagnose
+from autograder.judging.evidence import Evidence, Tried, over_limit
+from autograder.judging.outcome import Outcome
+from autograder.judging.score import credit
+from autograder.judging.verdict import CaseVerdict, Picture, Verdict
+from course_lib.numerics import error
+
+Trial = tuple[Case, Call, Outcome]
+
+
+def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> Verdict:
+    """The verdict over all calls of one submission; the truth is computed here, after every call has ended."""
+    known = [{**call.args, **call.secret} for _, call, _ in trials]
+    # the arguments of a call that raised may lie on a device that no longer answers
+    wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
+    limits = tolerance.derive(exercise, zip(known, wants, strict=True)) if exercise.precision else {}
+    tried, cases = [], []
+    for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
+        why, errors = _wrong(exercise, args, want, outcome, limits)
+        picture = _picture(want, outcome, limits) if why else None
+        cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
+        tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
+    evidence = Evidence(exercise, tuple(tried), limits)
+    note = _note(exercise, evidence)
+    right = sum(case.right for case in cases)
+    return Verdict(
+        exercise=exercise.name,
+        tier=tier,
+        seed=seed,
+        points=0.0 if note else credit(right, len(cases), exercise.points),
+        out_of=exercise.points,
+        cases=tuple(cases),
+        diagnosis=diagnose(evidence),
+        limits=tuple(tolerance.in_words(exercise, limits)),
+        shows_not=exercise.shows_not if tier == "interpreter" else "",
+        note=note,
+    )
+
+
+def _note(exercise: Exercise, evidence: Evidence) -> str:
+    """A reason why right outputs earn nothing."""
+    ran = [t for t in evidence.tried if t.outcome.error is None]
+    if exercise.kind == "kernel" and exercise.launches and ran and not any(t.outcome.launches for t in ran):
+        return "No Triton kernel was launched: this exercise asks for one."
+    return ""
+
+
+def _wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
+    """(one sentence about the first thing that is wrong, or "", and the errors of every output)."""
+    if outcome.error:
+        return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}
+    for name, damage in outcome.damage.items():
+        return f"wrote {damage.total} elements outside `{name}`", {}
+    for name, count in outcome.changed.items():
+        return f"changed {count} elements of the input `{name}`", {}
+    errors, first = {}, ""
+    for name, truth in want.items():
+        got = outcome.outputs.get(name)
+        if isinstance(truth, torch.Tensor):
+            why, errors[name] = _tensor_wrong(exercise, name, got, truth, limits, outcome)
+        else:
+            why = (exercise.accept or same)(got, truth, args)
+        first = first or why or ""
+    return first, {name: e for name, e in errors.items() if e is not None}
+
+
+def _tensor_wrong(exercise, name, got, truth, limits, outcome):
+    if not isinstance(got, torch.Tensor):
+        return f"`{name}` should be a tensor, got {type(got).__name__}", None
+    if got.shape != truth.shape:
+        return f"`{name}` has shape {tuple(got.shape)}, should be {tuple(truth.shape)}", None
+    by_metric = limits.get((name, got.dtype))
+    if by_metric is None:
+        allowed = ", ".join(str(d).removeprefix("torch.") for n, d in limits if n == name)
+        return f"`{name}` is {str(got.dtype).removeprefix('torch.')}, should be {allowed}", None
+    found = error(got, truth)
+    if outcome.unwritten.get(name):
+        return f"{outcome.unwritten[name]} of {truth.numel()} elements of `{name}` were never written", found
+    over = tolerance.exceeded(found, by_metric)
+    if over:
+        metric = over[0]
+        value, limit = getattr(found, metric), by_metric[metric].limit
+        words = {"rms": "relative error", "worst_row": "relative error of the worst row", "worst": "worst element"}
+        return f"`{name}`: {words[metric]} {value:.1e}, limit {limit:.1e}", found
+    return "", found
+
+
+def _picture(want: Values, outcome: Outcome, limits) -> Picture | None:
+    for name, truth in want.items():
+        got = outcome.outputs.get(name)
+        if isinstance(truth, torch.Tensor) and isinstance(got, torch.Tensor) and got.shape == truth.shape:
+            if truth.numel() >= 2:
+                return Picture(name, over_limit(got, truth, limits).cpu())
+    return None

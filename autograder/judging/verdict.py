@@ -1,0 +1,88 @@
+"""What judging says: plain frozen data, for reports, grade cells and verdict files alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from course_lib.numerics import Error
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    name: str
+    sizes: str
+    right: bool
+    why: str = ""  # one sentence when wrong
+    errors: dict[str, Error] = field(default_factory=dict)  # output -> error
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What an error map draws: |error| / limit for each element of one output, never the values themselves."""
+
+    output: str
+    over_limit: torch.Tensor  # error over limit; NaN where never written
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    mistake: str | None  # the name of a known mistake
+    says: str  # what to look at next
+    pattern: str = ""  # where the wrong elements lie, in words
+
+
+@dataclass(frozen=True)
+class Verdict:
+    exercise: str
+    tier: str
+    seed: int
+    points: float
+    out_of: float
+    cases: tuple[CaseVerdict, ...]
+    diagnosis: Diagnosis | None = None
+    limits: tuple[str, ...] = ()
+    shows_not: str = ""
+    note: str = ""  # why there is no or less credit although cases may be right
+    pending: bool = False  # nothing could be judged on this tier: a person or a GPU decides
+
+    @property
+    def right(self) -> int:
+        return sum(case.right for case in self.cases)
+
+    @property
+    def accepted(self) -> bool:
+        return bool(self.cases) and self.right == len(self.cases) and not self.note
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One timed size."""
+
+    sizes: str
+    seconds: float
+    low_s: float
+    high_s: float
+    floor_s: float
+    reference_s: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the floor; or of the reference's speed where that is kinder to the submission."""
+        of_reference = self.reference_s / self.seconds if self.reference_s else 0.0
+        return max(self.floor_s / self.seconds, of_reference)
+
+
+@dataclass(frozen=True)
+class SpeedVerdict:
+    exercise: str
+    tier: str
+    points: float
+    out_of: float
+    rows: tuple[Timed, ...] = ()
+    full: float = 0.9
+    none: float = 0.3
+    note: str = ""
+    pending: bool = False
