@@ -1,0 +1,269 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 00 Start here
+#
+# After this lesson you can
+#
+# - say what your machine is, and how fast it really moves bytes,
+# - write a Triton kernel that is right for every length,
+# - read the report of a check and know what to try next.
+#
+# **Time** 30 minutes. **Needs** Python and a little PyTorch; no CUDA.
+#
+# **Without a GPU** everything here runs: Triton's interpreter executes your kernel on the CPU, one program after
+# another. It shows whether the algorithm, the masks and the tails are right. It cannot show speed, and it cannot show
+# two programs that disturb each other.
+
+# %% [markdown]
+# ## Is my machine ready?
+# Every lesson starts with this cell. Its first line decides where kernels run, so it stays first.
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, ceilings, machine
+
+import torch
+import triton
+import triton.language as tl
+
+from autograder import check
+from course_lib import plots, results
+from course_lib.timing import time_gpu
+
+machine()
+
+# %% [markdown]
+# ## How fast do bytes move here?
+# Most kernels are limited by memory, not by arithmetic, so the first number to know about a machine is how many bytes
+# it moves a second. We do not take it from a data sheet. We copy a large array and count: a copy of $b$ bytes reads
+# $b$ and writes $b$, so it moves $2b$.
+#
+# ### Predict
+# An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
+# machine, with 64 MiB? Write your numbers down before you run the measurement.
+
+# %%
+predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
+
+# %% [markdown]
+# ### Measure
+# `time_gpu` runs the function until its time has settled, clears the cache before every run, and returns the median
+# with an interval that holds the true median 19 times in 20. Lesson 01 takes it apart.
+
+# %%
+size = 2**30 if TIER == "gpu" else 2**26  # bytes; larger than any cache on the way
+source = torch.randn(size // 4, device=DEVICE)
+target = torch.empty_like(source)
+copy = time_gpu(lambda: target.copy_(source))
+rate = 2 * size / copy.median_s
+print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
+results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
+
+# %% [markdown]
+# The table has a recorded H200 beside your machine. The measured rate is always below the data sheet's: the promise
+# counts every cycle of the memory pins, and some cycles go to refreshing cells and to turning the bus from reading
+# to writing. **From here on, "the floor" means: bytes moved, divided by this measured rate.**
+#
+# `ceilings()` holds the other rates that later lessons need. They are measured once and kept.
+
+# %%
+ceilings()
+
+# %% [markdown]
+# ## What is a Triton program?
+# **The report says** (a field report on a rotary embedding kernel, lesson 06): its author wrote a fast Triton kernel
+# and still wondered how a *Triton program* relates to a *CUDA thread*. The question deserves an answer before the
+# first kernel.
+#
+# CUDA code says what **one thread** does with **one element**. Triton code says what **one program** does with **one
+# block of elements**: `tl.load` brings in a whole block, `a * x + y` works on whole blocks. A launch starts a *grid*
+# of programs, all with the same code, told apart by `tl.program_id(0)`.
+
+# %%
+figure, axes = plots.figure(width=7.5, height=2.4)
+plots.grid(n=13, block=4, ax=axes)
+plots.show(figure, alt="13 elements cut into 4 programs of 4 elements; the last program has 3 lanes past the end")
+
+# %% [markdown]
+# The arithmetic is the same as for dealing cards: `BLOCK` elements a program, `triton.cdiv(n, BLOCK)` programs, and
+# the last one may have lanes left over. Those lanes exist, they just own nothing. A **mask** says which lanes may
+# touch memory; without it they read and write whatever lies behind the array.
+#
+# Let us see the programs. This kernel writes into every element the number of the program that owns it.
+
+# %%
+@triton.jit
+def _owner_kernel(out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.program_id(0), mask=offs < n)
+
+
+owner = torch.full((13,), -1, dtype=torch.int32, device=DEVICE)
+_owner_kernel[(triton.cdiv(13, 4),)](owner, 13, BLOCK=4)
+print(owner.tolist())
+
+# %% [markdown]
+# **Where are the threads?** The compiler hands the block to them. A program becomes one CUDA *thread block* of
+# `32 * num_warps` threads, and each thread gets some of the block's elements. With `BLOCK = 1024` and the default
+# `num_warps = 4` that is 128 threads with 8 elements each. You can watch the compiler decide, also without a GPU:
+# the next cell compiles the kernel for an H100 or H200 (sm_90) and counts its memory instructions.
+
+# %%
+from course_lib.compiled import compile_kernel
+
+signature = {"out_ptr": "*i32", "n": "i32"}
+for block in (128, 1024):
+    made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=90)
+    print(f"BLOCK {block}: {block // 128} elements a thread, {made.registers} registers a thread")
+    print("   ", made.instructions)
+
+# %% [markdown]
+# So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
+# which elements belong together. The compiler chooses which thread does what, and joins neighbouring elements of one
+# thread into wide memory accesses of 16 bytes. You gain short code. You give up control of single threads, which you
+# will rarely miss.
+
+# %% [markdown]
+# ## How a check reads
+# Every exercise ends in a cell that calls `check`. It draws sizes and values afresh each time, runs your function, and
+# compares with the truth in 64-bit arithmetic. Memory around your arrays is fenced, so a stray write shows.
+#
+# Here is an answer with an error in it. Read the kernel, decide what is wrong, then run the cell and see whether the
+# report agrees. (The exercise is the one that you will solve below: `out = a * x + y`.)
+
+# %%
+@triton.jit
+def _hasty_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n)
+    y = tl.load(y_ptr + offs, mask=offs < n)
+    tl.store(out_ptr + offs, a * x + y, mask=offs < n)
+
+
+def hasty(a, x, y, out):
+    _hasty_kernel[(x.numel() // 256,)](out, x, y, a, x.numel(), BLOCK=256)
+
+
+check("start.axpy", hasty)
+
+# %% [markdown]
+# The report has four parts.
+#
+# 1. **How many cases were right.** Half of them is worth nothing: a kernel without masks is right whenever the length
+#    happens to fit.
+# 2. **What is wrong**, by name when it is a known mistake, otherwise by where the wrong elements lie, and what to look
+#    at next. The picture shows the error of each element in units of the limit.
+# 3. **The cases**, folded. Compare the sizes that are right with those that are not.
+# 4. **The limit and where it comes from.** An honest computation in the asked precision has some error. One precision
+#    lower has a larger one. The limit lies between, and both ends are printed.
+#
+# `check("start.axpy", hasty, seed=...)` with the printed seed repeats exactly this draw.
+
+# %% [markdown]
+# ## Exercise 0.1 `start.axpy` (15 min, 5 points)
+# Write your first kernel: `out = a * x + y`.
+#
+# - `a`: a Python float
+# - `x`, `y`, `out`: contiguous, fp32, the same number of elements: any, also 0, 1, or more than $2^{31}$
+# - writes into `out`, which is given; `x` and `y` stay as they are
+#
+# You need about 5 lines in the kernel and 3 in the function that launches it.
+
+# %% nbgrader={"grade": false, "grade_id": "start_axpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _axpy_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
+    ### BEGIN SOLUTION
+    # 64-bit offsets: with more than 2^31 elements a 32-bit offset wraps to a negative number
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0)
+    y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+    tl.store(out_ptr + offs, a * x + y, mask=mask)
+    ### END SOLUTION
+
+
+def axpy(a, x, y, out):
+    """out = a * x + y; reads 2n and writes n fp32 numbers."""
+    ### BEGIN SOLUTION
+    n = x.numel()
+    if n:
+        _axpy_kernel[(triton.cdiv(n, 1024),)](out, x, y, a, n, BLOCK=1024)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "start_axpy_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("start.axpy", axpy)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to begin</summary>
+#
+# Copy `_owner_kernel`. It already knows which elements a program owns. What has to change is what it loads and what
+# it stores.
+# </details>
+# <details><summary>Hint 2: right for some lengths only</summary>
+#
+# Two places round: how many programs you launch, and which lanes may touch memory. Both must be right for a length
+# that the block size does not divide.
+# </details>
+# <details><summary>Hint 3: a length of zero raises an error</summary>
+#
+# A grid of zero programs cannot be launched on a GPU. If there is nothing to do, do nothing.
+# </details>
+
+# %% [markdown]
+# ## Question 0.2 (5 min, 2 points, graded by a person)
+# Your `axpy` on $2^{26}$ elements: how many bytes must it move at least, and how long does that take on an H200 and
+# on your machine, with the rates measured above? Show the division.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "start_axpy_floor", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Two reads and one write of $2^{26}$ fp32 numbers: $3 \cdot 4 \cdot 2^{26} = 805\,306\,368$ bytes. The time is that
+# number divided by the copy rate printed above: near 0.19 ms at 4.2 TB/s.
+#
+# *Marking guide.* 1 point for three transfers of 4 bytes an element (reading `out` is not needed, so four transfers
+# is wrong). 1 point for dividing by the measured rate of the named machine with the unit right.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Question 0.3 (5 min, 2 points, graded by a person)
+# A friend who writes CUDA asks: "In your kernel, which thread handles element 1000?" Answer in two or three sentences
+# for `BLOCK = 1024` and `num_warps = 4`: what is certain, and what is the compiler's choice?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "start_axpy_threads", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Certain: element 1000 belongs to program 0, because 1000 // 1024 = 0, so to the first thread block, which has 128
+# threads. The compiler's choice: which of the 128 threads holds it. Each has 8 of the 1024 elements, and to make
+# 16-byte accesses the compiler usually gives a thread 4 neighbours at a time.
+#
+# *Marking guide.* 1 point for program 0 being one thread block of 128 threads. 1 point for saying that the mapping
+# inside the block is the compiler's, with any sensible reason.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Verdict on the case
+# The report's question has a short answer: one program is one thread block, and the threads inside it are the
+# compiler's business. Its practical side is the grid. That report launched one program for every position and every
+# group of heads; whether that was a good choice is measured in lesson 06.
+#
+# ## How to hand in
+# Reading alone: nothing to hand in. Run the check cells, and open the next lesson.
+#
+# In a course: save the notebook under the name it has and upload it where your instructor says, or use the *Submit*
+# button of the nbgrader panel if your JupyterLab has one. You may add cells. Cells that you change or delete by
+# accident, other than your solutions, are put back before grading.
+#
+# ## Further reading
+# - Philippe Tillet, H. T. Kung and David Cox, *Triton: An Intermediate Language and Compiler for Tiled Neural Network
+#   Computations*, MAPL 2019: why blocks and not threads.
+# - The [Triton tutorials](https://triton-lang.org/main/getting-started/tutorials/index.html), *Vector Addition*.
+# - NVIDIA, [CUDA C++ Programming Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/), *Thread Hierarchy*.
