@@ -1,0 +1,260 @@
+"""Matrix product as a ladder: every rung is the one before it with one idea more.
+
+    c[m, n] = sum_k a[m, k] b[k, n]             2 M N K FLOP; at least (M K + K N + M N) x element size bytes
+
+    matmul_naive       a program makes one piece of one row of c. Every program reads all it needs of b from memory:
+                       b is read M times over, and the time is that of the bytes.
+    matmul_tiled       a program makes a BLOCK_M x BLOCK_N tile on the tensor cores: a is read N / BLOCK_N times
+                       and b M / BLOCK_M times.
+    matmul_grouped     the same tiles in another order: programs that run at the same time share rows of a and
+                       columns of b, which the L2 cache then serves.
+    matmul_persistent  one program a multiprocessor walks over many tiles; tensor descriptors let the copy engine
+                       (TMA) fetch the tiles, and the loads of the next tile run during the store of this one.
+
+All rungs accumulate in fp32, take any M, N and K, and round once, at the store. `input_precision` says what a product
+of fp32 inputs is: "ieee" keeps all 24 bits of each factor (no tensor cores); "tf32" keeps 11 of them, and is fast.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+__all__ = [
+    "matmul",
+    "matmul_grouped",
+    "matmul_naive",
+    "matmul_persistent",
+    "matmul_reference",
+    "matmul_tiled",
+]
+
+
+def matmul_reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a.float() @ b.float()).to(a.dtype)
+
+
+@triton.jit
+def _naive_kernel(
+    out_ptr, a_ptr, b_ptr,
+    M, N, K,
+    stride_out_m, stride_out_n, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    offs_n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    mask_n = offs_n < N
+
+    acc = tl.zeros((BLOCK_N,), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        mask_k = offs_k < K - k
+        a = tl.load(a_ptr + row * stride_a_m + (k + offs_k) * stride_a_k, mask=mask_k, other=0.0)
+        b_ptrs = b_ptr + (k + offs_k)[:, None] * stride_b_k + offs_n[None, :] * stride_b_n
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
+        acc += tl.sum(a.to(tl.float32)[:, None] * b.to(tl.float32), axis=0)
+
+    tl.store(out_ptr + row * stride_out_m + offs_n * stride_out_n, acc.to(out_ptr.dtype.element_ty), mask=mask_n)
+
+
+@triton.jit
+def _tile_position(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Which tile of c the `tile`-th one is: down GROUP_M tiles, then one column on; GROUP_M = 1 goes row by row.
+
+    132 tiles of 128 x 256 that run together in row order touch about 1 tile row of a and 132 tile columns of b;
+    in groups of 8 they touch 8 rows and about 17 columns: 6 times fewer bytes for the L2 cache to hold.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    group = tile // (GROUP_M * tiles_n)
+    first_m = group * GROUP_M
+    rows = min(tiles_m - first_m, GROUP_M)  # the last group may be lower
+    in_group = tile - group * GROUP_M * tiles_n
+    return first_m + in_group % rows, in_group // rows
+
+
+@triton.jit
+def _tiled_kernel(
+    out_ptr, a_ptr, b_ptr,
+    M, N, K,
+    stride_out_m, stride_out_n, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):  # fmt: skip
+    tile_m, tile_n = _tile_position(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    offs_m = tl.cast(tile_m, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.cast(tile_n, tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    mask_m = offs_m < M
+    mask_n = offs_n < N
+
+    a_ptrs = a_ptr + offs_m[:, None] * stride_a_m + offs_k[None, :] * stride_a_k
+    b_ptrs = b_ptr + offs_k[:, None] * stride_b_k + offs_n[None, :] * stride_b_n
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        mask_k = offs_k < K - k
+        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        a_ptrs += tl.cast(stride_a_k, tl.int64) * BLOCK_K
+        b_ptrs += tl.cast(stride_b_k, tl.int64) * BLOCK_K
+
+    out_ptrs = out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :] * stride_out_n
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+
+
+@triton.jit
+def _persistent_kernel(
+    out_desc, a_desc, b_desc,
+    M, N, K,
+    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):  # fmt: skip
+    # A descriptor carries shape and strides; the copy engine fills what lies outside with zeros and writes nothing
+    # there, so no mask is needed. A matrix stored by columns is described as its transpose and turned on the way in.
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    # flatten makes one loop of the two, so that loads for the next tile are in flight while this one is stored.
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = _tile_position(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = tile_m * BLOCK_M
+        n = tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a = a_desc.load([k, m]).T if A_BY_COLUMN else a_desc.load([m, k])
+            b = b_desc.load([n, k]).T if B_BY_COLUMN else b_desc.load([k, n])
+            acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        out_desc.store([m, n], acc.to(out_desc.dtype))
+
+
+# Pointer rungs, by element size: (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages).
+_TILES = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
+# Persistent rung, by element size: likewise.
+_PERSISTENT_TILES = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
+_GROUP_M = 8
+
+
+def _checked_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    assert a.dim() == 2 and b.dim() == 2, f"two matrices expected, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+    assert a.shape[1] == b.shape[0], f"inner sizes differ: {tuple(a.shape)} times {tuple(b.shape)}"
+    assert a.dtype == b.dtype and a.dtype.itemsize in _TILES, f"one 2- or 4-byte type: {a.dtype}, {b.dtype}"
+    if out is None:
+        return torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    assert out.shape == (a.shape[0], b.shape[1]), f"out has shape {tuple(out.shape)}"
+    return out
+
+
+def matmul_naive(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """a (M, K) times b (K, N), any strides. Bytes asked of memory: about M N K x element size."""
+    out = _checked_out(a, b, out)
+    (M, K), N = a.shape, b.shape[1]
+    if M and N:
+        _naive_kernel[(M, triton.cdiv(N, 256))](
+            out, a, b,
+            M, N, K,
+            *out.stride(), *a.stride(), *b.stride(),
+            BLOCK_N=256, BLOCK_K=16, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
+    out = _checked_out(a, b, out)
+    (M, K), N = a.shape, b.shape[1]
+    block_m, block_n, block_k, num_warps, num_stages = _TILES[a.dtype.itemsize]
+    if M and N:
+        _tiled_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
+            out, a, b,
+            M, N, K,
+            *out.stride(), *a.stride(), *b.stride(),
+            BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=group_m, INPUT_PRECISION=input_precision,
+            num_warps=num_warps, num_stages=num_stages,
+        )  # fmt: skip
+    return out
+
+
+def matmul_tiled(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
+) -> torch.Tensor:
+    """a (M, K) times b (K, N), any strides; tiles of c go row by row."""
+    return _launch_tiles(a, b, out, input_precision, group_m=1)
+
+
+def matmul_grouped(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
+) -> torch.Tensor:
+    """a (M, K) times b (K, N), any strides; tiles of c go in groups of 8 tile rows."""
+    return _launch_tiles(a, b, out, input_precision, group_m=_GROUP_M)
+
+
+def _describable(x: torch.Tensor) -> bool:
+    """What the copy engine asks: adjacent elements in a row, rows that start at multiples of 16 bytes, no overlap."""
+    pitch = x.stride(0)
+    return (
+        x.numel() > 0
+        and x.stride(1) == 1
+        and pitch >= x.shape[1]
+        and pitch * x.element_size() % 16 == 0
+        and x.data_ptr() % 16 == 0
+    )
+
+
+@functools.cache
+def _copy_engine_programs(device: torch.device) -> int:
+    """How many persistent programs to start; 0 where there is no copy engine (before compute capability 9.0)."""
+    if device.type != "cuda":
+        return 3  # the interpreter runs programs one after the other; 3 make each walk over several tiles
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count if properties.major >= 9 else 0
+
+
+def _fits_persistent(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
+    """The one rule for the last rung: a copy engine, and rows of out and rows or columns of a and b it can address."""
+    return (
+        _copy_engine_programs(a.device) > 0
+        and _describable(out)
+        and (_describable(a) or _describable(a.T))
+        and (_describable(b) or _describable(b.T))
+    )
+
+
+def matmul_persistent(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
+) -> torch.Tensor:
+    """a (M, K) times b (K, N), each stored by rows or by columns with a pitch that is a multiple of 16 bytes."""
+    out = _checked_out(a, b, out)
+    assert _fits_persistent(a, b, out), "TMA needs compute capability 9.0 and 16-byte rows: use matmul_grouped"
+    (M, K), N = a.shape, b.shape[1]
+    block_m, block_n, block_k, num_warps, num_stages = _PERSISTENT_TILES[a.dtype.itemsize]
+    a_by_column, b_by_column = not _describable(a), not _describable(b)
+    tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
+    _persistent_kernel[(min(tiles, _copy_engine_programs(a.device)),)](
+        TensorDescriptor.from_tensor(out, [block_m, block_n]),
+        TensorDescriptor.from_tensor(a.T, [block_k, block_m])
+        if a_by_column
+        else TensorDescriptor.from_tensor(a, [block_m, block_k]),
+        TensorDescriptor.from_tensor(b.T, [block_n, block_k])
+        if b_by_column
+        else TensorDescriptor.from_tensor(b, [block_k, block_n]),
+        M, N, K,
+        A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=_GROUP_M, INPUT_PRECISION=input_precision,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return out
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
+) -> torch.Tensor:
+    """a (M, K) times b (K, N) into out (M, N), any strides, fp32, fp16 or bf16; no gradient is recorded.
+
+    The persistent rung where the copy engine can address all three matrices and the type has tensor cores of full
+    rate (2-byte types), the grouped rung otherwise.
+    """
+    out = _checked_out(a, b, out)
+    if a.dtype.itemsize == 2 and _fits_persistent(a, b, out):
+        return matmul_persistent(a, b, out, input_precision)
+    return matmul_grouped(a, b, out, input_precision)
