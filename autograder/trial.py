@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ import triton
 from autograder.buffers import fence
 from autograder.exercise import Call, Exercise
 from autograder.judging.outcome import NOT_WRITTEN, Outcome
+
+NOT_THEIRS = (str(Path(__file__).parent), "/site-packages/", "/lib/python3")  # frames of libraries and of ours
 
 
 @contextlib.contextmanager
@@ -110,6 +113,5 @@ def _describe(error: Exception) -> str:
 def _where(error: Exception) -> str | None:
     """The innermost line that belongs to the submission rather than to a library."""
     frames = [f for e in (error, _root(error)) for f in traceback.extract_tb(e.__traceback__)]
-    own = [f for f in frames if "site-packages" not in f.filename and "/autograder/" not in f.filename]
-    own = [f for f in own if "/lib/python3" not in f.filename and f.line]
+    own = [f for f in frames if f.line and not any(place in f.filename for place in NOT_THEIRS)]
     return f"line {own[-1].lineno}: {own[-1].line}" if own else None

@@ -215,9 +215,10 @@ check("start.axpy", axpy)
 # Two places round: how many programs you launch, and which lanes may touch memory. Both must be right for a length
 # that the block size does not divide.
 # </details>
-# <details><summary>Hint 3: a length of zero raises an error</summary>
+# <details><summary>Hint 3: right for every case but the largest, on a GPU</summary>
 #
-# A grid of zero programs cannot be launched on a GPU. If there is nothing to do, do nothing.
+# `tl.program_id(0)` is a 32-bit integer, and so is its product with `BLOCK`. What happens past $2^{31}$? Widen the
+# program id before you multiply.
 # </details>
 
 # %% [markdown]
@@ -228,7 +229,7 @@ check("start.axpy", axpy)
 # %% [markdown] nbgrader={"grade": true, "grade_id": "start_axpy_floor", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # Two reads and one write of $2^{26}$ fp32 numbers: $3 \cdot 4 \cdot 2^{26} = 805\,306\,368$ bytes. The time is that
-# number divided by the copy rate printed above: near 0.19 ms at 4.2 TB/s.
+# number divided by the copy rate printed above.
 #
 # *Marking guide.* 1 point for three transfers of 4 bytes an element (reading `out` is not needed, so four transfers
 # is wrong). 1 point for dividing by the measured rate of the named machine with the unit right.

@@ -1,0 +1,70 @@
+"""What a notebook shows: the bare score as text, the report as HTML, nothing on stderr."""
+
+import sys
+import warnings
+
+import pytest
+
+from autograder import check, check_speed
+from autograder.check import Score
+from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
+from course_lib.device import TIER
+
+
+def not_written(a, x, y, out):
+    raise NotImplementedError("not written yet")
+
+
+def test_the_text_form_of_a_score_is_a_number_that_nbgrader_reads():
+    score = check("start.axpy", not_written)
+    assert float(repr(score)) == score.points == 0.0
+
+
+def test_a_check_keeps_warnings_and_stderr_out_of_the_cell(capfd):
+    def noisy(a, x, y, out):
+        warnings.warn("one line here would cost all points", stacklevel=1)
+        print("as would this", file=sys.stderr)
+
+    check("start.axpy", noisy)
+    assert capfd.readouterr().err == ""
+
+
+def test_something_that_is_no_function_is_told_so():
+    assert "should be a function" in check("start.axpy", 3).explain()
+
+
+def test_an_unknown_exercise_is_told_which_there_are():
+    with pytest.raises(KeyError, match=r"start\.axpy"):
+        check("start.axpi", not_written)
+
+
+@pytest.mark.skipif(TIER == "gpu", reason="on a GPU speed is measured")
+def test_without_a_gpu_speed_points_are_pending():
+    score = check_speed("roofline.softmax", not_written)
+    assert score.points == 0 and score.verdict.pending
+    assert "waits for a GPU" in score.explain()
+
+
+HOSTILE = "<script>alert('points')</script>"
+
+
+def test_the_report_escapes_everything_a_submission_could_have_written():
+    verdict = Verdict(
+        "start.axpy",
+        "interpreter",
+        1,
+        0.0,
+        5,
+        (CaseVerdict(HOSTILE, HOSTILE, False, HOSTILE),),
+        Diagnosis(None, HOSTILE, HOSTILE),
+        note=HOSTILE,
+    )
+    assert "<script" not in Score(0.0, verdict)._repr_html_()
+
+
+def test_a_speed_report_shows_time_floor_and_reference():
+    row = Timed("n = 4", 2e-4, 1.9e-4, 2.1e-4, 1e-4, 1.8e-4)
+    score = Score(3.0, SpeedVerdict("roofline.softmax", "gpu", 3.0, 4.0, (row,)))
+    assert "200.0 us [190.0, 210.0], floor 100.0 us, reference 180.0 us" in score.explain()
+    assert "<img" in score._repr_html_()
+    assert row.share == pytest.approx(0.9)

@@ -1,0 +1,210 @@
+"""Judging: limits that are derived, credit, patterns, and mistakes called by their names."""
+
+import math
+
+import pytest
+import torch
+
+from autograder.check import examine
+from autograder.exercise import Call, Case, Exercise, Mistake, Precision
+from autograder.judging import patterns, score, tolerance
+from autograder.judging.compare import same
+
+
+def _double(v, dtype):
+    return 2 * v["x"].to(dtype)
+
+
+def _exercise(**changes) -> Exercise:
+    """out = 2x, without a kernel: judging is the same."""
+
+    def draw(d):
+        n = d.integer(80, 120)
+        return Call({"x": d.normal(3, n), "out": d.empty(3, n)}, f"3 x {n}")
+
+    fields = {
+        "name": "test.double",
+        "entry": "double",
+        "points": 4,
+        "kind": "kernel",
+        "cases": tuple(Case(f"case {i}", draw) for i in range(4)),
+        "writes": ("out",),
+        "oracle": lambda v: {"out": _double(v, torch.float64)},
+        "precision": Precision(
+            lambda v: {"out": _double(v, torch.float32)},
+            "fp32",
+            lambda v: {"out": _double({"x": v["x"].half()}, torch.float32)},
+            "fp16",
+        ),
+        "mistakes": (Mistake("times_three", "That is 3x.", answer=lambda v: {"out": 3.0 * v["x"].double()}),),
+        "launches": False,
+    }
+    return Exercise(**{**fields, **changes})
+
+
+def _fill(factor, columns=slice(None)):
+    def double(x, out):
+        out[:, columns] = factor * x[:, columns]
+
+    return double
+
+
+def test_a_right_answer_gets_all_points():
+    verdict = examine(_exercise(), _fill(2.0), seed=1)
+    assert verdict.accepted and verdict.points == 4 and verdict.diagnosis is None
+
+
+def test_a_known_mistake_is_named():
+    verdict = examine(_exercise(), _fill(3.0), seed=1)
+    assert verdict.points == 0
+    assert verdict.diagnosis.mistake == "times_three"
+
+
+def test_an_unknown_mistake_is_described_by_where_it_is():
+    verdict = examine(_exercise(), _fill(2.0, slice(0, 64)), seed=1)
+    assert verdict.diagnosis.mistake is None
+    assert "never written" in verdict.diagnosis.says
+    assert "NaN" in verdict.diagnosis.pattern
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, out: out.zero_(),
+        lambda x, out: out.copy_(x),
+        lambda x, out: out.fill_(float(x.mean())),
+        lambda x, out: out.copy_(2 * x.half()),
+        lambda x, out: out.copy_(2 * x).mul_(1 + 1e-4),
+        lambda x, out: None,
+    ],
+    ids=["zeros", "copy of the input", "mean", "fp16", "off by 1e-4", "nothing"],
+)
+def test_answers_without_merit_fail_every_case(wrong):
+    assert examine(_exercise(), wrong, seed=2).right == 0
+
+
+def test_one_wrong_row_fails_however_small_its_share():
+    def one_row(x, out):
+        out.copy_(2 * x)
+        out[1] *= 1 + 1e-3
+
+    assert examine(_exercise(), one_row, seed=3).right == 0
+
+
+def test_changing_an_input_costs_the_case():
+    def careless(x, out):
+        out.copy_(x.mul_(2))
+
+    verdict = examine(_exercise(), careless, seed=4)
+    assert verdict.right == 0
+    assert "input `x`" in verdict.cases[0].why
+
+
+def test_without_a_launch_a_kernel_exercise_earns_nothing():
+    verdict = examine(_exercise(launches=True), _fill(2.0), seed=5)
+    assert verdict.points == 0
+    assert "No Triton kernel was launched" in verdict.note
+
+
+def test_a_raised_error_is_shown_with_its_line():
+    def broken(x, out):
+        raise ValueError("such a pity")
+
+    verdict = examine(_exercise(), broken, seed=6)
+    assert "ValueError: such a pity" in verdict.diagnosis.says
+    assert "raise ValueError" in verdict.diagnosis.says
+
+
+def test_a_stub_is_called_not_written_yet_and_only_tried_once():
+    def stub(x, out):
+        raise NotImplementedError("not written yet")
+
+    verdict = examine(_exercise(), stub, seed=7)
+    assert len(verdict.cases) == 1 and verdict.points == 0
+    assert verdict.diagnosis.says.startswith("Not written yet")
+
+
+def test_the_same_seed_draws_the_same_values_and_another_seed_others():
+    exercise = _exercise()
+    draws = [exercise.draw(exercise.cases[0], seed, "cpu", "interpreter").args["x"] for seed in (1, 1, 2)]
+    assert torch.equal(draws[0], draws[1])
+    assert draws[0].shape != draws[2].shape or not torch.equal(draws[0], draws[2])
+
+
+def test_the_limit_lies_between_its_two_measurements():
+    exercise = _exercise()
+    args = exercise.draw(exercise.cases[0], 1, "cpu", "interpreter").args
+    limits = tolerance.derive(exercise, [(args, exercise.oracle(args))])
+    for limit in limits["out", torch.float32].values():
+        assert limit.good < limit.limit < limit.lower
+        assert limit.lower / limit.limit == pytest.approx(limit.limit / limit.good)
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "points"), [(10, 10, 5.0), (5, 10, 0.0), (4, 10, 0.0), (9, 10, 4.0), (0, 0, 0.0), (2, 3, 1.66)]
+)
+def test_half_right_is_worth_nothing(right, total, points):
+    assert score.credit(right, total, 5) == points
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -1.0, 7.0, 3.14159])
+def test_a_score_is_finite_within_the_points_and_has_two_decimals(value):
+    settled = score.settle(value, 5)
+    assert 0 <= settled <= 5 and math.isfinite(settled) and round(settled, 2) == settled
+
+
+@pytest.mark.parametrize(
+    ("share", "points"), [(0.95, 4.0), (0.9, 4.0), (0.6, 2.0), (0.3, 0.0), (0.1, 0.0), (math.nan, 0.0)]
+)
+def test_speed_points_are_linear_in_the_share_of_the_floor(share, points):
+    assert score.speed_credit(share, full=0.9, none=0.3, points=4) == pytest.approx(points)
+
+
+WANT = torch.arange(1.0, 257.0, dtype=torch.float64).view(8, 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("unwritten", lambda t: t[:, 20:].fill_(math.nan)),
+        ("constant factor", lambda t: t.mul_(1.25)),
+        ("last columns", lambda t: t[:, 30:].add_(1)),
+        ("last rows", lambda t: t[6:].add_(1)),
+        ("one row", lambda t: t[3].add_(1)),
+        ("above diagonal", lambda t: t[0, 1:5].add_(1)),
+        ("below diagonal", lambda t: t[5, :3].add_(1)),
+        ("grows along columns", lambda t: t.add_(torch.arange(32.0) ** 2)),
+    ],
+)
+def test_a_pattern_is_recognised(kind, spoil):
+    got = WANT.clone()
+    spoil(got)
+    assert kind in patterns.describe(got, WANT, got != WANT)
+
+
+def test_a_right_output_has_no_pattern():
+    assert patterns.describe(WANT, WANT, torch.zeros_like(WANT, dtype=torch.bool)) == {}
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        (1, 1.0),
+        ([1, 2.0], (1.0, 2)),
+        ({"a": [1.0 + 1e-12]}, {"a": [1.0]}),
+        ("memory", "memory"),
+        (math.nan, math.nan),
+    ],
+)
+def test_plain_data_that_is_equal_up_to_rounding_is_the_same(got, want):
+    assert same(got, want) is None
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [(1.001, 1.0), ([1], [1, 2]), ({"b": 1}, {"a": 1}), ("1", 1), (True, 1), (None, 0), (1, "1"), ([1, 3], [1, 2])],
+)
+def test_plain_data_that_differs_is_told_without_the_expected_value(got, want):
+    sentence = same(got, want)
+    assert sentence
+    assert repr(want) not in sentence.replace(repr(got), "")
