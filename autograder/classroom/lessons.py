@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,3 +132,11 @@ def write_if_changed(path: Path, content: bytes) -> bool:
     beside.write_bytes(content)
     os.replace(beside, path)
     return True
+
+
+def environment() -> dict[str, str]:
+    """For programs and kernels: course_lib comes from this course, and this python's programs (alembic) come first."""
+    ours = {"PYTHONPATH": str(COURSE), "PATH": str(Path(sys.executable).parent)}
+    joined = {name: os.pathsep.join(filter(None, [first, os.environ.get(name)])) for name, first in ours.items()}
+    # Kernels of this environment win over kernels of the same name in the home folder.
+    return os.environ | joined | {"JUPYTER_PREFER_ENV_PATH": "1"}

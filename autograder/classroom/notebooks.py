@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -75,8 +74,7 @@ def generate(tree: Path, units: list[str]) -> None:
     """`nbgrader generate_assignment` for each unit, with a gradebook of the tree's own."""
     from nbgrader.apps import GenerateAssignmentApp  # takes two seconds, so only where it is needed
 
-    # nbgrader calls alembic by name to make the gradebook: it lives beside this python.
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    os.environ.update(lessons.environment())
     before = Path.cwd()
     os.chdir(tree)
     try:

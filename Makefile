@@ -1,0 +1,73 @@
+# make lab        set everything up and open the lessons in JupyterLab
+# make test       set everything up and run the tests (ALL=1: the slow ones too)
+# make notebooks  rebuild the paired and the released notebooks from solutions/*/*.py
+# make execute    run lessons on this machine and keep their outputs (LESSON=01_roofline: only that one)
+# make lessons    run every solution and every release: full points, and none
+# make bank       run every right, wrong and slow submission of the bank on this machine
+# make bench      measure the reference kernels against their peers
+# make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.PHONY: lab test notebooks execute lessons bank bench grade env
+.DEFAULT_GOAL := lab
+
+# Without PYTHON an environment is made in .venv. PYTHON=python3 takes a python that already has everything.
+VENV := .venv
+ifdef PYTHON
+env:
+else
+PYTHON := $(CURDIR)/$(VENV)/bin/python
+env: $(VENV)/complete
+# nbgrader and Jupyter call other programs by name (alembic, jupyter-nbconvert): the environment's come first.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+endif
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+# Kernels of the environment win over kernels of the same name in the home folder.
+export JUPYTER_PREFER_ENV_PATH := 1
+
+LESSON ?=
+WORKERS ?= 2
+
+ifneq ($(shell uname -s),Linux)
+NO_TRITON = @echo "Triton has no wheel for this system. Use WSL2, or the container: README.md, 'Without Linux'."; exit 1
+endif
+
+$(VENV)/complete: requirements.txt constraints.txt pyproject.toml
+	$(NO_TRITON)
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; python3 here is $$(python3 --version)."; exit 1; }
+	@python3 -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "python3 cannot make environments here; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+lab: env
+	$(PYTHON) -m autograder lab
+
+test: env
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(WORKERS) $(if $(ALL),,-m "not slow")
+
+notebooks: env
+	$(PYTHON) -m autograder notebooks
+
+execute: env
+	$(PYTHON) -m autograder execute $(LESSON)
+
+lessons: env
+	$(PYTHON) -m autograder lessons $(LESSON)
+
+bank: env
+	$(PYTHON) -m autograder bank
+
+bench: env
+	$(PYTHON) -m benchmarks
+
+grade: env
+	@test -n "$(LESSON)" || { echo "Say which lesson: make grade LESSON=01_roofline"; exit 1; }
+	nbgrader generate_assignment "$(LESSON)" --force
+	nbgrader autograde "$(LESSON)"
+	nbgrader generate_feedback "$(LESSON)"
+	nbgrader export

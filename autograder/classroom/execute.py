@@ -1,0 +1,106 @@
+"""`python -m autograder execute`: run lessons on this machine and keep their outputs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from autograder.classroom import lessons
+from autograder.classroom.lessons import COURSE
+
+CELL_TIMEOUT_S = 900  # the slowest cells compile or tune a kernel for every size they measure
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lesson", nargs="?", default="", help="01_roofline or roofline; all of them without it")
+
+
+def main(args: argparse.Namespace) -> int:
+    for lesson in lessons.find(COURSE, args.lesson):
+        began = time.monotonic()
+        notebook = run(lessons.refresh(lesson), lesson.script.parent)
+        record(notebook)
+        lessons.write_if_changed(lesson.solution, lessons.to_text(notebook).encode())
+        print(f"{lesson.unit}: ran in {time.monotonic() - began:.0f} s on {machine_name()}", flush=True)
+    return 0
+
+
+def run(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> NotebookNode:
+    """Execute in place with a fresh kernel of this python, in the lesson's own folder; outputs come back clean."""
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        allow_errors=allow_errors,
+        kernel_name="python3",
+        store_widget_state=False,  # ids that change with every run; a widget's still figure stays
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=lessons.environment())
+    clean(notebook)
+    return notebook
+
+
+def record(notebook: NotebookNode) -> None:
+    """Note which source these outputs belong to, and where they were made."""
+    notebook.metadata["speed_of_light"] = {
+        "executed_source": lessons.source_hash(notebook),
+        "machine": machine_name(),
+    }
+
+
+def machine_name() -> str:
+    from course_lib import device  # chooses the tier of this process, so only when a lesson was run
+
+    return str(device.machine().name)
+
+
+def clean(notebook: NotebookNode) -> None:
+    """Drop what means nothing to a reader: live widgets, colours, addresses, and paths of this machine."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            kept = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
+            cell.outputs = [clean_output(out) for out in joined(kept)]
+    lessons.tidy(notebook)
+
+
+def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Neighbouring pieces of one stream as one, so that the split does not depend on when the kernel flushed."""
+    result: list[NotebookNode] = []
+    for out in outputs:
+        if out.output_type == "stream" and result and result[-1].get("name") == out.name:
+            result[-1].text += out.text
+        else:
+            result.append(out)
+    return result
+
+
+def clean_output(output: NotebookNode) -> NotebookNode:
+    output.get("metadata", {}).clear()
+    if output.output_type == "stream":
+        output.text = clean_text(output.text)
+    elif output.output_type == "error":
+        output.evalue = clean_text(output.evalue)
+        output.traceback = [clean_text(line) for line in output.traceback]
+    else:
+        for kind, value in output.data.items():
+            if isinstance(value, str) and (kind.startswith("text/") or kind == "image/svg+xml"):
+                output.data[kind] = clean_text(value)
+    return output
+
+
+def clean_text(text: str) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    text = re.sub(r"[^\s\"'()]*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
+    text = re.sub(r"[^\s\"'()]*/site-packages/", "site-packages/", text)
+    for path, instead in ((str(COURSE) + "/", ""), (str(COURSE), "."), (str(Path.home()), "~")):
+        if path != "/":
+            text = text.replace(path, instead)
+    return text.replace(tempfile.gettempdir() + "/", "<temporary>/")

@@ -1,0 +1,55 @@
+"""Settings for nbgrader's own commands, run from this folder."""
+
+import os
+import sys
+from pathlib import Path
+
+COURSE = Path(__file__).resolve().parent
+# Commands and the kernels they start find course_lib and autograder without an installation.
+sys.path.insert(0, str(COURSE))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
+
+from nbgrader.preprocessors import (  # noqa: E402
+    CheckCellMetadata,
+    ClearHiddenTests,
+    ClearMarkScheme,
+    ClearOutput,
+    ComputeChecksums,
+    LockCells,
+    SaveCells,
+)
+
+from autograder.classroom.nbgrader import StableNotebook, StubSolutions  # noqa: E402
+
+c = get_config()  # noqa: F821  traitlets puts it here
+
+c.CourseDirectory.course_id = "speed-of-light"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+# Everything beside a lesson is released except its script and what editors leave behind.
+c.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".*", "feedback"]
+
+# An exchange inside the course needs no system folder; a site that has one passes --Exchange.root=/its/folder.
+exchange = COURSE / "exchange"
+c.Exchange.root = str(exchange)
+if os.access(COURSE, os.W_OK):
+    exchange.mkdir(exist_ok=True)  # nbgrader wants it to be there
+
+# nbgrader's own list, with our stubs instead of its own and a last step that makes builds repeatable.
+c.GenerateAssignment.preprocessors = [
+    LockCells,
+    StubSolutions,
+    ClearOutput,
+    CheckCellMetadata,
+    ComputeChecksums,
+    SaveCells,
+    ClearHiddenTests,
+    ClearMarkScheme,
+    ComputeChecksums,
+    CheckCellMetadata,
+    StableNotebook,
+]
+
+# A cell of a lesson measures for seconds; the first one of a session also compiles.
+c.Execute.timeout = 300
+c.Execute.startup_timeout = 120

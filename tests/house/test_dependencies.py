@@ -1,0 +1,80 @@
+"""pyproject.toml, requirements.txt, constraints.txt, environment.yml and the Dockerfile say the same."""
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+COURSE = Path(__file__).resolve().parents[2]
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = [line.partition("#")[0].strip() for line in (COURSE / name).read_text().splitlines()]
+    found = [line.split("==") for line in lines if line]
+    return {canonicalize_name(package): version for package, version in found}
+
+
+def ranges() -> dict[str, Requirement]:
+    project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
+    named = project["dependencies"] + project["optional-dependencies"]["test"]
+    return {canonicalize_name(Requirement(line).name): Requirement(line) for line in named}
+
+
+def test_requirements_pin_exactly_what_pyproject_names():
+    assert set(pins("requirements.txt")) == set(ranges())
+
+
+def test_every_pin_lies_in_its_range():
+    outside = [f"{n}=={v}" for n, v in pins("requirements.txt").items() if not ranges()[n].specifier.contains(v)]
+    assert not outside
+
+
+def test_the_pair_of_torch_and_triton_is_the_one_that_was_proven():
+    pinned = pins("requirements.txt")
+    assert (pinned["torch"], pinned["triton"]) == ("2.13.0", "3.7.1")
+    assert tuple(map(int, pinned["numpy"].split(".")[:2])) < (2, 5)
+
+
+def test_constraints_pin_the_rest_and_nothing_twice():
+    assert not set(pins("constraints.txt")) & set(pins("requirements.txt"))
+    local = [f"{n}=={v}" for n, v in pins("constraints.txt").items() if "+" in v or not re.match(r"\d", v)]
+    assert not local, "a local version exists on one machine only"
+
+
+def test_everything_the_pinned_packages_need_is_pinned():
+    pinned = pins("requirements.txt") | pins("constraints.txt")
+    installed = {canonicalize_name(d.name): d for d in metadata.distributions()}
+    for name, version in pins("requirements.txt").items():
+        here = installed[name].version.partition("+")[0] if name in installed else "missing"
+        if here != version:
+            pytest.skip(f"this environment has {name} {here}, not the pinned {version}")
+    loose = set()
+    for name in pinned:
+        needs = map(Requirement, (installed[name].requires or []) if name in installed else [])
+        wanted = {canonicalize_name(r.name) for r in needs if not r.marker or r.marker.evaluate({"extra": ""})}
+        # torch pins its own CUDA libraries exactly.
+        loose |= {n for n in wanted - set(pinned) if not n.startswith(("nvidia-", "cuda-"))}
+    assert not loose - {"pip"}
+
+
+def test_environment_yml_is_python_and_pip_and_those_files():
+    text = (COURSE / "environment.yml").read_text()
+    python = re.search(r"- python (\S+)", text).group(1)
+    least = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert python.split(",")[0] == least
+    assert re.findall(r"^ {6}- (.*)$", text, re.MULTILINE) == ["-r requirements.txt", "-c constraints.txt"]
+
+
+def test_the_dockerfile_copies_what_exists_and_installs_the_pins():
+    text = (COURSE / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (COURSE / source).exists(), source
+    assert "-r requirements.txt -c constraints.txt" in text
+    version = re.search(r"^FROM python:(\S+?)-slim", text, re.MULTILINE).group(1)
+    project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
+    assert Requirement(f"python{project['requires-python']}").specifier.contains(version)
