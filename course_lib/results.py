@@ -138,7 +138,8 @@ def _note(section: str, entry: Mapping | None, device: str) -> str:
     if entry is None:
         return f"Nothing was recorded for {section!r} on {device}: this table shows only your own numbers."
     versions = entry["versions"]
-    text = f"recorded: {entry['machine']}, {entry['date']}, torch {versions['torch']}, triton {versions['triton']}"
+    text = f"recorded: {entry['machine']}, {entry['date']}"
+    text += f", torch {versions['torch']}, triton {versions['triton']}"
     if changed := stale(entry):
         text += f". Since then {', '.join(changed)} changed"
     return text

@@ -105,9 +105,8 @@ def test_beside_takes_plain_numbers_when_the_unit_is_no_time():
 
 def test_beside_says_plainly_when_nothing_was_recorded():
     table = results.beside("nothing", {"x": 1.0})
-    assert (
-        table.recorded_on is None
-        and "Nothing was recorded for 'nothing' on h200" in table._repr_html_().replace("&#x27;", "'")
+    assert table.recorded_on is None and "Nothing was recorded for 'nothing' on h200" in table._repr_html_().replace(
+        "&#x27;", "'"
     )
 
 
