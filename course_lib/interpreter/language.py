@@ -1,0 +1,130 @@
+"""What the language does around operations: scalars, truth of blocks, reductions, scans, autotuning."""
+
+import sys
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.runtime import autotuner
+from triton.runtime import interpreter as triton_interpreter
+
+from course_lib.interpreter import arithmetic as gpu
+from course_lib.interpreter.operations import refuse_storage_only
+from course_lib.interpreter.parts import part, replace
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    _patch_arguments()
+    _patch_truth()
+    _patch_reductions(part(triton_interpreter, "ReduceOps"))
+    _patch_axes(part(triton_interpreter, "ReduceOps"))  # after it, to stand before it
+    _patch_axes(part(triton_interpreter, "ScanOps"))
+    _patch_autotune(part(autotuner, "Autotuner"))
+
+
+def _patch_arguments() -> None:
+    """A float argument stayed a Python number, so fp16 * a was fp16 where a GPU computes in fp32;
+    integers between 2^31 and 2^32 were held as uint32 and wrapped; bool arguments failed."""
+    type_of = part(triton.runtime.jit, "mangle_type")
+
+    def implicit(original):
+        def convert(arg):
+            if isinstance(arg, (bool, int, float)):
+                dtype = tl.str_to_ty(type_of(arg), None)
+                data = np.array([arg], dtype=triton_interpreter._get_np_dtype(dtype))
+                return tl.tensor(triton_interpreter.TensorHandle(data, dtype), dtype)
+            return original(arg)
+
+        return convert
+
+    replace(triton_interpreter, "_implicit_cvt", implicit)
+
+
+def _patch_truth() -> None:
+    """Every block was true, so `if block:` and `a and b` were silently wrong. A run-time `range` bound
+    could not become an index in triton 3.6 with numpy 2.4, which refuses int() of a one-element array."""
+
+    def truth(self):
+        # Triton's own `other.handle if other else None` asks whether there is an `other`, not what it holds.
+        if sys._getframe(1).f_globals.get("__name__") == "triton.language.semantic":
+            return True
+        if self.handle.data.size > 1:
+            raise TypeError(
+                "a block has no single truth value: use & | ~ between masks, tl.where to choose by element, "
+                "or tl.max / tl.min to make one number of it before `if` and `while`"
+            )
+        return bool(self.handle.data.reshape(-1)[0])
+
+    def with_truth(original):
+        def patch_tensor(tensor, scope):
+            original(tensor, scope)
+            scope.set_attr(tensor, "__bool__", truth)
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
+
+        return patch_tensor
+
+    part(triton_interpreter, "_LangPatchScope")
+    replace(triton_interpreter, "_patch_lang_tensor", with_truth)
+
+
+def _patch_axes(operation) -> None:
+    """The slow path of reduce and scan counted a negative axis from the wrong end; bf16 went through."""
+
+    def checked(original):
+        def apply_impl(self, input):
+            for arg in input:
+                refuse_storage_only(arg.dtype.scalar)
+            if self.axis is not None and self.axis < 0:
+                self.axis += input[0].handle.data.ndim
+            return original(self, input)
+
+        return apply_impl
+
+    replace(operation, "apply_impl", checked)
+
+
+def _patch_reductions(reduce) -> None:
+    """max and min skip NaN as the hardware does, and say nothing about it; fp16 sums round in fp16; integer
+    sums wrap, where one number too large for its type was an error."""
+    standard = part(tl, "standard")
+    extremes = {
+        part(standard, "_elementwise_max"): np.fmax.reduce,
+        part(standard, "_elementwise_min"): np.fmin.reduce,
+    }
+    with_index = [part(standard, f"_arg{name}_combine_tie_break_left") for name in ("max", "min")]
+    total = part(standard, "_sum_combine")
+
+    def exact(original):
+        def apply_impl(self, input):
+            data = input[0].handle.data
+            if self.combine_fn in with_index and data.dtype.kind == "f" and np.isnan(data).any():
+                raise ValueError(
+                    "tl.argmax, tl.argmin and return_indices=True give an arbitrary element when there is a "
+                    "NaN: replace NaN with tl.where first"
+                )
+            if self.combine_fn in extremes:
+                result = extremes[self.combine_fn](data, axis=self.axis, keepdims=self.keep_dims)
+            elif self.combine_fn == total and data.dtype == np.float16:
+                result = gpu.tree_sum(data, self.axis, self.keep_dims)
+            elif self.combine_fn == total and data.dtype.kind in "iu":
+                result = np.add.reduce(data, axis=self.axis, keepdims=self.keep_dims, dtype=data.dtype)
+            else:
+                return original(self, input)
+            return self.to_tensor(result, input[0].dtype)
+
+        return apply_impl
+
+    replace(reduce, "apply_impl", exact)
+
+
+def _patch_autotune(tuner) -> None:
+    """There is no time to measure: every configuration runs once, as on a GPU, and the first one is kept."""
+    part(tuner, "do_bench")
+
+    def run_once(kernel_call, quantiles=None):
+        kernel_call()
+        return [1.0, 1.0, 1.0]
+
+    tuner.do_bench = property(lambda self: run_once)

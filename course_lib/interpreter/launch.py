@@ -1,0 +1,85 @@
+"""What a launch does: its grid, its options, its record, its errors."""
+
+import inspect
+from functools import wraps
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as triton_interpreter
+
+from course_lib.interpreter.parts import part, replace
+
+__all__ = ["MAX_GRID_YZ", "install", "listeners"]
+
+# Launch options of compiled kernels: allowed here and without effect.
+LAUNCH_OPTIONS = set(
+    """num_warps num_stages num_ctas maxnreg launch_cooperative_grid launch_pdl waves_per_eu enable_fp_fusion
+    debug sanitize_overflow warmup ptx_options ir_override noinline""".split()
+)
+MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
+
+# One list for each open course_lib.interpreter.launches().
+listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
+_depth = 0  # launches and device functions that are running now
+
+
+def install() -> None:
+    replace(part(triton_interpreter, "GridExecutor"), "__call__", _launch)
+    replace(part(triton_interpreter, "InterpretedFunction"), "__call__", _device_call)
+
+
+def _launch(original):
+    @wraps(original)
+    def launch(self, *args, **kwargs):
+        global _depth
+        names = inspect.getfullargspec(self.fn).args
+        unknown = sorted(set(kwargs) - set(names) - LAUNCH_OPTIONS)
+        if unknown:
+            raise TypeError(f"{self.fn.__name__} has no argument {unknown[0]!r}; it has {', '.join(names)}")
+        self.grid = _plain_grid(self, names, args, kwargs)
+        for seen in listeners:
+            seen.append((self.fn.__name__, self.grid))
+        _depth += 1
+        try:
+            # A GPU computes inf - inf and 1 / 0 without a word.
+            with np.errstate(all="ignore"):
+                return original(self, *args, **kwargs)
+        except Exception as error:
+            error.program = getattr(triton_interpreter.interpreter_builder, "grid_idx", None)
+            raise
+        finally:
+            _depth -= 1
+
+    return launch
+
+
+def _plain_grid(executor, names, args, kwargs) -> tuple[int, int, int]:
+    """The grid as three integers; a grid function gets plain arguments, as on a GPU, and not blocks."""
+    grid = executor.grid
+    if callable(grid):
+        named = {name: value for name, value in kwargs.items() if name in names}
+        grid = grid(inspect.getcallargs(executor.fn, *args, **named))
+    grid = tuple(int(size) for size in grid)
+    grid += (1,) * (3 - len(grid))
+    if max(grid[1:]) > MAX_GRID_YZ:
+        raise ValueError(
+            f"grid {grid}: CUDA allows {MAX_GRID_YZ} programs along its second and third axis; put the long axis first"
+        )
+    return grid
+
+
+def _device_call(original):
+    part(triton_interpreter.InterpretedFunction, "rewrite")
+    modules = (tl, part(tl, "core"))
+    is_builtin = part(tl.core, "is_builtin")
+
+    @wraps(original)
+    def call(self, *args, **kwargs):
+        # Triton patches its whole language again for every call of tl.sum or of a helper, which takes a
+        # millisecond and changes nothing once the launch has patched what this function sees.
+        seen = [value for value in self.fn.__globals__.values() if any(value is one for one in modules)]
+        if _depth == 0 or any(is_builtin(module.arange) for module in seen):
+            return original(self, *args, **kwargs)
+        return self.rewrite()(*args, **kwargs)
+
+    return call
