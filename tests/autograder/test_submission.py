@@ -1,0 +1,120 @@
+"""From a notebook to the student's code: whatever happened to the other cells."""
+
+import copy
+
+import pytest
+
+from autograder.referee.submission import as_python, extract
+
+
+def code(source, grade_id=None, cell_id=None, **marks):
+    cell = {"cell_type": "code", "source": source, "metadata": {}, "id": cell_id or grade_id or source[:8]}
+    if grade_id:
+        cell["metadata"]["nbgrader"] = {"grade_id": grade_id, **marks}
+    return cell
+
+
+SETUP = code("import torch", cell_id="setup")
+SETUP["metadata"]["tags"] = ["setup"]
+RELEASE = {
+    "cells": [
+        SETUP,
+        code("shown = 1", cell_id="demo"),
+        code("def f(): raise NotImplementedError", "f", solution=True),
+        code("check('f', f)", "f_check", grade=True),
+        code("def g(): raise NotImplementedError", "g", solution=True),
+    ]
+}
+
+
+def submitted(*changes):
+    notebook = copy.deepcopy(RELEASE)
+    notebook["cells"][2]["source"] = "def f(): return 1"
+    notebook["cells"][4]["source"] = "def g(): return 2"
+    for change in changes:
+        change(notebook["cells"])
+    return notebook
+
+
+def sources(notebook):
+    return [cell.source.strip() for cell in extract(RELEASE, notebook).cells]
+
+
+PLAIN = ["import torch", "def f(): return 1", "def g(): return 2"]
+
+
+def test_setup_and_solutions_are_taken_and_nothing_else():
+    assert sources(submitted()) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cells: cells[0].update(source="import evil"),
+        lambda cells: cells.pop(0),
+        lambda cells: cells[1].update(source="shown = exit()"),
+        lambda cells: cells[3].update(source="5.0"),
+        lambda cells: cells.pop(3),
+        lambda cells: cells[3].update(cell_type="raw"),
+        lambda cells: cells.append(copy.deepcopy(cells[3])),
+        lambda cells: cells[2].update(cell_type="markdown"),
+        lambda cells: cells[2].update(metadata={}),
+        lambda cells: cells.insert(1, copy.deepcopy(RELEASE["cells"][2])),
+        lambda cells: cells[3]["metadata"].update(nbgrader="broken"),
+    ],
+    ids=[
+        "setup edited",
+        "setup deleted",
+        "demonstration edited",
+        "check edited",
+        "check deleted",
+        "check turned raw",
+        "check doubled",
+        "solution turned markdown",
+        "solution lost its name",
+        "stub doubled before the answer",
+        "check's metadata broken",
+    ],
+)
+def test_what_happens_to_other_cells_changes_nothing(change):
+    assert sources(submitted(change)) == PLAIN
+
+
+def test_of_a_doubled_solution_the_last_one_wins():
+    again = code("def f(): return 9", "f", solution=True)
+    assert "def f(): return 9" in sources(submitted(lambda cells: cells.append(again)))
+
+
+def test_own_cells_run_where_the_student_put_them():
+    helper = code("def helper(): pass", cell_id="new")
+    assert sources(submitted(lambda cells: cells.insert(2, helper))) == [PLAIN[0], "def helper(): pass", *PLAIN[1:]]
+    assert sources(submitted(lambda cells: cells.insert(0, helper)))[0] == "def helper(): pass"
+
+
+def test_a_deleted_solution_is_replaced_by_the_stub_and_said():
+    result = extract(RELEASE, submitted(lambda cells: cells.pop(2)))
+    assert any("f is missing" in note for note in result.notes)
+    assert "NotImplementedError" in result.cells[1].source
+
+
+def test_a_name_from_a_demonstration_cell_is_reported_as_that():
+    result = extract(RELEASE, submitted(lambda cells: cells[1].update(source="def helper(): pass")))
+    assert "demonstration cell" in result.missing("helper")
+    assert "not defined" in result.missing("other")
+
+
+@pytest.mark.parametrize("line", ["%timeit f()", "!ls", "files = !ls", "f?", "%matplotlib inline"])
+def test_a_magic_is_python_that_asks_the_notebook(line):
+    compile(as_python(f"x = 1\n{line}\ny = 2"), "cell", "exec")
+    assert "get_ipython()" in as_python(line)
+
+
+def test_a_percent_sign_that_begins_a_line_of_an_expression_stays():
+    namespace = {}
+    exec(as_python("x = (7\n% 4)"), namespace)
+    assert namespace["x"] == 3
+
+
+@pytest.mark.parametrize(("magic", "kept"), [("%%time", True), ("%%timeit -n 3", True), ("%%bash", False)])
+def test_a_cell_magic_that_watches_leaves_its_body(magic, kept):
+    assert ("def f" in as_python(f"{magic}\ndef f(): pass")) == kept
