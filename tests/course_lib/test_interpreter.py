@@ -1,0 +1,126 @@
+"""What a launch in the interpreter does around the arithmetic: grids, records, errors, autotuning."""
+
+import pytest
+import torch
+
+from course_lib import interpreter
+from course_lib.device import TIER
+from course_lib.interpreter import language, parts
+
+# isort: split
+import triton
+import triton.language as tl
+
+pytestmark = pytest.mark.skipif(TIER != "interpreter", reason="about Triton's interpreter; this process has a GPU")
+
+
+@triton.jit
+def add_one(x_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(x_ptr + offs, x + 1, mask=offs < n)
+
+
+@triton.jit
+def _halved(x):
+    if tl.max(x, 0) > 100:
+        tl.static_assert(False, "too large")
+    return x / 2
+
+
+@triton.jit
+def halve(x_ptr):
+    offs = tl.arange(0, 16)
+    x = tl.load(x_ptr + tl.program_id(0) * 16 + offs)
+    tl.store(x_ptr + tl.program_id(0) * 16 + offs, _halved(x))
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64})], key=["n"])
+@triton.jit
+def tuned(x_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, offs * 2.0, mask=offs < n)
+
+
+@triton.jit
+def accumulate(out_ptr, n, BLOCK: tl.constexpr):
+    total = 0
+    for k in range(0, n, BLOCK):
+        total += k
+    tl.store(out_ptr, total)
+
+
+def test_launches_are_counted_with_their_grid():
+    x = torch.zeros(40)
+    with interpreter.launches() as outer:
+        add_one[(3,)](x, 40, BLOCK=16)
+        with interpreter.launches() as inner:
+            add_one[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]), 1)](x, 40, BLOCK=32)
+    add_one[(3,)](x, 40, BLOCK=16)
+    assert outer == [("add_one", (3, 1, 1)), ("add_one", (2, 1, 1))]
+    assert inner == [("add_one", (2, 1, 1))]
+    assert x.tolist() == [3.0] * 40
+
+
+def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
+    x = torch.zeros(16)
+    add_one[(1,)](x, 16, BLOCK=16, num_warps=8, num_stages=2)
+    with pytest.raises(TypeError, match="no argument 'BLOK'; it has x_ptr, n, BLOCK"):
+        add_one[(1,)](x, 16, BLOCK=16, BLOK=32)
+
+
+def test_a_grid_that_no_gpu_takes_is_refused():
+    with pytest.raises(ValueError, match="65535"):
+        add_one[(1, 70000)](torch.zeros(16), 16, BLOCK=16)
+
+
+def test_a_loop_to_a_run_time_bound_works_with_every_numpy():
+    out = torch.zeros(1, dtype=torch.int32)
+    accumulate[(1,)](out, 100, BLOCK=16)
+    assert out.item() == sum(range(0, 100, 16))
+
+
+def test_autotune_runs_every_configuration_and_keeps_the_first():
+    x = torch.full((50,), torch.nan)
+    with interpreter.launches() as seen:
+        tuned[lambda meta: (triton.cdiv(50, meta["BLOCK"]),)](x, 50)
+    assert x.tolist() == [2.0 * i for i in range(50)]
+    assert [grid[0] for _, grid in seen] == [4, 1, 4]
+    assert tuned.best_config.kwargs == {"BLOCK": 16}
+
+
+def test_the_cause_of_an_error_is_the_inner_error_with_the_students_line():
+    x = torch.ones(48)
+    x[40] = 1000.0
+    with pytest.raises(Exception, match="too large") as caught:
+        halve[(3,)](x)
+    why = interpreter.cause(caught.value)
+    assert isinstance(why.error, AssertionError) and str(why.error) == "too large"
+    assert why.source == 'tl.static_assert(False, "too large")'
+    assert why.file == __file__ and why.program == (2, 0, 0)
+    assert "in program (2, 0, 0)" in str(why)
+
+
+def test_the_cause_of_an_ordinary_error_is_itself():
+    error = ValueError("plain")
+    assert interpreter.cause(error).error is error
+
+
+def test_infinities_and_zero_divisions_raise_no_warnings():
+    x = torch.tensor([0.0, torch.inf, -1.0, 3e38] * 4)
+    nan = x.clone()
+
+    halve[(1,)](x.fill_(-torch.inf))
+    add_one[(1,)](nan, 16, BLOCK=16)
+    assert nan[1] == torch.inf
+
+
+def test_installing_twice_changes_nothing():
+    before = language.triton_interpreter.InterpreterBuilder.create_dot
+    interpreter.install()
+    assert language.triton_interpreter.InterpreterBuilder.create_dot is before
+
+
+def test_a_triton_without_a_private_part_is_named():
+    with pytest.raises(RuntimeError, match=rf"Autotuner\.gone.*triton {triton.__version__}"):
+        parts.part(language.autotuner.Autotuner, "gone")
