@@ -45,6 +45,13 @@ def _only(v, keep: slice):
     return {"out": out}
 
 
+def _in_half(v, what: str):
+    """fp16 inputs, and with "all" fp16 products and sums; a compiler may round the factor first or not."""
+    x, y = v["x"].half(), v["y"].half()
+    a = float(torch.tensor(v["a"]).half()) if what == "all, and a" else v["a"]
+    return {"out": _axpy(v | {"x": x, "y": y}, torch.float32) if what == "inputs" else a * x + y}
+
+
 BLOCKS = tuple(2**k for k in range(4, 15))
 
 AXPY = Exercise(
@@ -63,6 +70,11 @@ AXPY = Exercise(
     ),
     mistakes=(
         Mistake(
+            "mask_one_too_long",
+            "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
+            sign=lambda e: e.wrote_outside("out", "after", count=1),
+        ),
+        Mistake(
             "no_mask",
             "The kernel reads and writes past the end of the arrays when the length is not a multiple of the block. "
             "Give both loads and the store `mask=offs < n`.",
@@ -75,9 +87,24 @@ AXPY = Exercise(
             sign=lambda e: e.wrote_outside("out", "after", nan=False),
         ),
         Mistake(
-            "mask_one_too_long",
-            "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
-            sign=lambda e: e.wrote_outside("out", "after", count=1),
+            "writes_into_y",
+            "`y` was changed: the result belongs into `out`, and the inputs stay as they are.",
+            sign=lambda e: e.changed("y"),
+        ),
+        Mistake(
+            "writes_into_x",
+            "`x` was changed: the result belongs into `out`, and the inputs stay as they are.",
+            sign=lambda e: e.changed("x"),
+        ),
+        Mistake(
+            "out_never_written",
+            "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
+            sign=lambda e: e.all_failing_unwritten("out"),
+        ),
+        Mistake(
+            "mask_one_too_short",
+            "The very last element is never computed: the mask should be `offs < n`, not `offs < n - 1`.",
+            answer=lambda v: _only(v, slice(0, v["x"].numel() - 1)) if v["x"].numel() else {},
         ),
         Mistake(
             "grid_off_by_one",
@@ -96,21 +123,6 @@ AXPY = Exercise(
             "Programs overlap: program p starts at p, not at p * BLOCK. Multiply the program id by the block size.",
             answer=lambda v, block: _only(v, slice(0, -(-v["x"].numel() // block) + block - 1)),
             variants=BLOCKS,
-        ),
-        Mistake(
-            "writes_into_y",
-            "`y` was changed: the result belongs into `out`, and the inputs stay as they are.",
-            sign=lambda e: e.changed("y"),
-        ),
-        Mistake(
-            "writes_into_x",
-            "`x` was changed: the result belongs into `out`, and the inputs stay as they are.",
-            sign=lambda e: e.changed("x"),
-        ),
-        Mistake(
-            "out_never_written",
-            "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-            sign=lambda e: e.all_failing_unwritten("out"),
         ),
         Mistake(
             "a_forgotten",
@@ -138,6 +150,11 @@ AXPY = Exercise(
             answer=lambda v: {"out": (v["a"] * v["x"] - v["y"]).double()},
         ),
         Mistake(
+            "product",
+            "This is a * x * y: `y` is added, not multiplied.",
+            answer=lambda v: {"out": (v["a"] * v["x"] * v["y"]).double()},
+        ),
+        Mistake(
             "a_rounded_to_integer",
             "`a` lost its fraction on the way: it is a floating-point number, not an integer.",
             answer=lambda v: {"out": (int(v["a"]) * v["x"] + v["y"]).double()},
@@ -145,7 +162,8 @@ AXPY = Exercise(
         Mistake(
             "half_precision",
             "The arithmetic was done in fp16: the error is what 11 significant bits give. Compute in fp32.",
-            answer=lambda v: {"out": (v["a"] * v["x"].half() + v["y"].half()).double()},
+            answer=_in_half,
+            variants=("inputs", "all", "all, and a"),
         ),
         Mistake(
             "int32_offset",

@@ -1,0 +1,20 @@
+"""Only the store's mask is one too long."""
+
+import triton
+import triton.language as tl
+
+KILLED_BY = "a partial last block"
+
+
+@triton.jit
+def _axpy_kernel(out_ptr, x_ptr, y_ptr, n, a, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n + 1
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = tl.load(y_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, a * x + y, mask=mask)
+
+
+def axpy(a, x, y, out):
+    n = x.numel()
+    _axpy_kernel[(triton.cdiv(n, 256),)](out, x, y, n, a, BLOCK=256)
