@@ -1,0 +1,35 @@
+"""The course's figures: data in, Axes out. Each has a title that says its message, axes with units, the device.
+
+Every function takes `ax` (made when absent), `title` (the message; most have one made from the data) and, where
+something was measured, `device` (the machine's name, printed small). `show(ax, alt="...")` displays the result.
+"""
+
+from course_lib.drawing.errormap import error_map
+from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
+from course_lib.drawing.programs import grid
+from course_lib.drawing.roofs import Point, roofline
+from course_lib.drawing.sizes import regimes, repeat_curve, sweep
+from course_lib.drawing.times import against_floor, histogram, timeline, timing
+
+__all__ = [
+    "HATCHES",
+    "LINES",
+    "MARKERS",
+    "PALETTE",
+    "Point",
+    "against_floor",
+    "error_map",
+    "figure",
+    "grid",
+    "histogram",
+    "png",
+    "quantity",
+    "regimes",
+    "repeat_curve",
+    "roofline",
+    "show",
+    "style",
+    "sweep",
+    "timeline",
+    "timing",
+]
