@@ -7,6 +7,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
+from course_lib.interpreter import bounds
 from course_lib.interpreter.parts import part, replace
 
 __all__ = ["MAX_GRID_YZ", "install", "listeners"]
@@ -42,7 +43,7 @@ def _launch(original):
         _depth += 1
         try:
             # A GPU computes inf - inf and 1 / 0 without a word.
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), bounds.only([*zip(names, args), *kwargs.items()]):
                 return original(self, *args, **kwargs)
         except Exception as error:
             error.program = getattr(triton_interpreter.interpreter_builder, "grid_idx", None)

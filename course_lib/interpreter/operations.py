@@ -7,6 +7,7 @@ import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import arithmetic as gpu
+from course_lib.interpreter import bounds
 from course_lib.interpreter.parts import part, replace
 
 __all__ = ["install", "refuse_storage_only"]
@@ -28,7 +29,6 @@ def install() -> None:
     builder = part(triton_interpreter, "InterpreterBuilder")
     part(triton_interpreter, "_get_np_dtype")
     _patch_casts(builder)
-    _patch_comparisons(builder)
     _patch_arithmetic(builder)
     _patch_dot(builder)
     _patch_memory(builder)
@@ -37,6 +37,11 @@ def install() -> None:
 
 def _handle(data, dtype):
     return triton_interpreter.TensorHandle(data, dtype)
+
+
+def _as_handle(mask):
+    # Triton's block pointers and descriptors pass their masks as plain arrays.
+    return _handle(mask, tl.int1) if isinstance(mask, np.ndarray) else mask
 
 
 def refuse_storage_only(dtype) -> None:
@@ -103,17 +108,6 @@ def _patch_casts(builder) -> None:
         return _handle(np.full(1, np.iinfo(np_dtype).max, dtype=np_dtype), dtype.scalar)
 
     builder.get_all_ones_value = all_ones
-
-
-def _patch_comparisons(builder) -> None:
-    """Comparisons gave handles of the operands' type around Boolean data, and casts then misread them."""
-
-    def boolean(original):
-        return lambda self, lhs, rhs: _handle(original(self, lhs, rhs).data.astype(np.bool_), tl.int1)
-
-    for name in dir(builder):
-        if name.startswith(("create_icmp", "create_fcmp")):
-            replace(builder, name, boolean)
 
 
 def _patch_arithmetic(builder) -> None:
@@ -190,10 +184,17 @@ def _patch_dot(builder) -> None:
 
 
 def _patch_memory(builder) -> None:
-    """A masked lane without `other` is undefined on a GPU, and was a convenient 0 here."""
+    """A masked lane without `other` is undefined on a GPU, and was a convenient 0 here; a stray address
+    ended the process."""
+
+    def inside(ptrs, mask, action):
+        size = triton_interpreter._get_np_dtype(ptrs.get_element_ty()).itemsize
+        bounds.check(ptrs.data, mask.data, size, action)
 
     def filled(original):
-        def masked_load(self, ptrs, mask, other, *rest):
+        def masked_load(self, ptrs, mask, other, *rest, **options):
+            mask = _as_handle(mask)
+            inside(ptrs, mask, "load")
             if other is None and not np.all(mask.data):
                 dtype = ptrs.get_element_ty()
                 np_dtype = triton_interpreter._get_np_dtype(dtype)
@@ -201,12 +202,14 @@ def _patch_memory(builder) -> None:
                 if dtype == tl.bfloat16:
                     fill = gpu.bf16_from_fp32(np.full(ptrs.data.shape, np.nan, dtype=np.float32))
                 other = _handle(fill, dtype)
-            return original(self, ptrs, mask, other, *rest)
+            return original(self, ptrs, mask, other, *rest, **options)
 
         return masked_load
 
     def sized(original):
         def masked_store(self, ptrs, value, mask, *rest):
+            mask = _as_handle(mask)
+            inside(ptrs, mask, "store")
             # The store writes as many bytes as numpy's elements have, whatever the pointer says.
             wanted = triton_interpreter._get_np_dtype(ptrs.get_element_ty())
             if value.data.dtype.itemsize != wanted.itemsize:
@@ -215,5 +218,21 @@ def _patch_memory(builder) -> None:
 
         return masked_store
 
+    def checked_rmw(original):
+        def atomic_rmw(self, operation, ptrs, value, mask, *rest):
+            inside(ptrs, mask, "atomic")
+            return original(self, operation, ptrs, value, mask, *rest)
+
+        return atomic_rmw
+
+    def checked_cas(original):
+        def atomic_cas(self, ptrs, *rest):
+            inside(ptrs, _handle(np.ones_like(ptrs.data, dtype=bool), tl.int1), "atomic")
+            return original(self, ptrs, *rest)
+
+        return atomic_cas
+
     replace(builder, "create_masked_load", filled)
     replace(builder, "create_masked_store", sized)
+    replace(builder, "create_atomic_rmw", checked_rmw)
+    replace(builder, "create_atomic_cas", checked_cas)

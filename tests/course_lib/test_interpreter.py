@@ -115,6 +115,26 @@ def test_infinities_and_zero_divisions_raise_no_warnings():
     assert nan[1] == torch.inf
 
 
+@triton.jit
+def unmasked(out_ptr, x_ptr, shift, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs + shift))
+
+
+def test_an_address_outside_every_argument_is_named_and_touches_nothing():
+    x, out = torch.zeros(16), torch.zeros(13)
+    with pytest.raises(Exception, match=r"store of 3 elements outside .* element 13 of out_ptr, which has 13"):
+        unmasked[(1,)](out, x, 0, BLOCK=16)
+    with pytest.raises(Exception, match="load of 16 elements outside every argument"):
+        unmasked[(1,)](x, x, 2**31 - 16, BLOCK=16)
+
+
+def test_memory_around_a_view_may_be_touched():
+    slab = torch.zeros(32)
+    unmasked[(1,)](slab[8:16], torch.ones(16), 0, BLOCK=16)
+    assert slab.tolist() == [0.0] * 8 + [1.0] * 16 + [0.0] * 8
+
+
 def test_installing_twice_changes_nothing():
     before = language.triton_interpreter.InterpreterBuilder.create_dot
     interpreter.install()

@@ -203,6 +203,7 @@ def test_the_high_half_of_a_product_is_unsigned():
     got = elementwise("tl.umulhi(x.to(tl.uint32, bitcast=True), y.to(tl.uint32, bitcast=True))", x, y)
     want = [((a & 0xFFFFFFFF) * (b & 0xFFFFFFFF)) >> 32 for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     assert [value & 0xFFFFFFFF for value in got.tolist()] == want
+    assert [value & 0xFFFFFFFF for value in elementwise("tl.umulhi(x, y)", x, y).tolist()] == want
 
 
 BITS = torch.arange(-(2**31), 2**31 - 1, 4_000_037).to(I32)  # bit patterns all over fp32, NaN and subnormals too
@@ -337,6 +338,9 @@ def test_a_sum_in_half_precision_loses_what_half_precision_loses():
     got = reduction("tl.sum(x, axis=1)", x, (32,)).float()
     assert bool((got - x.double().sum(1)).abs().max() <= 2.0) and bool((got % 2 == 0).all())
     same(reduction("tl.sum(x.to(tl.float32), axis=1)", x, (32,), F32), x.double().sum(1), rtol=1e-6)
+    # One after another these would add up to 49.2: lanes are added in pairs.
+    tall = torch.full((512, 4), 0.1, dtype=F16)
+    same(reduction("tl.sum(x, axis=0)", tall, (4,)), tall.double().sum(0), rtol=5e-3)
 
 
 def test_bf16_is_exact_where_triton_itself_widens_it_to_fp32():
@@ -538,6 +542,39 @@ def test_histogram_gather_join_and_split():
     kernel(text)[(1,)](counts, picked, x.to(DEVICE))
     same(counts.cpu(), x.bincount(minlength=16))
     same(picked.cpu(), x * 100 + x.flip(0))
+
+
+def test_descriptors_fill_with_zeros_and_write_only_inside():
+    text = (
+        "def kernel(out_ptr, x_ptr, M, N: tl.constexpr):\n"
+        "    x = tl.make_tensor_descriptor(x_ptr, [M, N], [N, 1], [16, 16])\n"
+        "    out = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [16, 16])\n"
+        "    at = [tl.program_id(0) * 16, tl.program_id(1) * 16]\n"
+        "    block = x.load(at)\n"
+        "    out.store(at, block + tl.sum(tl.sum(block, 1), 0))\n"
+    )
+    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=I8, device=DEVICE))
+    x = torch.ones(24, 40)
+    out = torch.full((30, 40), math.nan, device=DEVICE)
+    kernel(text)[(2, 3)](out, x.to(DEVICE), 24, N=40)
+    assert out.isnan().sum() == 6 * 40
+    want = torch.tensor([[257.0, 257, 129], [129, 129, 65]])
+    same(out.cpu()[:24].reshape(24, 40), want.repeat_interleave(16, 0)[:24].repeat_interleave(16, 1)[:, :40])
+
+
+def test_compare_and_swap_scalars_and_wide_offsets():
+    text = (
+        "def kernel(out_ptr, lock_ptr, x_ptr, far):\n"
+        "    pid = tl.program_id(0)\n"
+        "    first = tl.atomic_cas(lock_ptr, 0, pid + 1)\n"
+        "    there = x_ptr + pid.to(tl.int64) * far\n"
+        "    tl.store(out_ptr + pid, tl.load(there - pid.to(tl.int64) * far) + tl.where(first == 0, 10.0, 0.0))\n"
+        "    tl.store(out_ptr + 4 + pid, pid * far)\n"
+    )
+    out, lock = torch.zeros(8, device=DEVICE), torch.zeros(1, dtype=I32, device=DEVICE)
+    kernel(text)[(4,)](out, lock, torch.ones(1, device=DEVICE), 2**30)
+    assert sorted(out.tolist()[:4]) == [1.0, 1.0, 1.0, 11.0]
+    assert out.tolist()[4:] == [0.0, 2.0**30, -(2.0**31), -(2.0**30)]  # 32-bit offsets wrap, as they must show
 
 
 REFUSED = ["x + x", "x * 2.0", "x > x", "-x", "tl.abs(x)", "tl.sum(x, 0)", "tl.cdiv(x, x)", "x - 1.0", "x == x"]

@@ -1,0 +1,69 @@
+"""Addresses outside every argument are an error here, where a GPU reads garbage and numpy ends the process.
+
+What counts is the whole storage behind a tensor, so memory around a view may be touched, as on a GPU.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+__all__ = ["check", "only"]
+
+# (first byte, first byte after, name, bytes an element) of what the running kernel was given; None: anything
+_ranges: list[tuple[int, int, str, int]] | None = None
+
+
+@contextmanager
+def only(arguments: Iterable[tuple[str, object]]) -> Iterator[None]:
+    """Inside the block, kernels may touch the storages of these named arguments and nothing else."""
+    global _ranges
+    before, _ranges = _ranges, _of(arguments)
+    try:
+        yield
+    finally:
+        _ranges = before
+
+
+def _of(arguments) -> list[tuple[int, int, str, int]] | None:
+    ranges = []
+    for name, value in arguments:
+        value = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
+        if isinstance(value, tuple):
+            inner = _of((f"{name}[{i}]", one) for i, one in enumerate(value))
+            if inner is None:
+                return None
+            ranges += inner
+        elif isinstance(value, torch.Tensor):
+            if value.dtype in (torch.int64, torch.uint64):
+                return None  # may hold addresses of other tensors
+            storage = value.untyped_storage()
+            ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), name, value.itemsize))
+    return ranges
+
+
+def check(addresses: np.ndarray, mask: np.ndarray, size: int, action: str) -> None:
+    """Raise IndexError when a lane that is not masked touches `size` bytes outside every argument."""
+    if not _ranges:
+        return
+    used = addresses[np.broadcast_to(mask, addresses.shape)]
+    if used.size == 0:
+        return
+    low, high = int(used.min()), int(used.max()) + size
+    if any(first <= low and high <= end for first, end, _, _ in _ranges):
+        return
+    outside = np.ones(used.shape, dtype=bool)
+    for first, end, _, _ in _ranges:
+        outside &= ~((used >= first) & (used + np.uint64(size) <= end))
+    if not outside.any():
+        return
+    address = int(used[outside][0])
+    distances = [(max(first - address, address + size - end), first, name, item) for first, end, name, item in _ranges]
+    _, first, name, item = min(distances)
+    count = next(end - start for start, end, other, _ in _ranges if other == name) // item
+    raise IndexError(
+        f"{action} of {int(outside.sum())} elements outside every argument, the first at element "
+        f"{(address - first) // item} of {name}, which has {count}: is a mask missing, or an offset too large "
+        "for 32 bits?"
+    )
