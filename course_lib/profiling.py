@@ -1,0 +1,156 @@
+"""Where does the time go: torch's profiler as a small table, with named ranges, the busy share and the gaps."""
+
+import html
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from course_lib import trace
+from course_lib.device import DEVICE
+
+__all__ = ["Profile", "profile", "record", "span", "summarize"]
+
+# The profiler library writes its stages to stderr at every level below this one, and graders read stderr as failure.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+WINDOW = "speed-of-light: profiled call"
+LEAST_GAP_S = 1e-6  # consecutive kernels of one stream are about this far apart
+
+
+@dataclass(frozen=True)
+class Profile:
+    on: str  # "GPU": rows are kernels; "CPU": rows are torch operators, each second given to the innermost
+    kernels: tuple[trace.Row, ...]  # name, calls, total_s, share; longest first
+    ranges: tuple[trace.RangeRow, ...]  # name, calls, host_s, device_s; empty without spans
+    wall_s: float  # from the call until its last work was done
+    busy_s: float  # of it, the seconds in which the device ran something (CPU: inside a torch operator)
+    gaps: tuple[trace.Gap, ...]  # the other seconds, in order
+    trace: trace.Trace  # everything, for figures
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.wall_s if self.wall_s else 0.0
+
+    def _sentence(self) -> str:
+        what = "the GPU was busy" if self.on == "GPU" else "inside torch operators"
+        longest = max(self.gaps, key=lambda gap: gap.end_s - gap.start_s, default=None)
+        text = f"{_time(self.wall_s)} in all; {what} {self.busy_share:.0%} of it"
+        if longest is None:
+            return text + "; no gaps"
+        count = f"{len(self.gaps)} gap{'s' if len(self.gaps) > 1 else ''}"
+        after = f" after {_short(longest.before)}" if longest.before else ""
+        return f"{text}; {count}, the longest {_time(longest.end_s - longest.start_s)}{after}"
+
+    def _tables(self, most: int) -> list[list[list[str]]]:
+        kind = "kernel" if self.on == "GPU" else "operator"
+        rows = [[kind, "calls", "time", "share"]]
+        for row in self.kernels[:most]:
+            rows.append([_short(row.name), str(row.calls), _time(row.total_s), f"{row.share:.1%}"])
+        if len(self.kernels) > most:
+            rest = self.kernels[most:]
+            seconds, share = sum(r.total_s for r in rest), sum(r.share for r in rest)
+            calls = sum(r.calls for r in rest)
+            rows.append([f"{len(rest)} more", str(calls), _time(seconds), f"{share:.1%}"])
+        if not self.ranges:
+            return [rows]
+        device = "GPU time" if self.on == "GPU" else "in operators"
+        spans = [[r.name, str(r.calls), _time(r.host_s), _time(r.device_s)] for r in self.ranges]
+        return [rows, [["range", "calls", "host time", device], *spans]]
+
+    def __str__(self) -> str:
+        lines = []
+        for table in self._tables(10):
+            widths = [max(len(row[i]) for row in table) for i in range(4)]
+            lines += ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table]
+            lines.append("")
+        return "\n".join([*lines, self._sentence()])
+
+    def _repr_html_(self) -> str:
+        text = ""
+        for head, *body in self._tables(10):
+            rows = "".join("<tr><td>" + "</td><td>".join(map(html.escape, row)) + "</td></tr>" for row in body)
+            text += f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{rows}</tbody></table>"
+        return f"{text}<p>{html.escape(self._sentence())}</p>"
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Name a part of the work: a range in torch's profiler and, on a GPU, an NVTX range for Nsight."""
+    with torch.profiler.record_function(name):
+        if DEVICE == "cuda":
+            torch.cuda.nvtx.range_push(name)
+        try:
+            yield
+        finally:
+            if DEVICE == "cuda":
+                torch.cuda.nvtx.range_pop()
+
+
+def profile(fn: Callable[[], object], *, warmup: int = 1) -> Profile:
+    """Run `fn` under torch's profiler, after `warmup` calls under it that are not counted."""
+    return summarize(record(fn, warmup=warmup))
+
+
+def record(fn: Callable[[], object], *, warmup: int = 1, memory: bool = False, path: str | Path | None = None):
+    """The Trace of one call of `fn`; `path` also keeps the raw trace, for chrome://tracing or Perfetto."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if DEVICE == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
+        for _ in range(warmup):
+            fn()
+        _wait()
+        with torch.profiler.record_function(WINDOW):
+            result = fn()  # kept until the window closes: what a call returns is still held by it
+            _wait()
+        del result
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(path) if path else Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(target))
+        return trace.read_trace(target)
+
+
+def summarize(recorded: trace.Trace) -> Profile:
+    """The Profile of a trace: of the call that `record` marked, or of all of it in a trace from elsewhere."""
+    window = next((r for r in recorded.ranges if r.name == WINDOW), None)
+    if window is not None:
+        recorded = recorded.within(window.start_s, window.end_s)
+    ranges = tuple(r for r in recorded.ranges if r.name != WINDOW)
+    on_gpu = bool(recorded.device)
+    work = recorded.device if on_gpu else recorded.operators
+    start = window.start_s if window else min((i.start_s for i in work), default=0.0)
+    end = max((i.end_s for i in work), default=start)
+    if window is not None and not on_gpu:
+        end = window.end_s
+    rows = trace.totals(work) if on_gpu else trace.self_times(work)
+    spans = trace.range_times(ranges, work if on_gpu else trace.outermost(work))
+    return Profile(
+        on="GPU" if on_gpu else "CPU",
+        kernels=tuple(rows),
+        ranges=tuple(spans),
+        wall_s=end - start,
+        busy_s=trace.busy_s(work, start, end),
+        gaps=tuple(trace.gaps(work, start, end, LEAST_GAP_S)),
+        trace=recorded,
+    )
+
+
+def _wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _short(name: str, most: int = 60) -> str:
+    return name if len(name) <= most else name[: most - 3] + "..."
