@@ -1,0 +1,149 @@
+"""The room in which a submission runs: bubblewrap, no network, read-only system, another uid, limits.
+
+Every sandbox has a user namespace of its own, also when the grader is root: without one the kernel's keyring would
+carry data from one sandbox to the next. As root, bubblewrap makes the mounts, then the uid is dropped, then the new
+namespace is entered. As an ordinary user bubblewrap does all of it. The program inside is process 1.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+NOBODY = 65534
+COURSE_LIB = Path(__file__).resolve().parents[2] / "course_lib"
+ANSWERS = ("kernels", "parallel")  # folders of course_lib that hold reference solutions
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+INSTALL = (
+    "The referee runs submissions in bubblewrap, which is not usable here: {}. "
+    "On Debian or Ubuntu: apt-get install bubblewrap"
+)
+
+
+class NoSandbox(RuntimeError):
+    """Grading is refused: submissions would run unprotected."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    processes: int = 512  # threads count too
+    file_bytes: int = 1 << 28
+    open_files: int = 4096
+    tmp_bytes: int = 1 << 30  # of /tmp, and of /dev/shm
+    memory_bytes: int | None = 16 << 30  # address space; None on a GPU, where CUDA reserves more than it uses
+
+
+def command(
+    program: Sequence[str], read_only: Sequence[Path] = (), gpu: int | None = None, limits: Limits = Limits()
+) -> list[str]:
+    """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on."""
+    as_root = os.geteuid() == 0
+    line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    line += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
+    if as_root:
+        line += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+    else:
+        line += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+    line += _places(limits.tmp_bytes) + _python() + _course_lib()
+    for path in read_only:
+        line += [*_parents(path), "--ro-bind", str(path), str(path)]
+    line += _gpu(gpu) if gpu is not None else []
+    line += [part for name, value in _environment().items() for part in ("--setenv", name, value)]
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all"]
+    drop += ["--no-new-privs", "unshare", "--user", "--map-current-user", "--"]
+    return [*line, "--chdir", "/tmp", "--", *(drop if as_root else []), *_prlimit(limits), *program]
+
+
+@cache
+def require() -> None:
+    """Raise NoSandbox unless a sandbox starts and is one."""
+    missing = [name for name in ("bwrap", "setpriv", "unshare", "prlimit") if not shutil.which(name)]
+    if missing:
+        raise NoSandbox(INSTALL.format("missing " + ", ".join(missing)))
+    tried = subprocess.run(command(["id", "-u"]), capture_output=True, text=True, timeout=20)
+    if tried.returncode or tried.stdout.strip() != str(NOBODY):
+        raise NoSandbox(INSTALL.format(tried.stderr.strip() or f"a trial ran as uid {tried.stdout.strip()}"))
+
+
+def _places(tmp_bytes: int) -> list[str]:
+    """The system, read-only, and the few places that can be written."""
+    line: list[str] = []
+    for path in (*SYSTEM, *SETTINGS):
+        if os.path.islink(path):
+            line += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path):
+            line += ["--ro-bind", path, path]
+    line += ["--proc", "/proc", "--dev", "/dev"]
+    for path in ("/tmp", "/dev/shm"):
+        line += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", path]
+    return [*line, "--perms", "0777", "--dir", "/tmp/home"]
+
+
+def _python() -> list[str]:
+    line: list[str] = []
+    for path in dict.fromkeys([os.path.realpath(sys.base_prefix), sys.prefix, *_elsewhere_on_path()]):
+        if not path.startswith("/usr/"):
+            line += [*_parents(Path(path)), "--ro-bind", path, path]
+    return line
+
+
+def _elsewhere_on_path() -> list[str]:
+    """Folders of PYTHONPATH that hold packages, without the course itself."""
+    inside = (sys.prefix, sys.base_prefix, str(COURSE_LIB.parent))
+    found = [os.path.realpath(p) for p in sys.path if p.endswith("site-packages") or "site" in Path(p).name]
+    return [p for p in found if os.path.isdir(p) and not p.startswith(inside)]
+
+
+def _course_lib() -> list[str]:
+    """course_lib under its own path, its answers covered by empty folders."""
+    line = [*_parents(COURSE_LIB), "--ro-bind", str(COURSE_LIB), str(COURSE_LIB)]
+    for name in ANSWERS:
+        if (COURSE_LIB / name).is_dir():
+            line += ["--tmpfs", str(COURSE_LIB / name), "--remount-ro", str(COURSE_LIB / name)]
+    return line
+
+
+def _gpu(index: int) -> list[str]:
+    line: list[str] = []
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", f"/dev/nvidia{index}"):
+        line += ["--dev-bind-try", path, path]
+    for path in ["/sys", *glob.glob("/usr/local/nvidia")]:
+        line += ["--ro-bind-try", path, path]
+    return line
+
+
+def _environment() -> dict[str, str]:
+    kept = ("LANG", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
+    ours = {
+        "PATH": f"{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PYTHONPATH": os.pathsep.join([str(COURSE_LIB.parent), *_elsewhere_on_path()]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "HOME": "/tmp/home",
+        "TMPDIR": "/tmp",
+        "TRITON_CACHE_DIR": "/tmp/home/triton",
+        "MPLCONFIGDIR": "/tmp/home/matplotlib",
+    }
+    return {name: os.environ[name] for name in kept if name in os.environ} | ours
+
+
+def _prlimit(limits: Limits) -> list[str]:
+    line = ["prlimit", "--core=0", f"--nproc={limits.processes}", f"--fsize={limits.file_bytes}"]
+    line.append(f"--nofile={limits.open_files}")
+    if limits.memory_bytes:
+        line.append(f"--as={limits.memory_bytes}")
+    return line
+
+
+def _parents(path: Path) -> list[str]:
+    """Folders above a mount point: bubblewrap would make them 0700, which another uid cannot pass."""
+    above = [p for p in reversed(path.parents) if str(p) not in ("/", "/tmp", "/usr", "/dev")]
+    return [part for folder in above for part in ("--perms", "0755", "--dir", str(folder))]
