@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from course_lib.kernels import tiles
+
 __all__ = [
     "matmul",
     "matmul_grouped",
@@ -115,9 +117,9 @@ def _persistent_kernel(
 ):  # fmt: skip
     # A descriptor carries shape and strides; the copy engine fills what lies outside with zeros and writes nothing
     # there, so no mask is needed. A matrix stored by columns is described as its transpose and turned on the way in.
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    n_tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # flatten makes one loop of the two, so that loads for the next tile are in flight while this one is stored.
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+    for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), flatten=True):
         tile_m, tile_n = _tile_position(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M
         n = tile_n * BLOCK_N
@@ -129,17 +131,13 @@ def _persistent_kernel(
         out_desc.store([m, n], acc.to(out_desc.dtype))
 
 
-# Pointer rungs, by element size: (BLOCK_M, BLOCK_N, BLOCK_K, warps, stages).
-_TILES = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
-# Persistent rung, by element size: likewise.
-_PERSISTENT_TILES = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
-_GROUP_M = 8
+_GROUP_M = 8  # tile rows a group
 
 
 def _checked_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     assert a.dim() == 2 and b.dim() == 2, f"two matrices expected, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
     assert a.shape[1] == b.shape[0], f"inner sizes differ: {tuple(a.shape)} times {tuple(b.shape)}"
-    assert a.dtype == b.dtype and a.dtype.itemsize in _TILES, f"one 2- or 4-byte type: {a.dtype}, {b.dtype}"
+    assert a.dtype == b.dtype and a.dtype.itemsize in tiles.POINTER, f"one 2- or 4-byte type: {a.dtype}, {b.dtype}"
     if out is None:
         return torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     assert out.shape == (a.shape[0], b.shape[1]), f"out has shape {tuple(out.shape)}"
@@ -163,15 +161,19 @@ def matmul_naive(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = No
 def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
     out = _checked_out(a, b, out)
     (M, K), N = a.shape, b.shape[1]
-    block_m, block_n, block_k, num_warps, num_stages = _TILES[a.dtype.itemsize]
-    if M and N:
-        _tiled_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
-            out, a, b,
-            M, N, K,
-            *out.stride(), *a.stride(), *b.stride(),
-            BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=group_m, INPUT_PRECISION=input_precision,
-            num_warps=num_warps, num_stages=num_stages,
-        )  # fmt: skip
+    if M == 0 or N == 0:
+        return out
+    aligned = _describable(out) and _by_rows_or_columns(a) and _by_rows_or_columns(b)
+    table = tiles.POINTER if aligned else tiles.UNALIGNED
+    tile = tiles.fastest(table[a.dtype.itemsize], M, N, tiles.multiprocessors(a.device))
+    _tiled_kernel[(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n),)](
+        out, a, b,
+        M, N, K,
+        *out.stride(), *a.stride(), *b.stride(),
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP_M=group_m,
+        INPUT_PRECISION=input_precision,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
     return out
 
 
@@ -201,23 +203,19 @@ def _describable(x: torch.Tensor) -> bool:
     )
 
 
+def _by_rows_or_columns(x: torch.Tensor) -> bool:
+    return _describable(x) or _describable(x.T)
+
+
 @functools.cache
-def _copy_engine_programs(device: torch.device) -> int:
-    """How many persistent programs to start; 0 where there is no copy engine (before compute capability 9.0)."""
-    if device.type != "cuda":
-        return 3  # the interpreter runs programs one after the other; 3 make each walk over several tiles
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count if properties.major >= 9 else 0
+def _copy_engine(device: torch.device) -> bool:
+    """Compute capability 9.0 and later have one; the interpreter plays one."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _fits_persistent(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """The one rule for the last rung: a copy engine, and rows of out and rows or columns of a and b it can address."""
-    return (
-        _copy_engine_programs(a.device) > 0
-        and _describable(out)
-        and (_describable(a) or _describable(a.T))
-        and (_describable(b) or _describable(b.T))
-    )
+    return _copy_engine(a.device) and _describable(out) and _by_rows_or_columns(a) and _by_rows_or_columns(b)
 
 
 def matmul_persistent(
@@ -227,23 +225,27 @@ def matmul_persistent(
     out = _checked_out(a, b, out)
     assert _fits_persistent(a, b, out), "TMA needs compute capability 9.0 and 16-byte rows: use matmul_grouped"
     (M, K), N = a.shape, b.shape[1]
-    block_m, block_n, block_k, num_warps, num_stages = _PERSISTENT_TILES[a.dtype.itemsize]
+    programs = tiles.multiprocessors(a.device)
+    tile = tiles.fastest(tiles.PERSISTENT[a.dtype.itemsize], M, N, programs)
+    block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
     a_by_column, b_by_column = not _describable(a), not _describable(b)
-    tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
-    _persistent_kernel[(min(tiles, _copy_engine_programs(a.device)),)](
-        TensorDescriptor.from_tensor(out, [block_m, block_n]),
-        TensorDescriptor.from_tensor(a.T, [block_k, block_m])
-        if a_by_column
-        else TensorDescriptor.from_tensor(a, [block_m, block_k]),
-        TensorDescriptor.from_tensor(b.T, [block_n, block_k])
-        if b_by_column
-        else TensorDescriptor.from_tensor(b, [block_k, block_n]),
+    _persistent_kernel[(min(triton.cdiv(M, block_m) * triton.cdiv(N, block_n), programs),)](
+        _described(out, False, block_m, block_n),
+        _described(a, a_by_column, block_m, block_k),
+        _described(b, b_by_column, block_k, block_n),
         M, N, K,
         A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=_GROUP_M, INPUT_PRECISION=input_precision,
-        num_warps=num_warps, num_stages=num_stages,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
+
+
+def _described(x: torch.Tensor, by_column: bool, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor for blocks of (rows, columns) of x, or of its transpose where x is stored by columns."""
+    if by_column:
+        return TensorDescriptor.from_tensor(x.T, [columns, rows])
+    return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
 def matmul(

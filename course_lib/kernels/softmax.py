@@ -40,7 +40,7 @@ def _softmax_kernel(
     mask = (offs_m < n_rows)[:, None] & (offs_n < n_units * UNIT)[None, :]
 
     x_ptrs = x_ptr + offs_m[:, None] * (stride_x_units * UNIT) + offs_n[None, :]
-    x = tl.load(x_ptrs, mask=mask, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
+    x = tl.load(x_ptrs, mask=mask, other=-float("inf")).to(tl.float32)
 
     row_max = tl.max(x, axis=1)
     # -inf - -inf is NaN; any finite shift turns a row of only -inf into exp(-inf) = 0.
@@ -69,7 +69,7 @@ _CONFIGS = {
 }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _config(width: int) -> tuple[int, int, int]:
     """Rows a program, columns of its block, warps."""
     block_n = max(32, triton.next_power_of_2(width))

@@ -1,0 +1,65 @@
+"""Which tile a matrix product is cut into: the measured tables, and the rule that picks from them.
+
+Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
+a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+
+__all__ = ["PERSISTENT", "POINTER", "UNALIGNED", "fastest", "multiprocessors"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    rate: float  # measured, every multiprocessor busy
+
+
+# All tables: element size in bytes -> tiles.
+PERSISTENT = {
+    2: (
+        Tile(128, 256, 64, 8, 3, rate=717),
+        Tile(128, 128, 64, 4, 4, rate=686),
+        Tile(64, 128, 64, 4, 5, rate=519),
+        Tile(64, 64, 64, 4, 5, rate=285),
+    ),
+    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+}
+POINTER = {
+    2: (
+        Tile(128, 256, 64, 8, 3, rate=688),
+        Tile(128, 128, 64, 8, 4, rate=564),
+        Tile(64, 64, 64, 4, 4, rate=321),
+    ),
+    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+}
+# Rows that do not start at multiples of 16 bytes: narrow loads through registers, where 128 x 256 spills.
+UNALIGNED = {
+    2: (Tile(64, 64, 64, 4, 4, rate=100),),
+    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+}
+
+
+def fastest(table: tuple[Tile, ...], M: int, N: int, programs: int) -> Tile:
+    """The tile whose waves take least time: `programs` tiles run at once, and a part-filled wave takes as long."""
+
+    def time(tile: Tile) -> float:
+        waves = triton.cdiv(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n), programs)
+        return waves * tile.block_m * tile.block_n / tile.rate
+
+    return min(table, key=time)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 3  # the interpreter runs programs one after the other; 3 make each walk over several tiles
+    return torch.cuda.get_device_properties(device).multi_processor_count
