@@ -1,6 +1,7 @@
 """Does time_gpu agree with triton.testing.do_bench? Kernels from about 10 us to 10 ms, the same sweep of the cache."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from triton.testing import do_bench
@@ -21,12 +22,13 @@ def kernels() -> dict[str, Callable[[], object]]:
     calls: dict[str, Callable[[], object]] = {}
     for mib in (8, 64, 512, 4096, 16384):
         x = torch.empty(mib * 2**18, dtype=torch.float32, device="cuda").uniform_()
-        calls[f"copy {mib} MiB"] = lambda x=x, y=torch.empty_like(x): y.copy_(x)
+        y = torch.empty_like(x)
+        calls[f"copy {mib} MiB"] = partial(y.copy_, x)
         if mib < 16384:
-            calls[f"cos {mib} MiB"] = lambda x=x, y=torch.empty_like(x): torch.cos(x, out=y)
+            calls[f"cos {mib} MiB"] = partial(torch.cos, x, out=y)
     for n in (2048, 8192):
         a, b = torch.randn(2, n, n, dtype=torch.bfloat16, device="cuda")
-        calls[f"bf16 matmul {n}"] = lambda a=a, b=b, c=torch.empty_like(a): torch.mm(a, b, out=c)
+        calls[f"bf16 matmul {n}"] = partial(torch.mm, a, b, out=torch.empty_like(a))
     return calls
 
 

@@ -91,6 +91,8 @@ def test_owners_are_the_outermost_operators_of_their_own_thread():
     ]
     got = memory.owners_at(events, Trace((), operators, ranges, ()))
     assert got == [("step: outside operators", 2, 57), ("step: MmBackward0", 1, 30)]
+    freed = memory.owners_at(events[:4], Trace((), operators, ranges, ()))
+    assert freed == [("step: MmBackward0", 1, 30), ("step: outside operators", 1, 7)]
     assert memory.owners_at(events[:1], Trace((), operators, ranges, ())) == [("step: aten::linear", 1, 100)]
 
 
