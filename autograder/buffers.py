@@ -8,6 +8,7 @@ an untouched output, bit by bit. Types without NaN hold a sentinel.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -63,12 +64,17 @@ class Fenced:
         return int((self._bits(self.view.contiguous()) == self.poison).sum()) if self.is_output else 0
 
 
-def fence(tensor: torch.Tensor, is_output: bool) -> Fenced:
-    """A copy of `tensor`, same strides, inside fences; an output starts as poison everywhere."""
+def fence(tensor: torch.Tensor, is_output: bool, allocate: Callable | None = None) -> Fenced:
+    """A copy of `tensor`, same strides, inside fences; an output starts as poison everywhere.
+
+    `allocate(elements, dtype)` provides the slab, where it must lie in memory of a special kind.
+    """
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
     bits, of_inputs, of_outputs = _BITS[tensor.dtype]
     poison = of_outputs if is_output else of_inputs
-    slab = torch.full((span + 2 * GUARD,), poison, dtype=bits, device=tensor.device).view(tensor.dtype)
+    elements = span + 2 * GUARD
+    slab = allocate(elements, bits) if allocate else torch.empty(elements, dtype=bits, device=tensor.device)
+    slab = slab.fill_(poison).view(tensor.dtype)
     view = slab.as_strided(tensor.shape, tensor.stride(), GUARD)
     if not is_output:
         view.copy_(tensor)

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from autograder import exercise as exercises
+from autograder.calling import quiet
 from autograder.classroom import report
 from autograder.exercise import Call, Exercise
 from autograder.judging.judge import Trial, judge
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
-from autograder.trial import attempt, quiet
+from autograder.trial import attempt
 from course_lib import device
 
 __all__ = ["Score", "check", "check_speed"]

@@ -1,0 +1,95 @@
+"""Calling a submission's function: quietly, counting launches, and describing what it raised.
+
+Used by `check` in a notebook and by the referee's worker, which sees nothing else of this package: so this module
+imports nothing from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+OUR_FRAMES = (os.path.dirname(os.path.abspath(__file__)), "/site-packages/", "/lib/python3")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from one call."""
+
+    value: Any = None
+    error: str | None = None  # "TypeName: message"
+    where: str | None = None  # the line of the submission that raised
+    launches: int = 0  # Triton kernels launched
+    seconds: float = 0.0
+
+
+def call(function: Callable, args: Sequence[Any]) -> Answer:
+    """One call; an exception is an answer too."""
+    start = time.perf_counter()
+    with quiet(), counted_launches() as launches:
+        try:
+            value = function(*args)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except Exception as error:
+            return Answer(None, describe(error), where(error), len(launches), time.perf_counter() - start)
+    return Answer(value, None, None, len(launches), time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def counted_launches() -> Iterator[list]:
+    """The Triton launches inside the block, on either tier."""
+    seen: list = []
+    if triton.knobs.runtime.interpret:
+        from course_lib import interpreter
+
+        with interpreter.launches() as seen:
+            yield seen
+        return
+
+    def note(metadata):
+        seen.append(metadata)
+
+    hooks = triton.knobs.runtime.launch_enter_hook
+    hooks.add(note)
+    try:
+        yield seen
+    finally:
+        hooks.remove(note)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[io.StringIO]:
+    """Keep warnings and stderr out of the cell: one line there would make stock nbgrader give zero."""
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()) as text:
+        warnings.simplefilter("ignore")
+        yield text
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first cause: Triton wraps what went wrong inside a kernel in its own exception."""
+    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = inner
+    return error
+
+
+def describe(error: Exception) -> str:
+    root = _root(error)
+    return f"{type(root).__name__}: {str(root).strip() or 'no message'}"[:600]
+
+
+def where(error: Exception) -> str | None:
+    """The innermost line that belongs to the submission rather than to a library."""
+    frames = [f for e in (error, _root(error)) for f in traceback.extract_tb(e.__traceback__)]
+    own = [f for f in frames if f.line and not any(place in f.filename for place in OUR_FRAMES)]
+    return f"line {own[-1].lineno}: {own[-1].line}" if own else None
