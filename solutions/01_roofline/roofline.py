@@ -1,0 +1,1149 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 Roofline and the three regimes
+#
+# After this lesson you can
+#
+# - count what a kernel must do, and say from the count how fast it can be on a machine you have measured,
+# - time a GPU so that the number would come out the same tomorrow,
+# - tell which of three things sets the time of a program: launches, bytes or arithmetic, and which remedy follows,
+# - write Triton kernels for a fused chain, a softmax and a matrix product, and know how far each is from its floor.
+#
+# **Time** 5 hours; the eight exercises take about four of them. They can be done on different days: each section
+# stands alone once section 1 is done.
+#
+# **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
+# program is a thread block.
+#
+# **Without a GPU** every exercise but the last (CUDA graphs) can be solved and checked for being right. The
+# measurements run on your CPU: it has the same three regimes with other numbers, and in some places the opposite
+# verdict, which is instructive. Recorded results of an H200 stand beside yours. What a CPU cannot show: speed points,
+# the asynchrony of a GPU (a simulated GPU stands in for it), races, and the rounding of tensor cores (the interpreter
+# imitates it for TF32).
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, ceilings, machine
+
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+from autograder import check, check_speed
+from course_lib import plots, results, widgets
+from course_lib.roofline import Roof, Work, floor_s, regime, ridge
+from course_lib.timing import time_gpu
+
+HERE = machine()
+HERE
+
+# %% [markdown]
+# Sizes are chosen once, here, and every measurement below uses them. On a GPU large arrays have $2^{26}$ elements, more
+# than any cache holds. On a CPU they have $2^{22}$, and medians are known less exactly, so that the whole notebook
+# takes about as long.
+
+# %%
+GPU = TIER == "gpu"
+N = 2**26 if GPU else 2**22  # elements of a large array: 256 MiB of fp32 on a GPU, 16 MiB on a CPU
+
+
+def timed(fn):
+    """The course's timer, told how long it may take on this tier."""
+    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
+
+
+def against(predicted, measured):
+    """How far each prediction was from the measurement; both in the same unit."""
+    for name, guess in predicted.items():
+        said = "no prediction" if guess is None else f"predicted {guess:.3g}, which is {guess / measured[name]:.2f}x"
+        print(f"{name}: measured {measured[name]:.3g}; {said}")
+
+# %% [markdown]
+# ## 1. Two cosines for the price of one
+# ### Case file
+# **The report says** (first-principles notes of an engineer who learns how PyTorch spends its time): a fused
+# `x.cos().cos()` takes nearly exactly as long as one `x.cos()`. "Fused" means that one kernel does both steps, and the
+# value between them never leaves the processor.
+#
+# Twice the arithmetic for free sounds wrong, so before measuring anything we count. For $n$ numbers of 4 bytes:
+#
+# | version | bytes read | bytes written | cosines |
+# |---|---|---|---|
+# | `x.cos()` | $4n$ | $4n$ | $n$ |
+# | `x.cos().cos()`, two kernels | $8n$ | $8n$ | $2n$ |
+# | both in one kernel | $4n$ | $4n$ | $2n$ |
+#
+# If moving bytes is what costs, the last row should take as long as the first. If arithmetic is what costs, it should
+# take as long as the second. The two answers differ by a factor of two, so one measurement decides.
+
+# %% [markdown]
+# ### Predict
+# Lesson 00 measured how many bytes a second your machine moves; `ceilings()` prints it, together with how many cosines
+# a second it computes. Write down three times in milliseconds for `N` elements *before* you run the measurement. A
+# prediction that turns out wrong by a factor of two is worth more than no prediction: it tells you which of your
+# beliefs to change.
+
+# %%
+predicted_ms = {"cos": None, "cos cos, two kernels": None, "cos cos, fused": None}  # replace None
+ceilings()
+
+# %% [markdown]
+# ### Measure
+# `fused` turns a function on tensors into one that passes over memory once. On a GPU `torch.compile` writes one kernel
+# for it. On a CPU we do by hand what such a compiler does: work on blocks small enough to stay in the processor's
+# cache, so that only the first read and the last write go to memory.
+
+# %%
+def fused(fn):
+    """fn(out, x, ...) in one pass over memory; fn writes into its first arguments, elementwise."""
+    if GPU:
+        return torch.compile(fn)
+
+    def in_blocks(*tensors):
+        for block in zip(*(t.split(2**16) for t in tensors)):
+            fn(*block)
+
+    return in_blocks
+
+
+def two_cosines(out, x):
+    torch.cos(x, out=out)
+    torch.cos(out, out=out)
+
+# %%
+x, out, between = torch.randn(N, device=DEVICE), torch.empty(N, device=DEVICE), torch.empty(N, device=DEVICE)
+fused_cosines = fused(two_cosines)
+cosines = {
+    "cos": timed(lambda: torch.cos(x, out=out)),
+    "cos cos, two kernels": timed(lambda: (torch.cos(x, out=between), torch.cos(between, out=out))),
+    "cos cos, fused": timed(lambda: fused_cosines(out, x)),
+}
+against(predicted_ms, {name: t.ms for name, t in cosines.items()})
+results.beside("lesson01.two_cosines", cosines, unit="ms")
+
+# %% [markdown]
+# ### Understand
+# The time of a kernel has two candidates here: bytes divided by bytes a second, and cosines divided by cosines a
+# second. Memory and arithmetic units work at the same time, so the slower one sets the pace and the other is hidden
+# behind it. The least possible time, the **floor**, is therefore the larger of the two, not their sum.
+
+# %%
+top = ceilings()
+for name, passes, cosines_each in (("cos", 2, 1), ("cos cos, two kernels", 4, 2), ("cos cos, fused", 2, 2)):
+    memory_ms = 4 * N * passes / top.bytes_per_s * 1e3
+    arithmetic_ms = N * cosines_each / top.cos_per_s * 1e3
+    print(f"{name:22} memory {memory_ms:.3f} ms, arithmetic {arithmetic_ms:.3f} ms, measured {cosines[name].ms:.3f} ms")
+print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines while one number travels in and out")
+
+# %% [markdown]
+# The last line is the heart of the matter. On a data-centre GPU it is above one: while a number travels to and from
+# memory there is time for a cosine, and some left over for part of a second. On a CPU it is often near or below one,
+# and then the second cosine costs what a cosine costs. **The same code, the same claim, and the verdict depends on one
+# ratio of the machine to one ratio of the program.**
+#
+# The ratio of the program is called **arithmetic intensity**: operations done for each byte moved. Fusion leaves the
+# operations alone and removes bytes, so it raises the intensity. The ratio of the machine is called the **ridge**:
+# operations a second divided by bytes a second. Left of the ridge bytes set the time. Right of it arithmetic does.
+
+# %% [markdown]
+# ### Ceilings are measured, not quoted
+# A data sheet says what the chip could do if nothing else happened. The floor of your kernel should be built from what
+# this machine has been seen to do: a large copy for bytes, a large matrix product for arithmetic. One trap is worth
+# knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can keep up, because
+# later it meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
+
+# %%
+rates = {f"matmul {name}, TFLOP/s": rate / 1e12 for name, rate in top.flops_per_s.items()}
+mine = {"copy, TB/s": top.bytes_per_s / 1e12, "launch, us": top.launch_s * 1e6, "cosines, T/s": top.cos_per_s / 1e12}
+results.beside("lesson01.ceilings", mine | rates, unit="")
+
+# %% [markdown]
+# A `Roof` holds the two rates of one machine for one kind of arithmetic, and `Work` holds the two counts of one
+# program. The function below turns the table above into roofs: yours, and the H200's where it was recorded.
+
+# %%
+def recorded_roofs():
+    """The roofs of the recorded H200, fastest first; none where nothing was recorded."""
+    entry = results.load("lesson01.ceilings")
+    value = {row["name"]: row["value"] for row in entry["rows"]} if entry else {}
+    rates = {n.split()[1].rstrip(","): v * 1e12 for n, v in value.items() if n.startswith("matmul")}
+    made = [Roof(f"H200 {n}", v, value["copy, TB/s"] * 1e12, value["launch, us"] * 1e-6) for n, v in rates.items()]
+    return sorted(made, key=lambda roof: -roof.flops_per_s)
+
+
+my_roofs = [Roof(name, rate, top.bytes_per_s, top.launch_s) for name, rate in top.flops_per_s.items()]
+roof = {roof.name: roof for roof in my_roofs}["fp32"]
+for one in my_roofs + recorded_roofs():
+    print(f"{one.name:10} ridge at {ridge(one):6.1f} FLOP a byte")
+
+# %% [markdown]
+# Two operators to place under the roof. An addition of two arrays does 1 FLOP an element and moves 12 bytes in fp32:
+# an intensity of $1/12$, whatever the size. A product of two $n \times n$ matrices does $n$ multiply-adds, so $2n$ FLOP,
+# for each of its $n^2$ results, and moves three matrices: $2n^3 / 12n^2 = n/6$ in fp32. Its intensity **grows with the
+# size**. That is why matrix products are what GPUs are good at, and why the same product can sit in either regime.
+
+# %%
+def product(n):
+    a, b, c = (torch.randn(n, n, device=DEVICE) for _ in range(3))
+    return timed(lambda: torch.mm(a, b, out=c))
+
+
+sizes = (128, 512, 4096) if GPU else (32, 128, 512)
+y = torch.randn(N, device=DEVICE)
+placed = {"add": timed(lambda: torch.add(x, y, out=out))} | {f"matmul {n}": product(n) for n in sizes}
+work_of = {"add": Work(N, 12 * N)} | {f"matmul {n}": Work(2 * n**3, 12 * n**2) for n in sizes}
+points = [(name, work_of[name], t.median_s) for name, t in placed.items()]
+axes = plots.roofline(roof, points, device=HERE.name)
+plots.show(axes, alt="Roofline of this machine in fp32 with the addition and three matrix products as points")
+
+# %% [markdown]
+# Read the figure from left to right. The addition lies on the slope: it is as fast as memory allows, and no cleverness
+# with arithmetic will help it. The large product lies near the flat part. The smallest product is far *below* the roof,
+# although its intensity would allow more. The roof is a ceiling, not a forecast: something else holds the small product
+# down, and section 3 says what.
+#
+# ### Try it
+# Move the sliders: what happens to the point when the type changes from fp32 to bf16? When two elementwise operators
+# are fused? Which of the two moves the point, and which moves the roof?
+
+# %%
+widgets.roofline_explorer(recorded_roofs() or my_roofs)
+
+# %% [markdown]
+# ## Exercise 1.1 `roofline.work` (35 min, 6 points)
+# Everything in this course begins with a count. Write `work(op, sizes, dtype)`, which returns two numbers,
+# `(flops, bytes)`, for six operators. `sizes` is a dictionary of positive integers:
+#
+# | `op` | keys of `sizes` | what it computes |
+# |---|---|---|
+# | `"matmul"` | `batch`, `m`, `n`, `k` | C = A B; A is (m, k), B is (k, n), C is (m, n) |
+# | `"add"` | `elements` | out = x + y, three tensors of one shape |
+# | `"softmax"` | `rows`, `columns` | every row: exp(x - max) / sum |
+# | `"layer_norm"` | `rows`, `columns` | every row: (x - mean) * rstd * weight + bias |
+# | `"naive_attention"` | `batch`, `heads`, `queries`, `keys`, `head_size` | three kernels: S = scale Q Kᵀ, P = softmax(S), O = P V |
+# | `"fused_attention"` | the same | one kernel; S and P never leave the chip |
+#
+# `dtype` holds for every tensor: `"fp64"` has 8 bytes, `"fp32"` 4, `"tf32"` 4 (the tensor cores read 19 of the 32
+# bits, memory keeps them all), `"bf16"` 2, `"fp16"` 2, `"fp8"` 1.
+
+# %% [markdown]
+# **FLOPs.** An addition, subtraction, multiplication, division, comparison, exponential or reciprocal square root is 1.
+# A multiply-add is 2, so a dot product of length $k$ is $2k$. Reducing $n$ values to one (a sum, a maximum) is $n$.
+#
+# - Softmax, an element: maximum 1, subtraction 1, exponential 1, sum 1, division 1.
+# - Layer norm, an element: sum for the mean 1, subtraction of the mean 1, square 1, sum of the squares 1, times rstd 1,
+#   times weight 1, plus bias 1. A row on top of that: mean = sum / columns 1, variance = sum / columns 1, plus eps 1,
+#   reciprocal square root 1.
+# - Attention: its two products, 1 for scaling each score, and softmax over the keys of each query. Fused attention does
+#   the same arithmetic; what it spends on rescaling running sums is not counted.
+#
+# **Bytes.** Every kernel reads each of its inputs once and writes each of its outputs once; what it needs twice it keeps
+# on the chip. Layer norm reads `weight` and `bias` (`columns` values each) once in all. Naive attention is three
+# kernels, so S and P are each written once and read once. K and V have `keys` rows, Q and O have `queries` rows.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def work(op, sizes, dtype):
+    """(FLOPs, least bytes moved) of one operator."""
+    ### BEGIN SOLUTION
+    item = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}[dtype]
+    if op == "matmul":
+        batch, m, n, k = sizes["batch"], sizes["m"], sizes["n"], sizes["k"]
+        flops = 2 * batch * m * n * k
+        elements = batch * (m * k + k * n + m * n)
+    elif op == "add":
+        flops = sizes["elements"]
+        elements = 3 * sizes["elements"]
+    elif op == "softmax":
+        flops = 5 * sizes["rows"] * sizes["columns"]
+        elements = 2 * sizes["rows"] * sizes["columns"]
+    elif op == "layer_norm":
+        rows, columns = sizes["rows"], sizes["columns"]
+        flops = rows * (7 * columns + 4)
+        elements = 2 * rows * columns + 2 * columns
+    else:
+        pairs, d = sizes["batch"] * sizes["heads"], sizes["head_size"]
+        queries, keys = sizes["queries"], sizes["keys"]
+        flops = pairs * queries * keys * (2 * d + 1 + 5 + 2 * d)  # Q K^T, scale, softmax, P V
+        elements = pairs * (2 * queries * d + 2 * keys * d)  # Q and O, K and V
+        if op == "naive_attention":
+            elements += 4 * pairs * queries * keys  # S and P, each written and read
+    return flops, item * elements
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_work_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("roofline.work", work)
+
+# %% [markdown]
+# <details><summary>Hint 1: how to begin</summary>
+#
+# For each operator write a list of the tensors that travel, with their shapes, before you write any formula. The bytes
+# are the sum over that list. The FLOPs are: what happens to one element of the result, times the elements.
+# </details>
+# <details><summary>Hint 2: attention</summary>
+#
+# It is two matmuls and a softmax, and you have already written those. The scores are a (queries, keys) matrix for every
+# head of every batch entry. Each of their elements costs a dot product of length `head_size`, one scaling, five for
+# softmax, and then `head_size` multiply-adds in P V.
+# </details>
+# <details><summary>Hint 3: the bytes of the two attentions</summary>
+#
+# Fused: Q and O have `queries * head_size` elements, K and V have `keys * head_size`. Naive: the same, plus four times
+# the scores, because S is written and read, and P is written and read.
+# </details>
+
+# %% [markdown]
+# Now use it. Attention over 4096 tokens, 16 heads of size 128, in bf16: where do the two versions stand on the H200's
+# roof, and what does the naive one pay for its scores? The next cell needs your `work`.
+
+# %%
+shape = {"batch": 4, "heads": 16, "queries": 4096, "keys": 4096, "head_size": 128}
+h200 = {one.name: one for one in recorded_roofs()}.get("H200 bf16", roof)
+for op in ("naive_attention", "fused_attention"):
+    count = Work(*work(op, shape, "bf16"))
+    print(f"{op} on {h200.name}: {count.intensity:.0f} FLOP a byte, ridge {ridge(h200):.0f}: "
+          f"{regime(count, h200)}, floor {1e3 * floor_s(count, h200):.2f} ms")  # fmt: skip
+
+# %% [markdown]
+# The arithmetic is the same, the bytes are not: on the H200's bf16 roof fusion carries attention across the ridge. That
+# single fact is the reason for lesson 04. (On a CPU's low roof both are on the right of it: again the machine decides.)
+#
+# ### Verdict on the case
+# The claim "a fused second cosine is free" is **right where it was made and wrong as a rule**. It holds as long as the
+# chain's arithmetic fits behind the memory traffic, and then it stops: exercise 1.5 finds the corner. On a machine with
+# little arithmetic for its bytes, such as most CPUs, it never held. What to keep for your own work: left of the ridge,
+# count bytes and forget the arithmetic. Before you optimise anything, find out on which side you are.
+
+# %% [markdown]
+# ## 2. How long did it take?
+# ### Case file
+# **The report says** (systems notes of a language-model course assignment): without warm-up the variation of end-to-end
+# times is large; and one should warm up *with the same tensor sizes*.
+#
+# Both sentences are easy to agree with, and hard to act on: how much warm-up is enough, and what else goes wrong? A GPU
+# is a second computer beside the first. Your program posts orders to it and goes on, and almost everything that makes
+# timing hard follows from that.
+#
+# ### A GPU to practise on
+# `course_lib.simulator` has a pretend GPU with a clock of its own. It behaves as a real one where that matters for
+# timing, every machine can run it, and it knows the truth. Times are in seconds and virtual: nothing waits. You get
+# seven calls.
+#
+# | call | what it does |
+# |---|---|
+# | `gpu.launch(kernel)` | queues one run of a kernel, always on the same data; returns before it has run |
+# | `gpu.flush_cache()` | queues a sweep of the cache; it takes device time as well |
+# | `gpu.record()` | queues an event and returns its number; stamped when everything before it is done |
+# | `gpu.elapsed(start, end)` | seconds between two stamped events |
+# | `gpu.synchronize()` | the host waits until the device has nothing left to do |
+# | `gpu.host_time()`, `gpu.sleep(seconds)` | the host's clock; let the host do nothing |
+
+# %% [markdown]
+# ### Predict
+# A kernel takes 200 microseconds. You read the host's clock, launch the kernel, and read the clock again. What will the
+# difference be? And if you synchronise before the second reading?
+
+# %%
+predicted_us = {"clock, launch, clock": None, "clock, launch, synchronise, clock": None}  # replace None
+
+# %%
+from course_lib.simulator import PITFALLS, PRESETS, DeviceModel
+
+
+def pretend(difficulty, seconds=200e-6):
+    """A device with one difficulty, and one kernel of known length called "kernel"."""
+    return DeviceModel({"kernel": seconds}, PITFALLS[difficulty], seed=7).handle()
+
+
+gpu, seen = pretend("asynchrony"), {}
+begin = gpu.host_time()
+gpu.launch("kernel")
+seen["clock, launch, clock"] = 1e6 * (gpu.host_time() - begin)
+gpu.synchronize()
+seen["clock, launch, synchronise, clock"] = 1e6 * (gpu.host_time() - begin)
+against(predicted_us, seen)
+
+# %% [markdown]
+# **Asynchrony.** The first number is the time to post an order. It would be the same for a kernel of one second. The
+# second number is closer, yet too long: it contains the posting, the way to the device and the way back. Fixed costs of
+# some microseconds do not matter for a kernel of ten milliseconds, and ruin the timing of one that takes ten
+# microseconds.
+#
+# The remedy is to let the device read the clock. An *event* is an order like any other: "when you get here, write down
+# the time". Two events around a kernel time what lies between them on the device.
+
+# %%
+gpu = pretend("asynchrony")
+for run in range(3):
+    start = gpu.record()
+    gpu.launch("kernel")
+    end = gpu.record()
+    gpu.synchronize()
+    print(f"run {run}: {1e6 * gpu.elapsed(start, end):.1f} us between the events; the kernel takes 200")
+
+# %% [markdown]
+# Nearly right, and still a few microseconds too long. The device was idle, so it stamped the first event at once and
+# then *waited for the host to post the kernel*. Events are exact only while the device has something to do before
+# them. With short kernels and a slow host this error is no longer small:
+
+# %%
+for ahead in (0, 1, 2, 4, 8):
+    gpu = pretend("slow_host", seconds=20e-6)
+    for _ in range(ahead):
+        gpu.flush_cache()  # any work will do: it keeps the device busy while the host posts the rest
+    start = gpu.record()
+    gpu.launch("kernel")
+    end = gpu.record()
+    gpu.synchronize()
+    print(f"{ahead} sweeps posted first: {1e6 * gpu.elapsed(start, end):5.1f} us; the kernel takes 20")
+
+# %% [markdown]
+# **A host slower than the device.** When enough work is posted *ahead*, the device is still busy with it while the host
+# posts the event, the kernel and the second event. Then the two stamps have only the kernel between them. How much is
+# enough depends on the host, so a good timer does not assume a number: it finds one, or posts plenty.
+
+# %% [markdown]
+# **Compilation.** The first launch of a kernel compiles it, loads it, and picks algorithms; the allocator asks the
+# driver for memory. The report's large variation is mostly this. Note what it does to the mean, and how little the
+# median cares.
+
+# %%
+def host_times(gpu, runs):
+    """The stopwatch most people write first: host clock, synchronise, mean."""
+    seconds = []
+    for _ in range(runs):
+        begin = gpu.host_time()
+        gpu.launch("kernel")
+        gpu.synchronize()
+        seconds.append(gpu.host_time() - begin)
+    return seconds
+
+
+ten = [1e6 * s for s in host_times(pretend("compile"), 10)]
+print("ten runs:", " ".join(f"{t:.0f}" for t in ten), "us")
+print(f"mean {sum(ten) / 10:.0f} us, median {sorted(ten)[5]:.0f} us, mean without the first run {sum(ten[1:]) / 9:.0f} us")
+
+# %% [markdown]
+# **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time. In a
+# training step it rarely does: hundreds of megabytes pass between two uses. Decide which of the two you want to know;
+# for a kernel in a model it is nearly always the cold one. So sweep the cache before every run, *outside* the events.
+
+# %%
+for sweep in (False, True):
+    gpu = pretend("cache")
+    for _ in range(5):
+        gpu.flush_cache()
+    pairs = []
+    for _ in range(6):
+        if sweep:
+            gpu.flush_cache()
+        start = gpu.record()
+        gpu.launch("kernel")
+        pairs.append((start, gpu.record()))
+    gpu.synchronize()
+    times = " ".join(f"{1e6 * gpu.elapsed(*pair):.0f}" for pair in pairs)
+    print(f"{'swept' if sweep else 'as it comes'}: {times} us; the kernel takes 200 when the cache is cold")
+
+# %% [markdown]
+# **The clock ramp.** A GPU that has rested runs at a low clock and needs tens of milliseconds of *work* until it has
+# reached its pace. Waiting does not help, it does harm: after a pause the clock is low again. A number of warm-up runs
+# cannot be right for all kernels either, because what counts is time. How long is enough? Watch until two stretches of
+# runs agree.
+
+# %%
+def event_times(gpu, runs):
+    """Microseconds of each run, queued without a pause."""
+    marks = [gpu.record()]
+    for _ in range(runs):
+        gpu.launch("kernel")
+        marks.append(gpu.record())
+    gpu.synchronize()
+    return [gpu.elapsed(a, b) for a, b in zip(marks, marks[1:])]
+
+
+gpu = pretend("ramp")
+first = event_times(gpu, 500)
+gpu.sleep(0.5)
+again = event_times(gpu, 500)
+axes = plots.sweep(range(1, 501), {"from the start": first, "after half a second of rest": again}, xlabel="run",
+                   ceiling=("truth", 200e-6), title="The clock needs work to rise, and a pause loses it",
+                   device="simulated GPU")  # fmt: skip
+plots.show(axes, alt="Time of each of 500 runs, twice: it starts at double the truth and falls to it, again after a pause")
+
+# %% [markdown]
+# **Outliers.** Now and then something else takes the device: another process, the display, the driver. Such runs are
+# always too slow and never too fast, so a mean is pulled up, and by how much is chance. The minimum is no way out
+# either: it is the luckiest run, and it gets luckier the more often you try. A median asks what the typical run does.
+
+# %%
+times = event_times(pretend("outliers"), 300)
+ordered = sorted(times)
+print(f"mean {1e6 * sum(times) / 300:.1f} us, median {1e6 * ordered[150]:.1f} us, "
+      f"minimum {1e6 * ordered[0]:.1f} us, maximum {1e6 * ordered[-1]:.1f} us; the kernel takes 200")  # fmt: skip
+
+# %% [markdown]
+# ### The same on your machine
+# Two helpers: `wait` until the device is done, and a stopwatch on the host's clock that waits after every run.
+
+# %%
+def wait():
+    """Until the device has done all that was asked of it; a CPU already has."""
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def one_by_one(fn, runs):
+    """Seconds of each run on the host's clock."""
+    seconds = []
+    for _ in range(runs):
+        wait()
+        begin = time.perf_counter()
+        fn()
+        wait()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+# %% [markdown]
+# First the report's sentence. The cell makes a Triton kernel that this process has never run, runs it twenty times, then
+# does the same with a length that was not there before. On a GPU look at the first run of both. On a CPU Triton
+# interprets instead of compiling, so there is little to see in the first run.
+
+# %%
+@triton.jit
+def _add_one_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) + 1, mask=offs < n)
+
+
+def add_one(n):
+    _add_one_kernel[(triton.cdiv(n, 1024),)](out, x, n, BLOCK=1024)
+
+
+runs = {f"length {n}": one_by_one(lambda n=n: add_one(n), 20) for n in (4096, 5000)}
+axes = plots.sweep(range(1, 21), runs, xlabel="run", yscale="log", device=HERE.name,
+                   title="The first run of a kernel is not like the others")  # fmt: skip
+plots.show(axes, alt="Host time of twenty runs of a new kernel and of a new size, the first run far above the rest on a GPU")
+
+# %% [markdown]
+# The second series starts high as well on a GPU, because 5000 is not a multiple of 16: Triton compiles a version of the
+# kernel for lengths that are, and another for those that are not. Libraries pick among hundreds of kernels by size,
+# and the memory allocator looks for blocks of the right size. That is what "warm up with the same sizes" means.
+#
+# Now the cache and the stopwatch. `time_gpu` sweeps the cache unless it is told `cold=False`.
+
+# %%
+k = 2**20 if GPU else 2**17  # 12 MiB in three arrays on a GPU, 1.5 MiB on a CPU: small enough for a cache
+
+
+def small_add():
+    torch.add(x[:k], y[:k], out=out[:k])
+
+
+small_add()
+wait()
+begin = time.perf_counter()
+small_add()
+posted = time.perf_counter() - begin
+found = {
+    "host clock, no waiting": posted,
+    "host clock, waiting": sorted(one_by_one(small_add, 21))[10],
+    "time_gpu, warm cache": time_gpu(small_add, cold=False, max_seconds=0.5),
+    "time_gpu, cold cache": time_gpu(small_add, max_seconds=0.5),
+}
+results.beside("lesson01.four_ways_to_time", found, unit="us")
+
+# %% [markdown]
+# Four numbers for one addition, and all four are "measured". The floor tells which one to believe: three arrays of `k`
+# numbers at the copy rate. A time below the floor of memory means that memory was not used, and the number describes a
+# situation that your model will not be in.
+
+# %%
+floor = floor_s(Work(k, 12 * k), roof)
+print(f"floor from the copy rate: {1e6 * floor:.1f} us")
+
+# %% [markdown]
+# ### What a good timer does
+# Put together: events and not the host's clock; work posted ahead, so that the device never waits inside a pair; runs
+# until two stretches of time agree, before anything counts; a cold cache for each run, swept outside the pair; enough
+# runs for a stable median, and the median as the answer. `course_lib.timing.time_gpu` does this, NVIDIA's `nvbench`
+# and Triton's `do_bench` do most of it.
+
+# %% [markdown]
+# ## 3. Three regimes
+# ### Case file
+# **The report says** (the same first-principles notes): overhead does not grow with the problem. So if you double the
+# size of your inputs and the time rises by only ten per cent, the program is bound by overhead.
+#
+# Every call of an operator costs the host time: Python finds the function, PyTorch picks the kernel, allocates the
+# result, checks types, and hands a launch to the driver. None of that depends on how many elements there are. The GPU
+# works through its queue at the same time, so in a long row of calls the slower of the two sets the pace.
+#
+# ### Predict
+# An addition of two fp32 arrays, called again and again. Below some number of elements its time should not depend on
+# the size at all. Which number, on your machine? You have the cost of a call and the bytes a second from section 1.
+
+# %%
+predicted_elements = None  # replace None: up to here, size does not matter
+
+# %% [markdown]
+# ### Measure
+# This time we do not want the kernel alone, as `time_gpu` gives it, but what a training loop sees: many calls, one
+# behind the other, and a wait only at the end.
+
+# %%
+def each(fn, calls=50, rounds=5):
+    """Seconds that one of many queued calls costs: the median of some rounds."""
+    seconds = []
+    for _ in range(rounds + 1):  # the first round warms up
+        wait()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            fn()
+        wait()
+        seconds.append((time.perf_counter() - begin) / calls)
+    return sorted(seconds[1:])[rounds // 2]
+
+# %%
+sizes = [2**k for k in range(8, N.bit_length())]
+add_s = [each(lambda n=n: torch.add(x[:n], y[:n], out=out[:n]), calls=50 if n < 2**20 else 10) for n in sizes]
+call = Roof("add", roof.flops_per_s, roof.bytes_per_s, launch_s=add_s[0])
+axes = plots.regimes(sizes, add_s, call, lambda n: Work(n, 12 * n), device=HERE.name)
+plots.show(axes, alt="Time of an addition against its size: flat at first, then a straight line along the bandwidth limit")
+corner = call.launch_s * call.bytes_per_s / 12
+against({"size does not matter up to": predicted_elements}, {"size does not matter up to": corner})
+
+# %% [markdown]
+# The flat part is the host, the slope is memory. The dashed lines are not fitted: the slope is the ceiling from lesson
+# 00, only the height of the flat part is taken from the smallest size. (On a CPU there may be a third part between
+# them, lower than the slope: arrays that still fit into a cache. On a GPU look for the same, smaller effect just left
+# of the slope.)
+#
+# Now the report's rule. The next cell doubles the size step by step and prints what the time does.
+
+# %%
+doubled = [(n, after / before) for n, before, after in zip(sizes, add_s, add_s[1:])]
+for n, ratio in doubled[:: 2 if GPU else 1]:
+    says = "overhead" if ratio < 1.1 else "something that grows"
+    print(f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time: {says}; the roof says {regime(Work(n, 12 * n), call)}")
+
+# %% [markdown]
+# ### Understand
+# The rule works, away from the corner. Close to it the rule and the roof may disagree, because there the two costs are
+# nearly equal and both matter; a single doubling also says little when the times scatter by ten per cent themselves.
+# Two or three doublings say much more than one.
+#
+# The three regimes matter because their remedies have nothing in common.
+#
+# | regime | how you see it | what helps | what does not |
+# |---|---|---|---|
+# | overhead | time does not grow with size; the GPU has gaps | fewer and larger calls: batching, fusion, CUDA graphs, compiling | faster kernels, a faster GPU |
+# | bandwidth | time grows with bytes; FLOP/s far below the peak | fewer bytes: fusion, smaller types, recomputing | fewer FLOPs |
+# | compute | time grows with FLOPs | tensor cores, lower precision, less arithmetic | fewer bytes |
+#
+# The table's last column is where weeks are lost. The explorer shows the three on one axis: change the launch cost,
+# then the bandwidth, and watch which kernels notice.
+
+# %%
+widgets.regime_explorer((recorded_roofs() or [roof])[-1])
+
+# %% [markdown]
+# ### Case file: why is the larger model faster?
+# **The report says** (systems notes of a language-model course assignment): mixed precision makes small models slower
+# and large ones faster. The table gives seconds for ten runs of the whole model. Its author leaves one question open:
+# in mixed precision the 2.7b model is *faster* than the smaller xl model. How can that be?
+#
+# | model | layers | width | forward | backward | forward, mixed | backward, mixed |
+# |---|---|---|---|---|---|---|
+# | small | 12 | 768 | .318 | .733 | .486 | .918 |
+# | medium | 24 | 1024 | .656 | 1.691 | .962 | 1.770 |
+# | large | 36 | 1280 | .948 | 4.092 | 1.330 | 2.244 |
+# | xl | 48 | 1600 | 1.766 | 8.498 | 1.510 | 3.651 |
+# | 2.7b | 32 | 2560 | 1.838 | 13.481 | .932 | 4.094 |
+#
+# ### Predict
+# Look at the table until you have an answer, and write it down. One line is enough. (The layers and widths are those
+# of the assignment's own table of model sizes.)
+
+# %%
+predicted_reason = None  # replace None with a string: "2.7b is faster because ..."
+
+# %% [markdown]
+# If arithmetic set the time, then the time of *one layer* would grow with the square of the width. If bytes set the
+# time it would too, since most bytes are weights. If the host sets it, the time of a layer does not depend on the width
+# at all. So divide by the layers.
+
+# %%
+REPORT = {  # layers, width, then seconds for 10 runs: forward, backward, forward mixed, backward mixed
+    "small": (12, 768, 0.318, 0.733, 0.486, 0.918),
+    "medium": (24, 1024, 0.656, 1.691, 0.962, 1.770),
+    "large": (36, 1280, 0.948, 4.092, 1.330, 2.244),
+    "xl": (48, 1600, 1.766, 8.498, 1.510, 3.651),
+    "2.7b": (32, 2560, 1.838, 13.481, 0.932, 4.094),
+}
+print("milliseconds a layer          forward  backward   mixed: forward  backward     width squared, relative")
+for name, (layers, width, *seconds) in REPORT.items():
+    full, full_back, mixed, mixed_back = (1e3 * s / 10 / layers for s in seconds)
+    print(f"{name:<28}{full:9.2f}{full_back:10.2f}{mixed:17.2f}{mixed_back:10.2f}{(width / 768) ** 2:20.1f}")
+xl, largest = REPORT["xl"], REPORT["2.7b"]
+print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[4] / xl[4]:.2f}")
+
+# %% [markdown]
+# The column of the mixed forward pass hardly changes, while the arithmetic of a layer grows as in the last column. The
+# host sets the time of that column for **all five** models, and the time is then the number of layers times a constant.
+# The xl model has 48 layers and 2.7b has 32, which is the whole riddle: the last line sets the ratio of the layers
+# beside the ratio of the times.
+#
+# The other columns show the regimes change. The full-precision forward pass is flat for three models and then grows.
+# The backward pass has twice the arithmetic for about as many launches more, so it leaves the flat part first. Mixed
+# precision divides the arithmetic time and *adds* launches, one cast for each weight and many activations: it must lose
+# in the flat part and win beyond it, and in the table it does both.
+
+# %% [markdown]
+# ### What the table does not explain
+# Two things should still bother you. The constant is not constant: it falls by a quarter from the smallest model to the
+# largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the cost of a call
+# that you measured: how many calls in one layer would that be? A transformer layer written by hand makes some 50 to
+# 100. So the rest of the time, if that host was like the recorded one, was spent in Python between the calls: type
+# checks, `einops` expressions, autocast's own bookkeeping. "Launches set the time" is a good first word for it. "The
+# host sets the time" is the exact one.
+
+# %%
+for name, cost in {"here": top.launch_s, **{r.name: r.launch_s for r in recorded_roofs()[:1]}}.items():
+    calls = [row[4] / 10 / row[0] / cost for row in REPORT.values()]
+    print(f"at {cost * 1e6:.1f} us a call ({name}) a mixed forward pass through one layer would be "
+          f"{min(calls):.0f} to {max(calls):.0f} calls")  # fmt: skip
+
+# %% [markdown]
+# ### Measure it here
+# The report's effect can be had in a few lines: a stack of layers, narrow to wide, in fp32 and, on a GPU, with bf16
+# autocast. On a CPU the widths are smaller, and only fp32 is run.
+
+# %%
+class Layer(torch.nn.Module):
+    """A transformer layer: attention with heads of 64 (16 on a CPU), then an MLP four times as wide."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.heads = width // (64 if GPU else 16)
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):  # (batch, length, width)
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
+# %%
+LAYERS, TOKENS = 8, (4, 128) if GPU else (1, 16)
+widths = (256, 512, 1024, 2048, 4096) if GPU else (16, 32, 64, 128, 256)
+layer_s = {"fp32": [], "bf16 autocast": []} if GPU else {"fp32": []}
+for width in widths:
+    model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS))).to(DEVICE)
+    tokens = torch.randn(*TOKENS, width, device=DEVICE)
+    for name, seconds in layer_s.items():
+        with torch.no_grad():
+            # autocast is entered for every pass, as a training loop does, so the weights are cast every time
+            def forward(mixed=name != "fp32"):
+                with torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
+                    model(tokens)
+
+            seconds.append(each(forward, calls=10) / LAYERS)
+
+# %%
+axes = plots.sweep(widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log", device=HERE.name,
+                   title="A layer costs the same until it is wide enough")  # fmt: skip
+plots.show(axes, alt="Forward time of one transformer layer against its width, flat for narrow layers, then rising")
+rows = {f"{name}, width {w}": s for name, column in layer_s.items() for w, s in zip(widths, column)}
+results.beside("lesson01.layers", rows, unit="us")
+
+# %% [markdown]
+# ### Verdict on the two cases
+# "Overhead does not grow with the problem": right, and the doubling test is the cheapest measurement there is. Use it
+# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host is
+# the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right for its
+# code and no law: with fewer launches (a fused optimizer and norm, `torch.compile`, CUDA graphs) the small models would
+# leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a faster
+# arithmetic unit does nothing for a program that waits for Python.
+
+# %% [markdown]
+# ## 4. Profilers: where the time goes
+# ### Case file
+# **The report says** (systems notes of the course assignment): in an fp32 language model matrix products dominate,
+# elementwise multiplications take about 10 % of the time. And one thing is puzzling: inside attention, the product of
+# queries and keys does far more FLOPs than softmax, yet their run times are comparable. Why?
+#
+# Before you reach for a profiler, count. That is the order which this lesson recommends in general: a profile tells you
+# *what* takes time, and a count tells you whether it *should*.
+#
+# ### Predict
+# Scores of 64 heads of size 64 over 1024 tokens, in fp32 (on a CPU: 4 heads, 512 tokens). How many times longer does the
+# product take than softmax, if you believe the FLOPs? If you believe the bytes? The report's softmax was written by hand
+# in PyTorch: maximum, subtraction, exponential, sum, division, five kernels.
+
+# %%
+predicted_ratio = {"product / softmax by hand": None}  # replace None
+
+# %%
+heads, tokens, size = (64, 1024, 64) if GPU else (4, 512, 64)
+scores = heads * tokens**2
+counts = {
+    "product": Work(*work("matmul", {"batch": heads, "m": tokens, "n": tokens, "k": size}, "fp32")),
+    "softmax": Work(*work("softmax", {"rows": heads * tokens, "columns": tokens}, "fp32")),
+    # maximum reads; subtraction reads and writes; exponential too; sum reads; division reads and writes
+    "softmax by hand": Work(5 * scores, 8 * 4 * scores),
+}
+for name, count in counts.items():
+    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, {count.intensity:5.1f} FLOP a byte: "
+          f"{regime(count, roof)}, floor {1e3 * floor_s(count, roof):.3f} ms")  # fmt: skip
+
+# %%
+q, kT = torch.randn(heads, tokens, size, device=DEVICE), torch.randn(heads, size, tokens, device=DEVICE)
+s, e = torch.empty(heads, tokens, tokens, device=DEVICE), torch.empty(heads, tokens, tokens, device=DEVICE)
+
+
+def softmax_by_hand():
+    torch.sub(s, s.amax(dim=-1, keepdim=True), out=e)
+    torch.exp(e, out=e)
+    torch.div(e, e.sum(dim=-1, keepdim=True), out=e)
+
+
+parts = {
+    "product": timed(lambda: torch.bmm(q, kT, out=s)),
+    "softmax": timed(lambda: torch.softmax(s, dim=-1, out=e)),
+    "softmax by hand": timed(softmax_by_hand),
+}
+against(predicted_ratio, {"product / softmax by hand": parts["product"].ms / parts["softmax by hand"].ms})
+results.beside("lesson01.scores", parts, unit="ms")
+
+# %% [markdown]
+# The report's puzzle dissolves in the table of counts. The product has an intensity of tens of FLOPs a byte, softmax
+# about one: one is priced in FLOPs, the other in bytes, and there is no reason why the two prices should be in the ratio
+# of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is what makes
+# it comparable to a product with many times its FLOPs. Faster arithmetic would make the puzzle worse: with tensor cores
+# the product shrinks and softmax stays.
+
+# %% [markdown]
+# ### A profile with names
+# A profiler lists hundreds of kernels with names like `ampere_sgemm_128x64_tn`. Names of your own make it readable:
+# `span("forward")` marks a stretch of the program in torch's profiler, and on a GPU in NVTX too, so that NVIDIA's Nsight
+# Systems shows the same names (`nsys profile -t cuda,nvtx python train.py`). Let us profile one training step of the
+# layers from section 3.
+
+# %%
+from course_lib import profiling
+from course_lib.profiling import span
+
+width = 1024 if GPU else 256
+model = torch.nn.Sequential(*(Layer(width) for _ in range(2))).to(DEVICE)
+optimizer = torch.optim.AdamW(model.parameters())
+batch = torch.randn(*TOKENS, width, device=DEVICE)
+
+
+def step():
+    with span("forward"):
+        loss = model(batch).square().mean()
+    with span("backward"):
+        loss.backward()
+    with span("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+seen = profiling.profile(step, warmup=3)
+seen
+
+# %% [markdown]
+# On a GPU the rows are kernels, on a CPU they are PyTorch's operators. Two questions for the tables. Which share do the
+# matrix products have? And for each range: is the host's time in it longer than the device's, or shorter?
+
+# %%
+products = sum(row.share for row in seen.kernels if any(w in row.name.lower() for w in ("gemm", "mm", "nvjet", "cutlass")))
+elementwise = sum(row.share for row in seen.kernels if "elementwise" in row.name or row.name in ("aten::add", "aten::mul"))
+print(f"matrix products {products:.0%}, named elementwise {elementwise:.0%}; the report: products dominate, "
+      "elementwise multiplications about 10 %")  # fmt: skip
+results.beside("lesson01.profile", {"busy": seen.busy_share, "products": products, "elementwise": elementwise}, unit="")
+
+# %%
+from course_lib.trace import outermost
+
+names = ("forward", "backward", "optimizer")
+work_done = seen.trace.device or outermost(seen.trace.operators)
+lanes = {
+    "ranges on the host": [(r.start_s, r.end_s, r.name) for r in seen.trace.ranges if r.name in names],
+    "device" if GPU else "operators": [(i.start_s, i.end_s, "work") for i in work_done],
+}
+axes = plots.timeline(lanes, title="A training step: what the host says, and what runs", device=HERE.name)
+plots.show(axes, alt="Timeline of one training step: the host's ranges above, the work that runs below")
+
+# %% [markdown]
+# On a GPU the two lanes are not aligned: the device runs behind the host, so when a kernel runs the host may be in the
+# next range already. A kernel therefore belongs to the range in which it was *launched*, and the profiler keeps a number
+# with both, the correlation. On a CPU an operator runs where it is called, and the lanes agree.
+#
+# White space in the device's lane is time in which your GPU does nothing. The share of the window without it, **busy**,
+# is the first number to look at in any profile: when the device idles, faster kernels do not help. Beware of a second
+# number with a similar name. The "GPU utilisation" of `nvidia-smi` counts a moment as busy as soon as one kernel runs,
+# however small; it can read 100 % on a device that uses a hundredth of its arithmetic.
+
+# %% [markdown]
+# ## Exercise 1.4 `roofline.profile` (40 min, 8 points)
+# Write the reader of a recorded trace: `profile(events, gap_us)`.
+#
+# `events` is a list of dictionaries in no promised order. All have `category`, `name`, `start_us`, `duration_us`, and:
+#
+# | category | also has | meaning |
+# |---|---|---|
+# | `"range"` | `thread` | a named stretch of one host thread; ranges of one thread may nest |
+# | `"launch"` | `thread`, `correlation` | the host puts work into a stream; the call returns before it is done |
+# | `"kernel"` | `stream`, `correlation` | the device runs a kernel; its correlation is that of its launch |
+# | `"sync"` | `thread` | the host waits for the device |
+#
+# Return a dictionary with four entries.
+
+# %% [markdown]
+# - `"ranges"`: for every range name, the sum of the durations of the kernels that belong to it, over all occurrences of
+#   the name. A kernel belongs to the innermost range that was open *on the launching thread* when its launch started.
+#   Kernels launched in no range come under `"outside"`. One launch may start several kernels (a graph).
+# - `"busy"`: the share, from 0 to 1, of the window in which at least one counted kernel runs, on any stream. The window
+#   runs from the start of the first counted kernel to the end of the last one to end.
+# - `"gaps"`: a list of `[start_us, duration_us]`, in order: the stretches of the window longer than `gap_us` in which no
+#   counted kernel runs on any stream.
+# - `"bound"`: `"device"` when `busy` is 0.9 or more, otherwise `"host"`.
+#
+# What was launched inside a range called `"warmup"`, at any depth, is not counted anywhere. Without any counted kernel:
+# no ranges, busy 0, no gaps, `"host"`.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_profile", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def profile(events, gap_us):
+    """Device time of each range, busy share, gaps and verdict of a recorded trace."""
+    ### BEGIN SOLUTION
+    ranges = [e for e in events if e["category"] == "range"]
+    launches = {e["correlation"]: e for e in events if e["category"] == "launch"}
+
+    def around(launch):
+        """Names of the ranges open on the launch's thread when it started, the innermost last."""
+        at = launch["start_us"]
+        mine = [r for r in ranges if r["thread"] == launch["thread"]]
+        open_then = [r for r in mine if r["start_us"] <= at < r["start_us"] + r["duration_us"]]
+        return [r["name"] for r in sorted(open_then, key=lambda r: r["start_us"])]
+
+    times, spans = {}, []
+    for kernel in (e for e in events if e["category"] == "kernel"):
+        names = around(launches[kernel["correlation"]])
+        if "warmup" in names:
+            continue
+        name = names[-1] if names else "outside"
+        times[name] = times.get(name, 0.0) + kernel["duration_us"]
+        spans.append((kernel["start_us"], kernel["start_us"] + kernel["duration_us"]))
+    if not spans:
+        return {"ranges": {}, "busy": 0.0, "gaps": [], "bound": "host"}
+
+    spans.sort()
+    first = reached = spans[0][0]  # `reached`: the latest end of any kernel so far
+    busy_us, gaps = 0.0, []
+    for start, end in spans:
+        if start - reached > gap_us:
+            gaps.append([reached, start - reached])
+        busy_us += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    busy = busy_us / (reached - first)
+    return {"ranges": times, "busy": busy, "gaps": gaps, "bound": "device" if busy >= 0.9 else "host"}
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_profile_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("roofline.profile", profile)
+
+# %% [markdown]
+# <details><summary>Hint 1: from a kernel to its range</summary>
+#
+# Three steps: the kernel's correlation gives its launch; the launch has a thread and a start; among the ranges of that
+# thread, those with `start <= t < end` are open. Ranges that nest open one after the other, so the innermost is the one
+# that opened last.
+# </details>
+# <details><summary>Hint 2: busy, when kernels overlap</summary>
+#
+# Durations cannot be added: two streams that work at the same moment make the device busy once. Sort the kernels by
+# start, walk through them, and remember the latest end you have seen. Only what lies beyond it is new.
+# </details>
+# <details><summary>Hint 3: gaps</summary>
+#
+# In the same walk: when the next start is later than the latest end seen so far, nothing ran in between. The end of the
+# *previous* kernel is not enough, because an earlier and longer one may still be running.
+# </details>
+
+# %% [markdown]
+# ### Verdict on the case
+# Matrix products dominate an fp32 model, and elementwise operators take a share that is small but not negligible: right,
+# and the share depends on the width more than on anything else. The puzzle of product and softmax has a one-line
+# answer, bytes. What the report could not see from a profile alone is that its softmax ran near its floor for five
+# kernels, and four times above the floor for one. A profile shows where time goes; only a count shows whether it had to.
+# Its remark that a profiler's version must match its viewer is still good advice: trace formats change.
+
+# %% [markdown]
+# ## 5. Fusion, and paying twice on purpose
+# Section 1 left a question: if a second cosine is free, how far does that stretch? Now you can answer it with a number,
+# because you know both ceilings. One kernel reads `x`, applies `cos` again and again, and writes. Its bytes do not
+# change with the number of repeats, its arithmetic grows with it. So the time should be flat, then turn a corner, then
+# rise along a straight line.
+#
+# ### Predict
+# Where is the corner on your machine: how many cosines are hidden behind the memory traffic? It is the number that
+# section 1 printed in passing, and it need not be whole.
+
+# %%
+predicted_corner = None  # replace None
+
+# %% [markdown]
+# ## Exercise 1.5 `roofline.chain` (25 min, 5 points and 3 for speed)
+# Write one Triton kernel that applies `cos` to every element `repeat` times.
+#
+# - `x`: contiguous, fp32, any shape and any number of elements (also 0, and numbers that no block size divides); large
+#   values too
+# - `repeat`: a Python integer from 1 to 64; make it a compile-time constant of the kernel
+# - writes into `out`, contiguous, fp32, of the same shape, which is given; `x` stays as it is
+# - computed in fp32 throughout
+#
+# You need about 6 lines in the kernel. Full points for speed: within 10 % of the larger of one read and one write at
+# your copy rate, and `repeat` times one cosine as measured on your device.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_chain", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _chain_kernel(out_ptr, x_ptr, n, REPEAT: tl.constexpr, BLOCK: tl.constexpr):
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    value = tl.load(x_ptr + offs, mask=mask, other=0.0)
+    for _ in range(REPEAT):
+        value = tl.cos(value)
+    tl.store(out_ptr + offs, value, mask=mask)
+    ### END SOLUTION
+
+
+def cos_chain(x, repeat, out):
+    """out = cos(cos(...cos(x))), `repeat` times; one read and one write of n fp32 numbers."""
+    ### BEGIN SOLUTION
+    n = x.numel()
+    if n:
+        _chain_kernel[(triton.cdiv(n, 1024),)](out, x, n, REPEAT=repeat, BLOCK=1024)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_chain_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("roofline.chain", cos_chain)
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_chain_speed", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check_speed("roofline.chain", cos_chain)
+
+# %% [markdown]
+# <details><summary>Hint 1: the shape of the kernel</summary>
+#
+# It is `axpy` of lesson 00 with one input. What is new stands between the load and the store.
+# </details>
+# <details><summary>Hint 2: right for most lengths, or slow</summary>
+#
+# How many elements does the last program own, and which of its lanes may store? If it is right but slow: does `x`
+# arrive once, or once for every repeat? A loop around the *launch* moves all the bytes again each time.
+# </details>
+# <details><summary>Hint 3: the loop</summary>
+#
+# `for _ in range(REPEAT): value = tl.cos(value)`, with `REPEAT: tl.constexpr` in the kernel's arguments. Everything
+# before it is offsets, mask and load; everything after it is one masked store.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Time against `repeat`, with the two ceilings as lines. On a GPU this is your kernel. In the interpreter a kernel's time
+# says nothing, so a CPU runs the same chain in blocks that stay in the cache, as in section 1.
+
+# %%
+def chain_in_blocks(x, repeat, out):
+    for from_, to in zip(x.split(2**16), out.split(2**16)):
+        torch.cos(from_, out=to)
+        for _ in range(repeat - 1):
+            torch.cos(to, out=to)
+
+
+chain = cos_chain if GPU else chain_in_blocks
+repeats = (1, 2, 3, 4, 6, 8, 12, 16) if GPU else (1, 2, 3, 4, 6, 8)
+chain_s = [timed(lambda r=r: chain(x, r, out)).median_s for r in repeats]
+results.beside("lesson01.chain", {f"{r} cosines": s for r, s in zip(repeats, chain_s)}, unit="ms")
+
+# %%
+memory_s, one_s = 8 * N / top.bytes_per_s, N / top.cos_per_s
+axes = plots.repeat_curve(repeats, chain_s, memory_s=memory_s, one_s=one_s, device=HERE.name)
+plots.show(axes, alt="Time of a fused chain of cosines against its length, with the floor: flat, a corner, a straight line")
+against({"corner": predicted_corner}, {"corner": memory_s / one_s})
+
+# %% [markdown]
+# Look at the points near the corner first. A floor is a maximum of two terms, and real machines round the corner: just
+# below it the arithmetic is hidden almost, not quite. Away from the corner the points should follow the lines within
+# some per cent. If the corner is elsewhere by more than 20 per cent, one of the two ceilings is wrong for this kernel:
+# `tl.cos` is not one instruction but some 25, and it takes a longer way for large arguments. From the second cosine on
+# all arguments lie in $[-1, 1]$; only the first sees the whole of `x`.
+
+# %% [markdown]
+# ### Recomputation can save memory *and* time
+# **The report says** (case E again): recomputing a value can save memory and time at once. Again it sounds like a trick.
+# Take $y = \cos(\cos x)$ in training. Backward needs $\cos x$, because $dx = dy \sin(\cos x) \sin x$. Either forward
+# stores it, or backward computes it again from $x$, which is kept anyway.
+#
+# | arrays moved | forward reads, writes | backward reads, writes | sum | kept between |
+# |---|---|---|---|---|
+# | store $\cos x$ | 1, 2 | 3, 1 | 7 | $x$ and $\cos x$ |
+# | recompute it | 1, 1 | 2, 1 | 5 | $x$ |
+#
+# ### Predict
+# If bytes set the time, what is the time of "recompute" relative to "store"? If arithmetic does: 5 functions (`cos`
+# twice, `sin` twice, `cos` again) against 4?
+
+# %%
+predicted_share = {"recompute / store": None}  # replace None
+
+
+def store_forward(y, kept, x):
+    torch.cos(x, out=kept)
+    torch.cos(kept, out=y)
+
+
+def store_backward(dx, dy, kept, x):
+    dx.copy_(dy * kept.sin() * x.sin())
+
+
+def recompute_backward(dx, dy, x):
+    dx.copy_(dy * x.cos().sin() * x.sin())
+
+# %% [markdown]
+# All four passes are fused, so that the only difference is the one in the table. `two_cosines` of section 1 is the
+# forward pass that stores nothing.
+
+# %%
+kept, dx, dy = torch.empty(N, device=DEVICE), torch.empty(N, device=DEVICE), y
+passes = [fused(fn) for fn in (store_forward, store_backward, recompute_backward)]
+trip_s = {
+    "store": timed(lambda: (passes[0](out, kept, x), passes[1](dx, dy, kept, x))).median_s,
+    "recompute": timed(lambda: (fused_cosines(out, x), passes[2](dx, dy, x))).median_s,
+}
+against(predicted_share, {"recompute / store": trip_s["recompute"] / trip_s["store"]})
+print(f"held between forward and backward: store {8 * N / 2**20:.0f} MiB, recompute {4 * N / 2**20:.0f} MiB")
+results.beside("lesson01.recompute", trip_s, unit="ms")
+
+# %% [markdown]
+# On a GPU the report is right: less memory *and* less time, because the recomputed cosine hides behind bytes that move
+# anyway, and the bytes that are not stored are saved twice, once in the write and once in the read. On a CPU the same
+# code may say the opposite, for the reason you know from section 1. The rule for your own work: **recompute what costs
+# little arithmetic and would cost a round trip of bytes**, which means elementwise chains and normalisations. A matrix
+# product is the opposite case, and lessons 02 and 05 come back to where the border lies.
