@@ -11,9 +11,6 @@ from pathlib import Path
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, Lesson
 
-# Alembic reports each of its steps on an empty gradebook; only what went wrong is worth a line here.
-LOG_LEVEL = "ERROR"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a form disagrees")
@@ -71,17 +68,16 @@ def build_releases(found: list[Lesson], solutions: dict[Path, bytes]) -> dict[Pa
 
 
 def generate(tree: Path, units: list[str]) -> None:
-    """`nbgrader generate_assignment` for each unit, with a gradebook of the tree's own."""
+    """`nbgrader generate_assignment` for each unit, without a gradebook: the course's own stays as it is."""
     from nbgrader.apps import GenerateAssignmentApp  # takes two seconds, so only where it is needed
 
-    os.environ.update(lessons.environment())
     before = Path.cwd()
     os.chdir(tree)
     try:
         for unit in units:
             GenerateAssignmentApp.clear_instance()
             app = GenerateAssignmentApp.instance()
-            app.initialize([unit, f"--log-level={LOG_LEVEL}", f"--CourseDirectory.root={tree}"])
+            app.initialize([unit, "--no-db", "--log-level=ERROR", f"--CourseDirectory.root={tree}"])
             app.start()
     finally:
         GenerateAssignmentApp.clear_instance()

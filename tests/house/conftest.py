@@ -27,7 +27,7 @@ import os
 home = os.path.expanduser("~")
 print("run in", os.getcwd())
 
-# %% nbgrader={"grade": false, "grade_id": "double", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={<solution>, "grade_id": "double"}
 def double(x):
     """Twice x."""
     ### BEGIN SOLUTION
@@ -35,12 +35,19 @@ def double(x):
     ### END SOLUTION
     return twice
 
-# %% nbgrader={"grade": true, "grade_id": "double_points", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={<check>, "grade_id": "double_points", "points": 4}
 sum(double(x) == x + x for x in (1, 2, 3, 4))
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "why", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={<written>, "grade_id": "why", "points": 2}
 # Because two times x is x and x, the-secret-of-writing.
 '''
+KINDS = {
+    "<solution>": '"grade": false, "locked": false, "schema_version": 3, "solution": true, "task": false',
+    "<check>": '"grade": true, "locked": true, "schema_version": 3, "solution": false, "task": false',
+    "<written>": '"grade": true, "locked": false, "schema_version": 3, "solution": true, "task": false',
+}
+for kind, metadata in KINDS.items():
+    SCRIPT = SCRIPT.replace(kind, metadata)
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,10 @@ class Course:
         return self.run(sys.executable, "-m", "autograder", *words)
 
 
-@pytest.fixture
-def course(tmp_path) -> Course:
-    root = tmp_path / "course"
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> Course:
+    """Built and executed once; tests that change something take a copy of it."""
+    root = tmp_path_factory.mktemp("house") / "course"
     for package in ("autograder", "course_lib"):
         shutil.copytree(COURSE / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(COURSE / "nbgrader_config.py", root)
@@ -80,4 +88,13 @@ def course(tmp_path) -> Course:
     made.script.parent.mkdir(parents=True)
     made.script.write_text(SCRIPT)
     (made.script.parent / "numbers.json").write_text("[1, 2]\n")
+    for verb in ("notebooks", "execute"):
+        done = made.autograder(verb)
+        assert done.returncode == 0, done.stdout + done.stderr
     return made
+
+
+@pytest.fixture
+def course(built, tmp_path) -> Course:
+    shutil.copytree(built.root, tmp_path / "course")
+    return Course(tmp_path / "course")
