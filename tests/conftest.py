@@ -9,11 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp(prefix="triton-cache-"))
 
 # Before any test imports triton: this chooses between the compiler and the interpreter for the whole process.
-try:
-    from course_lib.device import DEVICE  # isort: skip
-except ModuleNotFoundError:
-    DEVICE = "cpu"
-    os.environ["TRITON_INTERPRET"] = "1"
+from course_lib.device import DEVICE  # noqa: E402  isort: skip
 
 import numpy  # noqa: E402
 import pytest  # noqa: E402
