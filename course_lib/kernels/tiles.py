@@ -31,7 +31,7 @@ PERSISTENT = {
         Tile(64, 128, 64, 4, 5, rate=519),
         Tile(64, 64, 64, 4, 5, rate=285),
     ),
-    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+    4: (Tile(64, 64, 32, 4, 3, rate=34),),
 }
 POINTER = {
     2: (
@@ -39,12 +39,13 @@ POINTER = {
         Tile(128, 128, 64, 8, 4, rate=564),
         Tile(64, 64, 64, 4, 4, rate=321),
     ),
-    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+    4: (Tile(64, 64, 16, 4, 3, rate=44),),
 }
-# Rows that do not start at multiples of 16 bytes: narrow loads through registers, where 128 x 256 spills.
+# Rows that do not start at multiples of 16 bytes are loaded through registers in narrow pieces: no asynchronous copy,
+# and 128 x 256 spills.
 UNALIGNED = {
-    2: (Tile(64, 64, 64, 4, 4, rate=100),),
-    4: (Tile(64, 64, 32, 4, 3, rate=30),),
+    2: (Tile(64, 64, 64, 4, 3, rate=123),),
+    4: (Tile(128, 64, 16, 8, 3, rate=35),),
 }
 
 

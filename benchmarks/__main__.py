@@ -1,0 +1,54 @@
+"""python -m benchmarks [softmax matmul pointwise timing]: measure, save into benchmarks/results, print tables."""
+
+import importlib
+import re
+import sys
+
+from benchmarks.against import Red
+from course_lib import results
+from course_lib.device import TIER, machine
+
+SECTIONS = ("pointwise", "softmax", "matmul", "timing")
+
+
+def main(names: list[str]) -> int:
+    if unknown := set(names) - set(SECTIONS):
+        print(f"No benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}.")
+        return 2
+    if TIER != "gpu":
+        print("The benchmarks need a CUDA device, and this machine has none. What an H200 gave: benchmarks/results/.")
+        return 2
+    red = [name for name in names or SECTIONS if not _section(name)]
+    return 1 if red else 0
+
+
+def _section(name: str) -> bool:
+    module = importlib.import_module(f"benchmarks.{name}")
+    try:
+        rows = module.run()
+    except Red as wrong:
+        print(f"\n{name}: no speeds, because {wrong}")
+        return False
+    results.save(name, rows, _slug(), {path: results.file_hash(path) for path in module.FILES})
+    print(f"\n{name} on {machine().name}\n{_table(rows)}", flush=True)
+    return True
+
+
+def _slug() -> str:
+    """NVIDIA H200 -> h200: the first word of the name that has both letters and digits."""
+    return re.search(r"[a-z]+[0-9]+[a-z]*", machine().name.lower()).group()
+
+
+def _table(rows: list[dict]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *([_text(row.get(key)) for key in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells)
+
+
+def _text(value) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""One case: first is it right, then how does its time compare with every peer's, A B B A.
+
+A claim is a ratio to the fastest peer. It holds when the upper end of the ratio's 95 % interval is at most the target
+and the interval is narrower than 1 %.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from course_lib.timing import compare
+
+__all__ = ["Case", "Red", "measure", "ring_of", "within"]
+
+RING_BYTES = 640 * 2**20  # more than ten times the L2 cache of an H200: no call finds its data there
+
+
+class Red(AssertionError):
+    """A wrong result: its speed is not worth a number."""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    ours: Callable[[], object]
+    peers: dict[str, Callable[[], object]]
+    check: Callable[[], None]  # raises Red
+    calls: int = 1  # how many kernel calls one `ours()` or peer makes
+    target: float | None = None  # largest ratio to the fastest peer
+    method: str = "graph"
+    work: dict[str, float] = field(default_factory=dict)  # "TB/s": bytes / 1e12 and so on, of one call
+
+
+def measure(case: Case) -> dict:
+    """A flat row: our time, each peer's, and the ratio to the fastest."""
+    case.check()
+    seen = {
+        name: compare(case.ours, peer, method=case.method, cold=False, precision=0.003, max_seconds=1.5)
+        for name, peer in case.peers.items()
+    }
+    best = max(seen, key=lambda name: seen[name].ratio)
+    ours_s = seen[best].a.median_s / case.calls
+    row = {"name": case.name, "value": ours_s * 1e6, "unit": "us"}
+    row |= {unit: amount / ours_s for unit, amount in case.work.items()}
+    row |= {f"{name} us": c.b.us / case.calls for name, c in seen.items()}
+    row |= {"best peer": best, "ratio": seen[best].ratio, "low": seen[best].low, "high": seen[best].high}
+    row |= {"target": case.target, "verdict": _verdict(case.target, seen[best])}
+    return row
+
+
+def _verdict(target: float | None, seen) -> str:
+    if target is None:
+        return "-"
+    if seen.high - seen.low > 0.01:
+        return "interval too wide"
+    return "holds" if seen.high <= target else "missed"
+
+
+def ring_of(make: Callable[[], torch.Tensor], bytes_a_call: float) -> list[torch.Tensor]:
+    """Inputs for several calls, so many that the first has left the cache before it comes round again."""
+    return [make() for _ in range(max(2, -(-RING_BYTES // int(bytes_a_call))))]
+
+
+def within(name: str, got: torch.Tensor, want: torch.Tensor, limit: float) -> None:
+    """||got - want|| / ||want|| over everything, and over the worst row."""
+    difference, want = got.double() - want.double(), want.double()
+    overall = (difference.norm() / want.norm()).item()
+    worst = (difference.norm(dim=-1) / want.norm(dim=-1)).max().item()
+    if not (overall < limit and worst < 4 * limit):
+        raise Red(f"{name} is wrong: relative error {overall:.2e}, worst row {worst:.2e}, limit {limit:.0e}")
