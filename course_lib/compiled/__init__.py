@@ -1,0 +1,189 @@
+"""Compile a kernel for a GPU that need not be here, and read what the compiler made of it.
+
+It works on any Linux machine: Triton's real compiler runs, for sm_80 (A100) or sm_90 (H100, H200), down to
+machine code, and says how many registers and how much shared memory the kernel needs and which instructions
+it became. That the kernel runs, or runs fast, it does not show.
+"""
+
+import hashlib
+import html
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from course_lib.compiled.source import describe
+from course_lib.device import cache_folder, write_atomically
+
+__all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel"]
+
+# Shared memory one block may have. The compiler does not check it; the launch would fail.
+SHARED_LIMIT_BYTES = {
+    80: 163 * 1024,  # A100
+    90: 227 * 1024,  # H100, H200
+}
+SECONDS = 120  # a kernel compiles in 0.1-5 s; unrolled loops can take for ever
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+class CompileError(Exception):
+    """The kernel does not compile; the message holds the line of the kernel and what is wrong with it."""
+
+    def __init__(self, message: str, file: str | None = None, line: int | None = None, source: str = ""):
+        self.file, self.line, self.source = file, line, source
+        where = f"line {line} of {file}: {source}\n  " if line else ""
+        super().__init__(where + message)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a kernel."""
+
+    name: str
+    arch: int  # 80 or 90
+    registers: int  # a thread, at most 255
+    spills_bytes: int  # a thread: registers that did not fit and live in memory
+    shared_bytes: int  # a block
+    shared_limit_bytes: int  # what a block may have on this architecture
+    fits: bool  # shared_bytes <= shared_limit_bytes
+    num_warps: int
+    num_stages: int
+    instructions: dict[str, int]  # kind -> how often it stands in the PTX
+    ptx: str
+    sass: str | None  # machine code as text, None where cuobjdump is missing
+    warnings: tuple[str, ...]
+
+    def rows(self) -> list[tuple[str, str]]:
+        used = ", ".join(f"{name} {count}" for name, count in self.instructions.items() if count)
+        fits = "fits" if self.fits else "does not fit"
+        return [
+            ("kernel", f"{self.name} for sm_{self.arch}, {self.num_warps} warps, {self.num_stages} stages"),
+            ("registers a thread", str(self.registers)),
+            ("spilled bytes a thread", str(self.spills_bytes)),
+            ("shared memory a block", f"{self.shared_bytes} of {self.shared_limit_bytes} B, {fits}"),
+            ("instructions", used or "none of those counted"),
+            *(("warning", text) for text in self.warnings),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<24}{value}" for name, value in self.rows())
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        cells = "".join(
+            f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
+            for name, value in self.rows()
+        )
+        return f"<table>{cells}</table>"
+
+
+def compile_kernel(
+    fn,
+    signature: dict[str, str],
+    constexprs: dict | None = None,
+    arch: int = 90,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    divisible_by_16: bool = True,
+) -> Compiled:
+    """Compile a `@triton.jit` function, or `(path or text of a Python source, name of the kernel in it)`.
+
+    `signature` gives the type of every argument that is not constexpr: "*fp16" (pointer), "i32", "fp32",
+    "tensordesc<fp16[128, 64]>"; `constexprs` the values of the others. With `divisible_by_16` pointers and
+    integers are taken as multiples of 16, as Triton finds them in aligned tensors of round sizes.
+    """
+    if arch not in SHARED_LIMIT_BYTES:
+        raise ValueError(f"Expected arch to be one of {sorted(SHARED_LIMIT_BYTES)}, got {arch!r}.")
+    request = describe(fn, signature, constexprs or {})
+    request |= {"arch": arch, "num_warps": num_warps, "num_stages": num_stages, "divisible": divisible_by_16}
+    return _answer(json.dumps(request))
+
+
+@cache
+def _answer(request: str) -> Compiled:
+    versions = (version("triton"), _WORKER.read_text(), sys.version_info[:2])
+    digest = hashlib.sha256(repr((request, versions)).encode()).hexdigest()
+    path = cache_folder() / f"compiled-{digest[:24]}.json"
+    reply = _read(path)
+    if reply is None:
+        reply = _compile_in_fresh_process(request)
+        if "crashed" not in reply:
+            write_atomically(path, json.dumps(reply))
+    if "error" in reply:
+        raise CompileError(**reply["error"])
+    return _compiled(reply, **{name: json.loads(request)[name] for name in ("arch", "num_warps", "num_stages")})
+
+
+def _read(path: Path) -> dict | None:
+    try:
+        reply = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    sound = isinstance(reply, dict) and ("error" in reply or "ptx" in reply)
+    return reply if sound else None
+
+
+def _compile_in_fresh_process(request: str) -> dict:
+    """Always another process: this one may hold Triton's interpreter, and a compiler crash ends its own only."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    with tempfile.TemporaryDirectory(prefix="compile-") as folder:
+        # An old entry in Triton's cache would skip the assembler, whose log tells the spills.
+        environment |= {"TRITON_CACHE_DIR": folder, "TRITON_ALWAYS_COMPILE": "1"}
+        try:
+            done = subprocess.run(
+                [sys.executable, str(_WORKER)],
+                input=request,
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=folder,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return _crash(f"the compiler was stopped after {SECONDS} s: are loops unrolled with tl.static_range?")
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        return json.loads(lines[-1])
+    tail = done.stderr.strip().splitlines()[-3:]
+    return _crash(f"the compiler crashed (exit status {done.returncode}). {' '.join(tail)}")
+
+
+def _crash(message: str) -> dict:
+    return {"error": {"message": message}, "crashed": True}  # not kept: it may be the machine's fault
+
+
+def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compiled:
+    limit = SHARED_LIMIT_BYTES[arch]
+    count = reply["instructions"]
+    warnings = []
+    if reply["spills_bytes"]:
+        warnings.append(f"{reply['spills_bytes']} bytes a thread spill to memory: use smaller tiles or more warps")
+    if reply["shared_bytes"] > limit:
+        warnings.append(
+            f"needs {reply['shared_bytes']} bytes of shared memory, sm_{arch} has {limit} for a block: "
+            "use smaller tiles or fewer stages"
+        )
+    if reply["has_dot"] and not count["wgmma"] + count["mma"]:
+        warnings.append('tl.dot became plain arithmetic: tensor cores take no fp32 with input_precision="ieee"')
+    elif reply["has_dot"] and arch >= 90 and not count["wgmma"]:
+        warnings.append("tl.dot became mma and not wgmma: that needs at least 64 rows and 4 warps")
+    return Compiled(
+        name=reply["name"],
+        arch=arch,
+        registers=reply["registers"],
+        spills_bytes=reply["spills_bytes"],
+        shared_bytes=reply["shared_bytes"],
+        shared_limit_bytes=limit,
+        fits=reply["shared_bytes"] <= limit,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        instructions=count,
+        ptx=reply["ptx"],
+        sass=reply["sass"],
+        warnings=tuple(warnings),
+    )

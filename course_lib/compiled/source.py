@@ -1,0 +1,124 @@
+"""How a kernel travels to another process: as text, with the functions and constants that it uses.
+
+The text comes from inspect, so a kernel may live in a file or in a notebook cell. Only names that the
+function mentions go along: jit functions (again as text), plain constants, dtypes and modules of Triton.
+"""
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["describe"]
+
+MODULES = ("triton", "math")  # what a kernel may name as a module
+
+
+def describe(fn, signature: dict[str, str], constexprs: dict) -> dict:
+    """A JSON-ready description of a kernel and its arguments."""
+    if isinstance(fn, tuple):
+        return _from_text(*fn, signature, constexprs)
+    functions: dict[str, dict] = {}
+    entry = _add(_plain(fn), functions)
+    parameters = inspect.signature(_plain(fn)).parameters
+    return {
+        "functions": functions,
+        "entry": entry,
+        "signature": _complete(parameters, _plain(fn).__name__, signature, constexprs),
+        "constexprs": {name: _value(value, functions) for name, value in constexprs.items()},
+    }
+
+
+def _from_text(where, name: str, signature: dict[str, str], constexprs: dict) -> dict:
+    is_path = isinstance(where, Path) or "\n" not in where
+    text = Path(where).read_text() if is_path else where
+    functions: dict[str, dict] = {}
+    return {
+        "module": {"text": text, "file": str(where) if is_path else "<source>"},
+        "functions": functions,
+        "entry": name,
+        "signature": signature | dict.fromkeys(constexprs, "constexpr"),
+        "constexprs": {key: _value(value, functions) for key, value in constexprs.items()},
+    }
+
+
+def _plain(fn):
+    """The Python function under @triton.jit, @triton.autotune, @triton.heuristics, interpreted or not."""
+    while not inspect.isfunction(fn):
+        if not hasattr(fn, "fn"):
+            raise TypeError(f"Expected a @triton.jit function, got {type(fn).__name__}.")
+        fn = fn.fn
+    return fn
+
+
+def _complete(parameters, name: str, signature: dict[str, str], constexprs: dict) -> dict[str, str]:
+    """The type of every parameter in order; a plain error when one is missing or unknown."""
+    given = signature | dict.fromkeys(constexprs, "constexpr")
+    optional = {key for key, one in parameters.items() if one.default is not inspect.Parameter.empty}
+    missing = [key for key in parameters if key not in given and key not in optional]
+    unknown = [key for key in given if key not in parameters]
+    if missing or unknown:
+        raise TypeError(
+            f"{name} has the arguments {', '.join(parameters)}. "
+            + (f"No type or value is given for {', '.join(missing)}. " if missing else "")
+            + (f"It has no {', '.join(unknown)}. " if unknown else "")
+            + "Give types in signature and values of constexpr arguments in constexprs."
+        )
+    return {key: given.get(key, "default") for key in parameters}
+
+
+def _add(fn, functions: dict[str, dict]) -> str:
+    """Describe a function and, before it returns, all that it calls; the key it has in `functions`."""
+    key = f"{fn.__module__}.{fn.__qualname__}:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+    if key in functions:
+        return key
+    try:
+        lines, first = inspect.getsourcelines(fn)
+    except OSError:
+        raise TypeError(
+            f"The source of {fn.__name__} cannot be found. Define it in a file or a notebook cell, not with exec."
+        ) from None
+    text = textwrap.dedent("".join(lines))
+    node = ast.parse(text).body[0]
+    body = text.splitlines(keepends=True)[node.lineno - 1 :]  # without its decorators
+    functions[key] = entry = {
+        "name": fn.__name__,
+        "file": fn.__code__.co_filename,
+        "line": first + node.lineno - 1,
+        "text": "".join(body),
+        "names": {},
+    }
+    known = dict(inspect.getclosurevars(fn).nonlocals)
+    mentioned = sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)})
+    for name in mentioned:
+        value = known.get(name, fn.__globals__.get(name, entry))
+        described = None if value is entry else _value(value, functions)
+        if described is not None:
+            entry["names"][name] = described
+    return key
+
+
+def _value(value, functions: dict[str, dict]):
+    """A tagged JSON form of a value that a kernel may use, or None for what cannot travel."""
+    kind = type(value).__name__
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ["plain", value]
+    if kind == "constexpr":
+        return ["constexpr", _value(value.value, functions)]
+    if kind == "dtype":
+        return ["dtype", value.name]
+    if isinstance(value, tuple):
+        return ["tuple", [_value(one, functions) for one in value]]
+    if isinstance(value, ModuleType):
+        return ["module", value.__name__] if value.__name__.split(".")[0] in MODULES else None
+    if hasattr(value, "fn"):
+        plain = _plain(value)
+        if plain.__module__.startswith("triton."):
+            return ["attribute", plain.__module__, plain.__name__]
+        wrapper = "constexpr_function" if kind == "ConstexprFunction" else "jit"
+        return [wrapper, _add(plain, functions)]
+    module = getattr(value, "__module__", None) or ""
+    if module.startswith("triton") and hasattr(value, "__qualname__"):
+        return ["attribute", module, value.__qualname__]
+    return None

@@ -1,0 +1,185 @@
+"""What the compiler says about a kernel, on a machine that need not have a GPU."""
+
+import json
+import linecache
+
+import pytest
+
+from course_lib import compiled
+from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel
+from course_lib.compiled.source import describe
+from course_lib.device import cache_folder
+
+# isort: split
+import triton
+import triton.language as tl
+
+SCALE = tl.constexpr(2.5)
+NOT_CONSTEXPR = 3
+
+
+@triton.jit
+def matmul(c_ptr, a_ptr, b_ptr, K, stride_a, stride_b, M: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr):
+    m, n, k = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :], tl.arange(0, BLOCK_K)
+    acc = tl.zeros((M, N), tl.float32)
+    for start in tl.range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + m * stride_a + (start + k)[None, :])
+        b = tl.load(b_ptr + (start + k)[:, None] * stride_b + n)
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + m * N + n, acc.to(c_ptr.dtype.element_ty))
+
+
+@triton.jit
+def matmul_descriptors(c, a, b, K, M: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr):
+    acc = tl.zeros((M, N), tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+    c.store([0, 0], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def _scaled(x, KIND: tl.constexpr):
+    return (x * SCALE).to(KIND)
+
+
+@triton.jit
+def with_parts(out_ptr, x_ptr, n, KIND: tl.constexpr, BLOCK: tl.constexpr = 256):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, _scaled(x, KIND), mask=offs < n)
+
+
+@triton.jit
+def _no_power_of_two(x):
+    return x + tl.arange(0, 3)
+
+
+@triton.jit
+def broken(x_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 16))
+    tl.store(x_ptr + tl.arange(0, 16), _no_power_of_two(x))
+
+
+@triton.jit
+def names_a_plain_global(x_ptr):
+    tl.store(x_ptr, NOT_CONSTEXPR)
+
+
+POINTERS = {
+    "c_ptr": "*bf16",
+    "a_ptr": "*bf16",
+    "b_ptr": "*bf16",
+    "K": "i32",
+    "stride_a": "i32",
+    "stride_b": "i32",
+}
+
+
+@pytest.mark.parametrize(("arch", "own", "other"), [(80, "mma", "wgmma"), (90, "wgmma", "mma")])
+def test_a_matmul_uses_the_tensor_cores_of_its_architecture(arch, own, other):
+    made = compile_kernel(matmul, POINTERS, {"M": 128, "N": 128, "BLOCK_K": 32}, arch=arch)
+    assert made.instructions[own] > 0 and made.instructions[other] == 0
+    assert made.instructions["cp.async"] > 0 and made.instructions["tma"] == 0
+    assert made.fits and made.shared_bytes > 0 and made.warnings == ()
+    assert made.shared_limit_bytes == SHARED_LIMIT_BYTES[arch] == {80: 166912, 90: 232448}[arch]
+    assert 64 <= made.registers <= 255 and made.spills_bytes == 0
+    assert ("HGMMA" in made.sass) == (arch == 90) and f"sm_{arch}" in made.ptx
+    assert "registers a thread" in str(made) and made._repr_html_().startswith("<table>")
+
+
+def test_tensor_descriptors_become_tma_on_hopper():
+    blocks = {"c": "tensordesc<bf16[128, 128]>", "a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[64, 128]>"}
+    made = compile_kernel(matmul_descriptors, {**blocks, "K": "i32"}, {"M": 128, "N": 128, "BLOCK_K": 64}, num_warps=8)
+    assert made.instructions["tma"] > 0 and made.instructions["wgmma"] > 0
+    assert made.instructions["cp.async"] == 0
+
+
+def test_a_tile_that_is_too_large_spills_and_does_not_fit():
+    made = compile_kernel(matmul, POINTERS, {"M": 128, "N": 256, "BLOCK_K": 32}, arch=80, num_warps=4, num_stages=8)
+    assert not made.fits and made.shared_bytes > made.shared_limit_bytes
+    assert made.spills_bytes > 0 and made.registers == 255
+    assert any("spill" in text for text in made.warnings) and any("166912" in text for text in made.warnings)
+    assert "does not fit" in str(made)
+
+
+def test_helpers_constants_defaults_and_dtypes_travel_along():
+    made = compile_kernel(with_parts, {"out_ptr": "*fp16", "x_ptr": "*fp32", "n": "i32"}, {"KIND": tl.float16})
+    assert "cvt.rn.f16" in made.ptx and "0f40200000" in made.ptx  # 2.5
+    assert made.instructions["mma"] == 0 and made.warnings == ()
+
+
+def test_vector_width_follows_from_what_is_known_of_the_sizes():
+    types = {"out_ptr": "*fp16", "x_ptr": "*fp32", "n": "i32"}
+    aligned = compile_kernel(with_parts, types, {"KIND": tl.float16, "BLOCK": 1024})
+    unknown = compile_kernel(with_parts, types, {"KIND": tl.float16, "BLOCK": 1024}, divisible_by_16=False)
+    assert aligned.instructions["ld.global.v4"] > 0 and unknown.instructions["ld.global.v4"] == 0
+
+
+def test_a_kernel_from_a_notebook_cell_compiles():
+    cell = "@triton.jit\ndef kernel(x_ptr):\n    tl.store(x_ptr + tl.arange(0, 16), tl.full((16,), 1.0, tl.float32))\n"
+    name = "<ipython-input-7>"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    space = {"triton": triton, "tl": tl, "__name__": "__main__"}
+    exec(compile(cell, name, "exec"), space)
+    assert compile_kernel(space["kernel"], {"x_ptr": "*fp32"}).instructions["st.global"] > 0
+
+
+def test_a_source_file_is_compiled_without_running_it(tmp_path):
+    text = (
+        "import triton\nimport triton.language as tl\nfrom course_lib.device import DEVICE\n"
+        "SIZE = tl.constexpr(16)\nraise SystemExit('ran')\n"
+        "@triton.autotune(configs=[], key=[])\n@triton.jit\ndef kernel(x_ptr):\n"
+        "    tl.store(x_ptr + tl.arange(0, SIZE), tl.zeros((SIZE,), tl.float32))\n"
+    )
+    assert compile_kernel((text, "kernel"), {"x_ptr": "*fp32"}).instructions["st.global"] > 0
+    wrong = text.replace("tl.zeros", "tl.zeroes")
+    with pytest.raises(CompileError, match="zeroes") as caught:
+        compile_kernel((wrong, "kernel"), {"x_ptr": "*fp32"})
+    assert caught.value.line == 9 and caught.value.file == "source"
+    path = tmp_path / "work.py"
+    path.write_text(text)
+    assert describe((path, "kernel"), {}, {})["module"] == {"text": text, "file": str(path)}
+
+
+def test_a_compile_error_shows_the_students_line():
+    with pytest.raises(CompileError, match="arange's range must be a power of 2") as caught:
+        compile_kernel(broken, {"x_ptr": "*fp32"})
+    assert caught.value.source == "return x + tl.arange(0, 3)" and caught.value.file == __file__
+    assert linecache.getline(__file__, caught.value.line).strip() == caught.value.source
+
+
+def test_a_global_that_is_not_constexpr_is_found_here_because_the_interpreter_takes_it():
+    with pytest.raises(CompileError, match="global variable NOT_CONSTEXPR"):
+        compile_kernel(names_a_plain_global, {"x_ptr": "*fp32"})
+
+
+def test_missing_and_unknown_arguments_are_named():
+    with pytest.raises(TypeError, match=r"No type or value is given for n, KIND\. It has no m\."):
+        compile_kernel(with_parts, {"out_ptr": "*fp16", "x_ptr": "*fp32", "m": "i32"})
+    with pytest.raises(ValueError, match="arch"):
+        compile_kernel(broken, {"x_ptr": "*fp32"}, arch=75)
+
+
+def test_a_result_is_kept_and_a_damaged_one_is_made_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path))
+    arguments = (with_parts, {"out_ptr": "*fp16", "x_ptr": "*fp32", "n": "i32"}, {"KIND": tl.float16, "BLOCK": 512})
+    first = compile_kernel(*arguments)
+    (path,) = cache_folder().glob("compiled-*.json")
+    compiled._answer.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_compile_in_fresh_process", lambda request: pytest.fail("compiled again"))
+        assert compile_kernel(*arguments) == first
+    compiled._answer.cache_clear()
+    path.write_text(path.read_text()[:100])
+    assert compile_kernel(*arguments) == first
+    assert json.loads(path.read_text())["ptx"] == first.ptx
+
+
+def test_a_crash_of_the_compiler_is_an_error_and_is_not_kept(monkeypatch, tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setattr(compiled, "_WORKER", worker)
+    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CompileError, match=r"crashed \(exit status -9\)"):
+        compile_kernel(broken, {"x_ptr": "*fp32"})
+    assert not cache_folder().exists()
