@@ -67,7 +67,7 @@ bench: env
 
 grade: env
 	@test -n "$(LESSON)" || { echo "Say which lesson: make grade LESSON=01_roofline"; exit 1; }
-	nbgrader generate_assignment "$(LESSON)" --force
+	nbgrader generate_assignment "$(LESSON)"
 	nbgrader autograde "$(LESSON)"
 	nbgrader generate_feedback "$(LESSON)"
 	nbgrader export

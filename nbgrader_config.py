@@ -35,6 +35,8 @@ c.Exchange.root = str(exchange)
 if os.access(COURSE, os.W_OK):
     exchange.mkdir(exist_ok=True)  # nbgrader wants it to be there
 
+# notebooks/ is committed, so it is always there already; a rebuild gives the same bytes.
+c.GenerateAssignment.force = True
 # nbgrader's own list, with our stubs instead of its own and a last step that makes builds repeatable.
 c.GenerateAssignment.preprocessors = [
     LockCells,

@@ -9,11 +9,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp(prefix="triton-cache-"))
 
 # Before any test imports triton: this chooses between the compiler and the interpreter for the whole process.
-from course_lib.device import DEVICE  # noqa: E402  isort: skip
+import numpy
+import pytest
+import torch
 
-import numpy  # noqa: E402
-import pytest  # noqa: E402
-import torch  # noqa: E402
+from course_lib.device import DEVICE
 
 torch.set_num_threads(1)
 

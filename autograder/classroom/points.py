@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import nbformat
+from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbgrader import utils
 
@@ -36,7 +37,11 @@ def solution_problems(lesson: Lesson, changed_only: bool) -> list[str]:
     else:
         from course_lib.device import TIER
 
-        notebook, has_gpu = execute.run(lessons.read_script(lesson), lesson.script.parent), TIER == "gpu"
+        try:
+            notebook = execute.run(lessons.read_script(lesson), lesson.script.parent)
+        except CellExecutionError as stopped:
+            return [f"stops with {stopped.ename}: {stopped.evalue}"]
+        has_gpu = TIER == "gpu"
     return [
         f"{name} earned {got:g} of {most:g} points"
         for name, got, most, pending in earned(notebook)

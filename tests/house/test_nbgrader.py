@@ -10,7 +10,7 @@ def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, cours
         assert done.returncode == 0, f"nbgrader {' '.join(words)}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    nbgrader("generate_assignment", "00_start", "--force")
+    nbgrader("generate_assignment", "00_start")
     assert course.release.read_bytes() == built.release.read_bytes(), "the plain command builds the same bytes"
     nbgrader("release_assignment", "00_start")
 
