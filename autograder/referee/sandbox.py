@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,9 +42,12 @@ class Limits:
 
 
 def command(
-    program: Sequence[str], read_only: Sequence[Path] = (), gpu: int | None = None, limits: Limits = Limits()
+    program: Sequence[str], placed: Mapping[Path, Path] = {}, gpu: int | None = None, limits: Limits = Limits()
 ) -> list[str]:
-    """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on."""
+    """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on.
+
+    `placed`: path inside -> file outside, read-only.
+    """
     as_root = os.geteuid() == 0
     line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     line += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
@@ -53,8 +56,8 @@ def command(
     else:
         line += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     line += _places(limits.tmp_bytes) + _python() + _course_lib()
-    for path in read_only:
-        line += [*_parents(path), "--ro-bind", str(path), str(path)]
+    for inside, outside in placed.items():
+        line += [*_parents(inside), "--ro-bind", str(outside), str(inside)]
     line += _gpu(gpu) if gpu is not None else []
     line += [part for name, value in _environment().items() for part in ("--setenv", name, value)]
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all"]

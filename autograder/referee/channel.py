@@ -1,0 +1,158 @@
+"""What travels between the referee and a worker: length-prefixed JSON, and tensors in shared memory. No pickle.
+
+The worker is not trusted. Whatever it sends is bounded in size, parsed as JSON and nothing else, and descriptors
+travel only towards it. Shared memory is sealed: it can neither shrink (a shorter file would kill the reader) nor grow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+MESSAGE_BYTES = 1 << 23  # largest message either way
+SEAL_SHRINK, SEAL_GROW = 0x2, 0x4
+
+
+class ChannelError(RuntimeError):
+    """The other side hung up, sent too much, or sent something that is no message."""
+
+
+class Channel:
+    def __init__(self, end: socket.socket):
+        self.end = end
+        self._waiting = b""
+
+    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode()
+        if len(data) > MESSAGE_BYTES:
+            raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
+        try:
+            socket.send_fds(self.end, [struct.pack("!I", len(data))], list(descriptors))
+            self.end.sendall(data)
+        except OSError as error:
+            raise ChannelError("the other side hung up") from error
+
+    def receive(self, timeout_s: float | None = None) -> Any:
+        """The next message; TimeoutError when none came in time. Descriptors that come along are closed."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        (length,) = struct.unpack("!I", self._take(4, until))
+        if length > MESSAGE_BYTES:
+            raise ChannelError(f"a message of {length} bytes was announced; at most {MESSAGE_BYTES} may be sent")
+        try:
+            return json.loads(self._take(length, until))
+        except (ValueError, RecursionError) as error:
+            raise ChannelError("a message that is not JSON") from error
+
+    def receive_with_descriptors(self) -> tuple[Any, list[int]]:
+        """The worker's side: it trusts the referee, so it waits and takes descriptors."""
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self.end, 4, 64)
+        except OSError as error:
+            raise ChannelError("the other side hung up") from error
+        if len(head) != 4:
+            raise ChannelError("the other side hung up")
+        (length,) = struct.unpack("!I", head)
+        return json.loads(self._take(length, None)), descriptors
+
+    def _take(self, count: int, until: float | None) -> bytes:
+        while len(self._waiting) < count:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and (left <= 0 or not select.select([self.end], [], [], left)[0]):
+                raise TimeoutError
+            try:
+                piece = self.end.recv(1 << 16)
+            except OSError as error:
+                raise ChannelError("the other side hung up") from error
+            if not piece:
+                raise ChannelError("the other side hung up")
+            self._waiting += piece
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+
+# ------------------------------------------------------------------------------------------- plain data
+
+TAG = "$"  # {"$": kind, ...}: what JSON has no form for
+
+
+def encode(value: Any) -> Any:
+    """Numbers, strings, lists, tuples and dicts as JSON that `decode` turns back into the same."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return {TAG: "tuple", "items": [encode(v) for v in value]}
+    if isinstance(value, list):
+        return [encode(v) for v in value]
+    if isinstance(value, dict):
+        return {TAG: "dict", "items": [[encode(k), encode(v)] for k, v in value.items()]}
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a numpy or torch scalar
+        return encode(value.item())
+    raise TypeError(f"a {type(value).__name__} is not plain data: numbers, strings, lists, tuples and dicts are")
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [decode(v) for v in value]
+    if isinstance(value, dict):
+        items = value.get("items")
+        if value.get(TAG) == "tuple" and isinstance(items, list):
+            return tuple(decode(v) for v in items)
+        if value.get(TAG) == "dict" and isinstance(items, list):
+            pairs = [pair for pair in items if isinstance(pair, list) and len(pair) == 2]
+            return {_key(decode(k)): decode(v) for k, v in pairs}
+        raise ChannelError("a message with an object of an unknown kind")
+    return value
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, list | dict):
+        raise ChannelError("a dict whose key is a list or a dict")
+    return key
+
+
+# ------------------------------------------------------------------------------------------- shared memory
+
+
+class SharedMemory:
+    """Memory with a descriptor that can be sent to a worker; of a size that nobody can change."""
+
+    def __init__(self, size: int):
+        self.descriptor = os.memfd_create("referee", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, size)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW)
+        self.map = mmap.mmap(self.descriptor, size)
+
+    def tensor(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.frombuffer(self.map, dtype=dtype, count=elements)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def describe_tensor(view: torch.Tensor) -> dict:
+    """How the worker finds a tensor in the memory that comes along."""
+    kind = str(view.dtype).removeprefix("torch.")
+    return {
+        TAG: "tensor",
+        "dtype": kind,
+        "shape": list(view.shape),
+        "stride": list(view.stride()),
+        "at": view.storage_offset(),
+    }
+
+
+def open_tensor(description: dict, descriptor: int) -> torch.Tensor:
+    """The worker's side of `describe_tensor`."""
+    dtype = getattr(torch, description["dtype"])
+    whole = torch.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=dtype)
+    return whole.as_strided(description["shape"], description["stride"], description["at"])

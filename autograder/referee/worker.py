@@ -1,0 +1,181 @@
+"""Inside the sandbox: runs the student's code and reports data, never verdicts. It knows no exercise and no truth.
+
+Process 1 is the zygote. It has imported torch, Triton and what the lesson's setup imports, has run no tensor
+operation (an OpenMP pool here would hang every child) and touched no GPU. For each exercise it forks a worker, and
+ends it, with everything it started, by `kill(-1, SIGKILL)`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import linecache
+import os
+import signal
+import socket
+import sys
+import types
+from typing import Any
+
+PR_SET_DUMPABLE = 4
+
+
+class _Nothing:
+    """Answers every magic of a notebook with nothing."""
+
+    def __getattr__(self, name):
+        return lambda *args, **options: None
+
+
+def zygote(descriptor: int) -> None:
+    """Take orders on `descriptor` until the referee hangs up."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no child may read or write this process
+    control = Channel(socket.socket(fileno=descriptor))
+    imports, _ = control.receive_with_descriptors()
+    prepare(imports)
+    control.send({"ready": True})
+    while True:
+        try:
+            order, descriptors = control.receive_with_descriptors()
+        except ChannelError:
+            break
+        if order == "start":
+            if os.fork() == 0:
+                control.end.close()
+                worker(*descriptors)
+        else:
+            sweep()
+            control.send({"swept": True})
+        for passed in descriptors:
+            os.close(passed)
+    sweep()
+    os._exit(0)
+
+
+def prepare(imports: list[str]) -> None:
+    """Import what every worker needs, so that each fork has it already."""
+    stub = types.ModuleType("autograder")
+    stub.check = stub.check_speed = lambda *args, **options: None  # a submission is judged outside
+    sys.modules["autograder"] = stub
+    for name in imports:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            continue  # the setup cell that wants it will say so itself
+
+
+def sweep() -> None:
+    """End every other process of this sandbox and collect it."""
+    while True:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def worker(talk: int, output: int) -> None:
+    """One exercise: run the cells, then answer calls until nobody asks any more."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    channel = Channel(socket.socket(fileno=talk))
+    try:
+        serve(channel)
+    except ChannelError:
+        pass
+    finally:
+        os._exit(0)
+
+
+def serve(channel: Channel) -> None:
+    order, _ = channel.receive_with_descriptors()
+    names, troubles = run_cells(order["cells"])
+    function = names.get(order["entry"])
+    channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
+    while True:
+        order, descriptors = channel.receive_with_descriptors()
+        args = [argument(a, descriptors, channel) for a in order["args"]]
+        answer = calling.call(function, args)
+        report = {"error": answer.error, "where": answer.where, "launches": answer.launches, "seconds": answer.seconds}
+        if answer.error is None and order["wants"]:
+            report |= returned(answer.value, order["wants"], descriptors)
+        args.clear()
+        channel.send(report)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def run_cells(cells: list[list[str]]) -> tuple[dict[str, Any], list[list[str]]]:
+    """The names that the cells leave behind, and for each cell that raised: its name, the error, the line."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    module.get_ipython = _Nothing
+    module.display = lambda *args, **options: None
+    troubles = []
+    for name, source in cells:
+        path = f"<{name}>"
+        linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+        with calling.quiet():
+            try:
+                exec(compile(source, path, "exec"), module.__dict__)
+            except Exception as error:
+                troubles.append([name, calling.describe(error), calling.where(error) or ""])
+    return module.__dict__, troubles
+
+
+def argument(value: Any, descriptors: list[int], channel: Channel) -> Any:
+    kind = value.get("$") if isinstance(value, dict) else None
+    if kind == "tensor":
+        return open_tensor(value, descriptors[value["descriptor"]])
+    if kind == "served":
+        module, _, name = value["class"].partition(":")
+        return getattr(importlib.import_module(module), name)(asking(channel, value["number"]))
+    return decode(value)
+
+
+def asking(channel: Channel, number: int):
+    """A function that carries one call of a served object to the referee and returns its answer."""
+
+    def send(name: str, *values):
+        channel.send({"ask": number, "call": name, "values": [encode(v) for v in values]})
+        reply, _ = channel.receive_with_descriptors()
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        return decode(reply["value"])
+
+    return send
+
+
+def returned(value: Any, wants: int, descriptors: list[int]) -> dict:
+    """The returned values; tensors go, as raw bytes, into the memory that came for them."""
+    values = list(value) if wants > 1 and isinstance(value, tuple | list) else [value]
+    mailbox, at, described = descriptors[-1], 0, []
+    try:
+        for one in values:
+            if hasattr(one, "untyped_storage"):
+                raw = one.detach().cpu().contiguous()
+                data = raw.reshape(-1).view(torch.uint8).numpy().tobytes() if raw.numel() else b""
+                described.append(
+                    {"$": "raw", "dtype": str(one.dtype).removeprefix("torch."), "shape": list(one.shape), "at": at}
+                )
+                at += os.pwrite(mailbox, data, at) if data else 0
+            else:
+                described.append(encode(one))
+    except (TypeError, OSError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"values": described, "several": len(values) > 1 or (isinstance(value, tuple | list) and wants > 1)}
+
+
+if __name__ == "__main__":
+    # the referee's folder inside the sandbox holds these three files and nothing else of the autograder
+    import calling
+    import torch
+    from channel import Channel, ChannelError, decode, encode, open_tensor
+
+    import course_lib.device  # noqa: F401  decides the tier before Triton is imported
+
+    zygote(int(sys.argv[1]))

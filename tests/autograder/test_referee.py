@@ -1,0 +1,145 @@
+"""The referee judges from outside; whatever a submission does costs itself only."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autograder import exercise
+from autograder.referee.referee import Patience, Room
+from autograder.referee.submission import Cell, Submission
+
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+RIGHT = (Path(__file__).parents[1] / "bank/start.axpy/right/masked.py").read_text()
+AXPY = exercise.get("start.axpy")
+
+
+def room(*sources, **options):
+    cells = tuple(Cell(f"cell {i}", source) for i, source in enumerate(sources))
+    return Room(Submission(cells), patience=Patience(cells_s=20.0, call_s=2.0), **options)
+
+
+def judged(*sources):
+    with room(*sources) as there:
+        return there.examine(AXPY, seed=1)
+
+
+def test_a_right_submission_gets_its_points_from_outside():
+    verdict = judged(RIGHT)
+    assert verdict.accepted and verdict.points == 5
+
+
+def test_a_mistake_is_named_as_in_the_notebook():
+    verdict = judged(RIGHT.replace("mask=", "mask=True or "))
+    assert verdict.points == 0
+
+
+def test_one_sandbox_serves_several_exercises():
+    with room(RIGHT) as there:
+        assert [there.examine(AXPY, seed).points for seed in (1, 2, 3)] == [5, 5, 5]
+
+
+FAULTS = {
+    "exits": ("import os\ndef axpy(a, x, y, out):\n    os._exit(0)", "process ended"),
+    "segmentation fault": ("import ctypes\ndef axpy(a, x, y, out):\n    ctypes.string_at(0)", "process ended"),
+    "endless loop": ("def axpy(a, x, y, out):\n    while True: pass", "did not end"),
+    "ignores signals": (
+        "import signal\ndef axpy(a, x, y, out):\n    signal.pthread_sigmask(0, range(1, 64))\n    while True: pass",
+        "did not end",
+    ),
+    "raises": ("def axpy(a, x, y, out):\n    raise KeyError('lost')", "KeyError"),
+    "exit by exception": ("def axpy(a, x, y, out):\n    raise SystemExit", "process ended"),
+    "memory bomb": ("def axpy(a, x, y, out):\n    bytearray(1 << 35)", "MemoryError"),
+    "floods stdout": ("def axpy(a, x, y, out):\n    print('x' * 200_000_000)", "never written"),
+    "returns what is no data": ("def axpy(a, x, y, out):\n    return lambda: 1", "never written"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_a_verdict_with_its_reason(name):
+    source, reason = FAULTS[name]
+    verdict = judged(source)
+    assert verdict.points == 0
+    assert reason in verdict.cases[0].why
+
+
+def test_after_a_fault_the_next_exercise_finds_a_clean_room():
+    """The first worker leaves a daemon that would answer for the next one; it must be gone."""
+    lingering = RIGHT + "\nimport os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass\n"
+    with room(lingering) as there:
+        assert there.examine(AXPY, seed=1).points == 5
+        assert there.examine(AXPY, seed=2).points == 5
+
+
+def test_the_zygote_cannot_be_read_written_or_killed_by_a_worker():
+    nosy = """
+import os
+def axpy(a, x, y, out):
+    found = []
+    for what in ("mem", "environ", "fd", "maps"):
+        try:
+            (os.listdir if what == "fd" else lambda p: open(p, "rb").read(1))(f"/proc/1/{what}")
+            found.append(what)
+        except OSError:
+            pass
+    try:
+        os.kill(1, 9)
+    except OSError:
+        pass
+    raise RuntimeError(f"found {found}")
+"""
+    with room(nosy) as there:
+        assert "found []" in there.examine(AXPY, seed=1).cases[0].why
+        assert "found []" in there.examine(AXPY, seed=1).cases[0].why
+
+
+def test_a_cell_that_raises_costs_only_what_it_defines():
+    verdict = judged("1 / 0", RIGHT, "undefined_name")
+    assert verdict.points == 5
+
+
+def test_a_missing_function_is_said_with_the_cell_that_raised():
+    verdict = judged("1 / 0\ndef axpy(): pass")
+    assert verdict.points == 0
+    assert "`axpy` is not defined" in verdict.note and "ZeroDivisionError" in verdict.note
+
+
+def test_an_answer_changed_after_it_was_given_does_not_count():
+    """A thread that goes on writing cannot turn a wrong answer into a right one."""
+    late = (
+        RIGHT.replace("def axpy", "def later")
+        + """
+import threading, time
+def axpy(a, x, y, out):
+    threading.Thread(target=lambda: (time.sleep(0.05), later(a, x, y, out)), daemon=True).start()
+"""
+    )
+    assert judged(late).right <= 1  # the case without elements
+
+
+FORGED = """
+import json, os, socket, struct
+def axpy(a, x, y, out):
+    message = {message}
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, struct.pack("!I", {length}) + message)
+        except OSError:
+            pass
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "length"),
+    [
+        ('b\'{"error": null, "launches": 1, "seconds": 0}\'', "len(message)"),
+        ("b'[' * 100000", "len(message)"),
+        ("b'not json'", "len(message)"),
+        ("b''", "4_000_000_000"),
+        ('b\'{"ask": 7, "call": "truth", "values": []}\'', "len(message)"),
+    ],
+    ids=["a report", "deep nesting", "no json", "huge", "asks for what is not served"],
+)
+def test_a_message_written_past_our_code_earns_nothing(message, length):
+    assert judged(FORGED.format(message=message, length=length)).points == 0
