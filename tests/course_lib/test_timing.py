@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import rounds, sampling, timing
-from course_lib.clocks import Clock
-from course_lib.stopwatch import Batch
+from course_lib import timing
+from course_lib.timing import rounds, sampling
+from course_lib.timing.clocks import Clock
+from course_lib.timing.stopwatch import Batch
 
 
 @pytest.mark.parametrize("n", [6, 9, 25, 100, 1500])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from course_lib import clocks
 from course_lib.device import DEVICE
+from course_lib.timing import clocks
 
 __all__ = ["Batch", "EventClock", "GraphClock", "HostClock"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from course_lib import sampling
-from course_lib.clocks import Clock
+from course_lib.timing import sampling
+from course_lib.timing.clocks import Clock
 
 __all__ = ["Series", "measure"]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib import sampling
-from course_lib.clocks import Clock
 from course_lib.device import DEVICE, machine
-from course_lib.rounds import SETTLED, Series, measure
-from course_lib.stopwatch import EventClock, GraphClock, HostClock
+from course_lib.timing import sampling
+from course_lib.timing.clocks import Clock
+from course_lib.timing.rounds import SETTLED, Series, measure
+from course_lib.timing.stopwatch import EventClock, GraphClock, HostClock
 
 __all__ = ["Comparison", "Timing", "compare", "time_gpu", "time_graph"]
 
