@@ -108,9 +108,7 @@ def round_to(x, dtype):
     # dividing by a power of two is exact, and torch.round breaks ties to even
     rounded = torch.round(exact / step) * step
     largest = (2.0 - 2.0**-fraction_bits) * 2.0**max_exponent
-    rounded = torch.where(
-        rounded.abs() > largest, torch.copysign(torch.full_like(exact, inf), exact), rounded
-    )
+    rounded = torch.where(rounded.abs() > largest, torch.copysign(torch.full_like(exact, inf), exact), rounded)
     rounded = torch.where(exact.isfinite(), rounded, exact)
     return rounded.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
@@ -158,9 +156,7 @@ def _worst_row(difference: torch.Tensor, size: torch.Tensor) -> float:
     width = size.shape[-1] if size.dim() else 1
     rows = _norm(size.reshape(-1, width))
     typical = _norm(rows) / len(rows) ** 0.5
-    return float(
-        _ratio(_norm(difference.reshape(-1, width)), rows.clamp(min=SMALL_ROW * float(typical))).max()
-    )
+    return float(_ratio(_norm(difference.reshape(-1, width)), rows.clamp(min=SMALL_ROW * float(typical))).max())
 
 
 def _exponent(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Where an answer is wrong: the error of every element, in limits, as a picture."""
 
+import math
+
 import numpy as np
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Rectangle
@@ -27,10 +29,12 @@ def error_map(got, want, limit, ax=None, *, title=None, device=""):
     over, unwritten = _in_limits(_array(got), _array(want), _array(limit))
     over, unwritten, rows_are, columns_are = _as_picture(over, unwritten)
     ax = axes_or_new(ax, 6.4, 3.6)
+    ax.set(xlabel=columns_are, ylabel=rows_are)
+    if over.size == 0:
+        return finish(ax, title or "No elements", device)
     (rows, columns), block = over.shape, [-(-n // _CELLS) for n in over.shape]
     cells, holes = _pooled(over, block), _pooled(unwritten.astype(float), block) > 0
     _draw_cells(ax, cells, holes, block, rows, columns)
-    ax.set(xlabel=columns_are, ylabel=rows_are)
     notes = ["hatched: never written"] if holes.any() else []
     if block != [1, 1]:
         notes.append(f"each cell is the worst of {block[0]} x {block[1]} elements")
@@ -55,7 +59,7 @@ def _in_limits(got, want, limit):
 def _as_picture(over, unwritten):
     """Two dimensions, and what they are called. Elements that fill up the last row are NaN."""
     if over.ndim >= 2:
-        shape = (-1, over.shape[-1])
+        shape = (math.prod(over.shape[:-1]), over.shape[-1])
         rows_are = "row" if over.ndim == 2 else "row (leading dimensions flattened)"
         return over.reshape(shape), unwritten.reshape(shape), rows_are, "column"
     n, width = over.size, max(1, min(_WIDTH, over.size))
@@ -115,8 +119,6 @@ def _message(over, unwritten) -> str:
     there = ~np.isnan(over)
     elements, wrong = int(there.sum()), int((over[there] > 1).sum())
     of = f"{elements:,} element{'s' * (elements != 1)}"
-    if elements == 0:
-        return "No elements"
     if wrong == 0:
         return f"{of} within the limit, the worst at {over[there].max():.2g} of it"
     missing, others = int(unwritten.sum()), over[there & ~unwritten]

@@ -1,15 +1,16 @@
 """The roofline figure: kernels as points under the roofs of one or several machines."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.ticker import EngFormatter
+from matplotlib.transforms import Bbox
 
 from course_lib.drawing.house import FAINT, INK, axes_or_new, drawn, finish, look, percent, quantity
 from course_lib.roofline import Roof, Work, attainable, ridge
 
-__all__ = ["Point", "roofline"]
+__all__ = ["Point", "rates_shown", "roofline"]
 
 
 class Point(NamedTuple):
@@ -49,7 +50,7 @@ def roofline(roofs, points=(), ax=None, *, title=None, device=""):
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/byte)", ylabel="arithmetic rate")
     low, high = _roofline_range(roofs, points)
     floor = min([attainable(low, r) for r in roofs] + [p.flops_per_s(r) for p, r in zip(points, under)])
-    ax.set(xlim=(low, high), ylim=(floor / 2, 3 * max(r.flops_per_s for r in roofs)))
+    ax.set(xlim=(low, high), ylim=rates_shown(floor / 4, roofs))
     ax.yaxis.set_major_formatter(EngFormatter("FLOP/s"))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.grid(True, which="major")
@@ -60,7 +61,7 @@ def roofline(roofs, points=(), ax=None, *, title=None, device=""):
         if point.seconds is None:
             kind["markerfacecolor"] = "white"
         ax.plot(point.intensity, point.flops_per_s(roof), **kind)
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper left")  # above the slope, where no point can be
     finish(ax, title or _roofline_message(roofs, points, under), device)
     _label_points(ax, points, under)
     return ax
@@ -71,11 +72,18 @@ def _roofline_range(roofs, points) -> tuple[float, float]:
     return min([r / 100 for r in ridges] + [i / 3 for i in at]), max([r * 12 for r in ridges] + [i * 4 for i in at])
 
 
+def rates_shown(lowest: float, roofs) -> tuple[float, float]:
+    """Limits of the rate axis that leave room for the legend above the highest roof."""
+    legend = 0.06 * len(roofs) + 0.05  # share of the height
+    highest = max(roof.flops_per_s for roof in roofs)
+    return lowest, highest * (highest / lowest) ** (legend / (1 - legend))
+
+
 def _draw_roof(ax, roof, roofs, i, low, high):
     corner = ridge(roof)
     # of several roofs over the same memory only the highest draws the slope: the others would hide it
     own_slope = roof.flops_per_s == max(r.flops_per_s for r in roofs if r.bytes_per_s == roof.bytes_per_s)
-    xs = ([low] if own_slope else []) + [corner, high]
+    xs = ([low / 1000] if own_slope else []) + [corner, high]
     label = (
         f"{roof.name}: {quantity(roof.flops_per_s, 'FLOP/s')}, {quantity(roof.bytes_per_s, 'B/s')}, "
         f"ridge at {corner:.3g} FLOP/byte"
@@ -92,40 +100,43 @@ def _roofline_message(roofs, points, under) -> str:
     if len(shares) == 1:
         return f"{shares[0][1]} reaches {percent(shares[0][0])} of its roof"
     (least, lowest), (most, highest) = shares[0], shares[-1]
+    if percent(least) == percent(most):
+        return f"All reach {percent(least)} of the roof"
     return f"From {percent(least)} of the roof ({lowest}) to {percent(most)} ({highest})"
 
 
 def _label_points(ax, points, under):
     """Put each label where it covers no line, marker or other label, as far as that is possible."""
-    fig = ax.figure
-    fig.draw_without_rendering()  # the layout must be settled before text is measured
+    if not points:
+        return
+    ax.figure.draw_without_rendering()  # the layout must be settled before text is measured
     at = [ax.transData.transform((p.intensity, p.flops_per_s(r))) for p, r in zip(points, under)]
-    taken = [np.array([xy]) for xy in at] + [_dense(ax.transData.transform(line.get_xydata())) for line in ax.lines]
-    boxes = [ax.get_legend().get_window_extent()]
-    for point, roof in zip(points, under):
-        text = point.label if point.seconds is None else f"{point.label}, {percent(point.share(roof))}"
+    lines = np.concatenate([_dense(ax.transData.transform(line.get_xydata())) for line in ax.lines])
+    boxes = [ax.get_legend().get_window_extent(), *(Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in at)]
+    scale = ax.figure.dpi / 72  # pixels a point
+    for xy, point, roof in zip(at, points, under):
+        words = point.label if point.seconds is None else f"{point.label}, {percent(point.share(roof))}"
+        text = ax.text(0, 0, words, fontsize=8.5, transform=None)
+        width, height = text.get_window_extent().size
+        text.remove()
         options = []
-        for dx, dy, ha, va in _PLACES:
-            made = ax.annotate(text, (point.intensity, point.flops_per_s(roof)), xytext=(dx, dy),
-                               textcoords="offset points", ha=ha, va=va, fontsize=8.5, zorder=6)  # fmt: skip
-            box = made.get_window_extent()
-            cost = sum(int(box.overlaps(other)) * 50 for other in boxes)
-            cost += sum(int(((xy > box.min) & (xy < box.max)).all(axis=1).sum()) for xy in taken)
-            cost += 100 * (not (ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and box.y1 <= ax.bbox.y1))
-            options.append((cost, len(options), made, box))
-        best = min(options)[1]
-        for _, k, made, box in options:
-            if k == best:
-                boxes.append(box)
-            else:
-                made.remove()
+        for distance, angle in product((8, 22, 38, 56), _ANGLES):
+            aside = np.array([np.cos(angle), np.sin(angle)])
+            corner = aside * (np.array([width, height]) / 2 + distance * scale) - (width / 2, height / 2)
+            box = Bbox.from_bounds(*(xy + corner), width, height)
+            covered = ((lines > box.min) & (lines < box.max)).all(axis=1).sum()
+            outside = not (ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0)
+            cost = 100 * box.count_overlaps(boxes) + 3 * covered + 1000 * outside
+            options.append((cost, len(options), distance, aside, corner / scale, box))
+        _, _, distance, aside, corner, box = min(options, key=lambda option: option[:2])
+        boxes.append(box)
+        leader = {"arrowstyle": "-", "linewidth": 0.6, "color": FAINT, "shrinkA": 1, "shrinkB": 5}
+        ax.annotate(words, (point.intensity, point.flops_per_s(roof)), xytext=corner, textcoords="offset points",
+                    fontsize=8.5, zorder=6,
+                    arrowprops=leader | {"relpos": 0.5 - aside / 2} if distance > 10 else None)  # fmt: skip
 
 
-_PLACES = (
-    (9, -5, "left", "top"), (9, 0, "left", "center"), (0, -9, "center", "top"), (9, 5, "left", "bottom"),
-    (-9, 5, "right", "bottom"), (-9, 0, "right", "center"), (0, 9, "center", "bottom"), (-9, -5, "right", "top"),
-    (12, -18, "left", "top"), (-12, 18, "right", "bottom"), (0, -22, "center", "top"), (0, 22, "center", "bottom"),
-)  # fmt: skip
+_ANGLES = np.radians([-20, -45, 0, -90, 20, 160, 180, 90, 45, 135, -160, -135])  # the best ones first
 
 
 def _dense(line: np.ndarray) -> np.ndarray:

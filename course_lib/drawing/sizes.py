@@ -1,6 +1,7 @@
 """Figures of time against size: one quantity, the three regimes, the corner of a fused chain."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.ticker import EngFormatter, LogLocator
@@ -16,7 +17,7 @@ from course_lib.drawing.house import (
 )
 from course_lib.roofline import floor_s, regime, terms_s
 
-__all__ = ["regimes", "repeat_curve", "sweep"]
+__all__ = ["against_size", "regimes", "repeat_curve", "sweep"]
 
 
 @drawn
@@ -38,7 +39,7 @@ def regimes(sizes, seconds, roof=None, work=None, ax=None, *, xlabel="elements",
     lowest = min([min(s) for s in series] + [floor_s(work(size), roof) for size in fine])
     highest = max([max(s) for s in series] + [floor_s(work(size), roof) for size in fine])
     ax.set(xlim=(fine[0], fine[-1]), ylim=(lowest / 2, highest * 4))
-    found = _stretches(fine, [regime(work(size), roof) for size in fine])
+    found = _stretches(fine, lambda size: regime(work(size), roof))
     for i, (name, start, end) in enumerate(found):
         ax.axvspan(start, end, color=GRID if i % 2 else "white", alpha=0.6, linewidth=0, zorder=0)
         ax.text((start * end) ** 0.5, 0.985, name, transform=ax.get_xaxis_transform(), ha="center", va="top",
@@ -49,25 +50,42 @@ def regimes(sizes, seconds, roof=None, work=None, ax=None, *, xlabel="elements",
     return ax
 
 
-def _stretches(xs, names) -> list[tuple[str, float, float]]:
-    """Runs of equal names as (name, start, end)."""
-    starts = [0] + [i for i in range(1, len(xs)) if names[i] != names[i - 1]]
-    return [(names[s], xs[s], xs[e]) for s, e in zip(starts, starts[1:] + [len(xs) - 1])]
+def _stretches(sizes, name_of) -> list[tuple[str, float, float]]:
+    """Runs of sizes with the same name, as (name, start, end); the borders are searched for between sizes."""
+    found, start = [], sizes[0]
+    for low, high in pairwise(sizes):
+        before, after = name_of(low), name_of(high)
+        if before == after:
+            continue
+        for _ in range(20):
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if name_of(middle) == before else (low, middle)
+        found.append((before, start, high))
+        start = high
+    return [*found, (name_of(sizes[-1]), start, sizes[-1])]
 
 
 def _message(found, xlabel) -> str:
     if len(found) == 1:
         return f"{found[0][0].capitalize()} sets the time at all these sizes"
     steps = [f"{name} up to {_count(end)}" for name, _, end in found[1:-1]] + [found[-1][0]]
-    return f"{found[0][0].capitalize()} sets the time up to {_count(found[0][2])} {xlabel}, then " + ", then ".join(
-        steps
-    )
+    start = f"{found[0][0].capitalize()} sets the time up to {_count(found[0][2])} {xlabel}"
+    return ", then ".join([start, *steps])
 
 
 def _count(n: float) -> str:
     """Three digits: "1,350", "2.47 million"."""
     n = float(f"{n:.3g}")
     return f"{n:,.0f}" if n < 1e6 else f"{n / 1e6:,.4g} million"
+
+
+def against_size(ax, xlabel, ylabel="time", unit="s", yscale="log") -> None:
+    """The axes of a figure against size: powers of two below, units with prefixes at the left."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(LogLocator(base=2, numticks=10))
+    ax.set(yscale=yscale, xlabel=xlabel, ylabel=ylabel)
+    ax.yaxis.set_major_formatter(EngFormatter(unit))
+    ax.grid(True, axis="y")
 
 
 def _more_ticks(ax, values) -> None:
@@ -88,15 +106,11 @@ def sweep(sizes, series, ax=None, *, xlabel="elements", ylabel="time", unit="s",
         ax.axhline(ceiling[1], color=INK, linewidth=1)
         ax.annotate(ceiling[0], (0, ceiling[1]), xycoords=ax.get_yaxis_transform(), xytext=(3, 3),
                     textcoords="offset points", fontsize=8.5)  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(LogLocator(base=2, numticks=10))
-    ax.set(yscale=yscale, xlabel=xlabel, ylabel=ylabel)
-    ax.yaxis.set_major_formatter(EngFormatter(unit))
+    against_size(ax, xlabel, ylabel, unit, yscale)
     if yscale == "linear":
         ax.set_ylim(bottom=0)
     else:
         _more_ticks(ax, [v for values in named.values() for v in values])
-    ax.grid(True, axis="y")
     if len(named) > 1:
         ax.legend()
     return finish(ax, title, device)

@@ -1,0 +1,163 @@
+import base64
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+from course_lib import widgets
+from course_lib.roofline import Roof
+from course_lib.widgets import regime_explorer, roofline_explorer
+
+BF16 = Roof("bf16", 680e12, 4.22e12, 7e-6)
+FP32 = Roof("fp32", 51e12, 4.22e12, 7e-6)
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def point(explorer):
+    (marker,) = [line for line in explorer.axes.lines if line.get_gid() == "point"]
+    return tuple(marker.get_xydata()[0])
+
+
+def term(explorer, name):
+    (line,) = [line for line in explorer.axes.lines if line.get_gid() == name]
+    return line
+
+
+@pytest.fixture
+def still_picture(monkeypatch):
+    """The picture costs a quarter of a second a move; most tests look at the data behind it."""
+    monkeypatch.setattr(widgets, "png", lambda axes: b"")
+
+
+@pytest.fixture
+def roofs(still_picture):
+    return roofline_explorer([BF16, FP32], device="NVIDIA H200")
+
+
+@pytest.fixture
+def regimes(still_picture):
+    return regime_explorer(FP32, device="NVIDIA H200")
+
+
+def test_fusing_moves_the_point_right_and_up(roofs):
+    x, y = point(roofs)
+    roofs.controls["fused"].value = True
+    assert point(roofs) == pytest.approx((16 * x, 16 * y))
+
+
+def test_bf16_storage_doubles_the_intensity(roofs):
+    x, y = point(roofs)
+    roofs.controls["dtype"].value = "bf16"
+    assert point(roofs) == pytest.approx((2 * x, 2 * y))
+
+
+def test_more_multiply_adds_help_only_when_fused(roofs):
+    before = point(roofs)
+    roofs.controls["ops"].value = 64
+    assert point(roofs) == pytest.approx(before)
+    roofs.controls["fused"].value = True
+    assert point(roofs)[0] == pytest.approx(64 * before[0])
+
+
+def test_a_small_size_falls_below_the_roof_because_of_the_launch(roofs):
+    x, y = point(roofs)
+    roofs.controls["size"].value = 10
+    assert point(roofs)[0] == x
+    assert point(roofs)[1] < y / 100
+    assert roofs.words.value.endswith("overhead is the limit.")
+
+
+def test_arithmetic_stops_at_the_fp32_roof(roofs):
+    roofs.controls["fused"].value = True
+    roofs.controls["ops"].value = 1024
+    assert point(roofs)[1] == pytest.approx(51e12)
+    assert roofs.words.value == "256 FLOP/byte, 1 kernel, floor 674 µs: compute is the limit."
+
+
+def test_every_position_of_the_sliders_stays_inside_the_picture(roofs):
+    for name, values in {"size": (10, 30), "ops": (1, 1024)}.items():
+        for value in values:
+            for fused in (True, False):
+                roofs.controls["fused"].value = fused
+                roofs.controls[name].value = value
+                x, y = point(roofs)
+                (left, right), (low, high) = roofs.axes.get_xlim(), roofs.axes.get_ylim()
+                assert left < x < right and low < y < high, (name, value, fused)
+
+
+def test_moving_a_slider_draws_the_picture_again():
+    explorer = regime_explorer(FP32)
+    before = bytes(explorer.picture.value)
+    explorer.controls["size"].value += 1
+    after = bytes(explorer.picture.value)
+    assert after.startswith(b"\x89PNG")
+    assert after != before
+
+
+def test_the_regime_explorer_names_the_largest_of_three_terms(regimes):
+    assert regimes.words.value == "overhead 7 µs, bandwidth 124 ns, compute 2.57 ns: overhead is the limit."
+    regimes.controls["size"].value = 28
+    assert regimes.words.value.endswith("bandwidth is the limit.")
+    regimes.controls["flops"].value = 4096
+    assert regimes.words.value.endswith("compute is the limit.")
+    assert term(regimes, "compute").get_linewidth() > term(regimes, "bandwidth").get_linewidth()
+
+
+def test_the_launch_slider_lifts_the_plateau(regimes):
+    assert set(term(regimes, "overhead").get_ydata()) == {7e-6}
+    regimes.controls["launch_us"].value = 20
+    assert set(term(regimes, "overhead").get_ydata()) == {point(regimes)[1]}
+    assert point(regimes) == pytest.approx((2**16, 20e-6))
+
+
+def test_stills_show_several_positions_at_once(roofs, regimes):
+    still = roofs.still()
+    assert len([line for line in still.lines if len(line.get_xdata()) == 1]) == 5
+    assert len(regimes.still().get_legend().get_texts()) == 4
+    assert still.figure is not roofs.axes.figure
+
+
+def test_the_display_holds_the_widget_and_a_still_with_alt_text(roofs):
+    data, metadata = roofs._repr_mimebundle_()
+    assert set(data) == {VIEW, "image/png", "text/plain"}
+    assert metadata["image/png"]["alt"] == data["text/plain"] == roofs.alt
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+
+
+CELL = """
+from course_lib.roofline import Roof
+from course_lib.widgets import regime_explorer
+explorer = regime_explorer(Roof("fp32", 51e12, 4.22e12, 7e-6), device="NVIDIA H200")
+explorer.controls["size"].value = 20
+explorer
+"""
+
+
+@pytest.fixture(scope="module")
+def executed(pytestconfig):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return NotebookClient(notebook, timeout=60, resources={"metadata": {"path": pytestconfig.rootpath}}).execute()
+
+
+def test_an_executed_notebook_keeps_widget_and_still_and_writes_nothing_to_stderr(executed):
+    output, spoken = executed.cells[0].outputs
+    assert "Figure: Least time against size" in spoken.data["text/html"]
+    assert set(output.data) == {VIEW, "image/png", "text/plain"}
+    assert (
+        output.data[VIEW]["model_id"] in executed.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    )
+
+
+def test_a_reader_without_widget_state_sees_the_still_with_its_alt_text(executed):
+    plain = nbformat.from_dict(executed)
+    del plain.metadata["widgets"]
+    html, _ = HTMLExporter(template_name="lab").from_notebook_node(plain)
+    assert executed.cells[0].outputs[0].data["image/png"].strip()[:60] in html.replace("\n", "")
+    assert "Figure: Least time against size" in html
+    assert executed.cells[0].outputs[0].data[VIEW]["model_id"] not in html
+
+
+def test_public_names_are_sorted():
+    assert widgets.__all__ == sorted(widgets.__all__)
