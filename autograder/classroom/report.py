@@ -112,10 +112,10 @@ def _picture(verdict: Verdict) -> str:
     from course_lib import plots
 
     over = case.picture.over_limit
+    which = f"{case.picture.output} in \u201c{case.name}\u201d, {case.sizes}"
     with plots.style():
         figure, axes = plots.figure(width=5.0, height=2.6)
-        plots.error_map(over, torch.zeros_like(over), 1.0, ax=axes)
-    axes.set_title(f"{case.picture.output} in \u201c{case.name}\u201d ({case.sizes})", fontsize=9)
+        plots.error_map(over, torch.zeros_like(over), 1.0, ax=axes, device=which)
     return _png(figure, f"Error map of {case.picture.output} in the case {case.name}")
 
 
@@ -123,7 +123,7 @@ def _speed_picture(verdict: SpeedVerdict) -> str:
     from course_lib import plots
 
     with plots.style():
-        figure, axes = plots.figure(width=5.0, height=0.6 + 0.5 * len(verdict.rows))
+        figure, axes = plots.figure(width=7.0, height=1.4 + 0.4 * len(verdict.rows))
         plots.against_floor([(r.sizes, r.seconds, r.floor_s, r.reference_s) for r in verdict.rows], ax=axes)
     return _png(figure, "Measured time beside the floor for each timed size")
 
