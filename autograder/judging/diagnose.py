@@ -33,18 +33,24 @@ def _known(evidence: Evidence) -> Mistake | None:
     """The mistake that explains most failing cases, the earlier of two that explain as many."""
     best, most = None, 0
     for mistake in evidence.exercise.mistakes:
-        explained = _explained(mistake, evidence)
+        explained = _explained(mistake, evidence, most)
         if explained > most:
             best, most = mistake, explained
     return best
 
 
-def _explained(mistake: Mistake, evidence: Evidence) -> int:
+def _explained(mistake: Mistake, evidence: Evidence, most: int) -> int:
+    """How many failing cases the mistake explains; 0 when that is not over half of them, or not over `most`."""
     if mistake.sign is not None:
         return len(evidence.failing) if mistake.sign(evidence) else 0
     ran = [t for t in evidence.failing if t.outcome.error is None]
-    count = sum(_is_answer(mistake, t, evidence) for t in ran)
-    return count if 2 * count > len(evidence.failing) else 0
+    needed = max(most, len(evidence.failing) // 2) + 1
+    count = 0
+    for left, t in zip(range(len(ran), 0, -1), ran, strict=True):
+        if count + left < needed:
+            return 0
+        count += _is_answer(mistake, t, evidence)
+    return count if count >= needed else 0
 
 
 def _is_answer(mistake: Mistake, t: Tried, evidence: Evidence) -> bool:
