@@ -1,13 +1,17 @@
 import base64
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbconvert import HTMLExporter
 
-from course_lib import widgets
-from course_lib.roofline import Roof
-from course_lib.widgets import regime_explorer, roofline_explorer
+# A machine that only measures kernels may come without the notebook half of the dependencies.
+pytest.importorskip("ipywidgets", reason="needs ipywidgets, and this machine has none")
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat, and this machine has none")
+
+from nbclient import NotebookClient  # noqa: E402
+from nbconvert import HTMLExporter  # noqa: E402
+
+from course_lib import widgets  # noqa: E402
+from course_lib.roofline import Roof  # noqa: E402
+from course_lib.widgets import regime_explorer, roofline_explorer  # noqa: E402
 
 BF16 = Roof("bf16", 680e12, 4.22e12, 7e-6)
 FP32 = Roof("fp32", 51e12, 4.22e12, 7e-6)
