@@ -17,7 +17,7 @@ __all__ = ["axpy", "axpy_reference", "cos_chain", "cos_chain_reference"]
 # axpy: 370 us, 4.36 TB/s; blocks of 512 to 4096 are within 1 %. At a length that is no multiple of 4 every access is
 # 4 bytes wide: 379 us, and 400 with blocks of 2048.
 _AXPY = (1024, 4)
-# Two cosines: 263 us, with blocks of 1024 290 and of 512 323: 16 independent cosines a thread hide each other's latency.
+# Two cosines: 263 us; blocks of 1024 290, of 512 323: 16 independent cosines a thread hide each other's latency.
 # From four on blocks of 1024 and more are within 1 % (500 us for four). Unrolling the chain over `repeat` loses up to
 # 30 %: eight unrolled cosines of a block are 330 KB of code.
 _COS = (2048, 4)
