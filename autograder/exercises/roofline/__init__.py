@@ -2,6 +2,9 @@
 
 from autograder.exercises.roofline.chain import CHAIN
 from autograder.exercises.roofline.profile import PROFILE
+from autograder.exercises.roofline.regime import REGIME
+from autograder.exercises.roofline.softmax import SOFTMAX
+from autograder.exercises.roofline.stopwatch import STOPWATCH
 from autograder.exercises.roofline.work import WORK
 
-EXERCISES = (CHAIN, WORK, PROFILE)
+EXERCISES = (WORK, STOPWATCH, REGIME, PROFILE, CHAIN, SOFTMAX)
