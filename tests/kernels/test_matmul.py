@@ -82,7 +82,7 @@ def test_the_sum_is_kept_in_fp32(random):
     assert (matmul(a, torch.ones_like(a).T) == 512).all()
 
 
-@pytest.mark.parametrize("name", ["offset", "pitch", "empty", "inner", "out"])
+@pytest.mark.parametrize("name", ["offset", "pitch", "empty", "inner", "overlap", "out"])
 def test_what_the_copy_engine_cannot_address_goes_to_the_pointer_rung(name, random, check):
     a, b, out = random(32, 64, dtype=torch.float16), random(64, 32, dtype=torch.float16), None
     if name == "offset":
@@ -91,6 +91,8 @@ def test_what_the_copy_engine_cannot_address_goes_to_the_pointer_rung(name, rand
         a = random(32, 65, dtype=torch.float16)[:, :64]
     elif name == "empty":
         a, b = a[:, :0], b[:0]
+    elif name == "overlap":
+        a = random(1, 64, dtype=torch.float16).expand(32, 64)
     elif name == "inner":
         a = random(64, 128, dtype=torch.float16)[::2, ::2]
     else:
@@ -107,19 +109,10 @@ def test_the_fastest_tile_fills_the_device_first_and_is_large_second():
     assert tiles.fastest(table, 128, 256, 1) is table[0]
 
 
-@pytest.mark.parametrize(("M", "N"), [(1, 1), (300, 700), (1000, 128), (128, 1000), (1024, 1024)])
-@pytest.mark.parametrize("group", [1, 3, 8])
-def test_every_tile_is_visited_once_in_any_grouping(M, N, group):
-    """_tile_position in plain integers: the tail group is the place where orders go wrong."""
-    tiles_m, tiles_n = -(-M // 128), -(-N // 64)
-    seen = [_position(tile, tiles_m, tiles_n, group) for tile in range(tiles_m * tiles_n)]
-    assert sorted(seen) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
-
-
-def _position(tile, tiles_m, tiles_n, group):
-    first = tile // (group * tiles_n) * group
-    rows, rest = min(tiles_m - first, group), tile % (group * tiles_n)
-    return first + rest % rows, rest // rows
+@pytest.mark.parametrize("rung", [matmul_tiled, matmul_grouped, matmul_persistent], ids=lambda f: f.__name__)
+def test_every_tile_is_computed_where_the_last_group_is_lower(rung, matrix, check):
+    # 11 tile rows of 64: a group of 8 and one of 3; 3 tile columns.
+    check(rung, matrix(700, 16, torch.float32, False), matrix(16, 132, torch.float32, False))
 
 
 def test_mismatched_matrices_are_refused(random):
