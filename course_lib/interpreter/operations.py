@@ -1,5 +1,6 @@
 """What one operation does: patches of the builder that Triton's interpreter computes with."""
 
+import dataclasses
 from functools import wraps
 
 import numpy as np
@@ -14,7 +15,7 @@ __all__ = ["install", "refuse_storage_only"]
 
 # Types that the interpreter holds as integers: numpy arithmetic on them is arithmetic on bit patterns.
 FLOAT8 = (tl.float8e5, tl.float8e5b16, tl.float8e4nv, tl.float8e4b8, tl.float8e4b15)
-STORAGE_ONLY = (tl.bfloat16, *FLOAT8)
+FLOAT8_NAMES = {dtype.name for dtype in FLOAT8}
 
 # What may touch such values because it only moves them. Every other create_* refuses them.
 MOVES = set(
@@ -45,12 +46,13 @@ def _as_handle(mask):
 
 
 def refuse_storage_only(dtype) -> None:
-    if dtype == tl.bfloat16:
+    name = getattr(dtype, "name", "")  # types compare slowly, and this is asked for every operand
+    if name == "bf16":
         raise TypeError(
             "bf16 arithmetic is not exact in the interpreter: load bf16, convert with .to(tl.float32), "
             "compute, convert back on store"
         )
-    if dtype in FLOAT8:
+    if name in FLOAT8_NAMES:
         raise TypeError(f"{dtype} is only loaded and stored in the interpreter: run this kernel on a GPU")
 
 
@@ -113,13 +115,6 @@ def _patch_casts(builder) -> None:
 def _patch_arithmetic(builder) -> None:
     """Where numpy and the hardware differ: NaN in minima, fused multiply-add, the high half of a product."""
 
-    def clamp(self, x, low, high, propagate_nans):
-        # As on the GPU, a NaN gives the lower end unless it is asked to stay.
-        result = np.fmin(np.fmax(x.data, low.data), high.data)
-        if propagate_nans == tl.PropagateNan.ALL:
-            result = np.where(np.isnan(x.data), x.data, result)
-        return _handle(result, x.dtype.scalar)
-
     def unsigned_product(original):
         def umulhi(self, lhs, rhs):
             unsigned = [
@@ -152,7 +147,6 @@ def _patch_arithmetic(builder) -> None:
 
     replace(builder, "create_minnumf", binary(np.fmin))
     replace(builder, "create_maxnumf", binary(np.fmax))
-    replace(builder, "create_clampf", lambda _: clamp)
     replace(builder, "create_fma", lambda _: fma)
     replace(builder, "create_umulhi", unsigned_product)
     replace(builder, "create_histogram", lambda _: histogram)
@@ -171,16 +165,27 @@ def _patch_dot(builder) -> None:
         # M and N are padded by the compiler, K must fill one tensor-core instruction.
         return (1, 1, 32) if lhs_type.scalar.primitive_bitwidth == 8 else (1, 1, 16)
 
-    def with_dot_size(original):
+    replace(builder, "create_dot", lambda _: dot)
+    _configure(builder, min_dot_size=smallest)
+
+
+def _configure(builder, **codegen_fns) -> None:
+    """Settings of every builder: the one that is there, and those that triton 3.6 makes for descriptors."""
+
+    def settle(one):
+        one.codegen_fns.update(codegen_fns)
+        # Integer products were computed twice, to assert something that only debug=True looks at.
+        one.options = dataclasses.replace(one.options, sanitize_overflow=False)
+
+    def with_settings(original):
         def __init__(self):
             original(self)
-            self.codegen_fns["min_dot_size"] = smallest
+            settle(self)
 
         return __init__
 
-    replace(builder, "create_dot", lambda _: dot)
-    replace(builder, "__init__", with_dot_size)
-    part(triton_interpreter, "interpreter_builder").codegen_fns["min_dot_size"] = smallest
+    replace(builder, "__init__", with_settings)
+    settle(part(triton_interpreter, "interpreter_builder"))
 
 
 def _patch_memory(builder) -> None:

@@ -28,7 +28,7 @@ def kernel(text):
     if text not in _made:
         name = f"<kernel {len(_made)}>"
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        space = {"triton": triton, "tl": tl}
+        space = {"triton": triton, "tl": tl, "__name__": __name__}
         exec(compile(text, name, "exec"), space)
         _made[text] = triton.jit(space["kernel"])
     return _made[text]
@@ -118,7 +118,6 @@ BINARY = {
     "tl.where((x >= y) & (x != 1), 1.0, -1.0)": lambda x, y: torch.where((x >= y) & (x != 1), 1.0, -1.0),
     "tl.where(~(x < y) | (y == 0), x, 2.5)": lambda x, y: torch.where(~(x < y) | (y == 0), x, 2.5),
     "(x <= y).to(tl.float32)": lambda x, y: (x <= y).float(),
-    "tl.clamp(x, -1.0, 1.0)": lambda x, y: torch.fmin(torch.fmax(x, -torch.ones(())), torch.ones(())),
     "tl.fma(x, y, x)": lambda x, y: (x.double() * y.double() + x.double()).float(),
 }
 
@@ -129,6 +128,14 @@ def test_a_function_of_two_numbers_agrees_with_torch_also_for_nan_and_infinity(e
     if expression == "x % y":
         x, y = normal(128) * 9, normal(128, seed=1)
     same(elementwise(expression, x, y), BINARY[expression](x, y), rtol=4e-7)
+
+
+def test_clamp_keeps_numbers_inside_and_nan_where_it_is_asked_to():
+    # Without propagate_nan a NaN becomes either end, which of them depends on architecture and bounds.
+    numbers = FLOATS[~FLOATS.isnan()]
+    same(elementwise("tl.clamp(x, -1.0, 1.0)", numbers), numbers.clamp(-1, 1))
+    propagating = "tl.clamp(x, -1.0, 0.5, propagate_nan=tl.PropagateNan.ALL)"
+    same(elementwise(propagating, FLOATS), FLOATS.clamp(-1, 0.5))
 
 
 def test_half_precision_rounds_after_every_operation():
