@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.ticker import EngFormatter, LogLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from course_lib.drawing.house import (
     FAINT,
@@ -95,18 +95,37 @@ def _more_ticks(ax, values) -> None:
 
 
 @drawn
-def sweep(sizes, series, ax=None, *, xlabel="elements", ylabel="time", unit="s", ceiling=None, yscale="linear",
-          title="", device=""):  # fmt: skip
-    """One quantity against size for one or several series; `ceiling`: (label, value) of what cannot be passed."""
+def sweep(
+    sizes,
+    series,
+    ax=None,
+    *,
+    xlabel="elements",
+    ylabel="time",
+    unit="s",
+    ceiling=None,
+    xscale="log",
+    yscale="linear",
+    title="",
+    device="",
+):
+    """One quantity against size for one or several series.
+
+    ceiling: (label, value) of what cannot be passed. xscale "linear" is for counts, such as the number of a run.
+    """
     ax = axes_or_new(ax, 7.0, 4.2)
     named = series if isinstance(series, Mapping) else {"measured": series}
     for i, (name, values) in enumerate(named.items()):
-        ax.plot(sizes, values, label=name, **look(i))
+        # of many points only some get a marker, or the markers would hide the line
+        ax.plot(sizes, values, label=name, markevery=max(1, len(values) // 20), **look(i))
     if ceiling is not None:
         ax.axhline(ceiling[1], color=INK, linewidth=1)
         ax.annotate(ceiling[0], (0, ceiling[1]), xycoords=ax.get_yaxis_transform(), xytext=(3, 3),
                     textcoords="offset points", fontsize=8.5)  # fmt: skip
     against_size(ax, xlabel, ylabel, unit, yscale)
+    if xscale == "linear":
+        ax.set_xscale("linear")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if yscale == "linear":
         ax.set_ylim(bottom=0)
     else:

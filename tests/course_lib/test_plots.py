@@ -162,6 +162,13 @@ def test_regimes_without_a_roof_gives_no_answer_away():
     assert not {"overhead", "bandwidth", "compute"} & set(words(ax).split("\n"))
 
 
+def test_sweep_over_many_runs_has_a_linear_axis_and_few_markers():
+    ax = plots.sweep(range(1, 501), [2.0] * 500, xlabel="run", xscale="linear")
+    assert ax.get_xscale() == "linear"
+    assert ax.lines[0].get_markevery() == 25
+    assert ax.get_xticks()[1] - ax.get_xticks()[0] > 10
+
+
 def test_repeat_curve_marks_the_corner_of_memory_and_arithmetic():
     ax = plots.repeat_curve([1, 2, 4, 8], [1, 1, 2, 4], memory_s=1, one_s=0.4)
     assert "corner at 2.5" in words(ax)
