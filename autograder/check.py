@@ -16,8 +16,9 @@ import torch
 from autograder import exercise as exercises
 from autograder.calling import quiet
 from autograder.classroom import report
-from autograder.exercise import Call, Exercise
+from autograder.exercise import Call, Case, Exercise
 from autograder.judging.judge import Trial, judge
+from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
 from autograder.trial import attempt
@@ -81,7 +82,7 @@ def examine(exercise: Exercise, function: Callable, seed: int, live: bool = Fals
         if device.TIER in case.tiers and (case.live or not live) and only in (None, case.name):
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             outcome = attempt(exercise, call, function)
-            trials.append((case, on_host(call), on_host(outcome)))
+            trials.append((case, judged_part(call, case), judged_part(outcome, case)))
             if outcome.not_written:
                 break
     with quiet():
@@ -91,14 +92,17 @@ def examine(exercise: Exercise, function: Callable, seed: int, live: bool = Fals
 HOST_BYTES = 1 << 24  # larger tensors are judged where they are
 
 
-def on_host(record):
-    """The same call or outcome with its tensors on the host, out of reach of a later fault of the device."""
+def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
+    """What is judged of a call or an outcome, on the host where it fits: out of reach of a later fault."""
     field = "args" if isinstance(record, Call) else "outputs"
-    values = {
-        name: value.cpu() if isinstance(value, torch.Tensor) and value.nbytes <= HOST_BYTES else value
-        for name, value in getattr(record, field).items()
-    }
-    return replace(record, **{field: values})
+
+    def of(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = case.part(value) if case.part else value
+        return value.cpu() if value.nbytes <= HOST_BYTES else value
+
+    return replace(record, **{field: {name: of(value) for name, value in getattr(record, field).items()}})
 
 
 def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:

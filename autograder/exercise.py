@@ -82,6 +82,7 @@ class Case:
     draw: Callable[[Draw], Call]
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     live: bool = True  # False: too slow or too large for the instant answer in a notebook
+    part: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a huge case: which part of every tensor is judged
 
 
 @dataclass(frozen=True)

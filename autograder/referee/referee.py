@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from autograder import calling
+from autograder.check import judged_part
 from autograder.exercise import Call, Exercise
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
@@ -132,7 +133,7 @@ class Room:
                 yield (case, call, Outcome(error=f"NotTried: {lost}"))
                 continue
             outcome = worker.attempt(exercise, call)
-            yield (case, call, outcome)
+            yield (case, judged_part(call, case), judged_part(outcome, case))
             lost = f"in \u201c{case.name}\u201d: {worker.lost}" if worker.lost else ""
             if outcome.not_written:
                 return
