@@ -61,6 +61,17 @@ def test_everything_the_pinned_packages_need_is_pinned():
     assert not loose - {"pip"}
 
 
+def test_every_pin_installs_on_the_oldest_python_we_promise():
+    """On 3.11.0: distributions freeze early releases (Debian 12 has 3.11.2)."""
+    pinned = pins("requirements.txt") | pins("constraints.txt")
+    too_new = []
+    for found in metadata.distributions():
+        if pinned.get(canonicalize_name(found.name)) == found.version:
+            needs = Requirement(f"python{(found.metadata['Requires-Python'] or '').replace(' ', '')}").specifier
+            too_new += [] if needs.contains("3.11.0") else [f"{found.name} {found.version}: {needs}"]
+    assert not too_new
+
+
 def test_environment_yml_is_python_and_pip_and_those_files():
     text = (COURSE / "environment.yml").read_text()
     python = re.search(r"- python (\S+)", text).group(1)
