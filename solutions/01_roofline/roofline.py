@@ -65,11 +65,11 @@ def timed(fn):
     return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
 
 
-def against(predicted, measured):
-    """How far each prediction was from the measurement; both in the same unit."""
+def against(predicted, came):
+    """How far each prediction was from what came; both in the same unit."""
     for name, guess in predicted.items():
-        said = "no prediction" if guess is None else f"predicted {guess:.3g}, which is {guess / measured[name]:.2f}x"
-        print(f"{name}: measured {measured[name]:.3g}; {said}")
+        said = "no prediction" if guess is None else f"predicted {guess:.3g}, {guess / came[name]:.2f} times that"
+        print(f"{name}: {came[name]:.3g}; {said}")
 
 # %% [markdown]
 # ## 1. Two cosines for the price of one
@@ -191,9 +191,10 @@ for one in my_roofs + recorded_roofs():
 
 # %% [markdown]
 # Two operators to place under the roof. An addition of two arrays does 1 FLOP an element and moves 12 bytes in fp32:
-# an intensity of $1/12$, whatever the size. A product of two $n \times n$ matrices does $n$ multiply-adds, so $2n$ FLOP,
-# for each of its $n^2$ results, and moves three matrices: $2n^3 / 12n^2 = n/6$ in fp32. Its intensity **grows with the
-# size**. That is why matrix products are what GPUs are good at, and why the same product can sit in either regime.
+# an intensity of $1/12$, whatever the size. A product of two $n \times n$ matrices does $n$ multiply-adds, so $2n$
+# FLOP, for each of its $n^2$ results, and moves three matrices: $2n^3 / 12n^2 = n/6$ in fp32. Its intensity **grows
+# with the size**. That is why matrix products are what GPUs are good at, and why the same product can sit in either
+# regime.
 
 # %%
 def product(n):
@@ -250,9 +251,10 @@ widgets.roofline_explorer(recorded_roofs() or my_roofs)
 # - Attention: its two products, 1 for scaling each score, and softmax over the keys of each query. Fused attention does
 #   the same arithmetic; what it spends on rescaling running sums is not counted.
 #
-# **Bytes.** Every kernel reads each of its inputs once and writes each of its outputs once; what it needs twice it keeps
-# on the chip. Layer norm reads `weight` and `bias` (`columns` values each) once in all. Naive attention is three
-# kernels, so S and P are each written once and read once. K and V have `keys` rows, Q and O have `queries` rows.
+# **Bytes.** Every kernel reads each of its inputs once and writes each of its outputs once; what it needs twice it
+# keeps on the chip. Layer norm reads `weight` and `bias` (`columns` values each) once in all. Naive attention is
+# three kernels, so S and P are each written once and read once. K and V have `keys` rows, Q and O have `queries`
+# rows.
 
 # %% nbgrader={"grade": false, "grade_id": "roofline_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def work(op, sizes, dtype):
@@ -433,7 +435,7 @@ def host_times(gpu, runs):
 
 ten = [1e6 * s for s in host_times(pretend("compile"), 10)]
 print("ten runs:", " ".join(f"{t:.0f}" for t in ten), "us")
-print(f"mean {sum(ten) / 10:.0f} us, median {sorted(ten)[5]:.0f} us, mean without the first run {sum(ten[1:]) / 9:.0f} us")
+print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the first run {sum(ten[1:]) / 9:.0f} us")
 
 # %% [markdown]
 # **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time. In a
@@ -480,7 +482,7 @@ again = event_times(gpu, 500)
 axes = plots.sweep(range(1, 501), {"from the start": first, "after half a second of rest": again}, xlabel="run",
                    ceiling=("truth", 200e-6), title="The clock needs work to rise, and a pause loses it",
                    device="simulated GPU")  # fmt: skip
-plots.show(axes, alt="Time of each of 500 runs, twice: it starts at double the truth and falls to it, again after a pause")
+plots.show(axes, alt="Time of each of 500 runs, twice: from double the truth down to it, and again after a pause")
 
 # %% [markdown]
 # **Outliers.** Now and then something else takes the device: another process, the display, the driver. Such runs are
@@ -504,21 +506,22 @@ def wait():
         torch.cuda.synchronize()
 
 
-def one_by_one(fn, runs):
-    """Seconds of each run on the host's clock."""
+def one_by_one(fn, runs, waiting=True):
+    """Seconds of each run on the host's clock, with or without waiting for the device to finish."""
     seconds = []
     for _ in range(runs):
         wait()
         begin = time.perf_counter()
         fn()
-        wait()
+        if waiting:
+            wait()
         seconds.append(time.perf_counter() - begin)
     return seconds
 
 # %% [markdown]
-# First the report's sentence. The cell makes a Triton kernel that this process has never run, runs it twenty times, then
-# does the same with a length that was not there before. On a GPU look at the first run of both. On a CPU Triton
-# interprets instead of compiling, so there is little to see in the first run.
+# First the report's sentence. The cell makes a Triton kernel that this process has never run, runs it twenty times,
+# then does the same with a length that was not there before. On a GPU look at the first run of both. On a CPU Triton
+# interprets instead of compiling; its very first run is slow as well, because modules are loaded, but no later one is.
 
 # %%
 @triton.jit
@@ -534,7 +537,7 @@ def add_one(n):
 runs = {f"length {n}": one_by_one(lambda n=n: add_one(n), 20) for n in (4096, 5000)}
 axes = plots.sweep(range(1, 21), runs, xlabel="run", yscale="log", device=HERE.name,
                    title="The first run of a kernel is not like the others")  # fmt: skip
-plots.show(axes, alt="Host time of twenty runs of a new kernel and of a new size, the first run far above the rest on a GPU")
+plots.show(axes, alt="Host time of twenty runs of a new kernel and of a new size; on a GPU the first is far above")
 
 # %% [markdown]
 # The second series starts high as well on a GPU, because 5000 is not a multiple of 16: Triton compiles a version of the
@@ -551,13 +554,8 @@ def small_add():
     torch.add(x[:k], y[:k], out=out[:k])
 
 
-small_add()
-wait()
-begin = time.perf_counter()
-small_add()
-posted = time.perf_counter() - begin
 found = {
-    "host clock, no waiting": posted,
+    "host clock, no waiting": sorted(one_by_one(small_add, 21, waiting=False))[10],
     "host clock, waiting": sorted(one_by_one(small_add, 21))[10],
     "time_gpu, warm cache": time_gpu(small_add, cold=False, max_seconds=0.5),
     "time_gpu, cold cache": time_gpu(small_add, max_seconds=0.5),
@@ -565,13 +563,19 @@ found = {
 results.beside("lesson01.four_ways_to_time", found, unit="us")
 
 # %% [markdown]
-# Four numbers for one addition, and all four are "measured". The floor tells which one to believe: three arrays of `k`
-# numbers at the copy rate. A time below the floor of memory means that memory was not used, and the number describes a
-# situation that your model will not be in.
+# Four numbers for one addition, and all four are "measured". Set them beside the floor of memory: three arrays of `k`
+# numbers at the copy rate.
 
 # %%
-floor = floor_s(Work(k, 12 * k), roof)
-print(f"floor from the copy rate: {1e6 * floor:.1f} us")
+floor_us = 1e6 * 12 * k / top.bytes_per_s
+print(f"floor of memory: {floor_us:.1f} us")
+for name, took in found.items():
+    print(f"{name:24} {1e6 * getattr(took, 'median_s', took) / floor_us:5.1f} times the floor")
+
+# %% [markdown]
+# On a GPU the first two numbers are mostly the host's, and say little about the addition. The last two differ only in
+# where the data came from. The warm number is the smaller one, it is just as stable, and it describes a situation that
+# your model will not be in. On some machines it is even below the floor: then memory was not used at all.
 
 # %% [markdown]
 # ### What a good timer does
@@ -579,6 +583,120 @@ print(f"floor from the copy rate: {1e6 * floor:.1f} us")
 # until two stretches of time agree, before anything counts; a cold cache for each run, swept outside the pair; enough
 # runs for a stable median, and the median as the answer. `course_lib.timing.time_gpu` does this, NVIDIA's `nvbench`
 # and Triton's `do_bench` do most of it.
+
+# %% [markdown]
+# ## Exercise 1.2 `roofline.stopwatch` (50 min, 10 points)
+# Write `stopwatch(gpu, kernel)`, which returns **the seconds that one run of `kernel` takes on the device: with a cold
+# cache, at the sustained clock, with nobody else on the device and without waiting for the host.** Compilation, sweeps,
+# launches and idle time are no part of it. `kernel` is a name, `gpu` is a pretend device with the seven calls above.
+#
+# What is promised about the devices:
+#
+# - after 0.2 s of work the clock has reached its sustained speed; it falls again when the device rests for some
+#   milliseconds
+# - fewer than one run in five is slowed down by somebody else
+# - a run takes between 20 microseconds and 3 milliseconds, and varies by a few per cent
+# - a launch may cost the host more time than a sweep, or the kernel, costs the device
+#
+# Every device is drawn afresh, so no number can be learnt by heart. Your budget for one answer is 10,000 calls of `gpu`
+# and 3 virtual seconds. Right means within 5 % of the truth; a careful timer is well within 2 %.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_stopwatch", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def stopwatch(gpu, kernel):
+    """Seconds of one run of `kernel` on the device, cold and sustained."""
+    ### BEGIN SOLUTION
+    gpu.launch(kernel)  # compiles
+    gpu.synchronize()
+
+    began = gpu.host_time()
+    while gpu.host_time() - began < 0.22:  # work, not waiting, brings the clock up
+        for _ in range(20):
+            gpu.flush_cache()
+            gpu.launch(kernel)
+        gpu.synchronize()
+
+    pairs = []
+    for _ in range(100):
+        for _ in range(8):  # cold cache, and enough work ahead that the device never waits for the launch
+            gpu.flush_cache()
+        start = gpu.record()
+        gpu.launch(kernel)
+        pairs.append((start, gpu.record()))
+    gpu.synchronize()  # once, at the end: a wait in between would let the device run dry
+
+    times = sorted(gpu.elapsed(start, end) for start, end in pairs)
+    return (times[49] + times[50]) / 2
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_stopwatch_check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
+check("roofline.stopwatch", stopwatch)
+
+# %% [markdown]
+# <details><summary>Hint 1: the order of things</summary>
+#
+# Launch once and wait (compilation). Work until the clock is up. Queue all samples. Wait once. Read all events. Take
+# the median. If you synchronise inside the loop of samples, the device is idle whenever a sample begins.
+# </details>
+# <details><summary>Hint 2: read the list of cases</summary>
+#
+# The first eight cases have one difficulty each, and their names say which. A timer that is wrong only for "a slow
+# host" lacks work queued ahead; one that is wrong only for "a clock that ramps up" warms up by a number of runs and
+# not by time.
+# </details>
+# <details><summary>Hint 3: how much of everything</summary>
+#
+# 0.2 s of warm-up made of sweeps and launches. 100 samples. Before each sample several sweeps (8 are plenty): the last
+# of them empties the cache, the others keep the device busy while the host is slow. Then `record`, `launch`, `record`.
+# </details>
+
+# %% [markdown]
+# ### Your timer on a real device
+# Your stopwatch knows seven calls, and a real device can answer them. The class below is all it takes (on a CPU an
+# event is simply the clock, because work is done when a call returns). Nothing here is graded.
+
+# %%
+class RealDevice:
+    """The seven calls of the pretend GPU, answered by the machine at hand."""
+
+    def __init__(self, **kernels):
+        self.kernels, self.events = kernels, []
+        self.sweep = torch.empty(2**26 if GPU else 2**21, device=DEVICE)  # 256 MiB, or 8 MiB: a CPU sweeps slowly
+        self.synchronize, self.host_time, self.sleep = wait, time.perf_counter, time.sleep
+
+    def launch(self, kernel):
+        self.kernels[kernel]()
+
+    def flush_cache(self):
+        self.sweep.zero_()
+
+    def record(self):
+        self.events.append(torch.cuda.Event(enable_timing=True) if GPU else time.perf_counter())
+        if GPU:
+            self.events[-1].record()
+        return len(self.events) - 1
+
+    def elapsed(self, start, end):
+        a, b = self.events[start], self.events[end]
+        return a.elapsed_time(b) * 1e-3 if GPU else b - a
+
+# %%
+real = RealDevice(add=lambda: torch.add(x, y, out=out), small_add=small_add)
+rows = {}
+for name, fn in real.kernels.items():
+    rows[f"{name}, my stopwatch"] = stopwatch(real, name)
+    rows[f"{name}, time_gpu"] = time_gpu(fn, max_seconds=0.5)
+results.beside("lesson01.stopwatch", rows, unit="us")
+
+# %% [markdown]
+# On a GPU the two should agree within a few per cent. If they do not, your timer is not necessarily the wrong one:
+# print `time_gpu`'s result and read its warnings. On a CPU expect less: there is no device of its own, the cache is
+# not swept as thoroughly, and other processes share the cores.
+#
+# ### Verdict on the case
+# "Without warm-up the variation is large" is right, and it is one sixth of the truth. The cure that most people know,
+# some warm-up runs and a mean, removes the largest error and leaves five. Of these the warm cache is the most
+# expensive, because it is silent: the number is stable, repeatable, and describes a situation that does not occur.
+# "Warm up with the same sizes" is right as well, and you have seen why: a new length is a new kernel.
 
 # %% [markdown]
 # ## 3. Three regimes
@@ -620,7 +738,7 @@ sizes = [2**k for k in range(8, N.bit_length())]
 add_s = [each(lambda n=n: torch.add(x[:n], y[:n], out=out[:n]), calls=50 if n < 2**20 else 10) for n in sizes]
 call = Roof("add", roof.flops_per_s, roof.bytes_per_s, launch_s=add_s[0])
 axes = plots.regimes(sizes, add_s, call, lambda n: Work(n, 12 * n), device=HERE.name)
-plots.show(axes, alt="Time of an addition against its size: flat at first, then a straight line along the bandwidth limit")
+plots.show(axes, alt="Time of an addition against its size: flat, then a straight line along the bandwidth limit")
 corner = call.launch_s * call.bytes_per_s / 12
 against({"size does not matter up to": predicted_elements}, {"size does not matter up to": corner})
 
@@ -635,8 +753,8 @@ against({"size does not matter up to": predicted_elements}, {"size does not matt
 # %%
 doubled = [(n, after / before) for n, before, after in zip(sizes, add_s, add_s[1:])]
 for n, ratio in doubled[:: 2 if GPU else 1]:
-    says = "overhead" if ratio < 1.1 else "something that grows"
-    print(f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time: {says}; the roof says {regime(Work(n, 12 * n), call)}")
+    says, roof_says = "overhead" if ratio < 1.1 else "size", regime(Work(n, 12 * n), call)
+    print(f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time; the rule says {says}, the roof {roof_says}")
 
 # %% [markdown]
 # ### Understand
@@ -753,7 +871,8 @@ LAYERS, TOKENS = 8, (4, 128) if GPU else (1, 16)
 widths = (256, 512, 1024, 2048, 4096) if GPU else (16, 32, 64, 128, 256)
 layer_s = {"fp32": [], "bf16 autocast": []} if GPU else {"fp32": []}
 for width in widths:
-    model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS))).to(DEVICE)
+    with torch.device(DEVICE):
+        model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS)))
     tokens = torch.randn(*TOKENS, width, device=DEVICE)
     for name, seconds in layer_s.items():
         with torch.no_grad():
@@ -772,13 +891,79 @@ rows = {f"{name}, width {w}": s for name, column in layer_s.items() for w, s in 
 results.beside("lesson01.layers", rows, unit="us")
 
 # %% [markdown]
+# ## Exercise 1.3 `roofline.regime` (40 min, 6 points)
+# Do by program what you just did by eye. Write `regimes(rows, roof)`, which returns `(labels, overhead_ends)` for one
+# operator that was timed at growing sizes.
+#
+# - `rows`: a list with one dictionary a size, in order of size: `size`, `flops`, `bytes`, and `seconds`, a list of seven
+#   timings
+# - `roof`: a dictionary with the measured ceilings of the device, `flops_per_s` and `bytes_per_s`. What a launch costs is
+#   *not* given
+# - `labels`: for every row `"overhead"` where the time is a constant that does not grow with the work; otherwise
+#   `"bandwidth"` below the ridge and `"compute"` from the ridge on
+# - `overhead_ends`: the size at which the time that the work needs overtakes the constant; 0 when it lies below the first
+#   size, so that no row is overhead; `None` when it lies above the last, so that every row is
+#
+# What is promised: the operator reaches a fixed share of the roof, anywhere from 20 % to 95 %. Sizes grow by 15 to 35 %
+# from row to row. Timings vary by a few per cent, and at most two of the seven were disturbed and are far too long.
+# Overhead ends at least a factor of 2.5 in size away from the first and the last row, inside the table or outside.
+#
+# Right means: `overhead_ends` within a factor of 2, and every label right, but for sizes within a factor of 2 of the end
+# of overhead, which timings cannot tell apart.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_regime", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def regimes(rows, roof):
+    """The regime of every row, and the size at which overhead ends."""
+    ### BEGIN SOLUTION
+    times = [sorted(row["seconds"])[3] for row in rows]  # the median of seven
+    by_bytes = [row["bytes"] / roof["bytes_per_s"] for row in rows]
+    by_flops = [row["flops"] / roof["flops_per_s"] for row in rows]
+    floors = [max(b, f) for b, f in zip(by_bytes, by_flops)]
+
+    # How many times slower than the roof: a constant where the work sets the time, and larger where overhead does.
+    slower = [t / floor for t, floor in zip(times, floors)]
+    settled = sorted(slower[-3:])[1]
+    if times[-1] < 1.3 * times[0] and floors[-1] > 2 * floors[0]:  # more work was free all the way to the last row
+        ends = len(rows)
+    else:
+        ends = sum(ratio > 1.3 * settled for ratio in slower)
+
+    side = ["bandwidth" if b > f else "compute" for b, f in zip(by_bytes, by_flops)]
+    labels = ["overhead"] * ends + side[ends:]
+    if ends == 0:
+        return labels, 0
+    return labels, rows[ends]["size"] if ends < len(rows) else None
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_regime_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("roofline.regime", regimes)
+
+# %% [markdown]
+# <details><summary>Hint 1: what tells overhead from a slow kernel</summary>
+#
+# Not the distance to the roof: a kernel may reach 20 % of it at every size. Overhead is time that does not grow when the
+# work does. Begin at the large end of the table, where the work sets the time if it does so anywhere.
+# </details>
+# <details><summary>Hint 2: one number a row</summary>
+#
+# Divide each median time by what the roof allows for that row. Where the work sets the time this ratio is the same for
+# all rows, one over the share. Where overhead does, it is larger, and it grows towards the small sizes.
+# </details>
+# <details><summary>Hint 3: the two ends of the table</summary>
+#
+# Compare every ratio with the median of the last three; a third above it is a safe limit. If no ratio exceeds it, no row
+# is overhead. The table in which all rows are overhead needs a test of its own, since its last rows have not settled:
+# has the time hardly grown although the work has more than doubled?
+# </details>
+
+# %% [markdown]
 # ### Verdict on the two cases
 # "Overhead does not grow with the problem": right, and the doubling test is the cheapest measurement there is. Use it
-# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host is
-# the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right for its
-# code and no law: with fewer launches (a fused optimizer and norm, `torch.compile`, CUDA graphs) the small models would
-# leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a faster
-# arithmetic unit does nothing for a program that waits for Python.
+# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host
+# is the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right
+# for its code and no law: with fewer launches (a fused optimizer and norm, `torch.compile`, CUDA graphs) the small
+# models would leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a
+# faster arithmetic unit does nothing for a program that waits for Python.
 
 # %% [markdown]
 # ## 4. Profilers: where the time goes
@@ -791,9 +976,9 @@ results.beside("lesson01.layers", rows, unit="us")
 # *what* takes time, and a count tells you whether it *should*.
 #
 # ### Predict
-# Scores of 64 heads of size 64 over 1024 tokens, in fp32 (on a CPU: 4 heads, 512 tokens). How many times longer does the
-# product take than softmax, if you believe the FLOPs? If you believe the bytes? The report's softmax was written by hand
-# in PyTorch: maximum, subtraction, exponential, sum, division, five kernels.
+# Scores of 64 heads of size 64 over 1024 tokens, in fp32 (on a CPU: 4 heads, 512 tokens). How many times longer does
+# the product take than softmax, if you believe the FLOPs? If you believe the bytes? The report's softmax was written
+# by hand in PyTorch: maximum, subtraction, exponential, sum, division, five kernels.
 
 # %%
 predicted_ratio = {"product / softmax by hand": None}  # replace None
@@ -808,8 +993,8 @@ counts = {
     "softmax by hand": Work(5 * scores, 8 * 4 * scores),
 }
 for name, count in counts.items():
-    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, {count.intensity:5.1f} FLOP a byte: "
-          f"{regime(count, roof)}, floor {1e3 * floor_s(count, roof):.3f} ms")  # fmt: skip
+    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, {count.intensity:5.1f} FLOP a byte, "
+          f"floor {1e3 * floor_s(count, roof):.3f} ms, {regime(count, roof)}")  # fmt: skip
 
 # %%
 q, kT = torch.randn(heads, tokens, size, device=DEVICE), torch.randn(heads, size, tokens, device=DEVICE)
@@ -832,26 +1017,27 @@ results.beside("lesson01.scores", parts, unit="ms")
 
 # %% [markdown]
 # The report's puzzle dissolves in the table of counts. The product has an intensity of tens of FLOPs a byte, softmax
-# about one: one is priced in FLOPs, the other in bytes, and there is no reason why the two prices should be in the ratio
-# of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is what makes
-# it comparable to a product with many times its FLOPs. Faster arithmetic would make the puzzle worse: with tensor cores
-# the product shrinks and softmax stays.
+# about one: one is priced in FLOPs, the other in bytes, and there is no reason why the two prices should be in the
+# ratio of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is
+# what makes it comparable to a product with many times its FLOPs. Faster arithmetic would make the puzzle worse: with
+# tensor cores the product shrinks and softmax stays.
 
 # %% [markdown]
 # ### A profile with names
 # A profiler lists hundreds of kernels with names like `ampere_sgemm_128x64_tn`. Names of your own make it readable:
-# `span("forward")` marks a stretch of the program in torch's profiler, and on a GPU in NVTX too, so that NVIDIA's Nsight
-# Systems shows the same names (`nsys profile -t cuda,nvtx python train.py`). Let us profile one training step of the
-# layers from section 3.
+# `span("forward")` marks a stretch of the program in torch's profiler, and on a GPU in NVTX too, so that NVIDIA's
+# Nsight Systems shows the same names (`nsys profile -t cuda,nvtx python train.py`). Let us profile one training step
+# of the layers from section 3.
 
 # %%
 from course_lib import profiling
 from course_lib.profiling import span
 
-width = 1024 if GPU else 256
-model = torch.nn.Sequential(*(Layer(width) for _ in range(2))).to(DEVICE)
+width, shape = (2048, (4, 512)) if GPU else (256, (1, 16))
+with torch.device(DEVICE):
+    model = torch.nn.Sequential(*(Layer(width) for _ in range(2)))
+    batch = torch.randn(*shape, width)
 optimizer = torch.optim.AdamW(model.parameters())
-batch = torch.randn(*TOKENS, width, device=DEVICE)
 
 
 def step():
@@ -872,8 +1058,12 @@ seen
 # matrix products have? And for each range: is the host's time in it longer than the device's, or shorter?
 
 # %%
-products = sum(row.share for row in seen.kernels if any(w in row.name.lower() for w in ("gemm", "mm", "nvjet", "cutlass")))
-elementwise = sum(row.share for row in seen.kernels if "elementwise" in row.name or row.name in ("aten::add", "aten::mul"))
+def share(*words):
+    return sum(row.share for row in seen.kernels if any(word in row.name.lower() for word in words))
+
+
+products = share("gemm", "mm", "nvjet", "cutlass")
+elementwise = share("elementwise", "aten::mul", "aten::add_")
 print(f"matrix products {products:.0%}, named elementwise {elementwise:.0%}; the report: products dominate, "
       "elementwise multiplications about 10 %")  # fmt: skip
 results.beside("lesson01.profile", {"busy": seen.busy_share, "products": products, "elementwise": elementwise}, unit="")
@@ -891,9 +1081,9 @@ axes = plots.timeline(lanes, title="A training step: what the host says, and wha
 plots.show(axes, alt="Timeline of one training step: the host's ranges above, the work that runs below")
 
 # %% [markdown]
-# On a GPU the two lanes are not aligned: the device runs behind the host, so when a kernel runs the host may be in the
-# next range already. A kernel therefore belongs to the range in which it was *launched*, and the profiler keeps a number
-# with both, the correlation. On a CPU an operator runs where it is called, and the lanes agree.
+# On a GPU with this much to do the two lanes are not aligned: the device runs behind the host, so when a kernel runs the host may be in
+# the next range already. A kernel therefore belongs to the range in which it was *launched*, and the profiler keeps a
+# number with both, the correlation. On a CPU an operator runs where it is called, and the lanes agree.
 #
 # White space in the device's lane is time in which your GPU does nothing. The share of the window without it, **busy**,
 # is the first number to look at in any profile: when the device idles, faster kernels do not help. Beware of a second
@@ -921,8 +1111,8 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above, th
 #   Kernels launched in no range come under `"outside"`. One launch may start several kernels (a graph).
 # - `"busy"`: the share, from 0 to 1, of the window in which at least one counted kernel runs, on any stream. The window
 #   runs from the start of the first counted kernel to the end of the last one to end.
-# - `"gaps"`: a list of `[start_us, duration_us]`, in order: the stretches of the window longer than `gap_us` in which no
-#   counted kernel runs on any stream.
+# - `"gaps"`: a list of `[start_us, duration_us]`, in order: the stretches of the window longer than `gap_us` in which
+#   no counted kernel runs on any stream.
 # - `"bound"`: `"device"` when `busy` is 0.9 or more, otherwise `"host"`.
 #
 # What was launched inside a range called `"warmup"`, at any depth, is not counted anywhere. Without any counted kernel:
@@ -988,11 +1178,12 @@ check("roofline.profile", profile)
 
 # %% [markdown]
 # ### Verdict on the case
-# Matrix products dominate an fp32 model, and elementwise operators take a share that is small but not negligible: right,
-# and the share depends on the width more than on anything else. The puzzle of product and softmax has a one-line
-# answer, bytes. What the report could not see from a profile alone is that its softmax ran near its floor for five
-# kernels, and four times above the floor for one. A profile shows where time goes; only a count shows whether it had to.
-# Its remark that a profiler's version must match its viewer is still good advice: trace formats change.
+# Matrix products dominate an fp32 model, and elementwise operators take a share that is small but not negligible:
+# right, and the share depends on the width more than on anything else. The puzzle of product and softmax has a
+# one-line answer, bytes. What the report could not see from a profile alone is that its softmax ran near its floor
+# for five kernels, and four times above the floor for one. A profile shows where time goes; only a count shows
+# whether it had to. Its remark that a profiler's version must match its viewer is still good advice: trace formats
+# change.
 
 # %% [markdown]
 # ## 5. Fusion, and paying twice on purpose
@@ -1066,8 +1257,8 @@ check_speed("roofline.chain", cos_chain)
 
 # %% [markdown]
 # ### Measure
-# Time against `repeat`, with the two ceilings as lines. On a GPU this is your kernel. In the interpreter a kernel's time
-# says nothing, so a CPU runs the same chain in blocks that stay in the cache, as in section 1.
+# Time against `repeat`, with the two ceilings as lines. On a GPU this is your kernel. In the interpreter a kernel's
+# time says nothing, so a CPU runs the same chain in blocks that stay in the cache, as in section 1.
 
 # %%
 def chain_in_blocks(x, repeat, out):
@@ -1085,7 +1276,7 @@ results.beside("lesson01.chain", {f"{r} cosines": s for r, s in zip(repeats, cha
 # %%
 memory_s, one_s = 8 * N / top.bytes_per_s, N / top.cos_per_s
 axes = plots.repeat_curve(repeats, chain_s, memory_s=memory_s, one_s=one_s, device=HERE.name)
-plots.show(axes, alt="Time of a fused chain of cosines against its length, with the floor: flat, a corner, a straight line")
+plots.show(axes, alt="Time of a fused chain of cosines against its length, with its floor: flat, a corner, a line")
 against({"corner": predicted_corner}, {"corner": memory_s / one_s})
 
 # %% [markdown]
@@ -1097,7 +1288,8 @@ against({"corner": predicted_corner}, {"corner": memory_s / one_s})
 
 # %% [markdown]
 # ### Recomputation can save memory *and* time
-# **The report says** (case E again): recomputing a value can save memory and time at once. Again it sounds like a trick.
+# **The report says** (the first-principles notes again): recomputing a value can save memory and time at
+# once. Again it sounds like a trick.
 # Take $y = \cos(\cos x)$ in training. Backward needs $\cos x$, because $dx = dy \sin(\cos x) \sin x$. Either forward
 # stores it, or backward computes it again from $x$, which is kept anyway.
 #
@@ -1147,3 +1339,523 @@ results.beside("lesson01.recompute", trip_s, unit="ms")
 # code may say the opposite, for the reason you know from section 1. The rule for your own work: **recompute what costs
 # little arithmetic and would cost a round trip of bytes**, which means elementwise chains and normalisations. A matrix
 # product is the opposite case, and lessons 02 and 05 come back to where the border lies.
+
+# %% [markdown]
+# ## 6. Softmax: bytes are the budget
+# Softmax turns each row of a matrix into shares that add up to one:
+# $y_j = e^{x_j - m} / \sum_i e^{x_i - m}$ with $m = \max_i x_i$. Subtracting the maximum changes nothing mathematically
+# and everything in practice: without it $e^{89}$ is already infinite in fp32.
+#
+# Exercise 1.1 counted 5 FLOPs an element and two transfers. At an intensity of about one, the budget is one read and
+# one write, and a kernel that meets it is as good as any kernel can be. Written by hand in PyTorch it took eight
+# passes over memory, because each of five kernels has to bring the row in again.
+#
+# ### Predict
+# 16384 rows of 4096 numbers in fp16 on the H200 (your own machine: 512 rows in fp32). How long does the floor say? And
+# how long for eight passes?
+
+# %%
+predicted_ms = {"one read, one write": None, "eight passes": None}  # replace None
+
+# %%
+rows, columns = (16384, 4096) if GPU else (512, 4096)
+z = torch.randn(rows, columns, device=DEVICE, dtype=torch.float16 if GPU else torch.float32)
+count = rows * columns * z.element_size()
+against(predicted_ms, {f"{name}": 1e3 * passes * count / top.bytes_per_s
+                       for name, passes in (("one read, one write", 2), ("eight passes", 8))})  # fmt: skip
+
+# %% [markdown]
+# ### How many passes does a row need?
+# Three things depend on the whole row: the maximum, the sum, and the division. Read literally, that is three passes.
+#
+# - **The row fits on the chip.** One program loads it once, keeps it in registers, and finds maximum, sum and result
+#   there. One read, one write. That is this exercise; a multiprocessor has 256 KiB of registers, so rows of 16384
+#   numbers still fit.
+# - **Two passes.** If the row is longer, one pass finds maximum and sum together. The trick is called *online
+#   softmax*: go through the row in blocks with a running maximum $m$ and a running sum $\ell$. When a block brings a
+#   larger maximum $m'$, all terms so far were computed relative to the wrong one, and all of them by the same factor:
+#   so $\ell \leftarrow \ell \, e^{m - m'} + \sum e^{x - m'}$. A second pass writes the result. Two reads, one write.
+# - **No second pass.** If what you need is not the shares but a weighted sum of vectors with them, then the weighted
+#   sum can be rescaled by the same factor, and the shares need never exist in memory. That is attention, and lesson
+#   04.
+#
+# ### A row of only minus infinity
+# Attention excludes a key by setting its score to $-\infty$. If all keys of a query are excluded, the maximum is
+# $-\infty$, and $-\infty - (-\infty)$ is NaN: that is what `torch.softmax` returns for the row. For attention the
+# useful answer is zeros, "no key, no weight". Our softmax gives zeros. It differs from PyTorch here on purpose.
+
+# %%
+torch.softmax(torch.full((2, 3), -float("inf")), dim=-1)
+
+# %% [markdown]
+# ## Exercise 1.6 `roofline.softmax` (45 min, 8 points and 4 for speed)
+# Write row softmax: `softmax(x, out)`.
+#
+# - `x`: a matrix of any number of rows (also 0), 1 to 16384 columns, fp32, fp16 or bf16 (bf16 on a GPU only). The
+#   columns of a row are adjacent; the rows may be any distance apart, also more than the width
+# - `out`: the same shape, with a row stride and a type of its own; it is given and filled. `x` stays as it is
+# - computed in fp32, rounded once at the store
+# - values anywhere in $\pm 10^4$ and `-inf`; a row of only `-inf` gives zeros
+# - offsets may pass $2^{31}$
+#
+# You need about 10 lines in the kernel. Full points for speed: within 10 % of one read and one write at your copy rate,
+# for rows of 1024, 4096 and 16384.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _softmax_kernel(out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: tl.constexpr):
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < width
+    x = tl.load(x_ptr + row * stride_x_row + offs, mask=mask, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, axis=0)
+    # -inf - -inf is NaN; with any finite shift an empty row becomes exp(-inf) = 0
+    numerator = tl.exp(x - tl.where(top == -float("inf"), 0.0, top))
+    total = tl.sum(numerator, axis=0)
+    share = numerator / tl.where(total == 0.0, 1.0, total)
+    tl.store(out_ptr + row * stride_out_row + offs, share.to(out_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+def softmax(x, out):
+    """Softmax of every row of x into out: one read, one write."""
+    ### BEGIN SOLUTION
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    if rows:
+        # 16 or more elements a thread keep enough loads in flight, and a long row still fits into registers
+        warps = min(16, max(1, block // 512))
+        _softmax_kernel[(rows,)](out, x, width, out.stride(0), x.stride(0), BLOCK=block, num_warps=warps)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_softmax_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("roofline.softmax", softmax)
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_softmax_speed", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check_speed("roofline.softmax", softmax)
+
+# %% [markdown]
+# <details><summary>Hint 1: the shape of the kernel</summary>
+#
+# One program for one row. Its block is the width rounded up to a power of two (`triton.next_power_of_2`), so that the
+# whole row is in registers after one load. `tl.max` and `tl.sum` with `axis=0` reduce it to one number.
+# </details>
+# <details><summary>Hint 2: lanes past the end of the row</summary>
+#
+# They must change neither the maximum nor the sum. Which value of `other` does both at once, once it has gone through
+# the exponential?
+# </details>
+# <details><summary>Hint 3: NaN, or slow</summary>
+#
+# NaN: replace the maximum by 0 where it is `-inf`, and a sum of 0 by 1; `tl.where` does both. Slow for wide rows: the
+# default of 4 warps gives each of 128 threads 128 numbers of a row of 16384; give wide rows more warps. Slow for narrow
+# rows: few threads with little work each, so give them fewer warps.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Your kernel beside PyTorch's and beside the floor. In the interpreter a kernel's time says nothing, so a CPU measures
+# PyTorch only.
+
+# %%
+out_z = torch.empty_like(z)
+softmax_s = {"torch.softmax": timed(lambda: torch.softmax(z, dim=-1, out=out_z))}
+if GPU:
+    softmax_s["my kernel"] = timed(lambda: softmax(z, out_z))
+axes = plots.timing(softmax_s, floor_s=2 * count / top.bytes_per_s, device=HERE.name)
+plots.show(axes, alt="Time of softmax in PyTorch and in my kernel, with the floor of one read and one write")
+results.beside("lesson01.softmax", softmax_s, unit="us")
+
+# %% [markdown]
+# If your kernel is near the floor you are done with it: no trick with the exponential will make it faster, because the
+# exponential is not what takes the time. That is a useful thing to be able to say about a kernel.
+
+# %% [markdown]
+# ## 7. Matrix product: tiles raise the intensity
+# A product of two $n \times n$ matrices has an intensity of $n/6$ FLOPs a byte in fp32, *if every element crosses the
+# memory bus once*. A kernel that computes one result after the other does nothing of the kind. Each result needs a
+# row of A and a column of B: $2n$ reads for $2n$ FLOPs, so its intensity is $1/4$, for any $n$.
+#
+# **Tiles** repair that. A program that computes a block of `BLOCK_M` x `BLOCK_N` results walks along K and loads, at
+# each step, `BLOCK_M` + `BLOCK_N` numbers for each `k`, and does `BLOCK_M * BLOCK_N` multiply-adds with them.
+#
+# ### Predict
+# From which square tile size on is a product no longer limited by memory on the H200 in fp32? In bf16 with tensor
+# cores? Assume for now that every load goes to device memory.
+
+# %%
+predicted_tile = {"fp32": None, "bf16": None}  # replace None
+
+
+def intensity_of_tiles(block_m, block_n, item):
+    """FLOPs a byte when each program loads its own tiles from memory."""
+    return 2 * block_m * block_n / (item * (block_m + block_n))
+
+
+for one in [roof, *recorded_roofs()]:
+    item = 2 if one.name.endswith("16") else 4
+    enough = next(b for b in (2**k for k in range(20)) if intensity_of_tiles(b, b, item) >= ridge(one))
+    print(f"{one.name:10} ridge {ridge(one):6.1f}: tiles of {enough} x {enough}")
+
+# %% [markdown]
+# ### The cache helps, if neighbours run together
+# For fp32 the tile is easy to have. For tensor cores it is larger than what fits on a multiprocessor, so something
+# must give. It is the assumption: not every load goes to memory. Programs that run at the same time share the L2 cache,
+# and two programs in the same tile row need the same rows of A.
+#
+# Which programs run together is up to you, because they start roughly in the order of their number. In plain row order,
+# a hundred programs cover one tile row of C: they share one stripe of A and need a hundred stripes of B. Arranged in
+# **groups** of 8 tile rows they cover a block of 8 by about 12 tiles, and need 8 stripes of A and 12 of B.
+
+# %%
+def stripes(order, tiles_m, tiles_n, together=96):
+    """Stripes of A and of B that the first `together` programs need; order: program -> (tile row, tile column)."""
+    first = [order(p, tiles_m, tiles_n) for p in range(together)]
+    return len({m for m, _ in first}), len({n for _, n in first})
+
+
+def by_rows(program, tiles_m, tiles_n):
+    return program // tiles_n, program % tiles_n
+
+
+def grouped(program, tiles_m, tiles_n, height=8):
+    group, inside = divmod(program, height * tiles_n)
+    rows = min(height, tiles_m - group * height)  # the last group may be lower
+    return group * height + inside % rows, inside // rows
+
+
+for order in (by_rows, grouped):
+    a, b = stripes(order, 64, 128)
+    print(f"{order.__name__:8} {a} stripes of A and {b} of B: {a + b} in all for the same 96 tiles")
+
+# %% [markdown]
+# Note the `min` in `grouped`. Without it the last group, when it has fewer than 8 tile rows, sends programs to tile
+# rows that do not exist, and leaves others out.
+#
+# ### What is "fp32" in a product?
+# Tensor cores do not multiply fp32 numbers. Asked to, `tl.dot` rounds its inputs to **TF32** by default: the range of
+# fp32 with 10 bits of fraction instead of 23. The product is several times faster, and it is not an fp32 product.
+# `input_precision="ieee"` keeps all bits and leaves the tensor cores out. Neither is wrong. Getting one while you
+# believe to have the other is. The next cell shows the two errors for $K = 1024$; in the interpreter too, where the
+# rounding is imitated.
+
+# %%
+from course_lib.numerics import error, round_to
+
+a, b = torch.randn(64, 1024, device=DEVICE), torch.randn(1024, 64, device=DEVICE)
+truth = a.double() @ b.double()
+as_tf32 = round_to(a, "tf32").double() @ round_to(b, "tf32").double()
+for name, got in (("fp32", a @ b), ("inputs rounded to TF32", as_tf32.float())):
+    print(f"{name:24} relative error {error(got, truth.cpu() if got.device.type == 'cpu' else truth).rms:.1e}")
+
+# %% [markdown]
+# ## Exercise 1.7 `roofline.matmul` (75 min, 10 points and 4 for speed)
+# Write a tiled matrix product: `matmul(a, b, out)`, `out = a @ b`.
+#
+# - `a` is (M, K), `b` is (K, N), `out` is (M, N), for any M and N from 1 and any K from 0 (an empty sum is 0)
+# - `a` and `b` may have any strides: transposed, rows with gaps, every second column. `out` has adjacent columns and
+#   any row stride. Offsets may pass $2^{31}$
+# - `a` and `b` have one type, fp32, fp16 or bf16 (bf16 on a GPU only); `out` has that type or fp32
+# - products of fp32 inputs keep fp32 precision, not TF32. The accumulator is fp32 for every type, and is rounded
+#   once, at the store
+# - `out` is given and filled; `a` and `b` stay as they are
+#
+# Full points for speed: 80 % of the rate that products of large fp16 matrices sustain on your device, for two large
+# fp16 products. Keep the argument names of the kernel: the cells after the check compile and launch it by them.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_matmul", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _matmul_kernel(
+    out_ptr, a_ptr, b_ptr,
+    M, N, K,
+    stride_out_m, stride_out_n, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    group = tl.program_id(0) // (GROUP_M * tiles_n)
+    inside = tl.program_id(0) % (GROUP_M * tiles_n)
+    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be lower
+    tile_m, tile_n = group * GROUP_M + inside % height, inside // height
+
+    offs_m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    mask_m, mask_n = offs_m < M, offs_n < N
+
+    a_ptrs = a_ptr + offs_m[:, None] * stride_a_m + offs_k[None, :] * stride_a_k
+    b_ptrs = b_ptr + offs_k[:, None] * stride_b_k + offs_n[None, :] * stride_b_n
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        mask_k = offs_k < K - k
+        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+        a_ptrs += BLOCK_K * stride_a_k
+        b_ptrs += BLOCK_K * stride_b_k
+
+    out_ptrs = out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :] * stride_out_n
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    ### END SOLUTION
+
+
+def matmul(a, b, out):
+    """out = a @ b with an fp32 accumulator; 2 M N K FLOP."""
+    ### BEGIN SOLUTION
+    (M, K), N = a.shape, b.shape[1]
+    # 2-byte inputs go to the tensor cores, which want large tiles; 4-byte ones to the ordinary units
+    block_m, block_n, block_k, warps = (128, 256, 64, 8) if a.element_size() == 2 else (64, 64, 32, 4)
+    _matmul_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
+        out, a, b,
+        M, N, K,
+        *out.stride(), *a.stride(), *b.stride(),
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=8, num_warps=warps, num_stages=3,
+    )  # fmt: skip
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_matmul_check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
+check("roofline.matmul", matmul)
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_matmul_speed", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check_speed("roofline.matmul", matmul)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# First one program for each tile, numbered row by row, no groups. Offsets for rows of `a`, columns of `b` and the
+# current step of K; two masked loads; `acc = tl.dot(a, b, acc, ...)`; one masked store. Get every case right. Then
+# exchange the two lines that turn the program's number into a tile for the grouped order of the cell above.
+# </details>
+# <details><summary>Hint 2: right for some sizes only</summary>
+#
+# Three edges need a mask: M and N at the store and at the loads, and K *inside the loop*, where `other=0.0` matters,
+# because what is loaded there is added up. An address is row times row stride plus column times column stride, with all
+# six strides from the launcher; assume none of them to be 1.
+# </details>
+# <details><summary>Hint 3: nearly right, or slow</summary>
+#
+# An error of about $10^{-3}$ relative to fp32: `tl.dot` rounded to TF32; ask for `input_precision="ieee"`. An error in
+# fp16 that grows with K: the accumulator is not fp32, or was rounded inside the loop. Slow: for fp16 use tiles of
+# 128 x 256 x 64 with 8 warps and 3 stages; the same tile with 4 warps does not fit into registers.
+# </details>
+
+# %% [markdown]
+# ### Read what the compiler made
+# The compiler needs no GPU. The next cell compiles your kernel for an H100 or H200 (sm_90) and reports what matters:
+# registers; spills, which are values that did not fit into registers and travel through memory; shared memory against
+# the limit; and which instructions multiply. `wgmma` and `mma` are tensor cores, `cp.async` fetches the next tile while
+# this one is being computed. (A stride of 1 is a constant here, as Triton makes it in a real launch: without it the
+# compiler could not know that neighbours in a row are neighbours in memory.)
+
+# %%
+from course_lib.compiled import compile_kernel
+
+STRIDES = {f"stride_{name}": "i32" for name in ("out_m", "a_m", "b_k")}
+ADJACENT = {f"stride_{name}": 1 for name in ("out_n", "a_k", "b_n")}
+
+
+def compiled(dtype, tile, warps, stages=3):
+    """The report on a kernel for `dtype` matrices stored by rows."""
+    signature = dict.fromkeys(("out_ptr", "a_ptr", "b_ptr"), f"*{dtype}") | dict.fromkeys("MNK", "i32") | STRIDES
+    constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": 8} | ADJACENT
+    return compile_kernel(_matmul_kernel, signature, constants, num_warps=warps, num_stages=stages)
+
+
+compiled("fp16", (128, 256, 64), warps=8)
+
+# %% [markdown]
+# Now the same tile with half the threads. Predict first: the accumulator alone has 128 x 256 fp32 numbers. How many is
+# that for each of 128 threads, and how many registers may a thread have at most? (255.)
+
+# %%
+compiled("fp16", (128, 256, 64), warps=4)
+
+# %% [markdown]
+# And fp32 with all its bits:
+
+# %%
+compiled("fp32", (64, 64, 32), warps=4)
+
+# %% [markdown]
+# Three reports, three lessons. The first kernel uses the tensor cores and fits. The second asks every thread to hold
+# more numbers than it has registers, so part of the accumulator travels to memory and back in every step: it is
+# right, and several times slower. The third contains no tensor-core instruction at all, because tensor cores take no
+# fp32; its ceiling is the fp32 roof, not the TF32 roof.
+#
+# ### Measure
+# What did the tiles buy? On a GPU the cell times your kernel with growing tiles, in row order and grouped, beside
+# PyTorch. On a CPU the table shows the recorded run only.
+
+# %%
+def rate(tile, warps, group, n=8192):
+    """TFLOP/s of the kernel above for two n x n matrices in fp16."""
+    grid = (triton.cdiv(n, tile[0]) * triton.cdiv(n, tile[1]),)
+    meta = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": group, "num_warps": warps}
+    took = timed(lambda: _matmul_kernel[grid](c, a, b, n, n, n, *c.stride(), *a.stride(), *b.stride(), **meta))
+    return 2 * n**3 / took.median_s / 1e12
+
+
+rates = {}
+if GPU:
+    a, b, c = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(3))
+    for tile, warps in (((32, 32, 64), 4), ((64, 64, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)):
+        for group in (1, 8):
+            order = "grouped" if group > 1 else "row order"
+            rates[f"{tile[0]} x {tile[1]}, {order}"] = rate(tile, warps, group)
+    rates["torch.mm"] = 2 * 8192**3 / timed(lambda: torch.mm(a, b, out=c)).median_s / 1e12
+results.beside("lesson01.tiles", rates, unit="TFLOP/s")
+
+# %% [markdown]
+# Compare the rates with the intensity of the tiles times the copy rate: a tile of 32 in fp16 has 16 FLOPs a byte. Any
+# rate above that product was paid for by the L2 cache. Larger tiles need the cache less, and the grouped order makes
+# it hit more often. What is missing to PyTorch at the end is no longer memory. It is how well the loads of the next
+# tile, the products of this one and the store of the last one overlap; lesson 04 returns to that.
+
+# %% [markdown]
+# ## 8. Launch overhead and CUDA graphs
+# Section 3 found programs that wait for the host. When the calls cannot be made fewer by batching or fusing, there is
+# one more remedy: record them once and replay the record. A **CUDA graph** is such a record: a list of kernels with
+# their arguments, handed to the device as a whole. Replaying it is one call for the host, whatever it contains.
+#
+# The simulated GPU shows the arithmetic, on any machine. Its host needs 60 microseconds for a launch, its kernel 20.
+
+# %%
+gpu = pretend("slow_host", seconds=20e-6)
+gpu.launch("kernel")  # compiles
+gpu.synchronize()
+begin = gpu.host_time()
+for _ in range(100):
+    gpu.launch("kernel")
+gpu.synchronize()
+took = gpu.host_time() - begin
+print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100 * 20e-6:.2f} ms: "
+      f"the device was busy {100 * 20e-6 / took:.0%} of the time")  # fmt: skip
+
+# %% [markdown]
+# ### What a graph remembers
+# A graph holds *addresses*, not values. On replay each kernel reads whatever lies at the addresses it was recorded
+# with. Everything that is hard about graphs follows from this one sentence.
+#
+# - New inputs must be **copied into the tensors that were recorded**. A graph that was recorded on `x` never sees a new
+#   tensor, and gives the old answer without a complaint.
+# - The outputs are **always the same tensors**. Whoever keeps a result across a replay keeps a tensor that will change.
+# - Shapes are fixed, and so is every decision that Python took while recording: an `if`, a loop's length, a number that
+#   was passed by value.
+# - While recording, nothing runs. What must happen only once (compiling, choosing algorithms, the allocator's first
+#   requests) has to happen *before*, on a stream of its own, and nothing inside may wait for the device.
+
+# %% [markdown]
+# ### Predict
+# A loop of many small additions on the H200: what does one of them cost when Python launches it, and what when it is
+# part of a graph? The second number is not zero: the device still has to start each kernel.
+
+# %%
+predicted_us = {"launched by Python": None, "in a graph": None}  # replace None
+
+# %% [markdown]
+# ## Verdicts
+# What was claimed, and what we found. The numbers are in the tables above, on your machine and on the recorded H200.
+#
+# | claim of the reports | verdict | for your own work |
+# |---|---|---|
+# | a fused second cosine is free | right left of the ridge, wrong as a rule | find the ridge before you optimise |
+# | overhead does not grow, so doubling tells | right; use several doublings | the cheapest test of all, do it first |
+# | recomputing saves memory and time | right where bytes set the time | recompute cheap elementwise chains, not products |
+# | without warm-up the variation is large | right, and only one of six pitfalls | settle, sweep, queue ahead, take the median |
+# | warm up with the same sizes | right | a new size is a new kernel and a new allocation |
+# | products dominate, elementwise about 10 % | right for that model in fp32 | the share depends on width and precision |
+# | product and softmax take comparable time: why? | bytes: one is priced in FLOPs, one in traffic | count both before comparing |
+# | mixed precision pays for large models only | right for that code | small models wait for the host, whatever the precision |
+# | 2.7b is faster than xl in mixed precision: why? | 32 layers against 48, and the host sets the time | divide by what repeats |
+
+# %% [markdown]
+# ## Questions
+# Three answers in your own words, graded by a person. A few sentences each are enough.
+#
+# ### Question 1.9 (10 min, 3 points)
+# A colleague reports that a new kernel is 40 times faster than the old one. The benchmark: `time.time()` before and
+# after ten calls of each in a loop, the old kernel first, on the same 1 MiB input, no synchronisation, the mean of the
+# ten. Name three faults. For each, say in which direction it moves which of the two numbers.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "roofline_question_benchmark", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Any three of these.
+#
+# - No synchronisation: both loops time the launches and not the kernels. Both numbers become too small and nearly
+#   equal, unless the queue fills.
+# - No warm-up: the first call of each contains compilation and loading. With a mean of ten it dominates. The old kernel
+#   is run first and also pays for the start of the CUDA context, the allocator and the clock ramp, so its number is too
+#   large, and the ratio flatters the new kernel.
+# - 1 MiB stays in the L2 cache: from the second call on both are too fast compared with use in a model; the kernel that
+#   reads more often gains more.
+# - One after the other instead of in turn: clock and temperature drift meet the two differently.
+# - A mean of ten: one outlier moves it; no interval is given, so nobody can say what the ratio is worth.
+# - The host's clock: fixed costs of launching and waiting are in both numbers and pull the ratio towards one.
+#
+# *Marking guide.* 1 point for each fault that is named **with** a right direction (at most 3). Half a point for a fault
+# without direction. "Should use events" alone is a remedy and not a fault: no point until it says what goes wrong.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 1.10 (15 min, 4 points)
+# Go back to the table of the report. For the *small* model in full precision, estimate how long the forward pass
+# would take if the host cost nothing. Use only the table: the 2.7b row in full precision, and how the work of a layer
+# grows with its width. Which assumption are you making about that row? Then say which single change you would try
+# first on the small model, which on 2.7b, and why they differ.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "roofline_question_table", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# One layer of 2.7b takes $1.838 / 10 / 32 = 5.74$ ms. A layer's products grow with the square of the width at the
+# same number of tokens, so a layer of the small model would take $5.74 \cdot (768/2560)^2 = 0.52$ ms, and its 12
+# layers 6.2 ms a run, 0.062 s for ten, where the report measured 0.318 s. The device is idle about four fifths of the
+# time. Assumption: the 2.7b row is set by arithmetic alone (if the host still plays a part in it, the estimate is too
+# high; attention scores and elementwise work, which grow more slowly than the square, make it too low). First change,
+# small: fewer or cheaper calls (a CUDA graph or `torch.compile`), because it waits for the host; lower precision only
+# adds casts. First change, 2.7b: lower precision on tensor cores, because arithmetic sets the time.
+#
+# *Marking guide.* 1 point for dividing by the layers, 1 for scaling with the width squared and a result between 0.05
+# and 0.08 s for ten runs (or 5 to 8 ms a run). 1 for stating the assumption. 1 for two different changes with the
+# regime as the reason. A linear scaling with the width earns the first point only.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 1.11 (10 min, 3 points)
+# `BLOCK_K` does not appear in the formula for the intensity of a tiled product. Why not? What does a larger `BLOCK_K`
+# change then, what does it cost, and what would you look at in the compiler's report to see that it was too large?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "roofline_question_block_k", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# For each `k` a program loads `BLOCK_M + BLOCK_N` numbers and does `BLOCK_M * BLOCK_N` multiply-adds. A longer step
+# in K loads and computes proportionally more, so the ratio stays. It changes how often the loop turns: fewer barriers
+# and address computations, larger loads, longer runs of matrix instructions between waits. It costs shared memory, as
+# `BLOCK_K` times (`BLOCK_M + BLOCK_N`) times the element size times the number of stages, so fewer stages or fewer
+# programs fit. Too large shows as shared memory beyond the limit ("does not fit"), or in registers and spilled bytes
+# where operands are held in registers; and as wasted work for a small K, where most of the last step is masked.
+#
+# *Marking guide.* 1 point for why it cancels, 1 for one benefit and one cost that are right, 1 for naming shared memory
+# against its limit (or spills) as what to look at.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Further reading
+# - Samuel Williams, Andrew Waterman and David Patterson, *Roofline: An Insightful Visual Performance Model for
+#   Multicore Architectures*, Communications of the ACM 52(4), 2009. The figure of section 1, in its authors' words.
+# - Horace He, [Making Deep Learning Go Brrrr From First Principles](https://horace.io/brrr_intro.html), 2022. The three
+#   regimes, and the two cosines that the case file of section 1 retells.
+# - Jacob Austin and others, [How to Scale Your Model](https://jax-ml.github.io/scaling-book/), 2025, chapter *All About
+#   Rooflines*: the same reasoning across many chips.
+# - Maxim Milakov and Natalia Gimelshein, *Online normalizer calculation for softmax*, 2018, arXiv:1805.02867. The
+#   running maximum and sum of section 6.
+# - The [Triton tutorials](https://triton-lang.org/main/getting-started/tutorials/index.html) *Fused Softmax* and
+#   *Matrix Multiplication*, and the source of `triton.testing.do_bench`, which is short.
+# - Simon Boehm, [How to Optimize a CUDA Matmul Kernel](https://siboehm.com/articles/22/CUDA-MMM), 2022: the ladder of
+#   section 7 in CUDA, one idea a rung.
+# - NVIDIA, [CUDA C++ Best Practices Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), the
+#   [Nsight Systems user guide](https://docs.nvidia.com/nsight-systems/UserGuide/), and the chapter *CUDA Graphs* of the
+#   [CUDA C++ Programming Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/).
+# - Vinh Nguyen, Michael Carilli and others, [Accelerating PyTorch with CUDA
+#   Graphs](https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/), 2021.
+# - Torsten Hoefler and Roberto Belli, *Scientific Benchmarking of Parallel Computing Systems*, SC 2015: what to
+#   report so that a number can be believed.
+# - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of this lesson answer.
