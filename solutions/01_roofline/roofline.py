@@ -21,8 +21,8 @@
 # - tell which of three things sets the time of a program: launches, bytes or arithmetic, and which remedy follows,
 # - write Triton kernels for a fused chain, a softmax and a matrix product, and know how far each is from its floor.
 #
-# **Time** 5 hours; the eight exercises take about four of them. They can be done on different days: each section
-# stands alone once section 1 is done.
+# **Time** 5 hours; the eight exercises take about four of them. The sections can be done on different days. Run the
+# cells from the top each time: later sections use what earlier ones defined.
 #
 # **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
 # program is a thread block.
@@ -224,7 +224,7 @@ plots.show(axes, alt="Roofline of this machine in fp32 with the addition and thr
 widgets.roofline_explorer(recorded_roofs() or my_roofs)
 
 # %% [markdown]
-# ## Exercise 1.1 `roofline.work` (35 min, 6 points)
+# ## Exercise 1.1 `roofline.work` (25 min, 6 points)
 # Everything in this course begins with a count. Write `work(op, sizes, dtype)`, which returns two numbers,
 # `(flops, bytes)`, for six operators. `sizes` is a dictionary of positive integers:
 #
@@ -585,7 +585,7 @@ for name, took in found.items():
 # and Triton's `do_bench` do most of it.
 
 # %% [markdown]
-# ## Exercise 1.2 `roofline.stopwatch` (50 min, 10 points)
+# ## Exercise 1.2 `roofline.stopwatch` (40 min, 10 points)
 # Write `stopwatch(gpu, kernel)`, which returns **the seconds that one run of `kernel` takes on the device: with a cold
 # cache, at the sustained clock, with nobody else on the device and without waiting for the host.** Compilation, sweeps,
 # launches and idle time are no part of it. `kernel` is a name, `gpu` is a pretend device with the seven calls above.
@@ -752,7 +752,7 @@ against({"size does not matter up to": predicted_elements}, {"size does not matt
 
 # %%
 doubled = [(n, after / before) for n, before, after in zip(sizes, add_s, add_s[1:])]
-for n, ratio in doubled[:: 2 if GPU else 1]:
+for n, ratio in doubled:
     says, roof_says = "overhead" if ratio < 1.1 else "size", regime(Work(n, 12 * n), call)
     print(f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time; the rule says {says}, the roof {roof_says}")
 
@@ -771,7 +771,7 @@ for n, ratio in doubled[:: 2 if GPU else 1]:
 # | compute | time grows with FLOPs | tensor cores, lower precision, less arithmetic | fewer bytes |
 #
 # The table's last column is where weeks are lost. The explorer shows the three on one axis: change the launch cost,
-# then the bandwidth, and watch which kernels notice.
+# then the FLOPs an element, and watch which sizes notice.
 
 # %%
 widgets.regime_explorer((recorded_roofs() or [roof])[-1])
@@ -799,8 +799,8 @@ predicted_reason = None  # replace None with a string: "2.7b is faster because .
 
 # %% [markdown]
 # If arithmetic set the time, then the time of *one layer* would grow with the square of the width. If bytes set the
-# time it would too, since most bytes are weights. If the host sets it, the time of a layer does not depend on the width
-# at all. So divide by the layers.
+# time, it would grow with the width as well, activations in proportion and weights with the square. If the host sets
+# it, the time of a layer does not depend on the width at all. So divide by the layers.
 
 # %%
 REPORT = {  # layers, width, then seconds for 10 runs: forward, backward, forward mixed, backward mixed
@@ -823,19 +823,19 @@ print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[
 # The xl model has 48 layers and 2.7b has 32, which is the whole riddle: the last line sets the ratio of the layers
 # beside the ratio of the times.
 #
-# The other columns show the regimes change. The full-precision forward pass is flat for three models and then grows.
-# The backward pass has twice the arithmetic for about as many launches more, so it leaves the flat part first. Mixed
-# precision divides the arithmetic time and *adds* launches, one cast for each weight and many activations: it must lose
-# in the flat part and win beyond it, and in the table it does both.
+# The other columns show the regimes change. The full-precision forward pass is flat for three models and then grows;
+# the backward pass leaves the flat part one model earlier. Mixed precision divides the arithmetic time and *adds*
+# calls, a cast for each weight and for many activations: it must lose in the flat part and win beyond it, and in the
+# table it does both.
 
 # %% [markdown]
 # ### What the table does not explain
-# Two things should still bother you. The constant is not constant: it falls by a quarter from the smallest model to the
-# largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the cost of a call
-# that you measured: how many calls in one layer would that be? A transformer layer written by hand makes some 50 to
-# 100. So the rest of the time, if that host was like the recorded one, was spent in Python between the calls: type
-# checks, `einops` expressions, autocast's own bookkeeping. "Launches set the time" is a good first word for it. "The
-# host sets the time" is the exact one.
+# Two things should still bother you. The constant is not constant: it falls by more than a quarter from the smallest
+# model to the largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the
+# cost of a call that you measured: how many calls in one layer would that be? A transformer layer written by hand
+# makes some 50 to 100. So the rest of the time, if that host was like the recorded one, was spent in Python between
+# the calls: type checks, `einops` expressions, autocast's own bookkeeping. "Launches set the time" is a good first
+# word for it. "The host sets the time" is the exact one.
 
 # %%
 for name, cost in {"here": top.launch_s, **{r.name: r.launch_s for r in recorded_roofs()[:1]}}.items():
@@ -891,25 +891,30 @@ rows = {f"{name}, width {w}": s for name, column in layer_s.items() for w, s in 
 results.beside("lesson01.layers", rows, unit="us")
 
 # %% [markdown]
-# ## Exercise 1.3 `roofline.regime` (40 min, 6 points)
+# Find the width at which the fp32 line leaves its flat part. Left of it, a layer costs what its calls cost. On a GPU
+# compare the two lines: autocast is the slower one for narrow layers and the faster one for wide layers, and its own
+# flat part reaches much further. That is the report's table, measured with layers only.
+
+# %% [markdown]
+# ## Exercise 1.3 `roofline.regime` (30 min, 6 points)
 # Do by program what you just did by eye. Write `regimes(rows, roof)`, which returns `(labels, overhead_ends)` for one
 # operator that was timed at growing sizes.
 #
-# - `rows`: a list with one dictionary a size, in order of size: `size`, `flops`, `bytes`, and `seconds`, a list of seven
-#   timings
-# - `roof`: a dictionary with the measured ceilings of the device, `flops_per_s` and `bytes_per_s`. What a launch costs is
-#   *not* given
+# - `rows`: a list with one dictionary a size, in order of size: `size`, `flops`, `bytes`, and `seconds`, a list of
+#   seven timings
+# - `roof`: a dictionary with the measured ceilings of the device, `flops_per_s` and `bytes_per_s`. What a launch
+#   costs is *not* given
 # - `labels`: for every row `"overhead"` where the time is a constant that does not grow with the work; otherwise
 #   `"bandwidth"` below the ridge and `"compute"` from the ridge on
-# - `overhead_ends`: the size at which the time that the work needs overtakes the constant; 0 when it lies below the first
-#   size, so that no row is overhead; `None` when it lies above the last, so that every row is
+# - `overhead_ends`: the size at which the time that the work needs overtakes the constant; 0 when it lies below the
+#   first size, so that no row is overhead; `None` when it lies above the last, so that every row is
 #
 # What is promised: the operator reaches a fixed share of the roof, anywhere from 20 % to 95 %. Sizes grow by 15 to 35 %
 # from row to row. Timings vary by a few per cent, and at most two of the seven were disturbed and are far too long.
 # Overhead ends at least a factor of 2.5 in size away from the first and the last row, inside the table or outside.
 #
-# Right means: `overhead_ends` within a factor of 2, and every label right, but for sizes within a factor of 2 of the end
-# of overhead, which timings cannot tell apart.
+# Right means: `overhead_ends` within a factor of 2, and every label right, but for sizes within a factor of 2 of the
+# end of overhead, which timings cannot tell apart.
 
 # %% nbgrader={"grade": false, "grade_id": "roofline_regime", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def regimes(rows, roof):
@@ -941,8 +946,8 @@ check("roofline.regime", regimes)
 # %% [markdown]
 # <details><summary>Hint 1: what tells overhead from a slow kernel</summary>
 #
-# Not the distance to the roof: a kernel may reach 20 % of it at every size. Overhead is time that does not grow when the
-# work does. Begin at the large end of the table, where the work sets the time if it does so anywhere.
+# Not the distance to the roof: a kernel may reach 20 % of it at every size. Overhead is time that does not grow when
+# the work does. Begin at the large end of the table, where the work sets the time if it does so anywhere.
 # </details>
 # <details><summary>Hint 2: one number a row</summary>
 #
@@ -951,9 +956,9 @@ check("roofline.regime", regimes)
 # </details>
 # <details><summary>Hint 3: the two ends of the table</summary>
 #
-# Compare every ratio with the median of the last three; a third above it is a safe limit. If no ratio exceeds it, no row
-# is overhead. The table in which all rows are overhead needs a test of its own, since its last rows have not settled:
-# has the time hardly grown although the work has more than doubled?
+# Compare every ratio with the median of the last three; a third above it is a safe limit. If no ratio exceeds it, no
+# row is overhead. The table in which all rows are overhead needs a test of its own, since its last rows have not
+# settled: has the time hardly grown although the work has more than doubled?
 # </details>
 
 # %% [markdown]
@@ -1051,7 +1056,7 @@ def step():
 
 
 seen = profiling.profile(step, warmup=3)
-seen
+print(seen)
 
 # %% [markdown]
 # On a GPU the rows are kernels, on a CPU they are PyTorch's operators. Two questions for the tables. Which share do the
@@ -1081,17 +1086,19 @@ axes = plots.timeline(lanes, title="A training step: what the host says, and wha
 plots.show(axes, alt="Timeline of one training step: the host's ranges above, the work that runs below")
 
 # %% [markdown]
-# On a GPU with this much to do the two lanes are not aligned: the device runs behind the host, so when a kernel runs the host may be in
-# the next range already. A kernel therefore belongs to the range in which it was *launched*, and the profiler keeps a
-# number with both, the correlation. On a CPU an operator runs where it is called, and the lanes agree.
+# On a GPU with this much to do the two lanes are not aligned: the device runs behind the host, so when a kernel runs
+# the host may be in the next range already. A kernel therefore belongs to the range in which it was *launched*, and
+# the profiler keeps a number with both, the correlation. On a CPU an operator runs where it is called, and the lanes
+# agree.
 #
 # White space in the device's lane is time in which your GPU does nothing. The share of the window without it, **busy**,
 # is the first number to look at in any profile: when the device idles, faster kernels do not help. Beware of a second
 # number with a similar name. The "GPU utilisation" of `nvidia-smi` counts a moment as busy as soon as one kernel runs,
-# however small; it can read 100 % on a device that uses a hundredth of its arithmetic.
+# however small; it can read 100 % on a device that uses a hundredth of its arithmetic. (Set `width` to 256 and run the
+# cells again: who waits for whom now?)
 
 # %% [markdown]
-# ## Exercise 1.4 `roofline.profile` (40 min, 8 points)
+# ## Exercise 1.4 `roofline.profile` (30 min, 8 points)
 # Write the reader of a recorded trace: `profile(events, gap_us)`.
 #
 # `events` is a list of dictionaries in no promised order. All have `category`, `name`, `start_us`, `duration_us`, and:
@@ -1200,7 +1207,7 @@ check("roofline.profile", profile)
 predicted_corner = None  # replace None
 
 # %% [markdown]
-# ## Exercise 1.5 `roofline.chain` (25 min, 5 points and 3 for speed)
+# ## Exercise 1.5 `roofline.chain` (20 min, 5 points and 3 for speed)
 # Write one Triton kernel that applies `cos` to every element `repeat` times.
 #
 # - `x`: contiguous, fp32, any shape and any number of elements (also 0, and numbers that no block size divides); large
@@ -1388,7 +1395,7 @@ against(predicted_ms, {f"{name}": 1e3 * passes * count / top.bytes_per_s
 torch.softmax(torch.full((2, 3), -float("inf")), dim=-1)
 
 # %% [markdown]
-# ## Exercise 1.6 `roofline.softmax` (45 min, 8 points and 4 for speed)
+# ## Exercise 1.6 `roofline.softmax` (30 min, 8 points and 4 for speed)
 # Write row softmax: `softmax(x, out)`.
 #
 # - `x`: a matrix of any number of rows (also 0), 1 to 16384 columns, fp32, fp16 or bf16 (bf16 on a GPU only). The
@@ -1534,11 +1541,11 @@ for order in (by_rows, grouped):
 # rows that do not exist, and leaves others out.
 #
 # ### What is "fp32" in a product?
-# Tensor cores do not multiply fp32 numbers. Asked to, `tl.dot` rounds its inputs to **TF32** by default: the range of
-# fp32 with 10 bits of fraction instead of 23. The product is several times faster, and it is not an fp32 product.
-# `input_precision="ieee"` keeps all bits and leaves the tensor cores out. Neither is wrong. Getting one while you
-# believe to have the other is. The next cell shows the two errors for $K = 1024$; in the interpreter too, where the
-# rounding is imitated.
+# Tensor cores do not multiply fp32 numbers. Asked to, `tl.dot` by default keeps what **TF32** has of its inputs: the
+# range of fp32, with 10 bits of fraction instead of 23. The product is several times faster, and it is not an fp32
+# product. `input_precision="ieee"` keeps all bits and leaves the tensor cores out. Neither is wrong. Getting one while
+# you believe to have the other is. The next cell rounds the inputs itself and prints both errors for $K = 1024$. (The
+# interpreter's `tl.dot` rounds too, so the check below tells the two apart on a machine without a GPU.)
 
 # %%
 from course_lib.numerics import error, round_to
@@ -1550,7 +1557,7 @@ for name, got in (("fp32", a @ b), ("inputs rounded to TF32", as_tf32.float())):
     print(f"{name:24} relative error {error(got, truth.cpu() if got.device.type == 'cpu' else truth).rms:.1e}")
 
 # %% [markdown]
-# ## Exercise 1.7 `roofline.matmul` (75 min, 10 points and 4 for speed)
+# ## Exercise 1.7 `roofline.matmul` (50 min, 10 points and 4 for speed)
 # Write a tiled matrix product: `matmul(a, b, out)`, `out = a @ b`.
 #
 # - `a` is (M, K), `b` is (K, N), `out` is (M, N), for any M and N from 1 and any K from 0 (an empty sum is 0)
@@ -1662,25 +1669,25 @@ def compiled(dtype, tile, warps, stages=3):
     return compile_kernel(_matmul_kernel, signature, constants, num_warps=warps, num_stages=stages)
 
 
-compiled("fp16", (128, 256, 64), warps=8)
+print(compiled("fp16", (128, 256, 64), warps=8))
 
 # %% [markdown]
 # Now the same tile with half the threads. Predict first: the accumulator alone has 128 x 256 fp32 numbers. How many is
 # that for each of 128 threads, and how many registers may a thread have at most? (255.)
 
 # %%
-compiled("fp16", (128, 256, 64), warps=4)
+print(compiled("fp16", (128, 256, 64), warps=4))
 
 # %% [markdown]
 # And fp32 with all its bits:
 
 # %%
-compiled("fp32", (64, 64, 32), warps=4)
+print(compiled("fp32", (64, 64, 32), warps=4))
 
 # %% [markdown]
 # Three reports, three lessons. The first kernel uses the tensor cores and fits. The second asks every thread to hold
-# more numbers than it has registers, so part of the accumulator travels to memory and back in every step: it is
-# right, and several times slower. The third contains no tensor-core instruction at all, because tensor cores take no
+# more numbers than it has registers, so some of them travel to memory and back: it is right, and slow, as the
+# measurement below shows. The third contains no tensor-core instruction at all, because tensor cores take no
 # fp32; its ceiling is the fp32 roof, not the TF32 roof.
 #
 # ### Measure
@@ -1700,9 +1707,9 @@ rates = {}
 if GPU:
     a, b, c = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(3))
     for tile, warps in (((32, 32, 64), 4), ((64, 64, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)):
-        for group in (1, 8):
-            order = "grouped" if group > 1 else "row order"
-            rates[f"{tile[0]} x {tile[1]}, {order}"] = rate(tile, warps, group)
+        rates[f"{tile[0]} x {tile[1]}, row order"] = rate(tile, warps, group=1)
+        rates[f"{tile[0]} x {tile[1]}, grouped"] = rate(tile, warps, group=8)
+    rates["128 x 256, grouped, 4 warps"] = rate((128, 256, 64), warps=4, group=8)
     rates["torch.mm"] = 2 * 8192**3 / timed(lambda: torch.mm(a, b, out=c)).median_s / 1e12
 results.beside("lesson01.tiles", rates, unit="TFLOP/s")
 
@@ -1752,6 +1759,92 @@ print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100
 
 # %%
 predicted_us = {"launched by Python": None, "in a graph": None}  # replace None
+
+# %% [markdown]
+# ## Exercise 1.8 `roofline.graph` (20 min, 3 points and 3 for speed; GPU only)
+# The step is given: 16 layers of `x + sin(x * w[layer])` on so few numbers that launches cost far more than the work.
+# Write `run_many(xs, w, out)`, which runs it on many inputs through one CUDA graph.
+#
+# - `xs`: (inputs, n), fp32, at least one input; the rows may have gaps between them. `w`: (16, n), fp32
+# - writes `step(xs[i], w)` into `out[i]` for every `i`, in fp32; `xs` and `w` stay as they are
+# - every call has its own sizes and weights, so capture once in each call
+#
+# Full points for speed: with 2000 inputs of 256 numbers, capture included, an operation costs at most a sixth of an
+# ordinary launch on your machine. Without a GPU the points stay pending, and the check says so.
+
+# %% nbgrader={"grade": false, "grade_id": "roofline_graph", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def step(x, w):
+    """48 tiny operations: x (n), w (16, n) -> (n)."""
+    for row in w:
+        x = x + torch.sin(x * row)
+    return x
+
+
+def run_many(xs, w, out):
+    """out[i] = step(xs[i], w), each a replay of one captured graph."""
+    ### BEGIN SOLUTION
+    x = xs[0].clone()  # the graph's input: replays read this memory
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # what happens only once must happen before the capture
+        for _ in range(2):
+            step(x, w)
+    torch.cuda.current_stream().wait_stream(side)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step(x, w)
+
+    for i in range(len(xs)):
+        x.copy_(xs[i])
+        graph.replay()
+        out[i].copy_(y)  # before the next replay overwrites y
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_graph_check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check("roofline.graph", run_many)
+
+# %% nbgrader={"grade": true, "grade_id": "roofline_graph_speed", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check_speed("roofline.graph", run_many)
+
+# %% [markdown]
+# <details><summary>Hint 1: the four parts</summary>
+#
+# A tensor that will be the graph's input. A few runs on a side stream, to warm up. The capture:
+# `with torch.cuda.graph(graph): y = step(x, w)`. The loop over the inputs.
+# </details>
+# <details><summary>Hint 2: every result is the same</summary>
+#
+# All like the first: a new input was given a name and not copied into the captured tensor. All like the last: `out`
+# holds the one tensor that every replay overwrites. In both cases `copy_` is what is missing.
+# </details>
+# <details><summary>Hint 3: the loop</summary>
+#
+# Three lines: `x.copy_(xs[i])`, `graph.replay()`, `out[i].copy_(y)`. The capture itself computes nothing, so the first
+# input needs its replay like all others.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# What does one operation cost, launched by Python and as part of a graph?
+
+# %%
+cost_s = {}
+if GPU:
+    xs, w = torch.randn(2000, 256, device=DEVICE), torch.randn(16, 256, device=DEVICE)
+    ys = torch.empty_like(xs)
+    cost_s["launched by Python"] = each(lambda: step(xs[0], w), calls=10) / 48
+    cost_s["in a graph"] = min(one_by_one(lambda: run_many(xs, w, ys), 3)) / (48 * len(xs))
+    against(predicted_us, {name: 1e6 * s for name, s in cost_s.items()})
+results.beside("lesson01.graph", cost_s, unit="us")
+
+# %% [markdown]
+# The host is out of the way, and what remains is the device: starting one kernel after another takes it the time in
+# the last row, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.
+# For the small models in the report's table a graph of the whole forward pass would be the first thing to try. It is
+# also the first thing that does not fit: shapes that vary and control flow in Python have to go before it can be
+# used.
 
 # %% [markdown]
 # ## Verdicts
