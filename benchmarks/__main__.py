@@ -1,4 +1,4 @@
-"""python -m benchmarks [softmax matmul pointwise timing]: measure, save into benchmarks/results, print tables."""
+"""python -m benchmarks [ceilings pointwise softmax matmul timing]: measure, save into benchmarks/results, print tables."""
 
 import importlib
 import re
@@ -8,7 +8,7 @@ from benchmarks.against import Red
 from course_lib import results
 from course_lib.device import TIER, machine
 
-SECTIONS = ("pointwise", "softmax", "matmul", "timing")
+SECTIONS = ("ceilings", "pointwise", "softmax", "matmul", "timing")
 
 
 def main(names: list[str]) -> int:

@@ -1,0 +1,83 @@
+"""python -m benchmarks.readme [--check]: the README's table and figure, made from benchmarks/results/h200.json."""
+
+import argparse
+import io
+import re
+import sys
+from pathlib import Path
+
+from course_lib import plots, results
+from course_lib.roofline import Roof, Work
+
+ROOT = Path(__file__).resolve().parents[1]
+README, FIGURE = ROOT / "README.md", ROOT / "benchmarks" / "results" / "roofline.svg"
+BEGIN, END = "<!-- measured: begin (python -m benchmarks.readme) -->", "<!-- measured: end -->"
+
+SHOWN = {  # section -> rows of the table, in order
+    "softmax": [f"softmax bf16 16384 x {n}" for n in (1024, 4096, 16384)],
+    "matmul": ["matmul bfloat16 8192 x 8192 x 8192", "matmul bfloat16 4096 x 4096 x 4096"],
+    "pointwise": ["axpy fp32 2^27", "cos_chain fp32 2^27, 2 times"],
+}
+POINTS = {  # section, row -> label, work of one call, roof
+    ("pointwise", "axpy fp32 2^27"): ("axpy", Work(2 * 2**27, 12 * 2**27), "fp32"),
+    ("softmax", "softmax bf16 16384 x 4096"): ("softmax", Work(5 * 2**26, 4 * 2**26), "fp32"),
+    ("matmul", "matmul bfloat16 1024 x 1024 x 1024"): ("matmul 1024", Work(2 * 2**30, 6 * 2**20), "bf16"),
+    ("matmul", "matmul bfloat16 8192 x 8192 x 8192"): ("matmul 8192", Work(2 * 2**39, 6 * 2**26), "bf16"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when the table is not up to date")
+    old = README.read_text(encoding="utf-8")
+    new = with_table(old)
+    if parser.parse_args().check:
+        return 0 if new == old else 1
+    README.write_text(new, encoding="utf-8")
+    FIGURE.write_text(figure(), encoding="utf-8")
+    return 0
+
+
+def with_table(readme: str) -> str:
+    """The README with the measured table between its markers."""
+    inside = f"{BEGIN}\n{table()}\n{END}"
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: inside, readme, flags=re.DOTALL)
+
+
+def table() -> str:
+    lines = ["| kernel | ours | best peer | time / peer's | 95 % interval |", "|---|---|---|---|---|"]
+    for section, names in SHOWN.items():
+        rows = _rows(section)
+        lines += [_line(rows[name]) for name in names]
+    entry = results.load("softmax")
+    versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton", "driver"))
+    return "\n".join([*lines, "", f"{entry['machine']}, {versions}, {entry['date']}."])
+
+
+def _line(row: dict) -> str:
+    cells = [row["name"], f"{row['value']:.4g} {row['unit']}", row["best peer"], f"{row['ratio']:.3f}"]
+    return "| " + " | ".join([*cells, f"{row['low']:.3f} to {row['high']:.3f}"]) + " |"
+
+
+def _rows(section: str) -> dict[str, dict]:
+    return {row["name"]: row for row in results.load(section)["rows"]}
+
+
+def figure() -> str:
+    """The roofline with measured roofs and points, as SVG text that is equal on every build."""
+    import matplotlib
+
+    ceilings = {name: row["value"] for name, row in _rows("ceilings").items()}
+    roofs = [Roof(kind, ceilings[f"matmul {kind}"], ceilings["copy"]) for kind in ("bf16", "fp32")]
+    points = []
+    for (section, name), (label, work, roof) in POINTS.items():
+        points.append((label, work, _rows(section)[name]["value"] * 1e-6, roof))
+    with matplotlib.rc_context({"svg.hashsalt": "speed of light"}):
+        axes = plots.roofline(roofs, points, device=results.load("ceilings")["machine"])
+        text = io.StringIO()
+        axes.figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
