@@ -82,7 +82,10 @@ def examine(exercise: Exercise, function: Callable, seed: int, live: bool = Fals
         if device.TIER in case.tiers and (case.live or not live) and only in (None, case.name):
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             outcome = attempt(exercise, call, function)
-            trials.append((case, judged_part(call, case), judged_part(outcome, case)))
+            if outcome.error:  # after a fault the arguments may lie on a device that no longer answers
+                trials.append((case, call, outcome))
+            else:
+                trials.append((case, judged_part(call, case), judged_part(outcome, case)))
             if outcome.not_written:
                 break
     with quiet():

@@ -62,10 +62,12 @@ def machine_name() -> str:
 
 
 def clean(notebook: NotebookNode) -> None:
-    """Drop what means nothing to a reader: live widgets, colours, addresses, and paths of this machine."""
+    """Drop what means nothing to a reader: live widgets (stills stay), colours, addresses, paths of this machine."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            kept = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
+            for out in cell.outputs:
+                out.get("data", {}).pop(WIDGET, None)
+            kept = [out for out in cell.outputs if out.get("data", True)]
             cell.outputs = [clean_output(out) for out in joined(kept)]
     lessons.tidy(notebook)
 
@@ -82,7 +84,8 @@ def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def clean_output(output: NotebookNode) -> NotebookNode:
-    output.get("metadata", {}).clear()
+    if "metadata" in output:  # an image's words for those who cannot see it stay
+        output.metadata = NotebookNode({k: v for k, v in output.metadata.items() if k == "image/png"})
     if output.output_type == "stream":
         output.text = clean_text(output.text)
     elif output.output_type == "error":
