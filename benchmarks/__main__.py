@@ -1,4 +1,4 @@
-"""python -m benchmarks [ceilings pointwise softmax matmul timing]: measure, save into benchmarks/results, print tables."""
+"""python -m benchmarks [ceilings pointwise softmax matmul timing]: measure, save to benchmarks/results, print."""
 
 import importlib
 import re
