@@ -1,0 +1,115 @@
+"""Every kernel exercise, whatever it asks for: an honest answer passes, cheap ones do not, mistakes are mistakes."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from autograder.bank import BANK
+from autograder.exercise import registry
+from autograder.judging import tolerance
+from autograder.judging.judge import judge
+from autograder.judging.outcome import Outcome
+from course_lib.numerics import error
+
+KERNELS = {name: e for name, e in sorted(registry().items()) if e.kind == "kernel"}
+MISTAKES = [(name, m.name) for name, e in KERNELS.items() for m in e.mistakes if m.answer]
+
+every_kernel = pytest.mark.parametrize("name", KERNELS)
+
+
+@cache
+def situations(name):
+    """The live cases of an exercise on the interpreter tier (of one that needs a GPU, those), drawn on the CPU."""
+    exercise = KERNELS[name]
+    tier = exercise.tiers[0]
+    cases = [case for case in exercise.cases if case.live and tier in case.tiers]
+    return tier, [(case, exercise.draw(case, 20, "cpu", tier)) for case in cases]
+
+
+def verdict_of(name, answer):
+    """`answer` takes (arguments, truth) as the exercise's own functions do and fills the outputs, in their types."""
+    exercise = KERNELS[name]
+    tier, drawn = situations(name)
+    trials = []
+    for case, call in drawn:
+        made = answer(call.args, exercise.oracle(call.args))
+        outputs = {output: made[output].to(call.args[output].dtype) for output in exercise.writes}
+        trials.append((case, call, Outcome(outputs, launches=1)))
+    return judge(exercise, tier, 20, trials)
+
+
+@every_kernel
+def test_the_good_computation_passes(name):
+    verdict = verdict_of(name, lambda args, want: KERNELS[name].precision.good(args))
+    assert verdict.accepted and verdict.points == KERNELS[name].points, verdict
+
+
+@every_kernel
+def test_the_truth_itself_passes(name):
+    assert verdict_of(name, lambda args, want: want).accepted
+
+
+def _zeros(args, want):
+    return {output: torch.zeros_like(truth) for output, truth in want.items()}
+
+
+def _mean(args, want):
+    means = {output: truth.mean() if truth.numel() else 0.0 for output, truth in want.items()}
+    return {output: torch.full_like(truth, float(means[output])) for output, truth in want.items()}
+
+
+def _first_input(args, want):
+    """The values of the first tensor argument, repeated to fill the output."""
+    values = next(value for value in args.values() if isinstance(value, torch.Tensor)).double().flatten()
+    made = {}
+    for output, truth in want.items():
+        times = -(-truth.numel() // max(1, len(values)))
+        source = values if len(values) else torch.ones(1)
+        made[output] = source.repeat(max(1, times))[: truth.numel()].expand(truth.numel()).reshape(truth.shape)
+    return made
+
+
+@every_kernel
+@pytest.mark.parametrize("answer", [_zeros, _mean, _first_input])
+def test_a_cheap_answer_earns_nothing(name, answer):
+    verdict = verdict_of(name, answer)
+    assert verdict.points == 0, [case.name for case in verdict.cases if case.right]
+
+
+@every_kernel
+def test_one_precision_lower_earns_nothing(name):
+    verdict = verdict_of(name, lambda args, want: KERNELS[name].precision.lower(args))
+    assert verdict.points == 0, [case.name for case in verdict.cases if case.right]
+
+
+@every_kernel
+def test_good_and_lower_precision_are_far_enough_apart(name):
+    exercise = KERNELS[name]
+    calls = [call.args for _, call in situations(name)[1]]
+    limits = tolerance.derive(exercise, [(args, exercise.oracle(args)) for args in calls])
+    for (output, dtype), by_metric in limits.items():
+        rms = by_metric["rms"]
+        assert rms.lower >= 8 * rms.good, (output, dtype, rms)
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+def test_a_mistake_is_wrong_somewhere(name, mistake):
+    exercise = KERNELS[name]
+    wrong = exercise.mistake(mistake)
+    calls = [call.args for _, call in situations(name)[1]]
+    truths = [exercise.oracle(args) for args in calls]
+    limits = tolerance.derive(exercise, zip(calls, truths, strict=True))
+    for variant in [(v,) for v in wrong.variants] or [()]:
+        for args, want in zip(calls, truths, strict=True):
+            for output, claimed in wrong.answer(args, *variant).items():
+                found = error(claimed, want[output])
+                if tolerance.exceeded(found, limits[output, args[output].dtype]):
+                    return
+    pytest.fail("this mistake gives right answers in every case")
+
+
+@every_kernel
+def test_speed_is_graded_against_a_slow_solution(name):
+    if KERNELS[name].speed:
+        assert list((BANK / name / "slow").glob("*.py"))
