@@ -17,6 +17,11 @@ from autograder.judging.outcome import Damage
 
 GUARD = 1 << 16  # elements on either side: more than the largest block that a lesson uses
 
+# An offset past 2^31 that was computed in 32 bits wraps round to at most this far before the tensor. Memory of our own
+# there turns a fault, which ends the process, into a wrong answer with a name.
+FAR = 1 << 31  # elements
+FAR_BYTES = 4 << 30  # more than this for two-byte elements would not fit beside three arrays of 2^31 fp32
+
 # bit patterns: quiet NaNs with payloads that arithmetic does not produce by itself
 _BITS = {
     torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A, 0x7FF8A5A5A5A5A5A5),
@@ -40,16 +45,17 @@ class Fenced:
     slab: torch.Tensor
     poison: int
     is_output: bool
+    front: int = GUARD  # elements of the slab before the tensor
 
     def _bits(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.view(_BITS[tensor.dtype][0])
 
     def damage(self) -> Damage:
         """What was written outside the tensor."""
-        extent = self.slab.numel() - 2 * GUARD
+        extent = self.slab.numel() - self.front - GUARD
         stray = self._bits(self.slab) != self.poison
-        stray.as_strided(self.view.shape, self.view.stride(), GUARD).fill_(False)
-        counts = [int(part.sum()) for part in stray.split([GUARD, extent, GUARD])]
+        stray.as_strided(self.view.shape, self.view.stride(), self.front).fill_(False)
+        counts = [int(part.sum()) for part in stray.split([self.front, extent, GUARD])]
         values = self.slab[stray] if sum(counts) else self.slab[:0]
         nan = self.slab.dtype.is_floating_point and bool(torch.isnan(values).all())
         return Damage(*counts, nan=nan)
@@ -72,12 +78,13 @@ def fence(tensor: torch.Tensor, is_output: bool, allocate: Callable | None = Non
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
     bits, of_inputs, of_outputs = _BITS[tensor.dtype]
     poison = of_outputs if is_output else of_inputs
-    elements = span + 2 * GUARD
+    front = FAR + GUARD if span > FAR and FAR * tensor.element_size() <= FAR_BYTES else GUARD
+    elements = front + span + GUARD
     slab = allocate(elements, bits) if allocate else torch.empty(elements, dtype=bits, device=tensor.device)
     slab = slab.fill_(poison).view(tensor.dtype)
-    view = slab.as_strided(tensor.shape, tensor.stride(), GUARD)
+    view = slab.as_strided(tensor.shape, tensor.stride(), front)
     if not is_output:
         view.copy_(tensor)
         if not math.prod(tensor.shape):
-            view = slab[GUARD:GUARD].view(tensor.shape)
-    return Fenced(view, tensor, slab, poison, is_output)
+            view = slab[front:front].view(tensor.shape)
+    return Fenced(view, tensor, slab, poison, is_output, front)

@@ -76,6 +76,12 @@ AXPY = Exercise(
     ),
     mistakes=(
         Mistake(
+            "int32_offset",
+            "Right up to 2^31 elements, wrong beyond: the offset overflows 32 bits. "
+            "Widen the program id first: `tl.program_id(0).to(tl.int64) * BLOCK`.",
+            sign=lambda e: e.failed_only("more than 2^31 elements"),
+        ),
+        Mistake(
             "mask_one_too_long",
             "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
             sign=lambda e: e.wrote_outside("out", "after", count=1),
@@ -170,12 +176,6 @@ AXPY = Exercise(
             "The arithmetic was done in fp16: the error is what 11 significant bits give. Compute in fp32.",
             answer=_in_half,
             variants=("inputs", "all", "all, and a"),
-        ),
-        Mistake(
-            "int32_offset",
-            "Right up to 2^31 elements, wrong beyond: the offset overflows 32 bits. "
-            "Widen the program id first: `tl.program_id(0).to(tl.int64) * BLOCK`.",
-            sign=lambda e: e.failed_only("more than 2^31 elements"),
         ),
     ),
     shows_not="speed, and offsets past 2^31",

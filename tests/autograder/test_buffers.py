@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from autograder import buffers
 from autograder.buffers import GUARD, fence
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int8)
@@ -65,3 +66,15 @@ def test_a_tensor_without_elements_has_fences_too(shape):
     assert fenced.damage().total == fenced.unwritten() == 0
     fenced.slab[GUARD] = 1.0
     assert fenced.damage().total == 1
+
+
+def test_a_wrapped_offset_lands_in_memory_of_ours(monkeypatch):
+    monkeypatch.setattr(buffers, "FAR", 1 << 18)
+    tensor = torch.zeros(2, 3, dtype=torch.float16).as_strided((2, 1), (1, 1))
+    assert fence(tensor, is_output=True).front == GUARD, "a small tensor needs no room"
+    far = torch.zeros((1 << 18) + 9, dtype=torch.float16).as_strided((2, 3), ((1 << 18) + 2, 1))
+    fenced = fence(far, is_output=True)
+    wrapped = fenced.view.storage_offset() - (1 << 18) + 2
+    fenced.slab[wrapped] = 1.0
+    assert fenced.damage().before == 1 and fenced.damage().total == 1
+    assert torch.equal(fence(far, is_output=False).view, far)

@@ -153,6 +153,12 @@ EITHER = ("ab", "a", "b")
 
 MISTAKES = (
     Mistake(
+        "int32_offset",
+        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
+        "Widen the indices first: `offs_m.to(tl.int64) * stride`.",
+        sign=lambda e: e.failed_only("offsets past 2^31"),
+    ),
+    Mistake(
         "output_stride_ignored",
         "The rows of `out` are taken to lie N apart: use `out.stride(0)`.",
         sign=lambda e: e.failed_only("strided output") and e.wrote_outside("out", "gaps"),
@@ -167,12 +173,6 @@ MISTAKES = (
         "out_never_written",
         "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
         sign=lambda e: e.all_failing_unwritten("out"),
-    ),
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen the indices first: `offs_m.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
     ),
     Mistake(
         "accumulator_in_output_type",
