@@ -15,7 +15,7 @@ def stopwatch(gpu, kernel):
             gpu.launch(kernel)
         gpu.synchronize()
     pairs = []
-    for _ in range(60):
+    for _ in range(50):
         for _ in range(8):
             gpu.flush_cache()
         start = gpu.record()
@@ -23,6 +23,6 @@ def stopwatch(gpu, kernel):
         end = gpu.record()
         pairs.append((start, end))
         gpu.synchronize()
-        gpu.sleep(0.02)
+        gpu.sleep(0.014)
     gpu.synchronize()
     return median(gpu.elapsed(start, end) for start, end in pairs)
