@@ -153,10 +153,11 @@ def asking(channel: Channel, number: int):
 def returned(value: Any, wants: int, descriptors: list[int]) -> dict:
     """The returned values; tensors go, as raw bytes, into the memory that came for them."""
     values = list(value) if wants > 1 and isinstance(value, tuple | list) else [value]
-    mailbox, at, described = descriptors[-1], 0, []
+    # exercises of plain data come without such memory: a tensor is no plain data, and encode says so
+    mailbox, at, described = descriptors[-1] if descriptors else None, 0, []
     try:
         for one in values:
-            if hasattr(one, "untyped_storage"):
+            if mailbox is not None and hasattr(one, "untyped_storage"):
                 raw = one.detach().cpu().contiguous()
                 data = raw.reshape(-1).view(torch.uint8).numpy().tobytes() if raw.numel() else b""
                 described.append(

@@ -1,6 +1,7 @@
 """The four exercises of unit 01 that ask for plain data: work, stopwatch, regime, profile."""
 
 import json
+import shutil
 import time
 from itertools import pairwise
 
@@ -11,6 +12,8 @@ from autograder.check import examine
 from autograder.exercise import get
 from autograder.exercises.roofline.growth import near
 from autograder.exercises.roofline.stopwatch import BUDGET_CALLS, LIMIT
+from autograder.referee.referee import Room
+from autograder.referee.submission import Cell, Submission
 from course_lib.simulator import SimulatedGPU
 
 NAMES = ("roofline.work", "roofline.stopwatch", "roofline.regime", "roofline.profile")
@@ -62,6 +65,18 @@ def test_judging_a_right_submission_takes_less_than_a_second(name):
         start = time.process_time()
         assert examine(get(name), function, seed=3).accepted
         assert time.process_time() - start < 1.0
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+@pytest.mark.parametrize("kind", ["right", "mistakes"])
+def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
+    chosen = {name: next(iter(_submissions(name, kind))) for name in NAMES}
+    cells = tuple(Cell(name, entry.path.read_text()) for name, (entry, _, _) in chosen.items())
+    with Room(Submission(cells)) as there:
+        for name, (entry, _, function) in chosen.items():
+            outside, inside = there.examine(get(name), seed=21), examine(get(name), function, seed=21)
+            assert (outside.points, outside.diagnosis) == (inside.points, inside.diagnosis), entry
+            assert outside.cases == inside.cases, entry
 
 
 @pytest.mark.parametrize("name", NAMES)
