@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import nbformat
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbgrader import utils
 
+from autograder import exercise
 from autograder.classroom import execute, lessons
 from autograder.classroom.lessons import COURSE, Lesson
 
@@ -69,8 +71,14 @@ def earned(notebook: NotebookNode) -> list[tuple[str, float, float, bool]]:
             got, most = utils.determine_grade(cell)
             if not cell.outputs:  # nbgrader gives a silent cell everything; a check that answers nothing is broken
                 got = 0.0
-            rows.append((cell.metadata.nbgrader.grade_id, got, most, "check_speed(" in cell.source))
+            rows.append((cell.metadata.nbgrader.grade_id, got, most, waits_for_gpu(cell.source)))
     return rows
+
+
+def waits_for_gpu(source: str) -> bool:
+    """Whether a grade cell asks for what only a GPU can show: speed, or an exercise of the GPU tier alone."""
+    asked = re.search(r"""check(_speed)?\(\s*["']([\w.]+)["']""", source)
+    return bool(asked and (asked.group(1) or exercise.get(asked.group(2)).tiers == ("gpu",)))
 
 
 def graded_part(notebook: NotebookNode) -> NotebookNode:

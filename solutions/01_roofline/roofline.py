@@ -149,10 +149,10 @@ for name, passes, cosines_each in (("cos", 2, 1), ("cos cos, two kernels", 4, 2)
 print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines while one number travels in and out")
 
 # %% [markdown]
-# The last line is the heart of the matter. On a data-centre GPU it is above one: while a number travels to and from
-# memory there is time for a cosine, and some left over for part of a second. On a CPU it is often near or below one,
-# and then the second cosine costs what a cosine costs. **The same code, the same claim, and the verdict depends on one
-# ratio of the machine to one ratio of the program.**
+# The last line is the heart of the matter. On a data-centre GPU it is well above one: the second cosine fits, wholly or
+# in large part, into the time that the bytes take anyway. On a CPU it is often near one or below, and then the second
+# cosine costs what a cosine costs. **The same code, the same claim: the verdict depends on how a ratio of the program
+# compares with a ratio of the machine.**
 #
 # The ratio of the program is called **arithmetic intensity**: operations done for each byte moved. Fusion leaves the
 # operations alone and removes bytes, so it raises the intensity. The ratio of the machine is called the **ridge**:
@@ -361,7 +361,7 @@ for op in ("naive_attention", "fused_attention"):
 predicted_us = {"clock, launch, clock": None, "clock, launch, synchronise, clock": None}  # replace None
 
 # %%
-from course_lib.simulator import PITFALLS, PRESETS, DeviceModel
+from course_lib.simulator import PITFALLS, DeviceModel
 
 
 def pretend(difficulty, seconds=200e-6):
@@ -472,7 +472,7 @@ def event_times(gpu, runs):
         gpu.launch("kernel")
         marks.append(gpu.record())
     gpu.synchronize()
-    return [gpu.elapsed(a, b) for a, b in zip(marks, marks[1:])]
+    return [gpu.elapsed(marks[i], marks[i + 1]) for i in range(runs)]
 
 
 gpu = pretend("ramp")
@@ -833,9 +833,9 @@ print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[
 # Two things should still bother you. The constant is not constant: it falls by more than a quarter from the smallest
 # model to the largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the
 # cost of a call that you measured: how many calls in one layer would that be? A transformer layer written by hand
-# makes some 50 to 100. So the rest of the time, if that host was like the recorded one, was spent in Python between
-# the calls: type checks, `einops` expressions, autocast's own bookkeeping. "Launches set the time" is a good first
-# word for it. "The host sets the time" is the exact one.
+# makes some 50 to 100, casts included. Either that host was slower than the ones below, or the rest of its time went
+# into Python between the calls: type checks, `einops` expressions, autocast's own bookkeeping. The table cannot tell.
+# "Launches set the time" is a good first word for it; "the host sets the time" is what the figures support.
 
 # %%
 for name, cost in {"here": top.launch_s, **{r.name: r.launch_s for r in recorded_roofs()[:1]}}.items():
@@ -867,6 +867,16 @@ class Layer(torch.nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
 
 # %%
+import functools
+
+
+@torch.no_grad()
+def forward(model, tokens, mixed):
+    # autocast is entered for every pass, as in a training loop, so the weights are cast every time
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
+        model(tokens)
+
+
 LAYERS, TOKENS = 8, (4, 128) if GPU else (1, 16)
 widths = (256, 512, 1024, 2048, 4096) if GPU else (16, 32, 64, 128, 256)
 layer_s = {"fp32": [], "bf16 autocast": []} if GPU else {"fp32": []}
@@ -875,13 +885,7 @@ for width in widths:
         model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS)))
     tokens = torch.randn(*TOKENS, width, device=DEVICE)
     for name, seconds in layer_s.items():
-        with torch.no_grad():
-            # autocast is entered for every pass, as a training loop does, so the weights are cast every time
-            def forward(mixed=name != "fp32"):
-                with torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
-                    model(tokens)
-
-            seconds.append(each(forward, calls=10) / LAYERS)
+        seconds.append(each(functools.partial(forward, model, tokens, name != "fp32"), calls=10) / LAYERS)
 
 # %%
 axes = plots.sweep(widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log", device=HERE.name,
@@ -998,8 +1002,8 @@ counts = {
     "softmax by hand": Work(5 * scores, 8 * 4 * scores),
 }
 for name, count in counts.items():
-    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, {count.intensity:5.1f} FLOP a byte, "
-          f"floor {1e3 * floor_s(count, roof):.3f} ms, {regime(count, roof)}")  # fmt: skip
+    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, "
+          f"{count.intensity:5.1f} FLOP a byte, floor {1e3 * floor_s(count, roof):.3f} ms, {regime(count, roof)}")  # fmt: skip
 
 # %%
 q, kT = torch.randn(heads, tokens, size, device=DEVICE), torch.randn(heads, size, tokens, device=DEVICE)
@@ -1185,12 +1189,12 @@ check("roofline.profile", profile)
 
 # %% [markdown]
 # ### Verdict on the case
-# Matrix products dominate an fp32 model, and elementwise operators take a share that is small but not negligible:
-# right, and the share depends on the width more than on anything else. The puzzle of product and softmax has a
-# one-line answer, bytes. What the report could not see from a profile alone is that its softmax ran near its floor
-# for five kernels, and four times above the floor for one. A profile shows where time goes; only a count shows
-# whether it had to. Its remark that a profiler's version must match its viewer is still good advice: trace formats
-# change.
+# Matrix products dominate a wide fp32 model: right. The share of elementwise operators says as much about the code as
+# about the hardware; where the report's layers wrote out normalisation and activation in single operators, ours call
+# fused ones, and the recorded share is smaller. The puzzle of product and softmax has a one-line answer, bytes. What
+# a profile alone does not show is that softmax by hand is not far from the floor of *its five kernels*, and several
+# times above the floor of one. A profile shows where time goes; only a count shows whether it had to. The report's
+# remark that a profiler's version must match its viewer is still good advice: trace formats change.
 
 # %% [markdown]
 # ## 5. Fusion, and paying twice on purpose
@@ -1716,8 +1720,11 @@ results.beside("lesson01.tiles", rates, unit="TFLOP/s")
 # %% [markdown]
 # Compare the rates with the intensity of the tiles times the copy rate: a tile of 32 in fp16 has 16 FLOPs a byte. Any
 # rate above that product was paid for by the L2 cache. Larger tiles need the cache less, and the grouped order makes
-# it hit more often. What is missing to PyTorch at the end is no longer memory. It is how well the loads of the next
-# tile, the products of this one and the store of the last one overlap; lesson 04 returns to that.
+# it hit more often. The tile that spills loses nearly everything that the others gained.
+#
+# In the recorded run the last grouped kernel and PyTorch's are close together, and both are close to the sustained
+# ceiling, which is set by the power limit and not by bytes. What the next rungs of the ladder win (persistent programs,
+# copies made by the hardware) is small by comparison, and lesson 04 needs it.
 
 # %% [markdown]
 # ## 8. Launch overhead and CUDA graphs
