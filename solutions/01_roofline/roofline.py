@@ -71,6 +71,7 @@ def against(predicted, came):
         said = "no prediction" if guess is None else f"predicted {guess:.3g}, {guess / came[name]:.2f} times that"
         print(f"{name}: {came[name]:.3g}; {said}")
 
+
 # %% [markdown]
 # ## 1. Two cosines for the price of one
 # ### Case file
@@ -106,6 +107,7 @@ ceilings()
 # for it. On a CPU we do by hand what such a compiler does: work on blocks small enough to stay in the processor's
 # cache, so that only the first read and the last write go to memory.
 
+
 # %%
 def fused(fn):
     """fn(out, x, ...) in one pass over memory; fn writes into its first arguments, elementwise."""
@@ -122,6 +124,7 @@ def fused(fn):
 def two_cosines(out, x):
     torch.cos(x, out=out)
     torch.cos(out, out=out)
+
 
 # %%
 x, out, between = torch.randn(N, device=DEVICE), torch.empty(N, device=DEVICE), torch.empty(N, device=DEVICE)
@@ -174,6 +177,7 @@ results.beside("lesson01.ceilings", mine | rates, unit="")
 # A `Roof` holds the two rates of one machine for one kind of arithmetic, and `Work` holds the two counts of one
 # program. The function below turns the table above into roofs: yours, and the H200's where it was recorded.
 
+
 # %%
 def recorded_roofs():
     """The roofs of the recorded H200, fastest first; none where nothing was recorded."""
@@ -195,6 +199,7 @@ for one in my_roofs + recorded_roofs():
 # FLOP, for each of its $n^2$ results, and moves three matrices: $2n^3 / 12n^2 = n/6$ in fp32. Its intensity **grows
 # with the size**. That is why matrix products are what GPUs are good at, and why the same product can sit in either
 # regime.
+
 
 # %%
 def product(n):
@@ -256,6 +261,7 @@ widgets.roofline_explorer(recorded_roofs() or my_roofs)
 # three kernels, so S and P are each written once and read once. K and V have `keys` rows, Q and O have `queries`
 # rows.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_work", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def work(op, sizes, dtype):
     """(FLOPs, least bytes moved) of one operator."""
@@ -284,6 +290,7 @@ def work(op, sizes, dtype):
             elements += 4 * pairs * queries * keys  # S and P, each written and read
     return flops, item * elements
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_work_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
 check("roofline.work", work)
@@ -421,6 +428,7 @@ for ahead in (0, 1, 2, 4, 8):
 # driver for memory. The report's large variation is mostly this. Note what it does to the mean, and how little the
 # median cares.
 
+
 # %%
 def host_times(gpu, runs):
     """The stopwatch most people write first: host clock, synchronise, mean."""
@@ -464,6 +472,7 @@ for sweep in (False, True):
 # cannot be right for all kernels either, because what counts is time. How long is enough? Watch until two stretches of
 # runs agree.
 
+
 # %%
 def event_times(gpu, runs):
     """Microseconds of each run, queued without a pause."""
@@ -499,6 +508,7 @@ print(f"mean {1e6 * sum(times) / 300:.1f} us, median {1e6 * ordered[150]:.1f} us
 # ### The same on your machine
 # Two helpers: `wait` until the device is done, and a stopwatch on the host's clock that waits after every run.
 
+
 # %%
 def wait():
     """Until the device has done all that was asked of it; a CPU already has."""
@@ -518,10 +528,12 @@ def one_by_one(fn, runs, waiting=True):
         seconds.append(time.perf_counter() - begin)
     return seconds
 
+
 # %% [markdown]
 # First the report's sentence. The cell makes a Triton kernel that this process has never run, runs it twenty times,
 # then does the same with a length that was not there before. On a GPU look at the first run of both. On a CPU Triton
 # interprets instead of compiling; its very first run is slow as well, because modules are loaded, but no later one is.
+
 
 # %%
 @triton.jit
@@ -601,6 +613,7 @@ for name, took in found.items():
 # Every device is drawn afresh, so no number can be learnt by heart. Your budget for one answer is 10,000 calls of `gpu`
 # and 3 virtual seconds. Right means within 5 % of the truth; a careful timer is well within 2 %.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_stopwatch", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def stopwatch(gpu, kernel):
     """Seconds of one run of `kernel` on the device, cold and sustained."""
@@ -628,6 +641,7 @@ def stopwatch(gpu, kernel):
     return (times[49] + times[50]) / 2
     ### END SOLUTION
 
+
 # %% nbgrader={"grade": true, "grade_id": "roofline_stopwatch_check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
 check("roofline.stopwatch", stopwatch)
 
@@ -654,6 +668,7 @@ check("roofline.stopwatch", stopwatch)
 # Your stopwatch knows seven calls, and a real device can answer them. The class below is all it takes (on a CPU an
 # event is simply the clock, because work is done when a call returns). Nothing here is graded.
 
+
 # %%
 class RealDevice:
     """The seven calls of the pretend GPU, answered by the machine at hand."""
@@ -678,6 +693,7 @@ class RealDevice:
     def elapsed(self, start, end):
         a, b = self.events[start], self.events[end]
         return a.elapsed_time(b) * 1e-3 if GPU else b - a
+
 
 # %%
 real = RealDevice(add=lambda: torch.add(x, y, out=out), small_add=small_add)
@@ -720,6 +736,7 @@ predicted_elements = None  # replace None: up to here, size does not matter
 # This time we do not want the kernel alone, as `time_gpu` gives it, but what a training loop sees: many calls, one
 # behind the other, and a wait only at the end.
 
+
 # %%
 def each(fn, calls=50, rounds=5):
     """Seconds that one of many queued calls costs: the median of some rounds."""
@@ -732,6 +749,7 @@ def each(fn, calls=50, rounds=5):
         wait()
         seconds.append((time.perf_counter() - begin) / calls)
     return sorted(seconds[1:])[rounds // 2]
+
 
 # %%
 sizes = [2**k for k in range(8, N.bit_length())]
@@ -848,6 +866,7 @@ for name, cost in {"here": top.launch_s, **{r.name: r.launch_s for r in recorded
 # The report's effect can be had in a few lines: a stack of layers, narrow to wide, in fp32 and, on a GPU, with bf16
 # autocast. On a CPU the widths are smaller, and only fp32 is run.
 
+
 # %%
 class Layer(torch.nn.Module):
     """A transformer layer: attention with heads of 64 (16 on a CPU), then an MLP four times as wide."""
@@ -865,6 +884,7 @@ class Layer(torch.nn.Module):
         mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
 
 # %%
 import functools
@@ -920,6 +940,7 @@ results.beside("lesson01.layers", rows, unit="us")
 # Right means: `overhead_ends` within a factor of 2, and every label right, but for sizes within a factor of 2 of the
 # end of overhead, which timings cannot tell apart.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_regime", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def regimes(rows, roof):
     """The regime of every row, and the size at which overhead ends."""
@@ -943,6 +964,7 @@ def regimes(rows, roof):
         return labels, 0
     return labels, rows[ends]["size"] if ends < len(rows) else None
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_regime_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
 check("roofline.regime", regimes)
@@ -1066,6 +1088,7 @@ print(seen)
 # On a GPU the rows are kernels, on a CPU they are PyTorch's operators. Two questions for the tables. Which share do the
 # matrix products have? And for each range: is the host's time in it longer than the device's, or shorter?
 
+
 # %%
 def share(*words):
     return sum(row.share for row in seen.kernels if any(word in row.name.lower() for word in words))
@@ -1129,6 +1152,7 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above, th
 # What was launched inside a range called `"warmup"`, at any depth, is not counted anywhere. Without any counted kernel:
 # no ranges, busy 0, no gaps, `"host"`.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_profile", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def profile(events, gap_us):
     """Device time of each range, busy share, gaps and verdict of a recorded trace."""
@@ -1165,6 +1189,7 @@ def profile(events, gap_us):
     busy = busy_us / (reached - first)
     return {"ranges": times, "busy": busy, "gaps": gaps, "bound": "device" if busy >= 0.9 else "host"}
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_profile_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
 check("roofline.profile", profile)
@@ -1223,6 +1248,7 @@ predicted_corner = None  # replace None
 # You need about 6 lines in the kernel. Full points for speed: within 10 % of the larger of one read and one write at
 # your copy rate, and `repeat` times one cosine as measured on your device.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_chain", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _chain_kernel(out_ptr, x_ptr, n, REPEAT: tl.constexpr, BLOCK: tl.constexpr):
@@ -1243,6 +1269,7 @@ def cos_chain(x, repeat, out):
     if n:
         _chain_kernel[(triton.cdiv(n, 1024),)](out, x, n, REPEAT=repeat, BLOCK=1024)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_chain_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
 check("roofline.chain", cos_chain)
@@ -1270,6 +1297,7 @@ check_speed("roofline.chain", cos_chain)
 # ### Measure
 # Time against `repeat`, with the two ceilings as lines. On a GPU this is your kernel. In the interpreter a kernel's
 # time says nothing, so a CPU runs the same chain in blocks that stay in the cache, as in section 1.
+
 
 # %%
 def chain_in_blocks(x, repeat, out):
@@ -1328,6 +1356,7 @@ def store_backward(dx, dy, kept, x):
 
 def recompute_backward(dx, dy, x):
     dx.copy_(dy * x.cos().sin() * x.sin())
+
 
 # %% [markdown]
 # All four passes are fused, so that the only difference is the one in the table. `two_cosines` of section 1 is the
@@ -1412,6 +1441,7 @@ torch.softmax(torch.full((2, 3), -float("inf")), dim=-1)
 # You need about 10 lines in the kernel. Full points for speed: within 10 % of one read and one write at your copy rate,
 # for rows of 1024, 4096 and 16384.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _softmax_kernel(out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: tl.constexpr):
@@ -1439,6 +1469,7 @@ def softmax(x, out):
         warps = min(16, max(1, block // 512))
         _softmax_kernel[(rows,)](out, x, width, out.stride(0), x.stride(0), BLOCK=block, num_warps=warps)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_softmax_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
 check("roofline.softmax", softmax)
@@ -1519,6 +1550,7 @@ for one in [roof, *recorded_roofs()]:
 # a hundred programs cover one tile row of C: they share one stripe of A and need a hundred stripes of B. Arranged in
 # **groups** of 8 tile rows they cover a block of 8 by about 12 tiles, and need 8 stripes of A and 12 of B.
 
+
 # %%
 def stripes(order, tiles_m, tiles_n, together=96):
     """Stripes of A and of B that the first `together` programs need; order: program -> (tile row, tile column)."""
@@ -1575,6 +1607,7 @@ for name, got in (("fp32", a @ b), ("inputs rounded to TF32", as_tf32.float())):
 # Full points for speed: 80 % of the rate that products of large fp16 matrices sustain on your device, for two large
 # fp16 products. Keep the argument names of the kernel: the cells after the check compile and launch it by them.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_matmul", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _matmul_kernel(
@@ -1624,6 +1657,7 @@ def matmul(a, b, out):
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=8, num_warps=warps, num_stages=3,
     )  # fmt: skip
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_matmul_check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
 check("roofline.matmul", matmul)
@@ -1697,6 +1731,7 @@ print(compiled("fp32", (64, 64, 32), warps=4))
 # ### Measure
 # What did the tiles buy? On a GPU the cell times your kernel with growing tiles, in row order and grouped, beside
 # PyTorch. On a CPU the table shows the recorded run only.
+
 
 # %%
 def rate(tile, warps, group, n=8192):
@@ -1779,6 +1814,7 @@ predicted_us = {"launched by Python": None, "in a graph": None}  # replace None
 # Full points for speed: with 2000 inputs of 256 numbers, capture included, an operation costs at most a sixth of an
 # ordinary launch on your machine. Without a GPU the points stay pending, and the check says so.
 
+
 # %% nbgrader={"grade": false, "grade_id": "roofline_graph", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def step(x, w):
     """48 tiny operations: x (n), w (16, n) -> (n)."""
@@ -1808,6 +1844,7 @@ def run_many(xs, w, out):
         graph.replay()
         out[i].copy_(y)  # before the next replay overwrites y
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "roofline_graph_check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 check("roofline.graph", run_many)
