@@ -165,7 +165,7 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 # ### Ceilings are measured, not quoted
 # A data sheet says what the chip could do if nothing else happened. The floor of your kernel should be built from what
 # this machine has been seen to do: a large copy for bytes, a large matrix product for arithmetic. One trap is worth
-# knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can keep up, because
+# knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can sustain, because
 # later it meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
 
 # %%
@@ -222,8 +222,9 @@ plots.show(axes, alt="Roofline of this machine in fp32 with the addition and thr
 # down, and section 3 says what.
 #
 # ### Try it
-# Move the sliders: what happens to the point when the type changes from fp32 to bf16? When two elementwise operators
-# are fused? Which of the two moves the point, and which moves the roof?
+# A chain of multiply-adds under the roofs of the recorded H200 (or yours, where nothing is recorded). Move the sliders:
+# what does storing in bf16 do to the point, what does fusing, and what a small size? None of them moves the roof. What
+# would?
 
 # %%
 widgets.roofline_explorer(recorded_roofs() or my_roofs)
@@ -1319,11 +1320,11 @@ plots.show(axes, alt="Time of a fused chain of cosines against its length, with 
 against({"corner": predicted_corner}, {"corner": memory_s / one_s})
 
 # %% [markdown]
-# Look at the points near the corner first. A floor is a maximum of two terms, and real machines round the corner: just
-# below it the arithmetic is hidden almost, not quite. Away from the corner the points should follow the lines within
-# some per cent. If the corner is elsewhere by more than 20 per cent, one of the two ceilings is wrong for this kernel:
-# `tl.cos` is not one instruction but some 25, and it takes a longer way for large arguments. From the second cosine on
-# all arguments lie in $[-1, 1]$; only the first sees the whole of `x`.
+# Look at the points near the corner first. A floor is a maximum of two terms, and real machines round the corner:
+# just below it the arithmetic is hidden almost, not quite. Away from the corner the points should follow the lines
+# within some per cent. If the corner is elsewhere by more than 20 per cent, one of the two ceilings is wrong for this
+# kernel: `tl.cos` is not one instruction but a few dozen, and it takes a longer way for large arguments. From the
+# second cosine on all arguments lie in $[-1, 1]$; only the first sees the whole of `x`.
 
 # %% [markdown]
 # ### Recomputation can save memory *and* time
