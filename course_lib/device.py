@@ -318,7 +318,7 @@ def require(*needs) -> None:
 
 
 def _require_dtype(dtype: torch.dtype) -> None:
-    if TIER == "interpreter" and (dtype == torch.bfloat16 or dtype.is_floating_point and dtype.itemsize == 1):
+    if TIER == "interpreter" and (dtype == torch.bfloat16 or (dtype.is_floating_point and dtype.itemsize == 1)):
         raise DeviceError(
             f"Expected a type that Triton's interpreter computes in exactly (float32, float16), got {dtype}. "
             "There it is for storage only: load it, convert with .to(tl.float32), compute, and convert back "

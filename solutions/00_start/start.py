@@ -102,6 +102,7 @@ plots.show(figure, alt="13 elements cut into 4 programs of 4 elements; the last 
 #
 # Let us see the programs. This kernel writes into every element the number of the program that owns it.
 
+
 # %%
 @triton.jit
 def _owner_kernel(out_ptr, n, BLOCK: tl.constexpr):
@@ -142,6 +143,7 @@ for block in (128, 1024):
 # Here is an answer with an error in it. Read the kernel, decide what is wrong, then run the cell and see whether the
 # report agrees. (The exercise is the one that you will solve below: `out = a * x + y`.)
 
+
 # %%
 @triton.jit
 def _hasty_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
@@ -180,6 +182,7 @@ check("start.axpy", hasty)
 #
 # You need about 5 lines in the kernel and 3 in the function that launches it.
 
+
 # %% nbgrader={"grade": false, "grade_id": "start_axpy", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _axpy_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
@@ -200,6 +203,7 @@ def axpy(a, x, y, out):
     if n:
         _axpy_kernel[(triton.cdiv(n, 1024),)](out, x, y, a, n, BLOCK=1024)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade": true, "grade_id": "start_axpy_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
 check("start.axpy", axpy)
