@@ -36,11 +36,12 @@ def _chain(x: torch.Tensor, repeat: int) -> torch.Tensor:
     return x
 
 
-def _rounded_chain(x: torch.Tensor, repeat: int, dtype: torch.dtype) -> torch.Tensor:
-    """Every value between two cosines is held in `dtype`."""
+def _rounded_chain(x: torch.Tensor, repeat: int, dtype: torch.dtype, first: bool = True) -> torch.Tensor:
+    """Every value between two cosines is held in `dtype`, and x too when `first`."""
+    x = x.to(dtype).float() if first else x
     for _ in range(repeat):
-        x = torch.cos(x.to(dtype).float())
-    return x.to(dtype).float()
+        x = torch.cos(x).to(dtype).float()
+    return x
 
 
 def _only(v, keep: slice):
@@ -102,8 +103,8 @@ CHAIN = Exercise(
     precision=Precision(
         good=lambda v: {"out": _chain(v["x"], v["repeat"])},
         good_is="fp32 throughout",
-        lower=lambda v: {"out": _rounded_chain(v["x"], v["repeat"], torch.float16)},
-        lower_is="fp16 between two cosines",
+        lower=lambda v: {"out": _rounded_chain(v["x"], v["repeat"], torch.float16, first=False)},
+        lower_is="every cosine rounded to fp16",
     ),
     mistakes=(
         Mistake(

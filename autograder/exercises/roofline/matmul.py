@@ -122,7 +122,7 @@ MATMUL = Exercise(
         good=lambda v: {"out": v["a"].float() @ v["b"].float()},
         good_is="fp32 throughout",
         lower=lambda v: {"out": next_format_down(v["a"]).float() @ next_format_down(v["b"]).float()},
-        lower_is=NEXT_DOWN_IS,
+        lower_is=f"inputs {NEXT_DOWN_IS}",
     ),
     mistakes=MISTAKES,
     speed=Speed(
