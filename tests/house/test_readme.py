@@ -1,0 +1,25 @@
+"""The README says what was measured, and what is there."""
+
+import re
+import sys
+from pathlib import Path
+
+from benchmarks import readme
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_measured_table_is_what_the_results_hold(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["readme", "--check"])
+    assert readme.main() == 0, "run: python -m benchmarks.readme"
+
+
+def test_a_number_changed_by_hand_is_put_right():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    spoilt = re.sub(r"\| (\d)", r"| 9\1", text, count=1)
+    assert spoilt != text == readme.with_table(spoilt)
+
+
+def test_every_link_to_a_file_of_the_course_leads_somewhere():
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
