@@ -16,7 +16,7 @@ def test_the_measured_table_is_what_the_results_hold(monkeypatch):
 
 def test_a_number_changed_by_hand_is_put_right():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    spoilt = re.sub(r"\| (\d)", r"| 9\1", text, count=1)
+    spoilt = text.replace(readme.table(), readme.table().replace(" us", " ms", 1))
     assert spoilt != text == readme.with_table(spoilt)
 
 
