@@ -8,13 +8,15 @@ whether they were edited, deleted, renamed, doubled or turned into something els
 from __future__ import annotations
 
 import ast
+import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-SETUP = "setup"
+SETUP = "setup"  # the tag of cells that are always taken from the release
+OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
 WATCHING = ("time", "timeit", "capture", "prun")
 
 
@@ -44,78 +46,91 @@ class Submission:
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:
     """Both are notebooks as JSON gives them (nbformat 4)."""
-    skeleton = [_Skeleton(cell, i) for i, cell in enumerate(release["cells"])]
-    notes: list[str] = []
-    texts, own = _sorted_out(skeleton, submitted["cells"], notes)
-    cells = list(_in_order(skeleton, texts, own, notes))
-    defined = set().union(*(_defines(cell.source) for cell in cells)) if cells else set()
-    shown = [c.source for c in skeleton if c.is_demonstration]
-    shown += [_text(c) for c in submitted["cells"] if c.get("id") in {s.id for s in skeleton if s.is_demonstration}]
-    demonstrated = set().union(*(_defines(source) for source in shown)) - defined
-    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated))
-
-
-class _Skeleton:
-    """What one cell of the release is for."""
-
-    def __init__(self, cell: Mapping, position: int):
-        marks = _marks(cell)
-        self.id = cell.get("id", f"at-{position}")
-        self.grade_id = marks.get("grade_id")
-        self.source = _text(cell)
-        self.is_code = cell["cell_type"] == "code"
-        self.is_setup = self.is_code and SETUP in cell.get("metadata", {}).get("tags", [])
-        self.is_solution = self.is_code and bool(marks.get("solution"))
-        self.is_demonstration = self.is_code and not (self.is_setup or self.is_solution or marks.get("grade"))
-
-
-def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | None, list[str]]]:
-    """(grade_id -> the student's text, anchor -> the student's own cells that follow it)."""
-    solutions = {c.grade_id for c in skeleton if c.is_solution}
-    graded = {c.grade_id for c in skeleton if c.grade_id}
-    ids = {c.id: c for c in skeleton}
-    sources = {_bare(c.source) for c in skeleton if c.is_code}
-    texts: dict[str, str] = {}
-    own: dict[str | None, list[str]] = {}
-    anchor = None
-    for cell in submitted:
-        grade_id, text = _marks(cell).get("grade_id"), _text(cell)
-        known = ids.get(cell.get("id"))
-        if grade_id in solutions:
-            if grade_id in texts:
-                notes.append(f"The cell {grade_id} is there twice; the last one counts.")
-            if cell["cell_type"] != "code":
-                notes.append(f"The cell {grade_id} is no longer a code cell; its text was read as code.")
-            texts[grade_id] = text
-            anchor = grade_id
-        elif grade_id in graded or (known and not known.is_solution):
-            anchor = grade_id or known.id
-        elif known and known.is_solution and known.grade_id not in texts and cell["cell_type"] == "code":
-            notes.append(f"The cell {known.grade_id} had lost its name; it was recognised by its id.")
-            texts[known.grade_id] = text
-            anchor = known.grade_id
-        elif cell["cell_type"] == "code" and text.strip() and _bare(text) not in sources:
-            own.setdefault(anchor, []).append(text)
-    return texts, own
-
-
-def _in_order(skeleton, texts, own, notes) -> Iterator[Cell]:
-    """Setup and solution cells in the release's order, the student's own cells where the student put them."""
+    repaired, notes = repair(release, submitted)
     setups = mine = 0
-    for text in own.get(None, []):
-        mine += 1
-        yield Cell(f"your cell {mine}", as_python(text))
-    for c in skeleton:
-        if c.is_setup:
+    cells = []
+    for cell in repaired["cells"]:
+        part = _part(cell)
+        if part == "setup":
             setups += 1
-            yield Cell(f"setup {setups}", as_python(c.source))
-        elif c.is_solution:
-            if c.grade_id not in texts:
-                notes.append(f"The cell {c.grade_id} is missing; the empty one of the release stands in.")
-            yield Cell(c.grade_id, as_python(texts.get(c.grade_id, c.source)))
-        for text in own.get(c.grade_id or c.id, []):
+            cells.append(Cell(f"setup {setups}", as_python(_text(cell))))
+        elif part == "solution":
+            cells.append(Cell(_marks(cell)["grade_id"], as_python(_text(cell))))
+        elif part == "own":
             mine += 1
-            yield Cell(f"your cell {mine}", as_python(text))
+            cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
+    shown = [_text(c) for c in release["cells"] if _part(c) == "demonstration"]
+    ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
+    shown += [_text(c) for c in submitted["cells"] if c.get("id") in ids]
+    defined = set().union(*(_defines(cell.source) for cell in cells))
+    return Submission(tuple(cells), tuple(notes), frozenset(set().union(*map(_defines, shown)) - defined))
+
+
+def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
+    """The release with the student's answers and own cells in it, and what had to be put right."""
+    notes: list[str] = []
+    answers, own = _sorted_out(release["cells"], submitted["cells"], notes)
+    cells = list(own.get(None, []))
+    for cell in release["cells"]:
+        cell = copy.deepcopy(dict(cell))
+        grade_id = _marks(cell).get("grade_id")
+        if grade_id in answers:
+            cell["source"] = answers[grade_id]
+        elif _marks(cell).get("solution"):
+            notes.append(f"The cell {grade_id} is missing; the empty one of the release stands in.")
+        cells.append(cell)
+        cells += own.get(grade_id or cell.get("id"), [])
+    return {**release, "cells": cells}, notes
+
+
+def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | None, list[dict]]]:
+    """(grade_id -> the student's text, the cell before -> the student's own cells that follow it)."""
+    marked = {_marks(c)["grade_id"]: c for c in skeleton if "grade_id" in _marks(c)}
+    ids = {c.get("id"): c for c in skeleton}
+    sources = {_bare(_text(c)) for c in skeleton}
+    answers: dict[str, str] = {}
+    own: dict[str | None, list[dict]] = {}
+    before = None
+    for cell in submitted:
+        grade_id, known = _marks(cell).get("grade_id"), ids.get(cell.get("id"))
+        if grade_id not in marked and known and _marks(known).get("solution"):
+            grade_id = _marks(known)["grade_id"]
+            if grade_id in answers:
+                continue
+            notes.append(f"The cell {grade_id} had lost its name; it was recognised by its id.")
+        if grade_id in marked:
+            if _marks(marked[grade_id]).get("solution"):
+                _take(answers, grade_id, cell, marked[grade_id], notes)
+            before = grade_id
+        elif known:
+            before = _marks(known).get("grade_id") or known.get("id")
+        elif _text(cell).strip() and _bare(_text(cell)) not in sources:
+            kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
+            kept = {"cell_type": kind, "id": f"own-{sum(map(len, own.values())) + 1}", "source": _text(cell)}
+            kept |= {"metadata": {OWN: True}} | ({"outputs": [], "execution_count": None} if kind == "code" else {})
+            own.setdefault(before, []).append(kept)
+    return answers, own
+
+
+def _take(answers: dict[str, str], grade_id: str, cell: Mapping, original: Mapping, notes: list[str]) -> None:
+    """An answer to a cell of the release; of several, the last one."""
+    if grade_id in answers:
+        notes.append(f"The cell {grade_id} is there twice; the last one counts.")
+    if cell["cell_type"] != original["cell_type"]:
+        notes.append(f"The cell {grade_id} was turned into another kind of cell; its text was read all the same.")
+    answers[grade_id] = _text(cell)
+
+
+def _part(cell: Mapping) -> str:
+    """What a code cell of a release or a repaired notebook is for."""
+    marks, metadata = _marks(cell), cell.get("metadata", {})
+    if cell["cell_type"] != "code":
+        return "text"
+    if SETUP in metadata.get("tags", []):
+        return "setup"
+    if metadata.get(OWN):
+        return "own"
+    return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
 def as_python(source: str) -> str:
