@@ -9,16 +9,27 @@ COURSE = Path(__file__).resolve().parent
 sys.path.insert(0, str(COURSE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
 
+if "autograde" in sys.argv:
+    # The referee judges in the interpreter tier, also where there is a GPU: its sandbox holds no GPU memory yet.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from nbgrader.preprocessors import (  # noqa: E402
+    AssignLatePenalties,
     CheckCellMetadata,
     ClearHiddenTests,
     ClearMarkScheme,
     ClearOutput,
     ComputeChecksums,
+    DeduplicateIds,
+    LimitOutput,
     LockCells,
+    OverwriteCells,
+    OverwriteKernelspec,
+    SaveAutoGrades,
     SaveCells,
 )
 
+from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook, readable  # noqa: E402
 from autograder.classroom.nbgrader import StableNotebook, StubSolutions  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets puts it here
@@ -55,3 +66,22 @@ c.GenerateAssignment.preprocessors = [
 # A cell of a lesson measures for seconds; the first one of a session also compiles.
 c.Execute.timeout = 300
 c.Execute.startup_timeout = 120
+
+# The referee decides marks where nbgrader would run the notebook: no cell of a student runs outside the sandbox.
+c.Autograde.pre_convert_hook = readable
+c.Autograde.sanitize_preprocessors = [
+    RepairedNotebook,
+    ClearOutput,
+    DeduplicateIds,
+    OverwriteKernelspec,
+    OverwriteCells,
+    CheckCellMetadata,
+]
+c.Autograde.autograde_preprocessors = [
+    JudgedNotebook,
+    LimitOutput,
+    SaveAutoGrades,
+    PendingGrades,
+    AssignLatePenalties,
+    CheckCellMetadata,
+]

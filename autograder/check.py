@@ -108,13 +108,23 @@ def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
     return replace(record, **{field: {name: of(value) for name, value in getattr(record, field).items()}})
 
 
-def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:
+def no_speed_here(exercise: Exercise) -> SpeedVerdict:
+    """What is said about speed where it cannot be measured: nothing is decided."""
     speed = exercise.speed
     if speed is None:
         raise ValueError(f"{exercise.name} has no points for speed")
-    blank = SpeedVerdict(exercise.name, device.TIER, 0.0, speed.points, full=speed.full, none=speed.none)
+    note = "waits for a GPU; without one no speed can be measured."
+    return SpeedVerdict(
+        exercise.name, device.TIER, 0.0, speed.points, full=speed.full, none=speed.none, note=note, pending=True
+    )
+
+
+def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:
+    """Time the function on this GPU, if it is right; without a GPU the points stay pending."""
+    blank = no_speed_here(exercise)
     if device.TIER != "gpu":
-        return replace(blank, note="waits for a GPU; without one no speed can be measured.", pending=True)
+        return blank
+    speed, blank = exercise.speed, replace(blank, note="", pending=False)
     verdict = examine(exercise, function, seed, live=True)
     if not verdict.accepted:
         return replace(blank, note="not timed, because not all cases are right yet. " + report.headline(verdict))

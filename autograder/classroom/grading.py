@@ -1,0 +1,261 @@
+"""The referee where nbgrader executes notebooks: nbgrader's own commands, marks decided out of the student's reach.
+
+pre_convert_hook         readable(): damaged or misnamed notebooks are put right, the originals kept
+sanitize_preprocessors   RepairedNotebook: the release with the student's cells in it
+autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run, no kernel started;
+                         PendingGrades after SaveAutoGrades: what waits for a GPU goes to a person
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Unicode
+
+from autograder import exercise as exercises
+from autograder.calling import quiet
+from autograder.check import no_speed_here
+from autograder.classroom import report
+from autograder.judging.verdict import SpeedVerdict, Verdict
+from autograder.referee.referee import Room
+from autograder.referee.submission import Submission, extract, repair
+from course_lib import device
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTES = "speed_of_light_notes"  # in a repaired notebook's metadata: what was put right
+
+
+def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
+    return Path(folder) / assignment / f"{notebook}.ipynb"
+
+
+def readable(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Before nbgrader reads a submission: a notebook that cannot be read, or has another name, is put right.
+
+    nbgrader swallows what a hook raises, so nothing may be raised here; `notebooks` is changed in place.
+    """
+    log = logging.getLogger("speed of light")
+    try:
+        expected = sorted((ROOT / "notebooks" / assignment).glob("*.ipynb"))
+        for path in expected:
+            _present(path, notebooks, log)
+            _parsed(path, notebooks, log)
+    except Exception as error:
+        log.error("%s, %s: could not be looked at: %s", student, assignment, error)
+
+
+def _present(release: Path, notebooks: list[str], log) -> None:
+    """One notebook under another name stands for the one that is missing."""
+    if any(Path(n).name == release.name for n in notebooks) or len(notebooks) != 1:
+        return
+    renamed = Path(notebooks[0]).with_name(release.name)
+    renamed.write_bytes(Path(notebooks[0]).read_bytes())
+    log.warning("%s was taken for %s", Path(notebooks[0]).name, release.name)
+    notebooks[:] = [str(renamed)]
+
+
+def _parsed(release: Path, notebooks: list[str], log) -> None:
+    """A notebook that is no notebook is kept aside, and the empty release graded in its place."""
+    for name in notebooks:
+        path = Path(name)
+        if path.name != release.name:
+            continue
+        try:
+            nbformat.validate(nbformat.read(path, as_version=4))
+        except Exception as error:
+            aside = path.with_suffix(".damaged")
+            if not aside.exists():
+                aside.write_bytes(path.read_bytes())
+            blank = nbformat.read(release, as_version=4)
+            blank.metadata[NOTES] = [f"The notebook could not be read ({type(error).__name__}); the original is kept."]
+            nbformat.write(blank, path)
+            log.warning("%s could not be read (%s); graded as not written", path.name, type(error).__name__)
+
+
+class RepairedNotebook(NbGraderPreprocessor):
+    """The first step: whatever was submitted becomes the release with the student's cells in it."""
+
+    release = Unicode(str(ROOT / "notebooks"), help="folder of the released lessons").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict):
+        names = resources["nbgrader"]
+        released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
+        repaired, notes = repair(released, nb)
+        repaired = nbformat.from_dict(repaired)
+        repaired.metadata[NOTES] = [*nb.metadata.get(NOTES, []), *notes]
+        return repaired, resources
+
+
+class JudgedNotebook(NbGraderPreprocessor):
+    """In place of Execute: every check cell gets the referee's verdict as its output."""
+
+    release = Unicode(str(ROOT / "notebooks"), help="folder of the released lessons").tag(config=True)
+    verdicts = Unicode(str(ROOT / "verdicts"), help="folder of verdict files and of each run's seed").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict):
+        names = resources["nbgrader"]
+        released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
+        submission = extract(released, nb)
+        seed = run_seed(Path(self.verdicts), names["assignment"])
+        with Judging(submission, released, seed, Path(self.verdicts)) as judging:
+            for cell in filter(is_check, nb.cells):
+                asked = asked_by(cell)
+                cell.outputs = outputs_of(judging.verdict(asked) if asked else UNKNOWN)
+        tell(nb, [str(note) for note in nb.metadata.get(NOTES, [])])
+        return nb, resources
+
+
+class PendingGrades(NbGraderPreprocessor):
+    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict):
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            for cell in nb.cells:
+                if is_check(cell) and is_pending(cell):
+                    grade_id = cell.metadata.nbgrader["grade_id"]
+                    grade = gradebook.find_grade(grade_id, names["notebook"], names["assignment"], names["student"])
+                    grade.needs_manual_grade = True
+            gradebook.db.commit()
+        return nb, resources
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a check cell asks for."""
+
+    name: str
+    speed: bool
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """A cell that is graded without a person."""
+    marks = cell.metadata.get("nbgrader", {})
+    return cell.cell_type == "code" and bool(marks.get("grade")) and not marks.get("solution")
+
+
+def asked_by(cell: NotebookNode) -> Asked | None:
+    """The exercise that a check cell names, read from its text and never run."""
+    for node in ast.walk(ast.parse(cell.source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("check", "check_speed"):
+            return Asked(ast.literal_eval(node.args[0]), node.func.id == "check_speed")
+    return None
+
+
+def tell(nb: NotebookNode, notes: list[str]) -> None:
+    """What was put right, above the first verdict."""
+    first = next(filter(is_check, nb.cells), None)
+    if notes and first:
+        told = "<br>".join(map(escape, notes))
+        first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
+
+
+# a grade cell that calls no check: nbgrader would give a silent cell all its points
+UNKNOWN = {"points": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
+
+
+def outputs_of(stored: dict) -> list[NotebookNode]:
+    """A verdict as a check cell shows it: the report, and the bare number that nbgrader reads."""
+    shown = {"text/plain": f"{stored['points']:g}", "text/html": stored["html"]}
+    metadata = {"speed_of_light": {"pending": stored["pending"]}}
+    return [new_output("execute_result", shown, execution_count=1, metadata=metadata)]
+
+
+def is_pending(cell: NotebookNode) -> bool:
+    return any(out.get("metadata", {}).get("speed_of_light", {}).get("pending") for out in cell.outputs)
+
+
+def run_seed(folder: Path, assignment: str) -> int:
+    """One seed a grading run, the same for all students; delete the file to begin another run."""
+    path = folder / f"{assignment}.seed"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x") as fresh:
+            fresh.write(str(int.from_bytes(os.urandom(6), "little")))
+    except FileExistsError:
+        pass
+    return int(path.read_text())
+
+
+class Judging:
+    """The verdicts of one submission: read where they are known, made in a sandbox where not."""
+
+    def __init__(self, submission: Submission, release: NotebookNode, seed: int, folder: Path):
+        self.submission, self.seed, self.folder = submission, seed, folder
+        self.imports = imported_by(release)
+        self.room: Room | None = None
+
+    def __enter__(self) -> Judging:
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.room:
+            self.room.__exit__(*error)
+
+    def verdict(self, asked: Asked) -> dict:
+        path = self.folder / f"{self._key(asked)}.json"
+        if not path.exists():
+            exercise = exercises.get(asked.name)
+            made = no_speed_here(exercise) if asked.speed else self._room().examine(exercise, self.seed)
+            beside = path.with_suffix(f".{os.getpid()}")
+            beside.write_text(json.dumps(stored(made)), encoding="utf-8")
+            os.replace(beside, path)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def _room(self) -> Room:
+        if self.room is None:
+            self.room = Room(self.submission, self.imports).__enter__()
+        return self.room
+
+    def _key(self, asked: Asked) -> str:
+        """The hash of all that a verdict depends on."""
+        here = device.machine()
+        parts = [[c.name, c.source] for c in self.submission.cells]
+        parts += [asked.name, asked.speed, grader_hash(), here.name, here.torch, here.triton, self.seed]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def stored(verdict: Verdict | SpeedVerdict) -> dict:
+    """What a verdict file holds: the points, and the report in both forms."""
+    is_speed = isinstance(verdict, SpeedVerdict)
+    with quiet():
+        return {
+            "exercise": verdict.exercise,
+            "tier": verdict.tier,
+            "points": verdict.points,
+            "out_of": verdict.out_of,
+            "pending": verdict.pending,
+            "text": (report.speed_lines if is_speed else report.lines)(verdict),
+            "html": (report.speed_html if is_speed else report.html)(verdict),
+        }
+
+
+def imported_by(release: NotebookNode) -> tuple[str, ...]:
+    """Modules that the setup cells import, so that they are there before any worker starts."""
+    found: list[str] = []
+    for cell in release.cells:
+        if cell.cell_type == "code" and "setup" in cell.metadata.get("tags", []):
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.Import):
+                    found += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(name for name in found if not name.startswith("autograder")))
+
+
+def grader_hash() -> str:
+    """Changes when anything changes that decides a verdict."""
+    files = sorted([*(ROOT / "autograder").rglob("*.py"), *(ROOT / "course_lib").glob("*.py")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

@@ -1,0 +1,117 @@
+"""nbgrader's own commands with the referee behind them: a cohort of mixed quality."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COURSE = Path(__file__).resolve().parents[2]
+UNIT, NAME = "00_start", "start"
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+
+KERNEL = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+COHORT = {
+    "right": lambda nb: answer(nb, KERNEL),
+    "untouched": lambda nb: None,
+    "masks_forgotten": lambda nb: answer(nb, (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()),
+    "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check")),
+    "check_rewritten": lambda nb: rewrite(nb, "start_axpy_check", "5.0"),
+    "scratch_cell_raises": lambda nb: (answer(nb, KERNEL), add(nb, "1 / 0\n%timeit axpy"), add(nb, "!ls /")),
+    "kills_its_process": lambda nb: answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
+    "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
+}
+
+
+def cell(nb, grade_id):
+    return next(c for c in nb["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def rewrite(nb, grade_id, source):
+    cell(nb, grade_id)["source"] = source
+
+
+def answer(nb, source):
+    rewrite(nb, "start_axpy", source)
+
+
+def drop(nb, grade_id):
+    nb["cells"].remove(cell(nb, grade_id))
+
+
+def add(nb, source):
+    new = {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None, "id": "x"}
+    nb["cells"].insert(3, {**new, "id": f"x{len(nb['cells'])}"})
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A copy of the course in which the cohort was graded: name -> (auto score, needs a person) of the check cell."""
+    course = tmp_path_factory.mktemp("course")
+    for part in ("autograder", "course_lib", "solutions/" + UNIT, "notebooks/" + UNIT, "tests/bank/start.axpy"):
+        shutil.copytree(COURSE / part, course / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(COURSE / "nbgrader_config.py", course)
+    release = (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()
+    for student, change in COHORT.items():
+        notebook = json.loads(release)
+        change(notebook)
+        write(course, student, json.dumps(notebook))
+    write(course, "damaged", release[:1000])
+    run(course, "generate_assignment", UNIT)
+    run(course, "autograde", UNIT)
+    run(course, "generate_feedback", UNIT)
+    return course
+
+
+def write(course, student, text):
+    folder = course / "submitted" / student / UNIT
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.ipynb").write_text(text)
+
+
+def run(course, *words):
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(course),
+    }
+    done = subprocess.run(["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def marks(course):
+    with sqlite3.connect(course / "gradebook.db") as book:
+        rows = book.execute(
+            "select s.student_id, g.auto_score, g.needs_manual_grade from grade g "
+            "join submitted_notebook n on g.notebook_id = n.id join submitted_assignment s on n.assignment_id = s.id "
+            "join base_cell c on g.cell_id = c.id where c.name = 'start_axpy_check'"
+        ).fetchall()
+    return {student: (score, bool(person)) for student, score, person in rows}
+
+
+def test_every_submission_gets_the_mark_it_earned(graded):
+    full = {"right", "check_deleted", "scratch_cell_raises"}
+    expected = {student: (5.0 if student in full else 0.0, False) for student in (*COHORT, "damaged")}
+    assert marks(graded) == expected
+
+
+def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
+    page = (graded / "feedback" / "masks_forgotten" / UNIT / f"{NAME}.html").read_text()
+    assert "Give both loads and the store" in page
+    assert "tl.program_id" in page
+
+
+def test_a_damaged_notebook_is_kept_and_said(graded):
+    assert (graded / "submitted" / "damaged" / UNIT / f"{NAME}.damaged").exists()
+    assert "could not be read" in (graded / "feedback" / "damaged" / UNIT / f"{NAME}.html").read_text()
+
+
+def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
+    before, verdicts = marks(graded), sorted((graded / "verdicts").glob("*.json"))
+    times = [path.stat().st_mtime_ns for path in verdicts]
+    run(graded, "autograde", UNIT, "--force")
+    assert marks(graded) == before
+    assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
