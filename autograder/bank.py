@@ -16,10 +16,13 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from autograder.check import examine
 from autograder.exercise import get
@@ -106,6 +109,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
 
 
 def _in_child(pipe, entry: Entry, seed: int, quick: bool):
+    torch.set_num_threads(1)  # several of these run at once; the environment variable is read when torch is imported
     try:
         pipe.send(try_entry(entry, seed, quick))
     except BaseException as error:
@@ -152,20 +156,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
     todo = entries(args.exercise)
     print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
-    results = list(run(together, seed, args.quick, workers=min(8, os.cpu_count() or 1)))
-    results += run(alone, seed, args.quick)
-    print(table(results))
-    for result in results:
-        if not result.as_expected:
-            print(f"NOT AS EXPECTED {result.entry}: {result.says or 'accepted'}")
-        elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
-            print(f"named {result.named}: {result.entry}: {result.says}")
+    results = []
+    for part, workers in ((together, min(8, os.cpu_count() or 1)), (alone, 1)):
+        for result in run(part, seed, args.quick, workers):
+            results.append(result)
+            print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
+            if not result.as_expected:
+                print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
+            elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
+                print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
+    print(f"\n{table(results)}")
     return 0 if all(r.as_expected for r in results) and results else 1
 
 
