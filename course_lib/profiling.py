@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -29,8 +29,8 @@ class Profile:
     ranges: tuple[trace.RangeRow, ...]  # name, calls, host_s, device_s; empty without spans
     wall_s: float  # from the call until its last work was done
     busy_s: float  # of it, the seconds in which the device ran something (CPU: inside a torch operator)
-    gaps: tuple[trace.Gap, ...]  # the other seconds, in order
-    trace: trace.Trace  # everything, for figures
+    gaps: tuple[trace.Gap, ...] = field(repr=False)  # the other seconds, in order
+    trace: "trace.Trace" = field(repr=False)  # everything, for figures
 
     @property
     def busy_share(self) -> float:

@@ -148,7 +148,7 @@ def roofline_explorer(roofs, *, device=""):
 @drawn
 def regime_explorer(roof, *, device=""):
     """Launch, traffic and arithmetic of an fp32 kernel against its size, and which of the three sets the time."""
-    sizes = 2.0 ** np.arange(8, 31)
+    sizes, device = 2.0 ** np.arange(8, 31), device or f"rates of {roof.name}"
     axes = axes_or_new(None, 7.0, 4.2)
     curves = {}
     for i, name in enumerate(_TERMS):

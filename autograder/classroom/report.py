@@ -121,10 +121,12 @@ def _picture(verdict: Verdict) -> str:
 
 def _speed_picture(verdict: SpeedVerdict) -> str:
     from course_lib import plots
+    from course_lib.device import machine
 
+    rows = [(r.sizes, r.seconds, r.floor_s, r.reference_s) for r in verdict.rows]
     with plots.style():
-        figure, axes = plots.figure(width=7.0, height=1.4 + 0.4 * len(verdict.rows))
-        plots.against_floor([(r.sizes, r.seconds, r.floor_s, r.reference_s) for r in verdict.rows], ax=axes)
+        figure, axes = plots.figure(width=7.0, height=1.4 + 0.4 * len(rows))
+        plots.against_floor(rows, ax=axes, device=machine().name)
     return _png(figure, "Measured time beside the floor for each timed size")
 
 

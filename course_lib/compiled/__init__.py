@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -54,8 +54,8 @@ class Compiled:
     num_warps: int
     num_stages: int
     instructions: dict[str, int]  # kind -> how often it stands in the PTX
-    ptx: str
-    sass: str | None  # machine code as text, None where cuobjdump is missing
+    ptx: str = field(repr=False)  # thousands of lines
+    sass: str | None = field(repr=False)  # machine code as text, None where cuobjdump is missing
     warnings: tuple[str, ...]
 
     def rows(self) -> list[tuple[str, str]]:

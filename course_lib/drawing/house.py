@@ -154,7 +154,8 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    """Whole per cent; what would round to nothing keeps one digit: percent(0.002) is "0.2 %"."""
+    return f"{100 * share:.1g} %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def two_to(power: int) -> str:

@@ -4,6 +4,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter
 from matplotlib.transforms import Bbox
 
@@ -132,7 +133,7 @@ def _label_points(ax, points, under):
         boxes.append(box)
         leader = {"arrowstyle": "-", "linewidth": 0.6, "color": FAINT, "shrinkA": 1, "shrinkB": 5}
         ax.annotate(words, (point.intensity, point.flops_per_s(roof)), xytext=corner, textcoords="offset points",
-                    fontsize=8.5, zorder=6,
+                    fontsize=8.5, zorder=6, path_effects=[withStroke(linewidth=2.5, foreground="white")],
                     arrowprops=leader | {"relpos": 0.5 - aside / 2} if distance > 10 else None)  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from course_lib.drawing.house import (
     FAINT,
@@ -31,13 +31,13 @@ def regimes(sizes, seconds, roof=None, work=None, ax=None, *, xlabel="elements",
         return ax
     fine = np.geomspace(min(sizes) / 1.4, max(sizes) * 1.4, 400)
     terms = [terms_s(work(size), roof) for size in fine]
-    for name, line in (("overhead", "--"), ("bandwidth", "-."), ("compute", ":")):
-        values = [t[name] for t in terms]
-        if max(values) > 0:
-            ax.plot(fine, values, color=FAINT, linestyle=line, linewidth=1.1, label=f"{name} limit", zorder=1)
     series = list(seconds.values()) if isinstance(seconds, Mapping) else [seconds]
     lowest = min([min(s) for s in series] + [floor_s(work(size), roof) for size in fine])
     highest = max([max(s) for s in series] + [floor_s(work(size), roof) for size in fine])
+    for name, line in (("overhead", "--"), ("bandwidth", "-."), ("compute", ":")):
+        values = [t[name] for t in terms]
+        if max(values) > lowest / 2:  # a limit below the axes would only be a word in the legend
+            ax.plot(fine, values, color=FAINT, linestyle=line, linewidth=1.1, label=f"{name} limit", zorder=1)
     ax.set(xlim=(fine[0], fine[-1]), ylim=(lowest / 2, highest * 4))
     found = _stretches(fine, lambda size: regime(work(size), roof))
     for i, (name, start, end) in enumerate(found):
@@ -92,6 +92,7 @@ def _more_ticks(ax, values) -> None:
     """A log axis over less than two and a half decades also gets its 2s and 5s named."""
     if max(values) < 300 * min(values):
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_formatter(NullFormatter())  # else 3 and 4 are named too, and as powers of ten
 
 
 @drawn

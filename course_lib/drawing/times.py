@@ -67,15 +67,16 @@ def against_floor(rows, ax=None, *, title=None, device=""):
             edgecolor=PALETTE[0],
             label="yours" if i == 0 else None,
         )
-        words = f" {quantity(seconds, 's')}, {percent(floor / seconds)} of the floor's speed"
-        ax.annotate(words, (seconds / floor, i), va="center", fontsize=8.5)
+        words = f"{quantity(seconds, 's')}, {percent(floor / seconds)} of the floor's speed"
+        ends = max(seconds, floor, reference or 0) / floor  # right of the bar, the floor and the reference
+        ax.annotate(words, (ends, i), xytext=(9, 0), textcoords="offset points", va="center", fontsize=8.5)
         if reference:
             ax.plot(reference / floor, i, "D", color=INK, markersize=6, label="reference" if i == 0 else None)
     ax.axvline(1, color=INK, linestyle="--", linewidth=1.2, label="floor")
     longest = max(max(seconds, reference or 0) / floor for _, seconds, floor, reference in rows)
-    ax.set(xlim=(0, 1.6 * max(1.0, longest)), ylim=(len(rows) - 0.5, -0.6), xlabel="time / floor")
+    ax.set(xlim=(0, 2.6 * max(1.0, longest)), ylim=(len(rows) - 0.5, -0.6), xlabel="time / floor")
     ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     worst = max(seconds / floor for _, seconds, floor, _ in rows)
     return finish(ax, title or f"At most {worst:.3g} times the floor", device)
 
@@ -115,18 +116,10 @@ def timeline(lanes, ax=None, *, title=None, device=""):
     labels = list(dict.fromkeys(label for _, _, label in spans))
     looks = {label: (PALETTE[i % 7], HATCHES[(i // 7 + i) % 7]) for i, label in enumerate(labels)}
     for y, lane in enumerate(lanes.values()):
-        for s, e, label in lane:
+        for s, e, label in _joined(lane, (end - start) / 2000):
             colour, hatch = looks[label]
-            ax.barh(
-                y,
-                e - s,
-                left=s - start,
-                height=0.62,
-                color=colour,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0.5,
-            )
+            # no edges: a white line between two kernels would look like time in which nothing ran
+            ax.barh(y, e - s, left=s - start, height=0.62, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
     busy = {name: _covered(lane) / (end - start) for name, lane in lanes.items()}
     ax.set_yticks(range(len(lanes)), [f"{name}\n{percent(busy[name])} busy" for name in lanes])
     ax.set(xlim=(0, (end - start) * 1.01), ylim=(len(lanes) - 0.5, -0.5), xlabel="time")
@@ -135,6 +128,17 @@ def timeline(lanes, ax=None, *, title=None, device=""):
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     idlest = min(busy, key=busy.get)
     return finish(ax, title or f"{idlest} is busy {percent(busy[idlest])} of the time", device)
+
+
+def _joined(lane, unseen_s) -> list[tuple[float, float, str]]:
+    """Spans in order; neighbours with one label and a gap too short to be seen become one, so hatches run through."""
+    joined = []
+    for start, end, label in sorted(lane):
+        if joined and joined[-1][2] == label and start - joined[-1][1] <= unseen_s:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]), label)
+        else:
+            joined.append((start, end, label))
+    return joined
 
 
 def _covered(lane) -> float:

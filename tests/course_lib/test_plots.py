@@ -157,6 +157,23 @@ def test_regimes_names_the_stretches_and_where_they_change():
     assert {"overhead", "bandwidth"} <= set(words(ax).split("\n"))
 
 
+def test_regimes_names_no_limit_that_lies_below_the_axes():
+    ax = plots.regimes(SIZES, [floor_s(add(n), FP32) for n in SIZES], FP32, add)
+    assert [line.get_label() for line in ax.lines[1:]] == ["overhead limit", "bandwidth limit"]
+
+
+def test_a_log_axis_names_its_ticks_in_one_way():
+    ax = plots.sweep([1, 2, 4], [2e-4, 1e-3, 5e-3], yscale="log")
+    ax.figure.draw_without_rendering()
+    assert {tick.get_text() for tick in ax.get_yticklabels(minor=True)} <= {""}
+    assert "500 µs" in [tick.get_text() for tick in ax.get_yticklabels()]
+
+
+def test_a_share_that_would_round_to_nothing_keeps_a_digit():
+    ax = plots.roofline(H200, [("tiny", Work(2e12, 1e10), 2)])
+    assert "tiny, 0.1 %" in words(ax)
+
+
 def test_regimes_without_a_roof_gives_no_answer_away():
     ax = FIGURES["regimes without a roof"]()
     assert not {"overhead", "bandwidth", "compute"} & set(words(ax).split("\n"))
@@ -181,6 +198,12 @@ def test_timeline_counts_overlapping_spans_once():
     assert "GPU\n80 % busy" in words(ax)
 
 
+def test_timeline_draws_kernels_without_a_visible_gap_as_one_span_and_leaves_the_others_apart():
+    ax = plots.timeline({"GPU": [(0, 1, "a"), (1.0001, 2, "a"), (2.5, 3, "a"), (3, 4, "b")]})
+    assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(0, 2), (2.5, 0.5), (3, 1)]
+    assert all(bar.get_linewidth() == 0 for bar in ax.patches)
+
+
 def test_histogram_shows_shares_that_add_up_to_one():
     ax = plots.histogram({"a": [1, 2, 3, 4], "b": [2] * 100}, xlabel="error", bins=10)
     assert [sum(patch.get_data().values) for patch in ax.patches] == pytest.approx([1, 1])
@@ -194,6 +217,15 @@ def test_against_floor_compares_time_with_floor_and_reference():
     ax = FIGURES["against_floor"]()
     assert "20 µs, 50 % of the floor's speed" in words(ax)
     assert ax.get_title(loc="left") == "At most 2 times the floor"
+
+
+def test_against_floor_covers_its_words_with_nothing():
+    ax = plots.against_floor([("n", 0.9e-5, 1e-5, 0.8e-5), ("m", 1e-5, 1e-5, 1.2e-5)])
+    ax.figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in ax.texts]
+    right_of = ax.transData.transform((1.2, 0))[0], ax.transData.transform((1.0, 0))[0]
+    assert boxes[1].x0 > right_of[0] and boxes[0].x0 > right_of[1]
+    assert not any(box.overlaps(ax.get_legend().get_window_extent()) for box in boxes)
 
 
 def picture(ax):
