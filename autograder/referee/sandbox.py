@@ -2,7 +2,8 @@
 
 Every sandbox has a user namespace of its own, also when the grader is root: without one the kernel's keyring would
 carry data from one sandbox to the next. As root, bubblewrap makes the mounts, then the uid is dropped, then the new
-namespace is entered. As an ordinary user bubblewrap does all of it. The program inside is process 1.
+namespace is entered. As an ordinary user bubblewrap does all of it. The program inside is process 1, and cannot make
+another namespace: in one of its own it would be root, and could mount memory that nobody counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 NOBODY = 65534
 COURSE_LIB = Path(__file__).resolve().parents[2] / "course_lib"
+SHUT = Path(__file__).resolve().with_name("shut.py")  # the last step before the program: refuses system calls
 ANSWERS = ("kernels", "parallel")  # folders of course_lib that hold reference solutions
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
@@ -36,9 +38,10 @@ class NoSandbox(RuntimeError):
 class Limits:
     processes: int = 512  # threads count too
     file_bytes: int = 1 << 28
-    open_files: int = 4096
+    open_files: int = 1024
     tmp_bytes: int = 1 << 30  # of /tmp, and of /dev/shm
     memory_bytes: int | None = 16 << 30  # address space; None on a GPU, where CUDA reserves more than it uses
+    memory: int = 8 << 30  # in use, by all processes together and in temporary files: the watchdog counts
 
 
 def command(
@@ -59,10 +62,13 @@ def command(
     for inside, outside in placed.items():
         line += [*_parents(inside), "--ro-bind", str(outside), str(inside)]
     line += _gpu(gpu) if gpu is not None else []
+    line += [*_parents(Path("/referee/shut.py")), "--ro-bind", str(SHUT), "/referee/shut.py"]
+    line += ["--remount-ro", "/dev", "--remount-ro", "/"]  # both are memory without a limit otherwise
     line += [part for name, value in _environment().items() for part in ("--setenv", name, value)]
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all"]
     drop += ["--no-new-privs", "unshare", "--user", "--map-current-user", "--"]
-    return [*line, "--chdir", "/tmp", "--", *(drop if as_root else []), *_prlimit(limits), *program]
+    shut = [sys.executable, "-I", "-S", "/referee/shut.py"]
+    return [*line, "--chdir", "/tmp", "--", *(drop if as_root else []), *_prlimit(limits), *shut, *program]
 
 
 @cache
