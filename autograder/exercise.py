@@ -30,17 +30,22 @@ class Call:
 
 @dataclass
 class Draw:
-    """A source of random sizes and values. One seed gives the same draw on every machine."""
+    """A source of random sizes and values. One seed gives the same draw on every machine.
+
+    With `values`, the sizes are still those of the seed but the values are others, made on the device itself.
+    """
 
     seed: int
     device: str  # where tensors are put: "cpu" or "cuda"
     tier: str  # "interpreter" or "gpu"
+    values: int | None = None
     rng: random.Random = field(init=False)
     _torch: torch.Generator = field(init=False)
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
-        self._torch = torch.Generator().manual_seed(self.seed % 2**63)
+        where, seed = ("cpu", self.seed) if self.values is None else (self.device, self.values)
+        self._torch = torch.Generator(where).manual_seed(seed % 2**63)
 
     def integer(self, low: int, high: int) -> int:
         """An integer from low to high, both included."""
@@ -54,16 +59,16 @@ class Draw:
 
     def normal(self, *shape: int, dtype=torch.float32, mean=0.0, std=1.0, strides=None) -> torch.Tensor:
         """Normal values; `strides` (in elements) lays the same values out with gaps or transposed."""
-        values = torch.randn(shape, generator=self._torch) * std + mean
+        values = torch.randn(shape, generator=self._torch, device=self._torch.device) * std + mean
         return self.lay_out(values.to(dtype), strides)
 
     def uniform(self, *shape: int, low=0.0, high=1.0, dtype=torch.float32, strides=None) -> torch.Tensor:
-        values = torch.rand(shape, generator=self._torch) * (high - low) + low
+        values = torch.rand(shape, generator=self._torch, device=self._torch.device) * (high - low) + low
         return self.lay_out(values.to(dtype), strides)
 
     def empty(self, *shape: int, dtype=torch.float32, strides=None) -> torch.Tensor:
         """An output for the submission to fill: NaN wherever its type allows."""
-        values = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype)
+        values = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
         return self.lay_out(values, strides)
 
     def lay_out(self, values: torch.Tensor, strides=None) -> torch.Tensor:
@@ -148,10 +153,13 @@ class Exercise:
     def outputs(self) -> tuple[str, ...]:
         return self.writes + self.returns
 
-    def draw(self, case: Case, seed: int, device: str, tier: str) -> Call:
-        """The call of one case in one grading run; independent of which other cases run."""
+    def draw(self, case: Case, seed: int, device: str, tier: str, values: int | None = None) -> Call:
+        """The call of one case in one grading run; independent of which other cases run.
+
+        `values`: a sibling of that call, of the same sizes but with other values.
+        """
         digest = hashlib.sha256(f"{seed}/{self.name}/{case.name}".encode()).digest()
-        return case.draw(Draw(int.from_bytes(digest[:8], "little"), device, tier))
+        return case.draw(Draw(int.from_bytes(digest[:8], "little"), device, tier, values))
 
     def mistake(self, name: str) -> Mistake:
         return next(m for m in self.mistakes if m.name == name)

@@ -27,7 +27,7 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
     limits = tolerance.derive(exercise, zip(known, wants, strict=True)) if exercise.precision else {}
     tried, cases = [], []
     for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
-        why, errors = _wrong(exercise, args, want, outcome, limits)
+        why, errors = wrong(exercise, args, want, outcome, limits)
         picture = _picture(want, outcome, limits) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
@@ -56,7 +56,7 @@ def _note(exercise: Exercise, evidence: Evidence) -> str:
     return ""
 
 
-def _wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
+def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
     """(one sentence about the first thing that is wrong, or "", and the errors of every output)."""
     if outcome.error:
         return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}

@@ -1,15 +1,12 @@
-"""What travels between the referee and a worker: length-prefixed JSON, and tensors in shared memory. No pickle.
+"""What travels between the referee and a worker: length-prefixed JSON; tensors lie in slabs. No pickle.
 
 The worker is not trusted. Whatever it sends is bounded in size, parsed as JSON and nothing else, and descriptors
-travel only towards it. Shared memory is sealed: it can neither shrink (a shorter file would kill the reader) nor grow.
+travel only towards it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import mmap
-import os
 import select
 import socket
 import struct
@@ -17,10 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 MESSAGE_BYTES = 1 << 23  # largest message either way
-SEAL_SHRINK, SEAL_GROW = 0x2, 0x4
 
 
 class ChannelError(RuntimeError):
@@ -118,41 +112,3 @@ def _key(key: Any) -> Any:
     if isinstance(key, list | dict):
         raise ChannelError("a dict whose key is a list or a dict")
     return key
-
-
-# ------------------------------------------------------------------------------------------- shared memory
-
-
-class SharedMemory:
-    """Memory with a descriptor that can be sent to a worker; of a size that nobody can change."""
-
-    def __init__(self, size: int):
-        self.descriptor = os.memfd_create("referee", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, size)
-        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW)
-        self.map = mmap.mmap(self.descriptor, size)
-
-    def tensor(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.frombuffer(self.map, dtype=dtype, count=elements)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
-def describe_tensor(view: torch.Tensor) -> dict:
-    """How the worker finds a tensor in the memory that comes along."""
-    kind = str(view.dtype).removeprefix("torch.")
-    return {
-        TAG: "tensor",
-        "dtype": kind,
-        "shape": list(view.shape),
-        "stride": list(view.stride()),
-        "at": view.storage_offset(),
-    }
-
-
-def open_tensor(description: dict, descriptor: int) -> torch.Tensor:
-    """The worker's side of `describe_tensor`."""
-    dtype = getattr(torch, description["dtype"])
-    whole = torch.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=dtype)
-    return whole.as_strided(description["shape"], description["stride"], description["at"])

@@ -45,11 +45,15 @@ class Limits:
 
 
 def command(
-    program: Sequence[str], placed: Mapping[Path, Path] = {}, gpu: int | None = None, limits: Limits = Limits()
+    program: Sequence[str],
+    placed: Mapping[Path, Path] = {},
+    gpu: int | None = None,
+    limits: Limits = Limits(),
+    answers: bool = False,
 ) -> list[str]:
     """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on.
 
-    `placed`: path inside -> file outside, read-only.
+    `placed`: path inside -> file outside, read-only. `answers`: with the folders that hold reference solutions.
     """
     as_root = os.geteuid() == 0
     line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
@@ -58,7 +62,7 @@ def command(
         line += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
     else:
         line += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
-    line += _places(limits.tmp_bytes) + _python() + _course_lib()
+    line += _places(limits.tmp_bytes) + _python() + _course_lib(answers)
     for inside, outside in placed.items():
         line += [*_parents(inside), "--ro-bind", str(outside), str(inside)]
     line += _gpu(gpu) if gpu is not None else []
@@ -111,10 +115,10 @@ def _elsewhere_on_path() -> list[str]:
     return [p for p in found if os.path.isdir(p) and not p.startswith(inside)]
 
 
-def _course_lib() -> list[str]:
-    """course_lib under its own path, its answers covered by empty folders."""
+def _course_lib(answers: bool) -> list[str]:
+    """course_lib under its own path, its answers covered by empty folders unless they are asked for."""
     line = [*_parents(COURSE_LIB), "--ro-bind", str(COURSE_LIB), str(COURSE_LIB)]
-    for name in ANSWERS:
+    for name in () if answers else ANSWERS:
         if (COURSE_LIB / name).is_dir():
             line += ["--tmpfs", str(COURSE_LIB / name), "--remount-ro", str(COURSE_LIB / name)]
     return line

@@ -1,0 +1,298 @@
+"""One sandbox for one submission, and the workers in it, seen from outside. What they report is data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autograder.buffers import Fenced
+from autograder.check import judged_part
+from autograder.exercise import Call, Case, Exercise
+from autograder.judging.outcome import Outcome
+from autograder.referee import sandbox
+from autograder.referee.channel import Channel, ChannelError, decode, encode
+from autograder.referee.rounds import Round
+from autograder.referee.slabs import DeviceSlab, HostSlab, Slab, describe_slabs, describe_tensor, slab
+from autograder.referee.submission import Submission
+from autograder.trial import inspect, lay_out
+from course_lib import device
+
+HERE = Path(__file__).resolve().parent
+# all that a sandbox holds of the autograder
+INSIDE = (*(HERE / name for name in ("worker.py", "channel.py", "slabs.py", "watch.py")), HERE.parent / "calling.py")
+START_S = 60.0  # a zygote imports torch and Triton
+KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
+MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
+PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds after which a worker is ended."""
+
+    cells_s: float = 60.0  # to run the submission's cells
+    call_s: float = 30.0  # for one call
+
+
+DEFAULT = Patience()
+
+
+@dataclass
+class Printed:
+    """What a worker wrote on stdout and stderr: information for the report, capped, never a verdict."""
+
+    text: str = ""
+    dropped: int = 0
+
+    def drain(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as pipe:
+            while piece := pipe.read1(1 << 16):
+                room = KEPT_OUTPUT - len(self.text)
+                self.text += piece[: max(0, room)].decode(errors="replace")
+                self.dropped += max(0, len(piece) - max(0, room))
+
+
+class Lost(RuntimeError):
+    """A worker that hangs, is gone, or no longer speaks our language."""
+
+
+class Room:
+    """A sandbox with a warm zygote for one submission.
+
+    `answers`: the reference kernels can be imported in it. Such a room is for our own code only.
+    """
+
+    def __init__(
+        self,
+        submission: Submission,
+        imports: tuple[str, ...] = (),
+        patience: Patience = DEFAULT,
+        answers: bool = False,
+    ):
+        self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
+
+    def __enter__(self) -> Room:
+        sandbox.require()
+        here, there = socket.socketpair()
+        gpu = torch.cuda.current_device() if device.TIER == "gpu" else None
+        limits = replace(sandbox.Limits(), memory_bytes=None) if gpu is not None else sandbox.Limits()
+        line = sandbox.command(
+            [sys.executable, "/referee/worker.py", str(there.fileno())],
+            placed={Path("/referee") / path.name: path for path in INSIDE if path.exists()},
+            gpu=gpu,
+            limits=limits,
+            answers=self.answers,
+        )
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[there.fileno()]
+        )
+        there.close()
+        self.control = Channel(here)
+        self.control.send(list(self.imports))
+        try:
+            self.control.receive(START_S)
+        except (ChannelError, TimeoutError) as error:
+            said = self._ended()
+            raise RuntimeError(f"the sandbox did not start: {said or error}") from error
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ended()
+
+    def sweep(self) -> None:
+        """End every worker and everything that they started."""
+        self.control.send("sweep")
+        self.control.receive(30.0)
+
+    def _ended(self) -> str:
+        self.control.end.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(2.0)
+        self.process.kill()
+        return self.process.communicate()[1].decode(errors="replace")[-2000:]
+
+
+class Worker:
+    """One exercise's process, seen from outside."""
+
+    def __init__(self, room: Room):
+        self.room, self.lost, self.printed = room, "", Printed()
+        here, there = socket.socketpair()
+        read, write = os.pipe()
+        room.control.send("start", [there.fileno(), write])
+        there.close()
+        os.close(write)
+        self.channel = Channel(here)
+        self._reader = threading.Thread(target=self.printed.drain, args=(read,), daemon=True)
+        self._reader.start()
+
+    def load(self, exercise: Exercise) -> str:
+        """Run the submission's cells; why there is nothing to judge, or ''."""
+        submission = self.room.submission
+        self.channel.send({"cells": [[c.name, c.source] for c in submission.cells], "entry": exercise.entry})
+        try:
+            reply = self.channel.receive(self.room.patience.cells_s)
+            troubles = [tuple(map(str, t)) for t in reply["troubles"]]
+            found, is_callable = bool(reply["defined"]), bool(reply["callable"])
+        except TimeoutError:
+            return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
+        except (ChannelError, KeyError, TypeError):
+            return "The process ended while it ran the cells of this notebook."
+        told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles[:3])
+        if not found:
+            return f"{submission.missing(exercise.entry)} {told}".strip()
+        if not is_callable:
+            return f"`{exercise.entry}` should be a function. {told}".strip()
+        return ""
+
+    def attempt(self, exercise: Exercise, case: Case, call: Call) -> Outcome:
+        """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""
+        slabs: list[Slab] = []
+
+        def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
+            slabs.append(slab(elements * dtype.itemsize, device.DEVICE))
+            return slabs[-1].tensor(elements, dtype)
+
+        started = time.perf_counter()
+        try:
+            fenced = lay_out(exercise, call, allocate)
+            mailbox = HostSlab(MAILBOX_BYTES) if exercise.kind == "kernel" and exercise.returns else None
+            report = self._call(exercise, call, fenced, slabs, mailbox)
+            outcome = outcome_of(report)
+            if outcome.error:
+                return outcome
+            private = {name: _private(f) for name, f in fenced.items()}  # what happens later no longer counts
+            return judged_part(inspect(exercise, outcome, _value(exercise, report, mailbox), private), case)
+        except Lost:
+            return Outcome(error=f"Lost: {self.lost}", seconds=time.perf_counter() - started)
+        finally:
+            self.close(slabs)
+
+    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox: HostSlab | None) -> dict:
+        args, served = [], []
+        numbers = {name: number for number, name in enumerate(fenced)}
+        for name, value in call.args.items():
+            if name in fenced:
+                args.append(describe_tensor(fenced[name].view, numbers[name]))
+            elif hasattr(value, "_send"):
+                kind = type(value)
+                args.append({"$": "served", "class": f"{kind.__module__}:{kind.__name__}", "number": len(served)})
+                served.append(value)
+            else:
+                args.append(encode(value))
+        described, descriptors = describe_slabs(slabs)
+        if mailbox:
+            slabs.append(mailbox)
+            descriptors.append(mailbox.descriptor)
+        order = {"slabs": described, "args": args, "wants": len(exercise.returns)}
+        return self.ask(order, descriptors, self.room.patience.call_s, served)
+
+    def run(self, rounds: Round, patience_s: float, watched: bool = False) -> dict:
+        """All calls of a round; the slabs stay open in the worker until they are closed."""
+        order, descriptors = rounds.order()
+        return self.ask(order | {"watched": watched}, descriptors, patience_s)
+
+    def ask(self, order: Any, descriptors: Sequence[int], patience_s: float, served: Sequence[Any] = ()) -> dict:
+        """The worker's report; Lost when there is none, and `lost` then says why."""
+        try:
+            self.channel.send(order, descriptors)
+            return self._answered(served, patience_s)
+        except TimeoutError:
+            self.lost = f"the call did not end in {patience_s:g} s"
+        except ChannelError as error:
+            self.lost = f"the process ended ({error})"
+        raise Lost(self.lost)
+
+    def close(self, slabs: Sequence[Slab]) -> None:
+        """Give slabs back. Device memory is first unmapped by the worker, or the worker is ended."""
+        if any(isinstance(one, DeviceSlab) for one in slabs):
+            with contextlib.suppress(Lost):
+                if not self.lost:
+                    self.ask("close", (), 10.0)
+            if self.lost:
+                self.room.sweep()
+        for one in slabs:
+            one.close()
+
+    def _answered(self, served: Sequence[Any], patience_s: float) -> dict:
+        """The worker's report, after everything it asked of served objects."""
+        until = time.monotonic() + patience_s
+        while True:
+            message = self.channel.receive(until - time.monotonic())
+            if not isinstance(message, dict):
+                raise ChannelError("a report that is no report")
+            if "ask" not in message:
+                return message
+            self.channel.send(_serve(served, message))
+
+    def end(self) -> None:
+        """End the process and everything it started; the next exercise finds the sandbox empty."""
+        self.room.sweep()
+        self.channel.end.close()
+        self._reader.join(5.0)
+
+
+def _private(fenced: Fenced) -> Fenced:
+    """The same fences over a copy of the slab that no worker can reach."""
+    if fenced.slab.nbytes > PRIVATE_BYTES:
+        return fenced
+    slab = fenced.slab.clone()
+    view = slab.as_strided(fenced.view.shape, fenced.view.stride(), fenced.view.storage_offset())
+    return replace(fenced, slab=slab, view=view)
+
+
+def _serve(served: list, message: dict) -> dict:
+    """One call of a served object; what it refuses, the worker is told."""
+    try:
+        target = served[message["ask"]]
+        return {"value": encode(target._send(str(message["call"]), *[decode(v) for v in message["values"]]))}
+    except Exception as error:
+        return {"error": f"{error}"[:400]}
+
+
+def outcome_of(report: dict) -> Outcome:
+    """The part of a report that is about the call itself, forced into shape."""
+    error, where = report.get("error"), report.get("where")
+    launches, seconds = report.get("launches"), report.get("seconds")
+    return Outcome(
+        error=str(error)[:600] if error is not None else None,
+        where=str(where)[:300] if where else None,
+        launches=launches if isinstance(launches, int) else 0,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+    )
+
+
+def _value(exercise: Exercise, report: dict, mailbox: HostSlab | None) -> Any:
+    """What the call returned, as `attempt` in one process would see it."""
+    if not exercise.returns:
+        return None
+    values = [_one(v, mailbox) for v in report.get("values") or []]
+    return tuple(values) if report.get("several") else values[0] if values else None
+
+
+def _one(value: Any, mailbox: HostSlab | None) -> Any:
+    if not (isinstance(value, dict) and value.get("$") == "raw"):
+        return decode(value)
+    dtype, shape, at = getattr(torch, str(value.get("dtype")), None), value.get("shape"), value.get("at")
+    if mailbox is None or not isinstance(dtype, torch.dtype) or not isinstance(at, int) or not isinstance(shape, list):
+        raise ChannelError("a returned tensor that is none")
+    if not all(isinstance(n, int) and 0 <= n < 1 << 31 for n in shape):
+        raise ChannelError("a returned tensor of no shape")
+    count = 1
+    for n in shape:
+        count *= n
+    data = os.pread(mailbox.descriptor, count * dtype.itemsize, at) if count <= MAILBOX_BYTES else b""
+    if len(data) != count * dtype.itemsize:
+        raise ChannelError("a returned tensor larger than allowed")
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)

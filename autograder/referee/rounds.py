@@ -1,0 +1,148 @@
+"""Several calls of one case, laid out in fresh slabs: what an audit watches and what the clock times.
+
+Every call has arguments and outputs of its own, at random aligned places of one slab for inputs and one for outputs;
+all else in the slabs is NaN. Nothing of it can be known before the slabs are opened.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from autograder.calling import quiet
+from autograder.exercise import Call, Case, Exercise, Values
+from autograder.judging import tolerance
+from autograder.judging.judge import wrong
+from autograder.judging.outcome import Outcome
+from autograder.referee import slabs
+from autograder.referee.channel import encode
+
+ALIGNED = 512  # bytes, as torch's allocator aligns
+GAPS = 32  # at most so many times ALIGNED between two tensors
+GATHERED = 16  # elements of every output that are read to stop the clock
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor of one call: in which slab (0 inputs, 1 outputs), from which byte."""
+
+    like: torch.Tensor
+    slab: int
+    at: int
+
+    @property
+    def span(self) -> int:
+        return _span(self.like)
+
+
+class Round:
+    """`calls` siblings of a case's call: the sizes of the seed, values from the system's entropy."""
+
+    def __init__(self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str):
+        self.exercise, self.case, self.rng = exercise, case, random.SystemRandom()
+        self._draw = lambda: exercise.draw(case, seed, device, tier, values=self.rng.getrandbits(62))
+        like = self._draw()
+        self.sizes = like.sizes
+        returned = _returned(exercise, like.args)
+        self._tensors = {n: v for n, v in like.args.items() if isinstance(v, torch.Tensor)} | returned
+        self._outputs = [n for n in self._tensors if n in exercise.writes or n in returned]
+        self._returned = list(returned)
+        sizes, self._places = self._lay(calls)
+        self.slabs = [slabs.slab(size, device) for size in sizes]
+        for one in self.slabs:
+            one.bytes.fill_(0xFF)  # NaN in every floating type
+        self.calls = [self._fill(places, like.args if calls == 1 else None) for places in self._places]
+
+    def _lay(self, calls: int) -> tuple[list[int], list[dict[str, Placed]]]:
+        """The sizes of both slabs, and every call's places in them."""
+        order = [(number, name) for number in range(calls) for name in self._tensors]
+        self.rng.shuffle(order)
+        ends, places = [0, 0], [{} for _ in range(calls)]
+        for number, name in order:
+            which = int(name in self._outputs)
+            at = ends[which] + ALIGNED * self.rng.randint(0, GAPS)
+            places[number][name] = placed = Placed(self._tensors[name], which, at)
+            ends[which] = -(-(at + placed.span) // ALIGNED) * ALIGNED
+        return ends, places
+
+    def _fill(self, places: dict[str, Placed], args: Values | None) -> dict:
+        """Draw one call and put it into its places; its arguments, as views of the slabs."""
+        args = dict(self._draw().args if args is None else args)
+        for name, place in places.items():
+            view = self._view(place)
+            if name not in self._outputs:
+                view.copy_(args[name])
+            args[name] = view
+        return args
+
+    def _view(self, place: Placed) -> torch.Tensor:
+        whole = self.slabs[place.slab].bytes.view(place.like.dtype)
+        return whole.as_strided(place.like.shape, place.like.stride(), place.at // place.like.element_size())
+
+    def order(self) -> tuple[dict, list[int]]:
+        """What the worker is sent."""
+        described, descriptors = slabs.describe_slabs(self.slabs)
+        calls = [[self._described(n, v, p) for n, v in call.items()] for call, p in zip(self.calls, self._places)]
+        return {"slabs": described, "round": calls, "returned": len(self._returned)}, descriptors
+
+    def _described(self, name: str, value, places: dict[str, Placed]):
+        return slabs.describe_tensor(value, places[name].slab) if name in places else encode(value)
+
+    def outputs(self, number: int) -> Values:
+        return {name: self.calls[number][name] for name in self._outputs}
+
+    def plan_gather(self) -> None:
+        """Choose random elements of every output. Before the clock starts, since the choice takes time."""
+        bytes_of = [self._bytes_of_some(places[name]) for places in self._places for name in self._outputs]
+        self._at = torch.cat(bytes_of).to(self.slabs[1].bytes.device) if bytes_of else None
+
+    def _bytes_of_some(self, place: Placed) -> torch.Tensor:
+        width, shape, stride = place.like.element_size(), place.like.shape, place.like.stride()
+        if not place.like.numel():
+            return torch.empty(0, dtype=torch.int64)
+        starts = [
+            place.at + width * sum(self.rng.randrange(n) * s for n, s in zip(shape, stride, strict=True))
+            for _ in range(GATHERED)
+        ]
+        return (torch.tensor(starts)[:, None] + torch.arange(width)).flatten()
+
+    def gather(self) -> torch.Tensor | None:
+        """Those elements, on the host: reading them is what stops the clock."""
+        return None if self._at is None else self.slabs[1].bytes[self._at].cpu()
+
+    def wrong(self, limits: tolerance.Limits | None = None) -> str:
+        """The first thing that is wrong with any output of any call, or ''; every element, against float64."""
+        with quiet():
+            for number, args in enumerate(self.calls):
+                want = self.exercise.oracle(args)
+                limits = limits or tolerance.derive(self.exercise, [(args, want)])
+                why, _ = wrong(self.exercise, args, want, Outcome(outputs=self.outputs(number)), limits)
+                if why:
+                    return why
+        return ""
+
+    def close(self) -> None:
+        self.calls = []
+        for one in self.slabs:
+            one.close()
+
+
+def bytes_of_a_call(exercise: Exercise, call: Call) -> int:
+    """Memory of all tensors of one call."""
+    return sum(_span(v) + ALIGNED * GAPS for v in call.args.values() if isinstance(v, torch.Tensor))
+
+
+def _returned(exercise: Exercise, args: Values) -> Values:
+    """Tensors like those that the function returns; the worker copies what is returned into such."""
+    if not exercise.returns:
+        return {}
+    good = exercise.precision.good(args)
+    return {name: torch.empty_like(good[name]) for name in exercise.returns}
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return reach * tensor.element_size() if tensor.numel() else 0
