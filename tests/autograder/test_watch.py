@@ -1,0 +1,145 @@
+"""What a watched call reports: operators of every thread, launches, and what was left running."""
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from autograder import bank
+from autograder.referee import watch
+from course_lib.device import DEVICE, TIER
+
+GPU = TIER == "gpu"
+
+
+def seen_of(function, *args):
+    answer, seen = watch.watched(function, args)
+    assert answer.error is None, answer.error
+    return seen
+
+
+def axpy_arguments(n=3000):
+    x = torch.ones(n, device=DEVICE)
+    return 2.0, x, torch.ones(n, device=DEVICE), torch.empty(n, device=DEVICE)
+
+
+def test_a_vendor_operator_is_seen():
+    assert seen_of(torch.softmax, torch.ones(3, 4), 1)["operators"]["aten::_softmax"] == 1
+
+
+def test_an_operator_in_another_thread_is_seen():
+    def function(x):
+        thread = threading.Thread(target=torch.softmax, args=(x, 1))
+        thread.start()
+        thread.join()
+
+    assert seen_of(function, torch.ones(3, 4))["operators"]["aten::_softmax"] == 1
+
+
+def test_an_operator_in_a_thread_that_was_there_before_is_seen():
+    go, done = threading.Event(), threading.Event()
+
+    def serve():
+        go.wait(10)
+        torch.softmax(torch.ones(3, 4), 1)
+        done.set()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+
+    def function():
+        go.set()
+        done.wait(10)
+
+    assert seen_of(function)["operators"]["aten::_softmax"] == 1
+    thread.join()
+
+
+def test_an_operator_below_every_mode_is_seen():
+    def function(x):
+        with torch._C._DisableTorchDispatch(), torch.inference_mode():
+            torch.ops.aten._softmax.default(x, 1, False)
+
+    assert seen_of(function, torch.ones(3, 4))["operators"]["aten::_softmax"] == 1
+
+
+def test_a_range_that_the_code_named_itself_is_no_operator():
+    def function():
+        with torch.autograd.profiler.record_function("aten::made_up"):
+            pass
+
+    assert "aten::made_up" not in seen_of(function)["operators"]
+
+
+def test_launches_are_told_by_name_with_their_grids():
+    module = bank.load(bank.BANK / "start.axpy/right/masked.py")
+    args = axpy_arguments()
+    module.axpy(*args)
+    seen = seen_of(module.axpy, *args)
+    assert seen["kernels"] == {"_axpy_kernel": 1}
+    assert seen["programs"] == [["_axpy_kernel", [6, 1, 1]]]
+    assert seen["blind"] == ""
+    assert seen["device"] == ({"_axpy_kernel": 1} if GPU else {})
+
+
+def test_what_we_dispatch_ourselves_is_not_reported():
+    assert watch.CANARY not in seen_of(lambda: None)["operators"]
+    assert seen_of(lambda x: torch.hypot(x, x), torch.ones(2))["operators"][watch.CANARY] == 1
+
+
+def test_a_profiler_that_is_switched_off_leaves_us_blind_and_says_so():
+    seen = seen_of(torch.autograd._disable_profiler)
+    assert seen["blind"]
+
+
+def test_a_profiler_that_is_already_in_use_hides_nothing():
+    with torch.autograd.profiler.profile(use_kineto=True):
+        seen = seen_of(torch.softmax, torch.ones(3, 4), 1)
+    assert seen["blind"] or seen["operators"]["aten::_softmax"] == 1
+
+
+def test_an_exception_is_an_answer_and_the_profiler_ends():
+    def function():
+        raise KeyError("lost")
+
+    answer, _ = watch.watched(function, ())
+    assert "KeyError" in answer.error
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_thread_left_over_is_counted():
+    stop = threading.Event()
+    before = seen_of(lambda: None)["threads"]
+    during = seen_of(lambda: threading.Thread(target=stop.wait, daemon=True).start())["threads"]
+    stop.set()
+    assert during == before + 1
+
+
+def test_a_process_left_over_is_counted(monkeypatch):
+    pids = [name for name in os.listdir("/proc") if not name.isdigit()] + ["1", "7", "9", str(os.getpid())]
+    monkeypatch.setattr(watch.os, "listdir", lambda path: pids)
+    assert watch.processes() == 2
+
+
+def test_watching_is_cheap():
+    """A few hundred microseconds on a CPU; the bound is wide, because other tests share the machine."""
+    seen_of(lambda: None)
+    start = time.perf_counter()
+    seen_of(lambda: None)
+    assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.gpu
+def test_a_vendor_kernel_is_seen_on_the_device():
+    x = torch.ones(512, 512, device="cuda")
+    seen = seen_of(lambda x: torch.softmax(x, 1), x)
+    assert any("softmax" in name.lower() for name in seen["device"])
+
+
+@pytest.mark.gpu
+def test_copies_and_fills_run_under_their_own_names():
+    x = torch.ones(512, 512, device="cuda")
+    seen = seen_of(lambda x: torch.empty_like(x).copy_(x).zero_(), x)
+    assert seen["device"] and not any("softmax" in name for name in seen["device"])
