@@ -1,0 +1,199 @@
+"""`python -m autograder try my.ipynb`: a student's rehearsal of grading.
+
+The notebook goes the way of a submission: repaired on the release, its code taken out, each exercise judged in a
+process of its own in the sandbox. Only the inputs differ: all rehearsals draw the same, so that a result can be
+repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import linecache
+import multiprocessing
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from autograder import exercise
+from autograder.calling import describe, quiet
+from autograder.check import examine, no_speed_here
+from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
+from autograder.classroom.report import TIERS
+from autograder.referee import sandbox
+from autograder.referee.referee import Room
+from autograder.referee.submission import Submission, extract
+from course_lib import device
+
+RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
+PUBLIC_SEED = 20  # grading draws another one, which nobody knows before
+FULL, NOT_FULL, NOT_TRIED = 0, 1, 2  # exit status
+UNPROTECTED = "judged without a sandbox: not a grade"
+WARNING = """
+!!! WITHOUT A SANDBOX. The code of this notebook now runs with your own rights: it can read, change and delete
+!!! whatever you can. Do this only with a notebook that you wrote yourself. What follows is no grade.
+"""
+
+
+class CannotTry(Exception):
+    """There is nothing to judge, or no way to judge it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebook", type=Path, help="your notebook, for example work/00_start/start.ipynb")
+    parser.add_argument("--lesson", help="its lesson, for example 00_start, where its name does not tell")
+    parser.add_argument(
+        "--unsafe-no-sandbox", action="store_true", help="run your own code unprotected, where there is no bubblewrap"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        written = read(args.notebook)
+        release = nbformat.read(release_for(args.notebook, args.lesson), as_version=4)
+        submission = extract(release, written)
+        if args.unsafe_no_sandbox:
+            print(WARNING, file=sys.stderr, flush=True)
+        else:
+            require_sandbox()
+        return told(args.notebook, submission, rows(submission, release, args.unsafe_no_sandbox))
+    except CannotTry as why:
+        print(f"{args.notebook}: {why}", file=sys.stderr)
+        return NOT_TRIED
+
+
+def release_for(notebook: Path, lesson: str | None) -> Path:
+    """The released notebook that this one came from."""
+    found = sorted(RELEASES.glob(f"{lesson or '*'}/*.ipynb"))
+    same_name = [path for path in found if path.name == notebook.name]
+    if len(chosen := same_name or (found if lesson else [])) == 1:
+        return chosen[0]
+    known = ", ".join(path.parent.name for path in sorted(RELEASES.glob("*/*.ipynb")))
+    raise CannotTry(f"which lesson is this? Say --lesson and one of: {known}")
+
+
+def read(notebook: Path) -> NotebookNode:
+    try:
+        found = nbformat.read(notebook, as_version=4)
+        nbformat.validate(found)
+    except OSError as error:
+        raise CannotTry(f"cannot be opened: {error.strerror}") from error
+    except Exception as error:
+        raise CannotTry(
+            f"is no notebook that can be read ({type(error).__name__}). Grading would give it no points: open it in "
+            "JupyterLab and save it again, or copy your answers into a fresh copy of the lesson"
+        ) from error
+    return found
+
+
+def require_sandbox() -> None:
+    try:
+        sandbox.require()
+    except sandbox.NoSandbox as error:
+        raise CannotTry(f"{error}. To run your own code unprotected all the same: --unsafe-no-sandbox") from error
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said about one check cell."""
+
+    points: float
+    out_of: float
+    pending: bool
+    text: list[str]
+
+    @classmethod
+    def of(cls, kept: dict) -> Row:
+        return cls(kept["points"], kept["out_of"], kept["pending"], kept["text"])
+
+
+def rows(submission: Submission, release: NotebookNode, unsafe: bool) -> Iterator[Row]:
+    """One for each check cell of the release."""
+    asked = [a for a in map(asked_by, filter(is_check, release.cells)) if a]
+    if unsafe:
+        yield from (unprotected(submission, one) for one in asked)
+        return
+    with Room(submission, imported_by(release)) as room:
+        for one in asked:
+            wanted = exercise.get(one.name)
+            yield Row.of(stored(no_speed_here(wanted) if one.speed else room.examine(wanted, PUBLIC_SEED)))
+
+
+def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
+    """Print what was put right and every verdict as it comes."""
+    print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {PUBLIC_SEED}", flush=True)
+    for note in submission.notes:
+        print(f"  put right: {note}")
+    status = FULL
+    for row in found:
+        first, *rest = row.text
+        mark = "waits" if row.pending else f"{row.points:g}/{row.out_of:g}"
+        print(f"{mark:>7}  {first}", flush=True)
+        if not row.pending and row.points < row.out_of:
+            status = NOT_FULL
+            for line in rest:
+                print(f"{'':9}{line}", flush=True)
+    return status
+
+
+# --------------------------------------------------------------------------------- without a sandbox
+
+PATIENCE_S = 120.0
+
+
+def unprotected(submission: Submission, asked: Asked) -> Row:
+    """Judge in a process forked from this one: a crash is a verdict, and nothing else is prevented."""
+    wanted = exercise.get(asked.name)
+    if asked.speed:
+        return Row.of(stored(no_speed_here(wanted)))
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=_judge_here, args=(there, submission, wanted))
+    process.start()
+    there.close()
+    kept = {"points": 0.0, "out_of": wanted.points, "pending": False}
+    try:
+        kept |= json.loads(here.recv_bytes()) if here.poll(PATIENCE_S) else {"text": [f"no end in {PATIENCE_S:g} s"]}
+    except EOFError:
+        kept["text"] = ["the process ended"]
+    process.kill()
+    process.join()
+    first, *rest = kept["text"]
+    return Row.of(kept | {"text": [f"{wanted.name}, {UNPROTECTED}: {first}", *rest]})
+
+
+def _judge_here(pipe, submission: Submission, wanted) -> None:
+    names, troubles = run_cells(submission)
+    if wanted.entry in names:
+        said = stored(examine(wanted, names[wanted.entry], PUBLIC_SEED, live=True))
+    else:
+        said = {"text": [" ".join([submission.missing(wanted.entry), *troubles])]}
+    pipe.send_bytes(json.dumps(said).encode())
+
+
+class Nothing:
+    """Answers every magic of a notebook with nothing."""
+
+    def __getattr__(self, name):
+        return lambda *args, **options: None
+
+
+def run_cells(submission: Submission) -> tuple[dict, list[str]]:
+    """The names that the cells leave behind, and what each cell that raised said."""
+    module, troubles = types.ModuleType("__main__"), []
+    sys.modules["__main__"] = module
+    module.get_ipython, module.display = Nothing, lambda *args, **options: None
+    for cell in submission.cells:
+        path = f"<{cell.name}>"
+        linecache.cache[path] = (len(cell.source), None, cell.source.splitlines(keepends=True), path)
+        with quiet():
+            try:
+                exec(compile(cell.source, path, "exec"), module.__dict__)
+            except Exception as error:
+                troubles.append(f"The cell {cell.name} raised {describe(error)}.")
+    return module.__dict__, troubles
