@@ -14,10 +14,12 @@ import os
 import signal
 import socket
 import sys
+import time
 import types
 from typing import Any
 
 PR_SET_DUMPABLE = 4
+CELLS_S = 24.0  # for all cells; each may use a third of what is left, so that one endless loop is not the end
 
 
 class _Nothing:
@@ -92,17 +94,18 @@ def worker(talk: int, output: int) -> None:
 
 
 def serve(channel: Channel) -> None:
-    order, _ = channel.receive_with_descriptors()
-    names, troubles = run_cells(order["cells"])
-    function = names.get(order["entry"])
-    channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
-    opened: list[Opened] = []
+    function, opened = None, []
     while True:
         order, descriptors = channel.receive_with_descriptors()
         if order == "close":
             while opened:
                 opened.pop().close()
             channel.send({"closed": True})
+            continue
+        if "cells" in order:
+            names, troubles = run_cells(order["cells"])
+            function = names.get(order["entry"])
+            channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
             continue
         opened.append(Opened(order["slabs"], descriptors))
         channel.send(answer(function, order, opened[-1], descriptors, channel))
@@ -149,16 +152,24 @@ def run_cells(cells: list[list[str]]) -> tuple[dict[str, Any], list[list[str]]]:
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles = []
+    troubles, ends = [], time.monotonic() + CELLS_S
+    signal.signal(signal.SIGALRM, overdue)
     for name, source in cells:
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
         with calling.quiet():
             try:
+                signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
                 exec(compile(source, path, "exec"), module.__dict__)
-            except Exception as error:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except BaseException as error:  # `exit()` in a cell ends that cell only
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 troubles.append([name, calling.describe(error), calling.where(error) or ""])
     return module.__dict__, troubles
+
+
+def overdue(*_) -> None:
+    raise TimeoutError("still running when its time was over")
 
 
 def argument(value: Any, opened: Opened, channel: Channel) -> Any:

@@ -93,9 +93,13 @@ def axpy(a, x, y, out):
         assert "found []" in there.examine(AXPY, seed=1).cases[0].why
 
 
-def test_a_cell_that_raises_costs_only_what_it_defines():
-    verdict = judged("1 / 0", RIGHT, "undefined_name")
+def test_a_cell_that_raises_or_exits_costs_only_what_it_defines():
+    verdict = judged("1 / 0", "exit()", RIGHT, "undefined_name", "raise SystemExit")
     assert verdict.points == 5
+
+
+def test_a_cell_that_never_ends_costs_only_what_it_defines():
+    assert judged("while True:\n    pass", RIGHT).points == 5
 
 
 def test_a_missing_function_is_said_with_the_cell_that_raised():
