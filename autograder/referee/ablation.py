@@ -41,7 +41,7 @@ def halved(cells: tuple[Cell, ...], kernels: set[str], salt: int) -> tuple[Cell,
 
 
 def not_found(cells: tuple[Cell, ...], kernels: set[str]) -> set[str]:
-    """The kernels that cannot be switched off by their source: made in another way, or their name is not theirs alone."""
+    """The kernels that cannot be switched off in the text: made in another way, or sharing their name."""
     jits = _names_of_jit(cells)
     nodes = [node for tree in map(_tree, cells) if tree for node in _functions(tree)]
     known = {node.name for node in nodes if _is_kernel(node, jits)}

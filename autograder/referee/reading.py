@@ -1,0 +1,259 @@
+"""A reading of the submission's text: names that an answer to a lesson has no use for.
+
+What stands here sends a submission to a person, with the line, and refuses none: a name proves nothing, and who wants
+to hide one can. Allowed imports are listed rather than forbidden ones, because there are fewer of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from collections.abc import Iterator
+
+from autograder.referee.submission import Cell
+
+IMPORTS = set(
+    """__future__ abc autograder bisect collections contextlib copy course_lib dataclasses decimal enum fractions
+    functools heapq itertools json math matplotlib numbers numpy operator pandas pprint random re statistics string
+    textwrap time torch tqdm triton typing warnings""".split()
+)
+# parts of what may be imported that lead past the exercise
+PARTS = (
+    *("torch." + part for part in "_C _dynamo _inductor _ops classes compile compiler cpp fx jit library".split()),
+    *("torch." + part for part in "multiprocessing ops overrides package profiler serialization load save".split()),
+    *("torch." + part for part in "autograd.profiler autograd.profiler_util utils cuda.cudart cuda.memory".split()),
+    *(
+        "torch.cuda." + part
+        for part in "caching_allocator_alloc caching_allocator_delete CUDAPluggableAllocator".split()
+    ),
+    *("triton." + part for part in "runtime compiler backends knobs tools compile".split()),
+    *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
+    "autograder.exercise",
+    "autograder.exercises",
+    "autograder.judging",
+    "autograder.referee",
+    "functools.singledispatch",
+    "numpy.ctypeslib",
+    "operator.attrgetter",
+    "operator.methodcaller",
+)
+NAMES = set(
+    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr eval exec input memoryview open
+    setattr""".split()
+)
+ATTRIBUTES = set(
+    """ag_frame cr_frame f_back f_builtins f_code f_globals f_locals gi_frame tb_frame tb_next
+    ctypes ctypeslib from_blob from_buffer frombuffer fromfile tofile memmap untyped_storage storage
+    set_ share_memory_ register_hook as_subclass device_caches""".split()
+)
+DUNDERS = set(
+    """__all__ __author__ __call__ __class__ __doc__ __enter__ __exit__ __getitem__ __init__ __iter__ __len__
+    __main__ __name__ __next__ __post_init__ __repr__ __slots__ __str__ __version__""".split()
+)
+# Settings, not patches: the one kind of assignment into a module that a lesson itself makes.
+SETTINGS = ("torch.backends.", "matplotlib.")
+# Of the code that launches kernels, or is called by it: what could do their work, or tell one call from another.
+NOT_BESIDE_KERNELS = ("numpy", "pandas", "time", "random", "statistics") + tuple(
+    "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
+)
+NAMES_NOT_BESIDE_KERNELS = {"dir", "getattr", "globals", "locals", "vars"}
+ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
+# What is left of torch for such code: memory, types, the device.
+BESIDE_KERNELS = set(
+    """Tensor Size device dtype empty empty_like empty_strided zeros zeros_like ones ones_like full full_like
+    tensor as_tensor arange cuda version float16 float32 float64 float half double bfloat16 int8 int16 int32
+    int64 uint8 bool finfo iinfo no_grad inference_mode is_tensor inf nan pi backends autograd Generator
+    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype""".split()
+)
+
+Found = list[tuple[str, int, str]]
+
+
+def suspicious(cells: tuple[Cell, ...]) -> Found:
+    """(cell, line, what stands there), in order. Cells of the release's own setup are not read."""
+    try:
+        return _suspicious(cells)
+    except RecursionError:
+        return [("", 0, "is nested too deeply to be read")]
+
+
+def _suspicious(cells: tuple[Cell, ...]) -> Found:
+    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
+    aliases = {}
+    for _, tree in trees:
+        aliases |= _imported(tree)
+    beside = _beside_kernels([tree for _, tree in trees])
+    found = []
+    for cell, tree in trees:
+        if cell.name.startswith("setup "):
+            continue
+        lines = {(node.lineno, why) for node, why in _read(tree, aliases)}
+        lines |= {(n.lineno, why) for top in _statements(tree) if top in beside for n, why in _read_host(top, aliases)}
+        found += [(cell.name, line, why) for line, why in sorted(lines)]
+    return found
+
+
+def _tree(cell: Cell) -> ast.Module | None:
+    try:
+        return ast.parse(cell.source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Names that imports bind, and what they stand for: tl -> triton.language."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                names[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            names |= {one.asname or one.name: f"{node.module or ''}.{one.name}" for one in node.names}
+    return names
+
+
+def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
+    """What is out of place in any cell."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
+        elif isinstance(node, ast.ImportFrom):
+            full = [f"{node.module or ''}.{one.name}" for one in node.names]
+            yield from ((node, f"imports {name}") for name in full if node.level or _is_foreign(name))
+        elif isinstance(node, ast.Name) and node.id in NAMES and node.id not in aliases:
+            yield node, f"uses {node.id}"
+        elif isinstance(node, ast.Attribute):
+            dotted = _dotted(node, aliases)
+            if node.attr in ATTRIBUTES or _is_dunder(node.attr):
+                yield node, f"uses .{node.attr}"
+            elif dotted.endswith(PARTS):
+                yield node, f"uses {dotted}"
+            elif node.attr.startswith("_") and dotted:
+                yield node, f"uses {dotted}, a private part"
+        elif isinstance(node, ast.FunctionDef) and _is_dunder(node.name):
+            yield node, f"defines {node.name}"
+        elif isinstance(node, ast.ClassDef):
+            bases = [_dotted(base, aliases) for base in node.bases]
+            yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "/proc/" in node.value:
+            yield node, "names a file of /proc"
+        yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
+    """What is out of place in the code that launches kernels."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Name) and node.id in NAMES_NOT_BESIDE_KERNELS:
+            yield node, f"uses {node.id} beside a kernel"
+        elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES_NOT_BESIDE_KERNELS:
+            yield node, f"uses .{node.attr} beside a kernel"
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            dotted = _dotted(node, aliases)
+            root, _, rest = dotted.partition(".")
+            if any(dotted == part or dotted.startswith(part + ".") for part in NOT_BESIDE_KERNELS):
+                yield node, f"uses {dotted} beside a kernel"
+            elif root == "torch" and rest and rest.split(".")[0] not in BESIDE_KERNELS:
+                yield node, f"uses {dotted} beside a kernel"
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            yield node, "multiplies matrices beside a kernel"
+        elif isinstance(node, ast.Try):
+            yield node, "catches exceptions beside a kernel"
+
+
+def _beside_kernels(trees: list[ast.Module]) -> set[ast.stmt]:
+    """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
+    tops = [node for tree in trees for node in _statements(tree)]
+    kernels = {node.name for node in tops if _is_kernel(node)}
+    binds = {node: _bound(node) for node in tops if not _is_kernel(node)}
+    binds = {node: names for node, names in binds.items() if names}
+    uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
+    kernels |= {n.name for node in binds for n in ast.walk(node) if _is_kernel(n)}  # made inside a function
+    code = {node for node in binds if _is_code(node)}  # a line that only tries a kernel out is not what is judged
+    found = {node for node in code if uses[node] & kernels or any(_is_kernel(n) for n in ast.walk(node))}
+    while True:
+        up = set().union(*(binds[node] for node in found))
+        down = set().union(*(uses[node] for node in found))
+        more = {node for node in binds if binds[node] & down or (node in code and uses[node] & up)}
+        if more <= found:
+            return found
+        found |= more
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """The statements at the top of a cell, those under its `if`, `for`, `with` and `try` too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _statements(node)
+
+
+def _is_code(node: ast.stmt) -> bool:
+    """A function, a class, or a name that is bound to one by an assignment."""
+    if isinstance(node, ast.Assign):
+        value = node.value
+        partial = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("partial")
+        return partial or isinstance(value, ast.Lambda | ast.Name | ast.Attribute | ast.Subscript)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+
+
+def _used(table: symtable.SymbolTable) -> set[str]:
+    """The global names that a statement reads, its own variables left out."""
+    top = table.get_type() == "module"
+    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return own.union(*map(_used, table.get_children()))
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return set()
+
+
+def _is_kernel(node: ast.AST) -> bool:
+    decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
+    return any(text.split("(")[0].split(".")[-1] == "jit" for text in decorators)
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    """torch.nn.functional.softmax for F.softmax; "" for what no import leads to."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in aliases:
+        return ""
+    return ".".join([aliases[node.id], *reversed(parts)])
+
+
+def _is_foreign(name: str) -> bool:
+    allowed = name.split(".")[0] in IMPORTS
+    return not allowed or any(name == part or name.startswith(part + ".") for part in PARTS)
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in DUNDERS
+
+
+def _replaced(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    """Attributes of imported things, and names of torch and Triton themselves, that the statement binds anew."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        targets: list[ast.AST] = [ast.Name(node.name)]
+    elif isinstance(node, ast.Assign | ast.Delete):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
+        targets = [node.target]
+    else:
+        return
+    for target in targets:
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        for part in parts:
+            while isinstance(part, ast.Subscript | ast.Starred):
+                part = part.value
+            dotted = _dotted(part, aliases)
+            own = isinstance(part, ast.Name) and dotted not in ("torch", "triton", "triton.language", "triton.jit")
+            if dotted and not own and not dotted.startswith(SETTINGS):
+                yield dotted

@@ -1,0 +1,152 @@
+"""The reading of a submission's text: silent on honest answers, and it points at the line of others."""
+
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from autograder.bank import BANK, entries
+from autograder.referee.reading import suspicious
+from autograder.referee.submission import Cell
+
+HONEST = entries(kinds=("right", "slow"))
+LESSONS = sorted((Path(__file__).parents[2] / "solutions").glob("*/*.py"))
+AXPY = (BANK / "start.axpy/right/masked.py").read_text()
+
+
+@pytest.mark.parametrize("entry", HONEST, ids=str)
+def test_an_honest_answer_of_the_bank_gives_no_reason_to_look(entry):
+    assert suspicious((Cell("mine", entry.path.read_text()),)) == []
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_solutions_of_a_lesson_give_no_reason_to_look(lesson):
+    cells = []
+    for cell in jupytext.read(lesson).cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if "setup" in cell.metadata.get("tags", []):
+            cells.append(Cell("setup 1", cell.source))
+        elif marks.get("solution") and cell.cell_type == "code":
+            cells.append(Cell(marks["grade_id"], cell.source))
+    assert len(cells) > 1
+    assert suspicious(tuple(cells)) == []
+
+
+def test_all_right_answers_together_give_no_reason_to_look():
+    """A notebook holds the answers to several exercises, and some of them may use what a kernel's caller may not."""
+    assert (
+        suspicious(tuple(Cell(str(entry), entry.path.read_text()) for entry in HONEST if entry.kind == "right")) == []
+    )
+
+
+ANYWHERE = {
+    "import ctypes": "ctypes",
+    "import os": "os",
+    "from os import path": "os",
+    "import sys as s": "sys",
+    "import subprocess, math": "subprocess",
+    "import gc": "gc",
+    "import inspect": "inspect",
+    "import _thread": "_thread",
+    "import threading": "threading",
+    "import concurrent.futures": "concurrent",
+    "import multiprocessing": "multiprocessing",
+    "import torch.multiprocessing": "torch.multiprocessing",
+    "import mmap": "mmap",
+    "import signal": "signal",
+    "import importlib": "importlib",
+    "import builtins": "builtins",
+    "import IPython": "IPython",
+    "import flash_attn": "flash_attn",
+    "from course_lib.kernels import softmax": "course_lib.kernels",
+    "from course_lib import kernels": "course_lib.kernels",
+    "from autograder.referee import referee": "autograder.referee",
+    "from torch.utils.cpp_extension import load_inline": "torch.utils",
+    "import torch\ntorch.utils.cpp_extension.load_inline('a', '')": "torch.utils",
+    "import torch\nf = torch.compile(abs)": "torch.compile",
+    "import torch\ntorch.ops.aten.add(1, 2)": "torch.ops",
+    "from torch import ops": "torch.ops",
+    "import torch\ntorch._softmax": "private",
+    "import torch\ntorch.allclose = print": "replaces torch.allclose",
+    "import time\ntime.perf_counter, x = print, 1": "replaces time.perf_counter",
+    "import torch\ndel torch.cuda.synchronize": "replaces torch.cuda.synchronize",
+    "import torch as t\nt.cuda.synchronize = abs": "replaces torch.cuda.synchronize",
+    "import triton\ndef triton(): pass": "replaces triton",
+    "class T(torch.Tensor): pass\nimport torch": "torch.Tensor",
+    "class T:\n    def __eq__(self, other): return True": "__eq__",
+    "().__class__.__bases__": "__bases__",
+    "exec('1')": "exec",
+    "__import__('os')": "__import__",
+    "open('/tmp/x')": "open",
+    "def f():\n    try: pass\n    except Exception as e: e.__traceback__.tb_frame": "tb_frame",
+    "x = '/proc/self/maps'": "/proc",
+    "setattr(print, 'a', 1)": "setattr",
+    "from . import secrets": "secrets",
+}
+
+
+@pytest.mark.parametrize("source", ANYWHERE)
+def test_what_no_lesson_needs_is_pointed_at(source):
+    found = suspicious((Cell("mine", source),))
+    assert any(ANYWHERE[source] in why for _, _, why in found), found
+    assert all(cell == "mine" and 1 <= line <= 3 for cell, line, _ in found)
+
+
+BESIDE = {
+    "torch does the work": ("", "    out.copy_(torch.add(x, y))", "torch.add"),
+    "torch does the work under another name": ("import torch.nn.functional as F", "    F.softmax(x, 0)", "torch.nn"),
+    "numpy does the work": ("import numpy as np", "    np.add(x, y)", "numpy"),
+    "numbers leave the tensor": ("", "    x.tolist()", ".tolist"),
+    "by matrices": ("", "    x @ y", "multiplies matrices"),
+    "where the kernel fails": ("", "    try: pass\n    except Exception: pass", "catches exceptions"),
+    "one call told from another": ("import time", "    time.time()", "time.time"),
+    "by a name made up": ("", "    globals()['he' + 'lper']()", "globals"),
+    "a graph is replayed": ("", "    torch.cuda.CUDAGraph()", "CUDAGraph"),
+    "in a function that it calls": ("def helper(x, y): return torch.add(x, y)", "    helper(x, y)", "torch.add"),
+    "in a lambda": ("helper = lambda x, y: torch.add(x, y)", "    helper(x, y)", "torch.add"),
+    "in a function under a condition": ("if 1:\n  def helper(x, y): torch.add(x, y)", "    helper(x, y)", "torch.add"),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_could_do_the_work_of_a_kernel_is_pointed_at(name):
+    before, line, why = BESIDE[name]
+    cells = (Cell("setup 1", "import torch"), Cell("other", before), Cell("mine", AXPY + line))
+    assert any(why in one for _, _, one in suspicious(cells)), suspicious(cells)
+
+
+@pytest.mark.parametrize(
+    "entry", ["def axpy(*a):\n    inner(*a)\n    torch.add(*a[1:3])", "axpy = lambda *a: [inner(*a), torch.add(1, 2)]"]
+)
+def test_the_caller_of_a_kernel_s_caller_is_read_too(entry):
+    cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY.replace("def axpy", "def inner")), Cell("more", entry))
+    assert [(cell, why) for cell, _, why in suspicious(cells)] == [("more", "uses torch.add beside a kernel")]
+
+
+def test_a_student_s_own_experiments_are_no_reason_to_look():
+    tried = """
+import time
+import numpy as np
+x, y, out = torch.randn(100, device=DEVICE), torch.ones(100, device=DEVICE), torch.empty(100, device=DEVICE)
+axpy(2.0, x, y, out)
+print(torch.allclose(out, 2 * x + y), np.mean(out.cpu().numpy()), time.time(), out.tolist())
+torch.backends.cuda.matmul.allow_tf32 = True
+"""
+    assert (
+        suspicious(
+            (
+                Cell("setup 1", "import torch\nfrom course_lib.device import DEVICE"),
+                Cell("a", AXPY),
+                Cell("your cell 1", tried),
+            )
+        )
+        == []
+    )
+
+
+def test_a_cell_that_does_not_parse_is_passed_over():
+    assert suspicious((Cell("a", "def f(:"), Cell("b", "import os"))) == [("b", 1, "imports os")]
+
+
+def test_a_text_nested_beyond_reading_is_said_and_ends_nothing():
+    assert isinstance(suspicious((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
