@@ -71,7 +71,7 @@ print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
 results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %% [markdown]
-# The table has a recorded H200 beside your machine. The measured rate is always below the data sheet's: the promise
+# The table has a recorded H200 beside your machine. The measured rate lies below the data sheet's: the promise
 # counts every cycle of the memory pins, and some cycles go to refreshing cells and to turning the bus from reading
 # to writing. **From here on, "the floor" means: bytes moved, divided by this measured rate.**
 #
@@ -127,7 +127,7 @@ signature = {"out_ptr": "*i32", "n": "i32"}
 for block in (128, 1024):
     made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=90)
     print(f"BLOCK {block}: {block // 128} elements a thread, {made.registers} registers a thread")
-    print("   ", made.instructions)
+    print("   ", {kind: count for kind, count in made.instructions.items() if count})
 
 # %% [markdown]
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
@@ -162,7 +162,7 @@ check("start.axpy", hasty)
 # %% [markdown]
 # The report has four parts.
 #
-# 1. **How many cases were right.** Half of them is worth nothing: a kernel without masks is right whenever the length
+# 1. **How many cases were right.** Half of them is worth nothing: a kernel like this one is right whenever the length
 #    happens to fit.
 # 2. **What is wrong**, by name when it is a known mistake, otherwise by where the wrong elements lie, and what to look
 #    at next. The picture shows the error of each element in units of the limit.
@@ -219,10 +219,10 @@ check("start.axpy", axpy)
 # Two places round: how many programs you launch, and which lanes may touch memory. Both must be right for a length
 # that the block size does not divide.
 # </details>
-# <details><summary>Hint 3: right for every case but the largest, on a GPU</summary>
+# <details><summary>Hint 3: more than $2^{31}$ elements</summary>
 #
-# `tl.program_id(0)` is a 32-bit integer, and so is its product with `BLOCK`. What happens past $2^{31}$? Widen the
-# program id before you multiply.
+# The check does not try so many, because they need 26 GB; grading on a GPU does. `tl.program_id(0)` is a 32-bit
+# integer, and so is its product with `BLOCK`. What happens past $2^{31}$? Widen the program id before you multiply.
 # </details>
 
 # %% [markdown]
@@ -257,8 +257,8 @@ check("start.axpy", axpy)
 # %% [markdown]
 # ## Verdict on the case
 # The report's question has a short answer: one program is one thread block, and the threads inside it are the
-# compiler's business. Its practical side is the grid. That report launched one program for every position and every
-# group of heads; whether that was a good choice is measured in lesson 06.
+# compiler's business. Its practical side is the grid. That report laid its grid over batch times length in one
+# direction and heads times head size in the other; whether that was a good choice is measured in lesson 06.
 #
 # ## How to hand in
 # Reading alone: nothing to hand in. Run the check cells, and open the next lesson.
