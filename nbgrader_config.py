@@ -9,28 +9,39 @@ COURSE = Path(__file__).resolve().parent
 sys.path.insert(0, str(COURSE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
 
-if "autograde" in sys.argv:
+GRADING = "autograde" in sys.argv
+if GRADING:
     # The referee judges in the interpreter tier, also where there is a GPU: its sandbox holds no GPU memory yet.
     os.environ["TRITON_INTERPRET"] = "1"
 
-from nbgrader.preprocessors import (  # noqa: E402
-    AssignLatePenalties,
-    CheckCellMetadata,
-    ClearHiddenTests,
-    ClearMarkScheme,
-    ClearOutput,
-    ComputeChecksums,
-    DeduplicateIds,
-    LimitOutput,
-    LockCells,
-    OverwriteCells,
-    OverwriteKernelspec,
-    SaveAutoGrades,
-    SaveCells,
-)
+try:
+    from nbgrader.preprocessors import (
+        AssignLatePenalties,
+        CheckCellMetadata,
+        ClearHiddenTests,
+        ClearMarkScheme,
+        ClearOutput,
+        ComputeChecksums,
+        DeduplicateIds,
+        LimitOutput,
+        LockCells,
+        OverwriteCells,
+        OverwriteKernelspec,
+        SaveAutoGrades,
+        SaveCells,
+    )
 
-from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook, readable  # noqa: E402
-from autograder.classroom.nbgrader import StableNotebook, StubSolutions  # noqa: E402
+    from autograder.classroom import cohort
+    from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook, readable
+    from autograder.classroom.nbgrader import StableNotebook, StubSolutions
+except Exception as error:
+    # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
+    raise SystemExit(
+        f"nbgrader_config.py cannot be loaded ({type(error).__name__}: {error}); nothing was done"
+    ) from error
+
+if GRADING:
+    cohort.begin(COURSE, sys.argv)
 
 c = get_config()  # noqa: F821  traitlets puts it here
 

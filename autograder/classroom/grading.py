@@ -9,11 +9,12 @@ autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run,
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from traitlets import Unicode
 from autograder import exercise as exercises
 from autograder.calling import quiet
 from autograder.check import no_speed_here
-from autograder.classroom import report
+from autograder.classroom import cohort, report
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Room
 from autograder.referee.submission import Submission, extract, repair
@@ -57,13 +58,19 @@ def readable(assignment: str, student: str, notebooks: list[str]) -> None:
 
 
 def _present(release: Path, notebooks: list[str], log) -> None:
-    """One notebook under another name stands for the one that is missing."""
-    if any(Path(n).name == release.name for n in notebooks) or len(notebooks) != 1:
+    """One notebook under another name stands for the one that is missing; of several, nobody can tell which."""
+    if not notebooks or any(Path(n).name == release.name for n in notebooks):
         return
-    renamed = Path(notebooks[0]).with_name(release.name)
-    renamed.write_bytes(Path(notebooks[0]).read_bytes())
-    log.warning("%s was taken for %s", Path(notebooks[0]).name, release.name)
-    notebooks[:] = [str(renamed)]
+    missing = Path(notebooks[0]).with_name(release.name)
+    names = ", ".join(Path(n).name for n in notebooks)
+    if len(notebooks) == 1:
+        missing.write_bytes(Path(notebooks[0]).read_bytes())
+        log.warning("%s was taken for %s", names, release.name)
+    else:
+        say = f"None of {names} is called {release.name}, so none was graded. Rename the one that counts."
+        _blank(release, missing, say)
+        log.warning("%s: %s", missing.parent, say)
+    notebooks[:] = [str(missing)]
 
 
 def _parsed(release: Path, notebooks: list[str], log) -> None:
@@ -78,10 +85,15 @@ def _parsed(release: Path, notebooks: list[str], log) -> None:
             aside = path.with_suffix(".damaged")
             if not aside.exists():
                 aside.write_bytes(path.read_bytes())
-            blank = nbformat.read(release, as_version=4)
-            blank.metadata[NOTES] = [f"The notebook could not be read ({type(error).__name__}); the original is kept."]
-            nbformat.write(blank, path)
+            _blank(release, path, f"The notebook could not be read ({type(error).__name__}); the original is kept.")
             log.warning("%s could not be read (%s); graded as not written", path.name, type(error).__name__)
+
+
+def _blank(release: Path, path: Path, say: str) -> None:
+    """The empty release in place of what was submitted, and why."""
+    blank = nbformat.read(release, as_version=4)
+    blank.metadata[NOTES] = [say]
+    nbformat.write(blank, path)
 
 
 class RepairedNotebook(NbGraderPreprocessor):
@@ -110,9 +122,13 @@ class JudgedNotebook(NbGraderPreprocessor):
         submission = extract(released, nb)
         seed = run_seed(Path(self.verdicts), names["assignment"])
         with Judging(submission, released, seed, Path(self.verdicts)) as judging:
+            kept = []
             for cell in filter(is_check, nb.cells):
                 asked = asked_by(cell)
-                cell.outputs = outputs_of(judging.verdict(asked) if asked else UNKNOWN)
+                kept.append(judging.verdict(asked) if asked else UNKNOWN)
+                cell.outputs = outputs_of(kept[-1])
+        if cohort.progress:
+            cohort.progress.step(names["student"], kept)
         tell(nb, [str(note) for note in nb.metadata.get(NOTES, [])])
         return nb, resources
 
@@ -163,7 +179,7 @@ def tell(nb: NotebookNode, notes: list[str]) -> None:
 
 
 # a grade cell that calls no check: nbgrader would give a silent cell all its points
-UNKNOWN = {"points": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
+UNKNOWN = {"points": 0.0, "out_of": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
 
 
 def outputs_of(stored: dict) -> list[NotebookNode]:
@@ -181,11 +197,12 @@ def run_seed(folder: Path, assignment: str) -> int:
     """One seed a grading run, the same for all students; delete the file to begin another run."""
     path = folder / f"{assignment}.seed"
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x") as fresh:
-            fresh.write(str(int.from_bytes(os.urandom(6), "little")))
-    except FileExistsError:
-        pass
+    if not path.exists():
+        drawn = path.with_suffix(f".{os.getpid()}")
+        drawn.write_text(str(int.from_bytes(os.urandom(6), "little")))
+        with contextlib.suppress(FileExistsError):  # another grader was first
+            os.link(drawn, path)
+        drawn.unlink()
     return int(path.read_text())
 
 
@@ -206,13 +223,21 @@ class Judging:
 
     def verdict(self, asked: Asked) -> dict:
         path = self.folder / f"{self._key(asked)}.json"
-        if not path.exists():
+        known = _read(path)
+        if known is None:
             exercise = exercises.get(asked.name)
-            made = no_speed_here(exercise) if asked.speed else self._room().examine(exercise, self.seed)
+            made = self._speed(exercise) if asked.speed else self._room().examine(exercise, self.seed)
             beside = path.with_suffix(f".{os.getpid()}")
-            beside.write_text(json.dumps(stored(made)), encoding="utf-8")
+            beside.write_text(json.dumps(known := stored(made)), encoding="utf-8")
             os.replace(beside, path)
-        return json.loads(path.read_text(encoding="utf-8"))
+        return known
+
+    def _speed(self, exercise: exercises.Exercise) -> SpeedVerdict:
+        """Nobody need wait for the speed of what is wrong."""
+        waits, code = no_speed_here(exercise), self.verdict(Asked(exercise.name, speed=False))
+        if code["pending"] or code["points"] == code["out_of"]:
+            return waits
+        return replace(waits, note="not timed, because not all cases are right.", pending=False)
 
     def _room(self) -> Room:
         if self.room is None:
@@ -225,6 +250,14 @@ class Judging:
         parts = [[c.name, c.source] for c in self.submission.cells]
         parts += [asked.name, asked.speed, grader_hash(), here.name, here.torch, here.triton, self.seed]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _read(path: Path) -> dict | None:
+    """A verdict that is known; one that a power cut left empty is not."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def stored(verdict: Verdict | SpeedVerdict) -> dict:
