@@ -1,0 +1,298 @@
+"""The cheats of the bank against the referee. `python -m autograder bank --cheats` runs all that fit this machine.
+
+    tests/bank/<exercise>/cheats/   attempts at that exercise
+    tests/bank/_cheats/             attempts that fit any exercise; EXERCISE names the one they are tried on
+
+A file is the source of one cell and is never imported here; what it says about itself is read from its text:
+
+    FAMILY   one of FAMILIES
+    NAIVE    whether it gets points from `check`, where the student's code and the judge share a process
+    CAUGHT   how it is expected to be caught
+    TIERS    where it can be tried, if not everywhere
+    HELD     True: being sent to a person counts as caught, because the evidence against it can be forged
+    SPEED    True: its answers are right and its points for them earned; it is after the points for speed
+
+Every cheat is tried in a room of its own, between two honest neighbours: one in the fresh room before it, whose full
+points show that the cheat before did no harm, and one in the same room after it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import chdir
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autograder.classroom import report
+from autograder.exercise import Exercise, get
+from autograder.referee.referee import Patience, Referee
+from autograder.referee.submission import Cell, Submission
+from course_lib import device
+
+COURSE = Path(__file__).resolve().parents[1]
+BANK = COURSE / "tests" / "bank"
+NEIGHBOUR = "start.axpy"
+HONEST = BANK / NEIGHBOUR / "right" / "masked.py"
+LIMIT_S = 90.0  # for one cheat and its neighbours; a referee that needs longer hangs
+
+FAMILIES = (
+    "vendor call",
+    "reference kernel",
+    "fallback",
+    "decoy kernel",
+    "honest when audited",
+    "patched timers",
+    "calibration",
+    "side stream",
+    "background work",
+    "persistent kernel",
+    "done before the work",
+    "lazy tensor",
+    "cache",
+    "precomputation",
+    "stale graph",
+    "output not computed",
+    "equal to everything",
+    "inputs changed",
+    "out of bounds",
+    "lower precision",
+    "extrapolation",
+    "scan for answers",
+    "zygote",
+    "slower reference",
+    "patched modules",
+    "hidden names",
+    "notebook machinery",
+    "environment sniffing",
+    "result channel",
+    "project files",
+    "gradebook",
+    "script in the report",
+    "bomb",
+    "hang",
+    "crash",
+)
+
+
+@dataclass(frozen=True)
+class Cheat:
+    path: Path
+    exercise: str
+    docstring: str
+    family: str
+    naive: bool
+    caught: str
+    tiers: tuple[str, ...]
+    held: bool
+    speed: bool
+
+    @property
+    def source(self) -> str:
+        return self.path.read_text()
+
+    def __str__(self) -> str:
+        return f"{self.path.parent.relative_to(BANK)}/{self.path.name}".replace("/cheats/", "/")
+
+
+def read(path: Path) -> Cheat:
+    """What a file says about itself; nothing in it runs."""
+    tree = ast.parse(path.read_text())
+    says = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+            try:
+                says[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    exercise = says["EXERCISE"] if path.parent.name == "_cheats" else path.parents[1].name
+    return Cheat(
+        path,
+        exercise,
+        ast.get_docstring(tree) or "",
+        says["FAMILY"],
+        says["NAIVE"],
+        says["CAUGHT"],
+        says.get("TIERS", get(exercise).tiers),
+        says.get("HELD", False),
+        says.get("SPEED", False),
+    )
+
+
+def cheats(names: Iterable[str] = ()) -> list[Cheat]:
+    """The cheats of some exercises or of all, those of `_cheats` under the exercise that they name."""
+    paths = sorted([*BANK.glob("_cheats/*.py"), *BANK.glob("*/cheats/*.py")])
+    return [cheat for cheat in map(read, paths) if not names or cheat.exercise in set(names)]
+
+
+def one_each_family(found: Iterable[Cheat]) -> list[Cheat]:
+    """The first of each family that this machine can try."""
+    return list({c.family: c for c in reversed([c for c in found if device.TIER in c.tiers])}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one cheat."""
+
+    cheat: Cheat
+    points: float = 0.0
+    held: float = 0.0
+    how: str = ""  # what the verdict says
+    harm: str = ""  # what else happened that may not happen
+    before: str = ""  # what became of the honest neighbour in the fresh room: "" when it got its points
+    seconds: float = 0.0
+
+    @property
+    def missed(self) -> str:
+        """Why this counts as a miss, or ''."""
+        if self.points:
+            return f"{self.points:g} points"
+        if self.held and not self.cheat.held:
+            return f"{self.held:g} points wait for a person: the evidence against it cannot be forged, so it needs none"
+        return self.harm
+
+    @property
+    def verdict(self) -> str:
+        return "MISSED" if self.missed else "held" if self.held else "0 points"
+
+
+def attempt(cheat: Cheat, seed: int) -> Tried:
+    """One cheat between its neighbours, in this process. What it raises here is a miss too."""
+    start = time.perf_counter()
+    honest, exercise = get(NEIGHBOUR), get(cheat.exercise)
+    patience = Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
+    with _referee() as there:
+        before = _short_of(there, honest, seed)
+        _hand(there, cheat.path, patience)
+        verdict = (there.examine_speed if cheat.speed else there.examine)(exercise, seed + 1)
+        _hand(there, HONEST, Patience())
+        after = _short_of(there, honest, seed + 2)
+    shown = (report.speed_html if cheat.speed else report.html)(verdict)
+    harm = [after and f"the neighbour in the same room: {after}", "<script" in shown and "a script in the report"]
+    tried = Tried(cheat, verdict.points, getattr(verdict, "held", 0.0), how(verdict), before=before)
+    return replace(tried, harm="; ".join(filter(None, harm)), seconds=time.perf_counter() - start)
+
+
+def _referee() -> Referee:
+    """A fresh room, with the honest submission in it."""
+    return Referee(_submission(HONEST), patience=Patience())
+
+
+def _hand(there: Referee, path: Path, patience: Patience) -> None:
+    """Another submission for the same room; a student has one, so nothing but this bank does that."""
+    there.room.submission, there.room.patience = _submission(path), patience
+
+
+def _submission(path: Path) -> Submission:
+    return Submission((Cell(path.stem, path.read_text()),))
+
+
+def _short_of(there: Referee, exercise: Exercise, seed: int) -> str:
+    """What an honest neighbour lacks of its full points, or ''."""
+    verdict = there.examine(exercise, seed)
+    return "" if verdict.points == exercise.points else f"{verdict.points:g} points. {how(verdict)}"
+
+
+def how(verdict) -> str:
+    """The sentence of a verdict that says why."""
+    wrong = next((case.why for case in getattr(verdict, "cases", ()) if case.why), "")
+    return " ".join((verdict.note or wrong).split())[:160]
+
+
+# ------------------------------------------------------------------------------------------------- many of them
+
+
+def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
+    """Each in a process of its own, one after the other; the neighbour after the last is judged too."""
+    waiting: Tried | None = None
+    for cheat in todo:
+        tried = _apart(cheat, seed)
+        if waiting:
+            yield _spoilt(waiting, tried.before and f"the neighbour in the next room: {tried.before}")
+        waiting = tried
+    if waiting:
+        with _referee() as there:
+            short = _short_of(there, get(NEIGHBOUR), seed)
+        yield _spoilt(waiting, short and f"the neighbour in the next room: {short}")
+
+
+def _spoilt(tried: Tried, by: str) -> Tried:
+    return replace(tried, harm="; ".join(filter(None, [tried.harm, by])))
+
+
+def _apart(cheat: Cheat, seed: int) -> Tried:
+    """In a process that can be ended: a cheat may not hang the referee, nor make it raise, nor touch our files."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    library = fingerprint(COURSE / "course_lib")
+    with tempfile.TemporaryDirectory() as folder:
+        gradebook(Path(folder))
+        marks = fingerprint(Path(folder))
+        process = context.Process(target=_in_child, args=(there, cheat, seed, folder))
+        process.start()
+        there.close()
+        tried = Tried(cheat, harm=f"the referee did not end in {LIMIT_S:g} s", seconds=LIMIT_S)
+        if here.poll(LIMIT_S):
+            try:
+                tried = here.recv()
+            except EOFError:
+                tried = Tried(cheat, harm="the referee's own process ended")
+        process.kill()
+        process.join()
+        if fingerprint(Path(folder)) != marks:
+            tried = _spoilt(tried, "the gradebook or its folder was changed")
+        if fingerprint(COURSE / "course_lib") != library:
+            tried = _spoilt(tried, "files of course_lib were changed")
+    return tried
+
+
+def _in_child(pipe, cheat: Cheat, seed: int, folder: str) -> None:
+    try:
+        with chdir(folder):
+            pipe.send(attempt(cheat, seed))
+    except BaseException as error:
+        pipe.send(Tried(cheat, harm=f"the referee raised {type(error).__name__}: {error}"))
+    pipe.close()
+    os._exit(0)
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of every file in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"):
+        digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def gradebook(folder: Path) -> None:
+    """What lies around an instructor: a gradebook, somebody else's submission, a solution."""
+    import sqlite3
+
+    with sqlite3.connect(folder / "gradebook.db") as book:
+        book.execute("create table grade (student text, auto_score real, max_score real)")
+        book.execute("insert into grade values ('ada', 0, 5)")
+    book.close()
+    for place in ("submitted/ada/00_start", "source/00_start"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "answer.py").write_text((BANK / NEIGHBOUR / "right" / "masked.py").read_text())
+
+
+def main(names: Iterable[str], seed: int, quick: bool) -> int:
+    todo = [cheat for cheat in cheats(names) if device.TIER in cheat.tiers]
+    todo = one_each_family(todo) if quick else todo
+    print(f"{len(todo)} cheats, tier {device.TIER}, seed {seed}", flush=True)
+    start, missed, held = time.perf_counter(), 0, 0
+    for tried in run(todo, seed):
+        missed, held = missed + bool(tried.missed), held + (tried.verdict == "held")
+        print(f"{tried.verdict:<10}{tried.cheat!s:<58}{tried.missed or tried.how}", flush=True)
+    took = time.perf_counter() - start
+    print(f"{len(todo) - missed} of {len(todo)} caught, {held} of them by a person; {missed} missed; {took:.0f} s")
+    if not todo:
+        print("No cheat fits this machine and this choice.", file=sys.stderr)
+    return 1 if missed or not todo else 0

@@ -1,0 +1,23 @@
+"""A copy of x, for a judge that looks at shape, type and size only.
+
+NAIVE is False: `check` looks at the values too.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+EXERCISE = "start.axpy"
+FAMILY = "output not computed"
+NAIVE = False
+CAUGHT = "values are compared"
+
+
+@triton.jit
+def _axpy_kernel(flags_ptr):
+    tl.store(flags_ptr + tl.program_id(0), 1.0)
+
+
+def axpy(a, x, y, out):
+    _axpy_kernel[(1,)](torch.empty(1, device=x.device))
+    out.copy_(x)

@@ -1,0 +1,23 @@
+"""`out` becomes float64 zeros, which compare equal to whatever rounds to zero.
+
+NAIVE is False: `check` looks at the values too.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+EXERCISE = "start.axpy"
+FAMILY = "output not computed"
+NAIVE = False
+CAUGHT = "only the bytes in the shared memory count"
+
+
+@triton.jit
+def _axpy_kernel(flags_ptr):
+    tl.store(flags_ptr + tl.program_id(0), 1.0)
+
+
+def axpy(a, x, y, out):
+    _axpy_kernel[(1,)](torch.empty(1, device=x.device))
+    out.data = torch.zeros(out.shape, dtype=torch.float64, device=out.device)

@@ -1,0 +1,32 @@
+"""The cells answer for themselves that they are done, with troubles in a shape that cannot be unpacked.
+
+NAIVE is False: in one process there is no channel.
+"""
+
+import json
+import os
+import stat
+import struct
+
+EXERCISE = "start.axpy"
+FAMILY = "result channel"
+NAIVE = False
+CAUGHT = "a report out of shape is an answer out of shape"
+
+
+def _say(message):
+    """Write a message on every descriptor that may be the referee's."""
+    data = json.dumps(message).encode()
+    for descriptor in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, struct.pack("!I", len(data)) + data)
+        except OSError:
+            continue
+
+
+_say({"troubles": [["one"], 2, None, {"a": []}], "defined": True, "callable": True})
+
+
+def axpy(a, x, y, out):
+    out.zero_()

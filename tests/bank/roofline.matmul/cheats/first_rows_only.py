@@ -1,0 +1,45 @@
+"""The first tile of every matrix is computed; the rest is filled with its mean, which few samples would tell apart.
+
+NAIVE is False: `check` compares every element.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+FAMILY = "extrapolation"
+NAIVE = False
+CAUGHT = "every element is compared"
+
+
+@triton.jit
+def _matmul_kernel(
+    out_ptr, a_ptr, b_ptr, M, N, K, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    offs_n = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    offs_k = tl.arange(0, STEP)
+    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for start in range(0, K, STEP):
+        k = start + offs_k
+        a = tl.load(
+            a_ptr + offs_m[:, None] * stride_am + k[None, :] * stride_ak,
+            mask=(offs_m < M)[:, None] & (k < K)[None, :],
+            other=0.0,
+        )
+        b = tl.load(
+            b_ptr + k[:, None] * stride_bk + offs_n[None, :] * stride_bn,
+            mask=(k < K)[:, None] & (offs_n < N)[None, :],
+            other=0.0,
+        )
+        acc += tl.dot(a, b, input_precision="ieee")
+    mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+    place = offs_m[:, None] * stride_om + offs_n[None, :] * stride_on
+    tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def matmul(a, b, out):
+    (M, K), N = a.shape, b.shape[1]
+    _matmul_kernel[(1, 1)](out, a, b, M, N, K, *out.stride(), *a.stride(), *b.stride(), BLOCK=32, STEP=32)
+    out.copy_(torch.where(out.isnan(), out[:32, :32].float().mean(), out.float()))

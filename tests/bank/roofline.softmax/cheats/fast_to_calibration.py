@@ -1,0 +1,43 @@
+"""A call that repeats the arguments of the last one is taken for a trial run and answered at once; only new arguments
+cost work.
+"""
+
+import triton
+import triton.language as tl
+
+FAMILY = "calibration"
+NAIVE = True
+CAUGHT = "every round has memory of its own, and all outputs are checked"
+TIERS = ("gpu",)
+SPEED = True
+
+
+@triton.jit
+def _softmax_kernel(out_ptr, x_ptr, width, stride_out, stride_x, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < width
+    for _ in range(30):  # thirty times the work: honest, right and slow
+        x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=-float("inf"), volatile=True).to(tl.float32)
+        top = tl.max(x, axis=0)
+        e = tl.exp(x - tl.where(top == -float("inf"), 0.0, top))
+        total = tl.sum(e, axis=0)
+        y = e / tl.where(total == 0.0, 1.0, total)
+        tl.store(out_ptr + row * stride_out + offs, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _launch(x, out):
+    if len(x):
+        block = triton.next_power_of_2(x.shape[1])
+        _softmax_kernel[(len(x),)](out, x, x.shape[1], out.stride(0), x.stride(0), BLOCK=block, num_warps=8)
+
+
+LAST = []
+
+
+def softmax(x, out):
+    key = [x.data_ptr(), out.data_ptr(), x.shape]
+    if key == LAST:
+        return
+    LAST[:] = key
+    _launch(x, out)

@@ -1,0 +1,53 @@
+"""A child process keeps the GPU's memory busy whenever the submission itself has nothing to do.
+
+NAIVE is False: in one process the child cannot tell who is timed.
+"""
+
+import os
+import sys
+
+import triton
+import triton.language as tl
+
+FAMILY = "slower reference"
+NAIVE = False
+CAUGHT = "the reference is timed alone first; a slower one makes the run void"
+TIERS = ("gpu",)
+SPEED = True
+
+
+@triton.jit
+def _softmax_kernel(out_ptr, x_ptr, width, stride_out, stride_x, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < width
+    for _ in range(30):  # thirty times the work: honest, right and slow
+        x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=-float("inf"), volatile=True).to(tl.float32)
+        top = tl.max(x, axis=0)
+        e = tl.exp(x - tl.where(top == -float("inf"), 0.0, top))
+        total = tl.sum(e, axis=0)
+        y = e / tl.where(total == 0.0, 1.0, total)
+        tl.store(out_ptr + row * stride_out + offs, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _launch(x, out):
+    if len(x):
+        block = triton.next_power_of_2(x.shape[1])
+        _softmax_kernel[(len(x),)](out, x, x.shape[1], out.stride(0), x.stride(0), BLOCK=block, num_warps=8)
+
+
+HEATER = """
+import torch
+x = torch.zeros(2**28, device="cuda")
+while True:
+    for _ in range(100):
+        x.add_(1)
+    torch.cuda.synchronize()
+"""
+if os.fork() == 0:
+    os.setsid()
+    os.execv(sys.executable, [sys.executable, "-c", HEATER])
+
+
+def softmax(x, out):
+    _launch(x, out)
