@@ -6,6 +6,7 @@
 # make bank       run every right, wrong and slow submission of the bank on this machine
 # make bench      measure the reference kernels against their peers
 # make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
+# make env        only the environment in .venv, for `source .venv/bin/activate` and plain nbgrader commands
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -65,9 +66,9 @@ bank: env
 bench: env
 	$(PYTHON) -m benchmarks
 
+# A submission that cannot be graded keeps no other student's feedback and marks back.
 grade: env
 	@test -n "$(LESSON)" || { echo "Say which lesson: make grade LESSON=01_roofline"; exit 1; }
 	nbgrader generate_assignment "$(LESSON)"
-	nbgrader autograde "$(LESSON)"
-	nbgrader generate_feedback "$(LESSON)"
-	nbgrader export
+	@status=0; for step in "autograde $(LESSON)" "generate_feedback $(LESSON)" export; do \
+	  echo "nbgrader $$step"; nbgrader $$step || status=$$?; done; exit $$status
