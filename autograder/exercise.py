@@ -147,6 +147,7 @@ class Exercise:
     speed: Speed | None = None
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
+    allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
     shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence
 
     @property
