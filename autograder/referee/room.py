@@ -25,6 +25,7 @@ from autograder.referee.channel import Channel, ChannelError, decode, encode
 from autograder.referee.rounds import Round
 from autograder.referee.slabs import DeviceSlab, HostSlab, Slab, describe_slabs, describe_tensor, slab
 from autograder.referee.submission import Submission
+from autograder.referee.watchdog import Watchdog
 from autograder.trial import inspect, lay_out
 from course_lib import device
 
@@ -98,6 +99,7 @@ class Room:
             line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[there.fileno()]
         )
         there.close()
+        self.watchdog = Watchdog(self.process.pid, limits.memory)
         self.control = Channel(here)
         self.control.send(list(self.imports))
         try:
@@ -111,16 +113,27 @@ class Room:
         self._ended()
 
     def sweep(self) -> None:
-        """End every worker and everything that they started."""
-        self.control.send("sweep")
-        self.control.receive(30.0)
+        """End every worker and everything that they started; where that cannot be, the whole sandbox."""
+        try:
+            self.control.send("sweep")
+            self.control.receive(30.0)
+        except (ChannelError, TimeoutError):
+            self._ended()
+
+    def again(self) -> None:
+        """A sandbox that was ended is started again."""
+        if self.process.poll() is not None:
+            self._ended()
+            self.__enter__()
 
     def _ended(self) -> str:
         self.control.end.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2.0)
+        self.watchdog.end()
         self.process.kill()
-        return self.process.communicate()[1].decode(errors="replace")[-2000:]
+        stderr = self.process.stderr
+        return "" if stderr.closed else self.process.communicate()[1].decode(errors="replace")[-2000:]
 
 
 class Worker:
@@ -128,6 +141,7 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
+        room.again()
         here, there = socket.socketpair()
         read, write = os.pipe()
         room.control.send("start", [there.fileno(), write])
@@ -148,7 +162,7 @@ class Worker:
         except TimeoutError:
             return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
         except (ChannelError, KeyError, TypeError):
-            return "The process ended while it ran the cells of this notebook."
+            return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
         told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles[:3])
         if not found:
             return f"{submission.missing(exercise.entry)} {told}".strip()
@@ -211,7 +225,7 @@ class Worker:
         except TimeoutError:
             self.lost = f"the call did not end in {patience_s:g} s"
         except ChannelError as error:
-            self.lost = f"the process ended ({error})"
+            self.lost = self.room.watchdog.said or f"the process ended ({error})"
         raise Lost(self.lost)
 
     def close(self, slabs: Sequence[Slab]) -> None:

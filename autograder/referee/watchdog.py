@@ -43,7 +43,7 @@ class Watchdog:
                 held = in_use(self.bwrap, self.limit)
                 self.most = max(self.most, held)
                 if held > self.limit:
-                    self.said = f"it held {held / 2**30:.1f} GiB of memory; {self.limit / 2**30:.1f} GiB are allowed"
+                    self.said = f"It held {held / 2**30:.1f} GiB of memory; {self.limit / 2**30:.1f} GiB are allowed."
                     kill(self.bwrap)
                     return
 
