@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+
+from autograder.classroom.grading import Asked, Judging
+from autograder.referee.submission import extract
 
 COURSE = Path(__file__).resolve().parents[2]
 UNIT, NAME = "00_start", "start"
@@ -21,7 +25,12 @@ COHORT = {
     "masks_forgotten": lambda nb: answer(nb, (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()),
     "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check")),
     "check_rewritten": lambda nb: rewrite(nb, "start_axpy_check", "5.0"),
-    "scratch_cell_raises": lambda nb: (answer(nb, KERNEL), add(nb, "1 / 0\n%timeit axpy"), add(nb, "!ls /")),
+    "scratch_cell_raises": lambda nb: (
+        answer(nb, KERNEL),
+        add(nb, "1 / 0\n%timeit axpy"),
+        add(nb, "!ls /"),
+        add(nb, "exit()"),
+    ),
     "kills_its_process": lambda nb: answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
 }
@@ -61,16 +70,25 @@ def graded(tmp_path_factory):
         change(notebook)
         write(course, student, json.dumps(notebook))
     write(course, "damaged", release[:1000])
+    write(course, "renamed", answered(release), "my lesson (2).ipynb")
+    for name in ("old.ipynb", "new.ipynb"):
+        write(course, "two_renamed", answered(release), name)
     run(course, "generate_assignment", UNIT)
     run(course, "autograde", UNIT)
     run(course, "generate_feedback", UNIT)
     return course
 
 
-def write(course, student, text):
+def write(course, student, text, name=f"{NAME}.ipynb"):
     folder = course / "submitted" / student / UNIT
-    folder.mkdir(parents=True)
-    (folder / f"{NAME}.ipynb").write_text(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def answered(release):
+    notebook = json.loads(release)
+    answer(notebook, KERNEL)
+    return json.dumps(notebook)
 
 
 def run(course, *words):
@@ -93,8 +111,9 @@ def marks(course):
 
 
 def test_every_submission_gets_the_mark_it_earned(graded):
-    full = {"right", "check_deleted", "scratch_cell_raises"}
-    expected = {student: (5.0 if student in full else 0.0, False) for student in (*COHORT, "damaged")}
+    full = {"right", "check_deleted", "scratch_cell_raises", "renamed"}
+    everybody = (*COHORT, "damaged", "renamed", "two_renamed")
+    expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     assert marks(graded) == expected
 
 
@@ -107,6 +126,19 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
 def test_a_damaged_notebook_is_kept_and_said(graded):
     assert (graded / "submitted" / "damaged" / UNIT / f"{NAME}.damaged").exists()
     assert "could not be read" in (graded / "feedback" / "damaged" / UNIT / f"{NAME}.html").read_text()
+
+
+def test_several_notebooks_of_other_names_are_a_zero_with_its_reason(graded):
+    page = (graded / "feedback" / "two_renamed" / UNIT / f"{NAME}.html").read_text()
+    assert f"None of new.ipynb, old.ipynb is called {NAME}.ipynb" in page
+
+
+def test_nobody_waits_for_the_speed_of_what_is_not_right(tmp_path):
+    release = nbformat.read(COURSE / "notebooks/01_roofline/roofline.ipynb", as_version=4)
+    with Judging(extract(release, release), release, 1, tmp_path) as judging:
+        verdict = judging.verdict(Asked("roofline.chain", speed=True))
+    assert (verdict["points"], verdict["pending"]) == (0, False)
+    assert "not all cases are right" in verdict["text"][0]
 
 
 def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
