@@ -148,8 +148,8 @@ for block in (128, 1024):
 @triton.jit
 def _hasty_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + offs, mask=offs < n)
-    y = tl.load(y_ptr + offs, mask=offs < n)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = tl.load(y_ptr + offs, mask=offs < n, other=0.0)
     tl.store(out_ptr + offs, a * x + y, mask=offs < n)
 
 

@@ -546,7 +546,8 @@ def one_by_one(fn, runs, waiting=True):
 @triton.jit
 def _add_one_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) + 1, mask=offs < n)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, x + 1, mask=offs < n)
 
 
 def add_one(n):
