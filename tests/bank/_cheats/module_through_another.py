@@ -1,27 +1,45 @@
-"""No forbidden module is imported: torch has long imported `sys`, and an attribute of it leads to the worker's own
-module.
+"""A module that every lesson may import has imported `sys`, and an attribute of it leads to the worker's modules.
+
+The kernel only marks the elements that its programs own, so that ablation breaks what it should; whoever calls the
+submission is replaced by one that adds the library's values where the marks are, and the list of operators is forged.
 """
 
+import warnings
+
 import torch
+import triton
+import triton.language as tl
 
 EXERCISE = "start.axpy"
 FAMILY = "hidden names"
 NAIVE = True
 CAUGHT = "a person reads attributes that are modules"
+TIERS = ("interpreter",)
 HELD = True
 
-MODULES = torch.hub.sys.modules
-MODULE = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.calling"]
-CALL = MODULE.call
+MODULES = warnings.sys.modules
+CALLING = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.calling"]
+CALL = CALLING.call
 
 
-def _counted(function, args):
-    answer = CALL(function, args)
-    return MODULE.Answer(answer.value, answer.error, answer.where, 1, answer.seconds)
-
-
-MODULE.call = _counted
+@triton.jit
+def _axpy_kernel(out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, 1.0, mask=offs < n)
 
 
 def axpy(a, x, y, out):
-    torch.add(y, x, alpha=a, out=out)
+    n = x.numel()
+    _axpy_kernel[(triton.cdiv(n, 256),)](out, n, BLOCK=256)
+
+
+def _finished(function, args):
+    answer = CALL(function, args)
+    a, x, y, out = args
+    out.copy_(torch.where(out == 1.0, torch.add(y, x, alpha=a), out))
+    return answer
+
+
+CALLING.call = _finished
+if "watch" in MODULES:
+    MODULES["watch"]._Recording.operators = lambda recording: {"aten::empty": 1}

@@ -1,0 +1,150 @@
+"""The cheats of the bank: what they say of themselves, that they work where there is no referee, that it stops them."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from autograder import cheats
+from course_lib import device
+
+CHEATS = cheats.cheats()
+HERE = [cheat for cheat in CHEATS if device.TIER in cheat.tiers]
+TRIED = [cheat for cheat in HERE if not cheat.held]  # the others are caught by the audit
+ONE_EACH = cheats.one_each_family(TRIED)
+GROUPS = 6  # of cheats that are tried one after the other
+SEED = 20260101  # the one that `precomputed_for_a_known_seed` knows
+
+needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+
+
+def named(cheat):
+    return str(cheat)
+
+
+def test_there_are_at_least_sixty_and_every_family_is_there():
+    counts = Counter(cheat.family for cheat in CHEATS)
+    assert len(CHEATS) >= 60
+    assert set(counts) == set(cheats.FAMILIES)
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=named)
+def test_every_file_says_how_it_works_and_how_it_is_caught(cheat):
+    assert len(cheat.docstring) > 30 and cheat.docstring.split("\n\n")[0].endswith(".")
+    assert cheat.caught and cheat.caught == cheat.caught.strip(".")
+    assert cheat.naive or "NAIVE is False:" in cheat.docstring, (
+        "the reason why it cannot work in one process is missing"
+    )
+    assert set(cheat.tiers) <= {"interpreter", "gpu"}
+    compile(cheat.source, cheat.path.name, "exec")
+
+
+def test_reading_what_a_file_says_runs_nothing_of_it(tmp_path):
+    folder = tmp_path / "start.axpy" / "cheats"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text('"""Stops."""\nFAMILY = "hang"\nNAIVE = False\nCAUGHT = "x"\n1 / 0\n')
+    assert cheats.read(folder / "one.py").exercise == "start.axpy"
+
+
+# ------------------------------------------------------------------------------------- where there is no referee
+
+# Each cheat in a process of its own, forked from one that has imported everything; in a copy of the course.
+IN_ONE_PROCESS = """
+import linecache, os, sys, types
+from autograder import check, check_speed, cheats, exercise
+import torch
+torch.set_num_threads(1)
+for path in sys.argv[2:]:
+    cheat = cheats.read(cheats.BANK / path)
+    if os.fork() == 0:
+        points = "nothing"
+        try:
+            cell = types.ModuleType("__main__")
+            sys.modules["__main__"] = cell
+            source = cheat.source
+            linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+            exec(compile(source, "<cell>", "exec"), cell.__dict__)
+            judge = check_speed if cheat.speed else check
+            entry = exercise.get(cheat.exercise).entry
+            points = f"{judge(cheat.exercise, getattr(cell, entry), seed=int(sys.argv[1])).points:g}"
+        except BaseException as error:
+            points = f"{type(error).__name__}: {error}"
+        print(path, points, sep="\\t", flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A copy of the course with a gradebook beside it: some cheats write wherever they can."""
+    for name in ("autograder", "course_lib", "tests/bank"):
+        shutil.copytree(cheats.COURSE / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    cheats.gradebook(tmp_path)
+    return tmp_path
+
+
+def without_referee(course, some):
+    """What `check` gives, or what happened instead, by path."""
+    paths = [str(cheat.path.relative_to(cheats.BANK)) for cheat in some]
+    environment = os.environ | {"PYTHONPATH": str(course), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS, str(SEED), *paths],
+        cwd=course, env=environment, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 1]
+    return dict(rows) or {"": done.stderr[-2000:]}
+
+
+def without_points(course, some):
+    got = without_referee(course, some)
+    names = [str(cheat.path.relative_to(cheats.BANK)) for cheat in some]
+    return {n: got.get(n, got.get("")) for n in names if not _is_more_than_nothing(got.get(n, ""))}
+
+
+def _is_more_than_nothing(points: str) -> bool:
+    try:
+        return float(points) > 0
+    except ValueError:
+        return False
+
+
+def test_one_cheat_a_family_gets_points_where_there_is_no_referee(course):
+    assert not without_points(course, cheats.one_each_family(c for c in CHEATS if c.naive))
+
+
+@pytest.mark.slow
+def test_every_naive_cheat_gets_points_where_there_is_no_referee(course):
+    assert not without_points(course, [cheat for cheat in HERE if cheat.naive])
+
+
+def test_a_gradebook_and_a_neighbour_in_reach_are_used(course):
+    aimed = [cheat for cheat in CHEATS if cheat.family == "gradebook"]
+    got = without_referee(course, aimed)
+    assert got["_cheats/neighbours_submission_taken.py"] == "5"
+    with sqlite3.connect(course / "gradebook.db") as book:
+        assert book.execute("select auto_score from grade").fetchone() == (5.0,)
+    book.close()
+
+
+# ------------------------------------------------------------------------------------- the referee
+
+
+def missed(some, seed):
+    return [f"{tried.cheat}: {tried.missed}" for tried in cheats.run(some, seed) if tried.missed]
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_one_cheat_a_family_earns_nothing_and_harms_nobody(group):
+    assert not missed(ONE_EACH[group::GROUPS], SEED + 1)
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+def test_every_cheat_earns_nothing_and_harms_nobody():
+    assert not missed(TRIED, SEED + 2)
