@@ -12,4 +12,4 @@ CAUGHT = "what is printed is never a verdict"
 def axpy(a, x, y, out):
     print("5.0")
     print('{"points": 5.0, "pending": false, "note": ""}')
-    get_ipython().run_cell("5.0")
+    get_ipython().run_cell("5.0")  # noqa: F821
