@@ -7,7 +7,9 @@ to hide one can. Allowed imports are listed rather than forbidden ones, because 
 from __future__ import annotations
 
 import ast
+import re
 import symtable
+import sys
 from collections.abc import Iterator
 
 from autograder.referee.submission import Cell
@@ -36,15 +38,28 @@ PARTS = (
     "numpy.ctypeslib",
     "operator.attrgetter",
     "operator.methodcaller",
+    "string.Formatter",
+    "torch.hub",
+    "typing.get_type_hints",
+    "typing.ForwardRef",
 )
+# Modules of Python that are reached through another one: warnings.sys
+FOREIGN = (
+    set(sys.stdlib_module_names)
+    - IMPORTS
+    - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
+)
+OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
+IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
+LOOKED_UP = re.compile(r"\{\w*[.\[][^{}]*\}|__\w+__(?<!__main__)|/proc/")
 NAMES = set(
-    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr eval exec input memoryview open
-    setattr""".split()
+    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir eval exec getattr input locals
+    memoryview open setattr vars""".split()
 )
 ATTRIBUTES = set(
-    """ag_frame cr_frame f_back f_builtins f_code f_globals f_locals gi_frame tb_frame tb_next
-    ctypes ctypeslib from_blob from_buffer frombuffer fromfile tofile memmap untyped_storage storage
-    set_ share_memory_ register_hook as_subclass device_caches""".split()
+    """builtins ctypes gc importlib inspect linecache modules os subprocess sys ag_frame cr_frame f_back f_builtins
+    f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer frombuffer fromfile
+    tofile memmap untyped_storage storage set_ share_memory_ register_hook as_subclass device_caches""".split()
 )
 DUNDERS = set(
     """__all__ __author__ __call__ __class__ __doc__ __enter__ __exit__ __getitem__ __init__ __iter__ __len__
@@ -56,7 +71,7 @@ SETTINGS = ("torch.backends.", "matplotlib.")
 NOT_BESIDE_KERNELS = ("numpy", "pandas", "time", "random", "statistics") + tuple(
     "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
 )
-NAMES_NOT_BESIDE_KERNELS = {"dir", "getattr", "globals", "locals", "vars"}
+NAMES_NOT_BESIDE_KERNELS = {"globals"}
 ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
 # What is left of torch for such code: memory, types, the device.
 BESIDE_KERNELS = set(
@@ -123,21 +138,32 @@ def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str
         elif isinstance(node, ast.Name) and node.id in NAMES and node.id not in aliases:
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
-            dotted = _dotted(node, aliases)
-            if node.attr in ATTRIBUTES or _is_dunder(node.attr):
-                yield node, f"uses .{node.attr}"
-            elif dotted.endswith(PARTS):
-                yield node, f"uses {dotted}"
-            elif node.attr.startswith("_") and dotted:
-                yield node, f"uses {dotted}, a private part"
+            yield from ((node, why) for why in _of_attribute(node, aliases))
+        elif isinstance(node, ast.MatchClass) and node.kwd_attrs:
+            yield node, f"looks {node.kwd_attrs[0]} up by a pattern"
         elif isinstance(node, ast.FunctionDef) and _is_dunder(node.name):
             yield node, f"defines {node.name}"
         elif isinstance(node, ast.ClassDef):
             bases = [_dotted(base, aliases) for base in node.bases]
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "/proc/" in node.value:
-            yield node, "names a file of /proc"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKED_UP.search(node.value):
+            yield node, f"a string that may look something up: {LOOKED_UP.search(node.value)[0][:40]}"
+        if _is_kernel(node):
+            inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
+            yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _of_attribute(node: ast.Attribute, aliases: dict[str, str]) -> Iterator[str]:
+    dotted, root = _dotted(node, aliases), _root(node)
+    if node.attr in ATTRIBUTES or _is_dunder(node.attr):
+        yield f"uses .{node.attr}"
+    elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
+        yield f"uses {dotted}"
+    elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
+        yield f"uses {dotted or '.' + node.attr}, a private part"
+    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN:
+        yield f"sets or deletes .{node.attr}"
 
 
 def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
@@ -169,7 +195,9 @@ def _beside_kernels(trees: list[ast.Module]) -> set[ast.stmt]:
     uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
     kernels |= {n.name for node in binds for n in ast.walk(node) if _is_kernel(n)}  # made inside a function
     code = {node for node in binds if _is_code(node)}  # a line that only tries a kernel out is not what is judged
-    found = {node for node in code if uses[node] & kernels or any(_is_kernel(n) for n in ast.walk(node))}
+    inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if _is_kernel(n)))
+    found = {node for node in code if uses[node] & kernels or binds[node] & inside}
+    found |= {node for node in code if any(_is_kernel(n) for n in ast.walk(node))}
     while True:
         up = set().union(*(binds[node] for node in found))
         down = set().union(*(uses[node] for node in found))
@@ -229,13 +257,28 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     return ".".join([aliases[node.id], *reversed(parts)])
 
 
+def _root(node: ast.AST) -> str:
+    """The name that a chain of attributes starts from, or ""."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _is_foreign(name: str) -> bool:
-    allowed = name.split(".")[0] in IMPORTS
-    return not allowed or any(name == part or name.startswith(part + ".") for part in PARTS)
+    first, *others = name.split(".")
+    return (
+        first not in IMPORTS
+        or not FOREIGN.isdisjoint(others)
+        or any(name == part or name.startswith(part + ".") for part in PARTS)
+    )
+
+
+def _is_a_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__") and name not in DUNDERS
+    return _is_a_dunder(name) and name not in DUNDERS
 
 
 def _replaced(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:

@@ -82,6 +82,17 @@ ANYWHERE = {
     "x = '/proc/self/maps'": "/proc",
     "setattr(print, 'a', 1)": "setattr",
     "from . import secrets": "secrets",
+    "import warnings\nwarnings.sys.path": "warnings.sys",
+    "from warnings import sys": "warnings.sys",
+    "import torch\nx = torch.hub": "torch.hub",
+    "def f(x): return x.sys.modules": ".modules",
+    "import math\nmatch math:\n    case object(sys=found): pass": "pattern",
+    "'{0.hub.sys}'.format(1)": "look something up",
+    "x = '__builtins__'": "__builtins__",
+    "def f(x): x.call = print": "sets or deletes .call",
+    "def f(x): x._Recording": "a private part",
+    "import typing\ntyping.get_type_hints(print)": "get_type_hints",
+    "@triton.jit\ndef k(x):\n    x.handle": "in a kernel",
 }
 
 
@@ -104,6 +115,7 @@ BESIDE = {
     "a graph is replayed": ("", "    torch.cuda.CUDAGraph()", "CUDAGraph"),
     "in a function that it calls": ("def helper(x, y): return torch.add(x, y)", "    helper(x, y)", "torch.add"),
     "in a lambda": ("helper = lambda x, y: torch.add(x, y)", "    helper(x, y)", "torch.add"),
+    "in the kernel": ("", "", "torch.add"),
     "in a function under a condition": ("if 1:\n  def helper(x, y): torch.add(x, y)", "    helper(x, y)", "torch.add"),
 }
 
@@ -111,7 +123,9 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 def test_what_could_do_the_work_of_a_kernel_is_pointed_at(name):
     before, line, why = BESIDE[name]
-    cells = (Cell("setup 1", "import torch"), Cell("other", before), Cell("mine", AXPY + line))
+    axpy = AXPY.replace("mask = offs < n", "helper(x_ptr, y_ptr)") if name == "in the kernel" else AXPY
+    before = before or "def helper(x, y): return torch.add(x, y)"
+    cells = (Cell("setup 1", "import torch"), Cell("other", before), Cell("mine", axpy + line))
     assert any(why in one for _, _, one in suspicious(cells)), suspicious(cells)
 
 
