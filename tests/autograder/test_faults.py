@@ -1,0 +1,308 @@
+"""Whatever goes wrong in a submission has a verdict with a reason, and costs nobody else anything.
+
+Each row of the table is a fault in the answer to one exercise (or in a cell, or on the device), with the points that
+are expected and words that the verdict must say. After each, three neighbours are judged and must get all their
+points: another exercise of the same notebook, where the fault leaves it a chance; an honest submission whose sandbox
+was open all the while; and everything in the rows that follow.
+"""
+
+import functools
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from autograder import exercise
+from autograder.classroom import cohort, grading
+from autograder.referee import room as rooms
+from autograder.referee import sandbox, watchdog
+from autograder.referee.referee import Room
+from autograder.referee.room import Patience
+from autograder.referee.submission import Cell, Submission
+
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+check = importlib.import_module("autograder.check")  # its name in the package is that of the function
+BANK = Path(__file__).parents[1] / "bank"
+AXPY = exercise.get("start.axpy")
+RIGHT = (BANK / "start.axpy/right/masked.py").read_text()
+WORK = exercise.get("roofline.work")
+RIGHT_WORK = next((BANK / "roofline.work/right").glob("*.py")).read_text()
+SMALL = functools.partial(sandbox.Limits, memory=800 << 20, tmp_bytes=64 << 20, processes=64)
+
+
+@dataclass(frozen=True)
+class Fault:
+    call: str = ""  # what `axpy` does before it answers rightly
+    cells: tuple[str, ...] = ()  # or: the cells, as they are
+    points: float = 0.0
+    says: str = ""  # in the note or in the first case
+    spares_work: bool = True  # the other exercise of the same notebook keeps its points
+    fast: bool = False  # in the selection that `make test` runs
+    gpu: bool = False
+
+    @property
+    def submission(self) -> Submission:
+        sources = self.cells or (RIGHT, wrapped(self.call))
+        return Submission(tuple(Cell(f"cell {i}", s) for i, s in enumerate((*sources, RIGHT_WORK))))
+
+
+def wrapped(call: str) -> str:
+    """`axpy` with a fault before the answer."""
+    head = "import ctypes, gc, os, resource, signal, sys, threading, time, warnings\nimport torch\n"
+    head += "_right = axpy\ndef axpy(a, x, y, out):\n"
+    return head + textwrap.indent(textwrap.dedent(call).strip(), "    ") + "\n    _right(a, x, y, out)\n"
+
+
+MANY = "for _ in range(12):\n    if os.fork() == 0:\n        held = bytearray(80 << 20)\n        time.sleep(30)\n"
+FAULTS = {
+    # it ends
+    "it exits": Fault("os._exit(0)", says="process ended", fast=True),
+    "it exits by exception": Fault("raise SystemExit(5)", says="SystemExit"),
+    "it is interrupted": Fault("raise KeyboardInterrupt", says="KeyboardInterrupt"),
+    "it raises": Fault("raise KeyError('lost')", says="KeyError"),
+    "segmentation fault": Fault("ctypes.string_at(0)", says="process ended"),
+    "abort": Fault("os.abort()", says="process ended"),
+    "bus error": Fault("os.kill(os.getpid(), signal.SIGBUS)", says="process ended"),
+    "no stack left": Fault("sys.setrecursionlimit(10**9)\ndef f(n): return [f(n + 1)]\nf(0)", says="process ended"),
+    "endless recursion": Fault("def f(): return f()\nf()", says="RecursionError"),
+    "it kills every process it can": Fault("os.kill(-1, signal.SIGKILL); time.sleep(5)", says="process ended"),
+    "it closes its descriptors": Fault("os.closerange(0, 1024)", says="process ended"),
+    # it does not end
+    "endless loop": Fault("while True: pass", says="did not end", fast=True),
+    "a loop that ignores signals": Fault(
+        "signal.pthread_sigmask(0, range(1, 64))\nwhile True: pass", says="did not end"
+    ),
+    "it stops itself": Fault("os.kill(os.getpid(), signal.SIGSTOP)", says="did not end"),
+    "a deadlock": Fault("lock = threading.Lock(); lock.acquire(); lock.acquire()", says="did not end"),
+    "a child that is waited for": Fault("if os.fork() == 0:\n    time.sleep(99)\nos.wait()", says="did not end"),
+    # it takes too much
+    "memory: one array": Fault("bytearray(1 << 35)", says="MemoryError"),
+    "memory: many processes": Fault(MANY + "time.sleep(30)", says="GiB are allowed", fast=True),
+    "memory: files that are only open": Fault(
+        "for i in range(12):\n    os.write(os.memfd_create(str(i)), bytes(80 << 20))\ntime.sleep(30)",
+        says="GiB are allowed",
+    ),
+    "memory: while the cells run": Fault(
+        cells=("import os, time\n" + MANY + "time.sleep(30)", RIGHT), says="GiB are allowed", spares_work=False
+    ),
+    "processes": Fault("while True: os.fork()", says=""),
+    "threads": Fault("while True: threading.Thread(target=time.sleep, args=(9,)).start()", says="can't start new"),
+    "full disk": Fault("open('/tmp/big', 'wb').write(bytes(1 << 27))", says="No space left", fast=True),
+    "a file too large": Fault("os.truncate(os.open('/tmp/f', 66), 1 << 40)", says="rocess ended"),
+    "descriptors": Fault("kept = [open('/dev/null') for _ in range(99999)]", says="Too many open files"),
+    "200 MB of output": Fault("print('x' * 200_000_000)", points=5.0, fast=True),
+    "output without end": Fault("while True: print('x' * 10_000, flush=True)", says="did not end"),
+    "a processor for ever": Fault("if os.fork() == 0:\n    while True: pass", points=5.0),
+    # it leaves something behind, or changes its own process
+    "a daemon": Fault("if os.fork() == 0:\n    os.setsid()\n    time.sleep(99)\n    os._exit(0)", points=5.0),
+    "other settings": Fault(
+        "torch.set_default_dtype(torch.float64); warnings.simplefilter('error'); gc.disable(); sys.stdout = None; "
+        "os.umask(0o777); os.chdir('/'); os.environ.clear()",
+        points=5.0,
+    ),
+    "its own clock jumps": Fault("time.time = time.monotonic = time.perf_counter = lambda: -1e9", points=5.0),
+    "lower limits for itself": Fault("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", says=""),
+    # in the cells
+    "a cell raises": Fault(cells=("1 / 0", RIGHT, "undefined_name"), points=5.0, fast=True),
+    "a cell is no Python": Fault(cells=("def (:", RIGHT), points=5.0),
+    "a cell exits": Fault(cells=("exit()", RIGHT, "raise SystemExit"), points=5.0),
+    "a cell kills the process": Fault(cells=("import os; os._exit(1)", RIGHT), says="process ended", spares_work=False),
+    "a cell of nul bytes": Fault(cells=("x = '\0'", RIGHT), points=5.0),
+    "nothing is defined": Fault(cells=("pass",), says="`axpy` is not defined"),
+    "a number in place of the function": Fault(cells=("axpy = 5",), says="should be a function"),
+    "no such argument": Fault(cells=("def axpy(): pass",), says="TypeError"),
+    # on the device
+    "GPU memory": Fault("kept = torch.empty(1 << 40, device='cuda')", says="OutOfMemoryError", gpu=True),
+    "an error that sticks to the device": Fault(
+        "torch.zeros(2, device='cuda')[torch.tensor([99], device='cuda')]; torch.cuda.synchronize()",
+        says="device-side assert",
+        gpu=True,
+    ),
+    "a kernel that waits for ever": Fault("torch.cuda._sleep(1 << 50)", says="did not end", gpu=True),
+}
+MARKS = {True: [pytest.mark.gpu], False: []}
+ROWS = [
+    pytest.param(name, marks=[*MARKS[f.gpu], *([] if f.fast else [pytest.mark.slow])]) for name, f in FAULTS.items()
+]
+
+
+def test_the_table_is_long_enough():
+    assert len(FAULTS) >= 30
+
+
+def small_room(submission: Submission, monkeypatch) -> Room:
+    monkeypatch.setattr(rooms.sandbox, "Limits", SMALL)
+    return Room(submission, patience=Patience(cells_s=20.0, call_s=2.0))
+
+
+@pytest.fixture(scope="module")
+def neighbour():
+    """An honest submission in a sandbox of its own, open during all the faults."""
+    with Room(Submission((Cell("cell", RIGHT),))) as room:
+        yield room
+
+
+seeds = iter(range(10**6))
+
+
+def said_by(verdict) -> str:
+    return " ".join([verdict.note, *(case.why for case in verdict.cases[:1])])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_fault_has_its_verdict_and_harms_no_neighbour(name, neighbour, monkeypatch):
+    fault, seed = FAULTS[name], next(seeds)
+    with small_room(fault.submission, monkeypatch) as room:
+        verdict = room.examine(AXPY, seed)
+        assert (verdict.points, verdict.pending) == (fault.points, False), said_by(verdict)
+        assert fault.says in said_by(verdict)
+        assert fault.points or said_by(verdict).strip(), "no points, and no reason"
+        if fault.spares_work:
+            assert room.examine(WORK, seed).points == WORK.points
+    assert neighbour.examine(AXPY, seed).points == AXPY.points
+
+
+# ----------------------------------------------------------------------------- faults around the sandbox
+
+
+def test_a_sandbox_that_is_ended_from_outside_is_said_and_the_next_exercise_gets_a_new_one(monkeypatch):
+    """As the kernel does when the machine runs out of memory."""
+    with small_room(Fault("time.sleep(9)").submission, monkeypatch) as room:
+        killed = threading.Timer(0.5, watchdog.kill, [room.room.process.pid])
+        killed.start()
+        verdict = room.examine(AXPY, 1)
+        killed.join()
+        assert verdict.points == 0 and "process ended" in said_by(verdict)
+        assert room.examine(WORK, 1).points == WORK.points
+
+
+def test_a_grader_that_is_killed_leaves_no_process_behind():
+    program = f"""
+import sys, time
+from autograder import exercise
+from autograder.referee.referee import Room
+from autograder.referee.submission import Cell, Submission
+source = {RIGHT!r} + "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(99)\\ntime.sleep(99)"
+with Room(Submission((Cell("c", source),))) as room:
+    print(room.room.process.pid, flush=True)
+    room.examine(exercise.get("start.axpy"), 1)
+"""
+    grader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=BANK.parents[1])
+    outside = int(grader.stdout.readline())
+    time.sleep(1.0)
+    inside = [outside, *watchdog.descendants(outside)]
+    assert len(inside) >= 3
+    os.kill(grader.pid, signal.SIGKILL)
+    grader.communicate()
+    until = time.monotonic() + 10.0
+    while (left := [pid for pid in inside if alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert left == []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch, neighbour):
+    jumps = iter([0.0, 1e9, -1e9, 5.0] * 10_000)
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    assert neighbour.examine(AXPY, next(seeds)).points == AXPY.points
+
+
+def test_a_reference_kernel_that_is_not_there_leaves_the_share_of_the_floor():
+    """A cohort's copy of the course has no course_lib.kernels."""
+    softmax = exercise.get("roofline.softmax")
+    without = replace(softmax, speed=replace(softmax.speed, reference="course_lib.no_such_room:softmax"))
+    assert check._reference(softmax) is not None
+    assert check._reference(without) is None
+    assert grading.stored(check.no_speed_here(without))["pending"]
+
+
+# ----------------------------------------------------------------------------- faults around the verdicts
+
+
+class Counting:
+    """Stands for a room: every verdict that had to be made."""
+
+    def __init__(self, verdict):
+        self.verdict, self.made = verdict, 0
+
+    def examine(self, exercise, seed):
+        self.made += 1
+        return self.verdict
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.fixture(scope="module")
+def right_verdict(neighbour):
+    return neighbour.examine(AXPY, next(seeds))
+
+
+def judging(folder: Path, verdict) -> grading.Judging:
+    release = grading.NotebookNode(cells=[])
+    made = grading.Judging(Submission((Cell("c", RIGHT),)), release, 1, folder)
+    made.room = Counting(verdict)
+    return made
+
+
+ASKED = grading.Asked("start.axpy", False)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"points": 5', b"\xff\xfe", None], ids=["empty", "torn", "bytes", "gone"])
+def test_a_verdict_file_that_cannot_be_read_is_made_again(damage, tmp_path, right_verdict):
+    first = judging(tmp_path, right_verdict)
+    before = first.verdict(ASKED)
+    (path,) = tmp_path.glob("*.json")
+    path.unlink() if damage is None else path.write_bytes(damage)
+    again = judging(tmp_path, right_verdict)
+    assert again.verdict(ASKED) == again.verdict(ASKED) == before
+    assert again.room.made == 1
+
+
+def test_a_full_disk_leaves_no_half_verdict_and_the_next_run_goes_on(tmp_path, right_verdict):
+    """The largest file that this process may write stands for the disk."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            judging(tmp_path, right_verdict).verdict(ASKED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.glob("*.json")) == []
+    assert judging(tmp_path, right_verdict).verdict(ASKED)["points"] == 5
+
+
+def test_a_seed_is_drawn_once_however_many_draw_it(tmp_path, monkeypatch):
+    first = grading.run_seed(tmp_path, "00_start")
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # two graders looked before either had drawn
+    assert grading.run_seed(tmp_path, "00_start") == first
+    assert [p.name for p in tmp_path.iterdir()] == ["00_start.seed"]
+
+
+def test_progress_is_one_plain_line_a_notebook():
+    bar = cohort.Progress(4)
+    bar.done = 1
+    kept = [
+        {"points": 3.0, "out_of": 5.0, "pending": False},
+        {"points": 0.0, "out_of": 4.0, "pending": True},
+    ]
+    assert bar.line("ada", kept, 10.0) == "[#####...............] 1/4 ada: 3 of 5 points, 4 more wait; 30 s left"
