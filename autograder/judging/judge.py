@@ -10,7 +10,7 @@ from autograder.exercise import Call, Case, Exercise, Values
 from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
-from autograder.judging.evidence import Evidence, Tried, over_limit
+from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
 from autograder.judging.outcome import Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import CaseVerdict, Picture, Verdict
@@ -50,7 +50,8 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
 
 def _note(exercise: Exercise, evidence: Evidence) -> str:
     """A reason why right outputs earn nothing."""
-    ran = [t for t in evidence.tried if t.outcome.error is None]
+    # a call that raised may have launched, and one without elements has nothing to launch for
+    ran = [t for t in evidence.tried if t.outcome.error is None and any(size_of(w) for w in t.want.values())]
     if exercise.kind == "kernel" and exercise.launches and ran and not any(t.outcome.launches for t in ran):
         return "No Triton kernel was launched: this exercise asks for one."
     return ""

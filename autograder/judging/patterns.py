@@ -29,7 +29,7 @@ def describe(got: torch.Tensor, want: torch.Tensor, wrong: torch.Tensor) -> dict
 def _unwritten(got, want, wrong, rows):
     missing = got.isnan() & ~want.isnan()
     if bool((missing == wrong).all()):
-        return {"unwritten": f"{int(missing.sum())} of {missing.numel()} elements are NaN, as if never written"}
+        return {"unwritten": f"{int(missing.sum())} of {missing.numel()} elements are NaN"}
     return {}
 
 

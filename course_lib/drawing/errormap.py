@@ -24,7 +24,7 @@ def error_map(got, want, limit, ax=None, *, title=None, device=""):
     """|got - want| / limit for each element, as rows (leading dimensions flattened) and columns.
 
     limit: a number or a tensor like `want`. A one-dimensional tensor is cut into rows of 64. Of a large tensor
-    each cell shows its worst element, never an average. NaN where `want` has none counts as never written.
+    each cell shows its worst element, never an average. NaN where `want` has none is hatched, whatever put it there.
     """
     over, unwritten = _in_limits(_array(got), _array(want), _array(limit))
     over, unwritten, rows_are, columns_are = _as_picture(over, unwritten)
@@ -35,7 +35,7 @@ def error_map(got, want, limit, ax=None, *, title=None, device=""):
     (rows, columns), block = over.shape, [-(-n // _CELLS) for n in over.shape]
     cells, holes = _pooled(over, block), _pooled(unwritten.astype(float), block) > 0
     _draw_cells(ax, cells, holes, block, rows, columns)
-    notes = ["hatched: never written"] if holes.any() else []
+    notes = ["hatched: NaN"] if holes.any() else []
     if block != [1, 1]:
         notes.append(f"each cell is the worst of {block[0]} x {block[1]} elements")
     return finish(ax, title or _message(over, unwritten), device, "; ".join(notes))
@@ -124,7 +124,7 @@ def _message(over, unwritten) -> str:
     missing, others = int(unwritten.sum()), over[there & ~unwritten]
     message = f"{wrong:,} of {of} wrong"
     if missing:
-        message += f", {missing:,} of them never written"
+        message += f", {missing:,} of them NaN"
     if others.size and 1 < others.max() < np.inf:
         message += f"; the worst {'of the others ' if missing else ''}at {_times(others.max())} the limit"
     return message

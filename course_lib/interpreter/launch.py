@@ -60,6 +60,8 @@ def _plain_grid(executor, names, args, kwargs) -> tuple[int, int, int]:
     if callable(grid):
         named = {name: value for name, value in kwargs.items() if name in names}
         grid = grid(inspect.getcallargs(executor.fn, *args, **named))
+    if not isinstance(grid, tuple | list):
+        raise TypeError(f"a grid is a tuple such as (4,), with its comma; got {grid!r}")
     grid = tuple(int(size) for size in grid)
     grid += (1,) * (3 - len(grid))
     if max(grid[1:]) > MAX_GRID_YZ:

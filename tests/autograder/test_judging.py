@@ -106,6 +106,18 @@ def test_without_a_launch_a_kernel_exercise_earns_nothing():
     assert "No Triton kernel was launched" in verdict.note
 
 
+def test_calls_that_raised_are_not_said_to_have_launched_nothing():
+    def broken(x, out):
+        if x.numel():
+            raise ValueError("such a pity")
+
+    def empty(d):
+        return Call({"x": d.normal(0, 3), "out": d.empty(0, 3)}, "0 x 3")
+
+    cases = (Case("no elements", empty), *_exercise().cases)
+    assert examine(_exercise(launches=True, cases=cases), broken, seed=5).note == ""
+
+
 def test_a_raised_error_is_shown_with_its_line():
     def broken(x, out):
         raise ValueError("such a pity")
@@ -113,6 +125,17 @@ def test_a_raised_error_is_shown_with_its_line():
     verdict = examine(_exercise(), broken, seed=6)
     assert "ValueError: such a pity" in verdict.diagnosis.says
     assert "raise ValueError" in verdict.diagnosis.says
+
+
+def test_an_error_inside_the_library_is_shown_with_the_line_that_called_it():
+    from course_lib.simulator import PITFALLS, DeviceModel
+
+    def impatient(x, out):
+        gpu = DeviceModel({"kernel": 1e-4}, PITFALLS["asynchrony"], seed=7).handle()
+        gpu.elapsed(gpu.record(), gpu.record())
+
+    verdict = examine(_exercise(), impatient, seed=6)
+    assert "(line" in verdict.diagnosis.says and "gpu.elapsed(gpu.record()" in verdict.diagnosis.says
 
 
 def test_a_stub_is_called_not_written_yet_and_only_tried_once():

@@ -72,6 +72,8 @@ def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
 def test_a_grid_that_no_gpu_takes_is_refused():
     with pytest.raises(ValueError, match="65535"):
         add_one[(1, 70000)](torch.zeros(16), 16, BLOCK=16)
+    with pytest.raises(TypeError, match="a grid is a tuple such as"):
+        add_one[1](torch.zeros(16), 16, BLOCK=16)
 
 
 def test_a_loop_to_a_run_time_bound_works_with_every_numpy():

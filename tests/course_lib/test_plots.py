@@ -249,14 +249,14 @@ def test_error_map_takes_a_limit_for_each_element():
     ]
 
 
-def test_error_map_hatches_what_was_never_written():
+def test_error_map_hatches_what_is_nan():
     want = torch.zeros(4, 5)
     got = want.clone()
     got[2:, 1:] = torch.nan
     ax = plots.error_map(got, want, 1e-3)
     (hatched,) = ax.patches
     assert (hatched.get_x(), hatched.get_y(), hatched.get_width(), hatched.get_height()) == (0.5, 1.5, 4, 2)
-    assert "never written" in words(ax)
+    assert "hatched: NaN" in words(ax)
 
 
 def test_error_map_treats_equal_infinities_and_wanted_nans_as_right():

@@ -158,7 +158,8 @@ CHAIN = Exercise(
         ),
         Mistake(
             "one_program",
-            "Only the first block is computed: the grid has one program. Launch `triton.cdiv(n, BLOCK)` of them.",
+            "Only the first block is computed. Launch `triton.cdiv(n, BLOCK)` programs, and let each begin "
+            "at `tl.program_id(0) * BLOCK`.",
             answer=lambda v, block: _only(v, slice(0, block)),
             variants=BLOCKS,
         ),

@@ -225,7 +225,7 @@ MISTAKES = (
     ),
     Mistake(
         "over_budget",
-        "The budget ran out. A longer measurement does not cure a bias: 0.15 s of warm-up and about a hundred samples "
+        "The budget ran out. A longer measurement does not cure a bias: 0.2 s of warm-up and about a hundred samples "
         "are enough.",
         sign=lambda e: e.raised("stopped after"),
     ),
@@ -280,7 +280,7 @@ MISTAKES = (
     ),
     Mistake(
         "clock_not_sustained",
-        "Samples were taken while the clock was still low. Warm up for 0.15 s of work, not for a number of launches, "
+        "Samples were taken while the clock was still low. Warm up for 0.2 s of work, not for a number of launches, "
         "and do not let the device rest afterwards.",
         sign=_slow_clock,
     ),
