@@ -1,4 +1,4 @@
-"""python -m benchmarks [ceilings pointwise softmax matmul timing]: measure, save to benchmarks/results, print."""
+"""python -m benchmarks [ceilings pointwise softmax matmul timing clock]: measure, save to benchmarks/results, print."""
 
 import importlib
 import re
@@ -8,7 +8,7 @@ from benchmarks.against import Red
 from course_lib import results
 from course_lib.device import TIER, machine
 
-SECTIONS = ("ceilings", "pointwise", "softmax", "matmul", "timing")
+SECTIONS = ("ceilings", "pointwise", "softmax", "matmul", "timing", "clock")
 
 
 def main(names: list[str]) -> int:

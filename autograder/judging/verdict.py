@@ -47,6 +47,7 @@ class Verdict:
     shows_not: str = ""
     note: str = ""  # why there is no or less credit although cases may be right
     pending: bool = False  # nothing could be judged on this tier: a person or a GPU decides
+    held: float = 0.0  # points that wait for a person, for the reasons in `note`
 
     @property
     def right(self) -> int:

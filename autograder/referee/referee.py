@@ -10,16 +10,22 @@ reaches the next exercise: everything it started is ended first. Whatever it rep
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autograder import calling
-from autograder.check import judged_part
+from autograder.check import judged_part, no_speed_here
 from autograder.exercise import Exercise
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
-from autograder.judging.verdict import Verdict
+from autograder.judging.score import speed_credit
+from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
+from autograder.referee import clock
 from autograder.referee import room as rooms
-from autograder.referee.room import DEFAULT, Patience, Worker
+from autograder.referee.room import DEFAULT, Lost, Patience, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
+
+TRIES = 3  # to find the device quiet
 
 
 class Referee:
@@ -27,6 +33,7 @@ class Referee:
 
     def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
         self.room = rooms.Room(submission, imports, patience)
+        self.verdicts: dict[tuple[str, int], Verdict] = {}
 
     def __enter__(self) -> Referee:
         self.room.__enter__()
@@ -37,12 +44,64 @@ class Referee:
 
     def examine(self, exercise: Exercise, seed: int) -> Verdict:
         """Judge one exercise of the submission in a worker of its own."""
+        key = exercise.name, seed
+        if key not in self.verdicts:
+            self.verdicts[key] = self._examined(exercise, seed)
+        return self.verdicts[key]
+
+    def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
+        """Time an exercise that is right; without a GPU, or on a device that is not quiet, a person decides."""
+        blank = no_speed_here(exercise)
+        if device.TIER != "gpu":
+            return blank
+        verdict, blank = self.examine(exercise, seed), replace(blank, note="", pending=False)
+        if verdict.held:
+            return replace(blank, note="not timed before a person has looked at the exercise itself.", pending=True)
+        if not verdict.accepted:
+            count = f"{verdict.right} of {len(verdict.cases)} cases are right"
+            return replace(blank, note=f"not timed, because {count}. {verdict.note}".strip())
+        for _ in range(TRIES):
+            try:
+                rows, slowed = self._timed(exercise, seed)
+            except clock.NotRight as error:
+                return replace(blank, note=f"a timed answer was not right: {error}")
+            except Lost as error:
+                return replace(blank, note=f"not timed: {error}.")
+            if not slowed:
+                share = min(row.share for row in rows)
+                speed = exercise.speed
+                return replace(blank, rows=rows, points=speed_credit(share, speed.full, speed.none, speed.points))
+        note = f"the device was not quiet: beside this submission our own kernel was {slowed:.0%} slower than alone."
+        return replace(blank, rows=rows, note=note, pending=True)
+
+    def _timed(self, exercise: Exercise, seed: int) -> tuple[tuple[Timed, ...], float]:
+        """Every timed case, and by how much the reference was slowed down where that was too much."""
+        yard = clock.yardsticks()
+        settings = [clock.setting(exercise, case, seed) for case in exercise.speed.cases]
+        for setting in settings:
+            yard.measure(setting)
+        worker, rows = Worker(self.room), []
+        try:
+            why_not = worker.load(exercise.entry)
+            if why_not:
+                raise clock.NotRight(why_not)
+            for setting in settings:
+                measured = clock.measure(worker, setting, yard)
+                rows.append(measured.timed)
+                if measured.noisy:
+                    yard.forget(setting)
+                    return tuple(rows), measured.slowed
+        finally:
+            worker.end()
+        return tuple(rows), 0.0
+
+    def _examined(self, exercise: Exercise, seed: int) -> Verdict:
         if device.TIER not in exercise.tiers:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
         worker = Worker(self.room)
         try:
-            why_not = worker.load(exercise)
+            why_not = worker.load(exercise.entry)
             if why_not:
                 return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
             trials = list(self._trials(worker, exercise, seed))

@@ -151,10 +151,10 @@ class Worker:
         self._reader = threading.Thread(target=self.printed.drain, args=(read,), daemon=True)
         self._reader.start()
 
-    def load(self, exercise: Exercise) -> str:
-        """Run the submission's cells; why there is nothing to judge, or ''."""
-        submission = self.room.submission
-        self.channel.send({"cells": [[c.name, c.source] for c in submission.cells], "entry": exercise.entry})
+    def load(self, entry: str, submission: Submission | None = None) -> str:
+        """Run the submission's cells (or those of another); why there is nothing to judge, or ''."""
+        submission = submission or self.room.submission
+        self.channel.send({"cells": [[c.name, c.source] for c in submission.cells], "entry": entry})
         try:
             reply = self.channel.receive(self.room.patience.cells_s)
             troubles = [tuple(map(str, t)) for t in reply["troubles"]]
@@ -165,9 +165,9 @@ class Worker:
             return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
         told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles[:3])
         if not found:
-            return f"{submission.missing(exercise.entry)} {told}".strip()
+            return f"{submission.missing(entry)} {told}".strip()
         if not is_callable:
-            return f"`{exercise.entry}` should be a function. {told}".strip()
+            return f"`{entry}` should be a function. {told}".strip()
         return ""
 
     def attempt(self, exercise: Exercise, case: Case, call: Call) -> Outcome:

@@ -130,6 +130,10 @@ def _gpu(index: int) -> list[str]:
         line += ["--dev-bind-try", path, path]
     for path in ["/sys", *glob.glob("/usr/local/nvidia")]:
         line += ["--ro-bind-try", path, path]
+    # Triton asks ldconfig where the driver's library is, and ldconfig fails for another uid on some systems
+    from triton.backends.nvidia.driver import libcuda_dirs
+
+    line += ["--setenv", "TRITON_LIBCUDA_PATH", libcuda_dirs()[0]]
     return line
 
 

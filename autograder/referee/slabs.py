@@ -98,6 +98,7 @@ class Opened:
     def __init__(self, described: Sequence[dict], descriptors: Sequence[int]):
         self.addresses: list[ctypes.c_uint64] = []
         self.bytes = [self._open(one, descriptors) for one in described]
+        self._typed: dict[tuple[int, str], torch.Tensor] = {}
 
     def _open(self, described: dict, descriptors: Sequence[int]) -> torch.Tensor:
         if "handle" not in described:
@@ -112,8 +113,17 @@ class Opened:
         return _at(address.value, described["size"])
 
     def tensor(self, described: dict) -> torch.Tensor:
-        whole = self.bytes[described["slab"]].view(getattr(torch, described["dtype"]))
-        return whole.as_strided(described["shape"], described["stride"], described["at"])
+        key = described["slab"], described["dtype"]
+        if key not in self._typed:
+            self._typed[key] = self.bytes[key[0]].view(getattr(torch, key[1]))
+        return self._typed[key].as_strided(described["shape"], described["stride"], described["at"])
+
+    def touch(self) -> None:
+        """Read one byte of each, so that what a device does on first use is done."""
+        for whole in self.bytes:
+            whole[:1].clone()
+        if self.addresses:
+            torch.cuda.synchronize()
 
     def close(self) -> None:
         """Device memory is unmapped, so that the referee may free it; shared memory lives as long as its tensors."""
@@ -121,7 +131,7 @@ class Opened:
             torch.cuda.synchronize()
         for address in self.addresses:
             _do("cuIpcCloseMemHandle", address)
-        self.addresses, self.bytes = [], []
+        self.addresses, self.bytes, self._typed = [], [], {}
 
 
 # ------------------------------------------------------------------------------------------- the driver

@@ -117,20 +117,29 @@ def answer(function, order: dict, opened: Opened, descriptors: list[int], channe
     """One call, or a round of calls in a row; `watched`: with a profiler looking on."""
     if "round" in order:
         calls = [[argument(a, opened, channel) for a in args] for args in order["round"]]
-        task, args = rounds_of(function, order["returned"]), [calls]
+        opened.touch()
+        task, args = in_a_row(function, order["returned"]), [calls]
     else:
         task, args = function, [argument(a, opened, channel) for a in order["args"]]
-    got, seen = watched(task, args) if order.get("watched") else (calling.call(task, args), None)
+    if order.get("watched"):
+        got, seen = watched(task, args)
+    else:
+        got, seen = calling.call(task, args, counted="round" not in order), None
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
     if got.error is None and order.get("wants"):
         report |= returned(got.value, order["wants"], descriptors)
+    if got.error is None and "round" in order:
+        report["device_s"] = got.value[0].elapsed_time(got.value[1]) / 1e3 if got.value else None
     return report
 
 
-def rounds_of(function, returned: int):
-    """Calls in a row; what they return is copied into the last tensors of each."""
+def in_a_row(function, returned: int):
+    """Calls in a row; what they return is copied into the last tensors of each. Returns events around them all."""
 
     def run(calls):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * torch.cuda.is_initialized())]
+        for mark in marks[:1]:
+            mark.record()
         for args in calls:
             if not returned:
                 function(*args)
@@ -142,6 +151,9 @@ def rounds_of(function, returned: int):
                 if got != asked:
                     raise TypeError(f"returned {got}, expected {asked}")
                 into.copy_(value)
+        for mark in marks[1:]:
+            mark.record()
+        return marks
 
     return run
 
