@@ -1,0 +1,223 @@
+"""Time that a submission cannot touch: our clock around rounds of work on memory that it has never seen.
+
+A round sends the handles of fresh slabs together with "go", waits for the report, and reads a few elements of every
+output; the time when those have arrived is the end. Then every output is checked, so no call can have been skipped.
+What a round costs when the function does nothing is measured in a worker that holds no submission, and subtracted.
+The reference kernel runs turn by turn with the submission (A B B A): when it is slower than it was alone, something
+else slowed the device down, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from autograder.exercise import Case, Exercise
+from autograder.judging import tolerance
+from autograder.judging.verdict import Timed
+from autograder.referee.room import Room, Worker
+from autograder.referee.rounds import Round, bytes_of_a_call
+from autograder.referee.submission import Cell, Submission
+from course_lib import device
+from course_lib.timing.sampling import half_width, median_interval
+
+ROUND_S = 20e-3  # of work in one round, at the speed of the floor
+ENOUGH_S = 20e-3  # of work in all rounds
+MOST_CALLS = 400
+SHARE_OF_MEMORY = 0.25  # of what is free, for one round
+EMPTY_ROUNDS = 12
+FEWEST, MOST = 6, 16  # rounds of a submission
+NARROW = 0.015  # half of the interval; when it is wider, its slow end counts
+NOISY = 1.03  # the reference may be this much slower than alone
+WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
+
+
+class NotRight(Exception):
+    """A timed call whose answer is wrong, late, or never came. The words are for the student."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One timed case and how many calls of it make a round."""
+
+    exercise: Exercise
+    case: Case
+    seed: int
+    calls: int
+    floor_s: float
+    sizes: str
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.exercise.name, self.case.name, self.calls
+
+    def round(self) -> Round:
+        return Round(self.exercise, self.case, self.seed, self.calls, device.DEVICE, device.TIER)
+
+
+def setting(exercise: Exercise, case: Case, seed: int) -> Setting:
+    call = exercise.draw(case, seed, device.DEVICE, device.TIER, values=seed)
+    floor_s = exercise.speed.floor_s(call.args, device.ceilings())
+    fits = int(_free_bytes() * SHARE_OF_MEMORY) // bytes_of_a_call(exercise, call)
+    calls = max(1, min(fits, MOST_CALLS, math.ceil(ROUND_S / floor_s)))
+    return Setting(exercise, case, seed, calls, floor_s, call.sizes)
+
+
+def _free_bytes() -> int:
+    if device.DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+    return 1 << 30
+
+
+def limits_of(setting: Setting) -> tolerance.Limits:
+    """Limits for outputs of this size, derived once: they hardly depend on the values."""
+    call = setting.exercise.draw(setting.case, setting.seed, device.DEVICE, device.TIER, values=setting.seed)
+    return tolerance.derive(setting.exercise, [(call.args, setting.exercise.oracle(call.args))])
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One round by our clock, and by the events that the worker says it saw: the latter is information only."""
+
+    seconds: float
+    events_s: float
+
+
+def time_round(worker: Worker, setting: Setting, limits: tolerance.Limits | None, patience_s: float) -> Lap:
+    """One round. With `limits`, every output of every call is checked; NotRight when one is wrong."""
+    round_ = setting.round()
+    try:
+        round_.plan_gather()
+        _settle()
+        start = time.perf_counter()
+        report = worker.run(round_, patience_s)
+        at_the_end = round_.gather()
+        took = time.perf_counter() - start
+        if limits is not None:
+            _check(round_, report, at_the_end, limits)
+        said = report.get("device_s")
+        return Lap(took, float(said) if isinstance(said, int | float) else math.nan)
+    finally:
+        worker.close(round_.slabs)
+
+
+def _check(round_: Round, report: dict, at_the_end: torch.Tensor, limits: tolerance.Limits) -> None:
+    if report.get("error"):
+        raise NotRight(f"raised {str(report['error'])[:300]}")
+    why = round_.wrong(limits)
+    if why:
+        raise NotRight(why)
+    if not torch.equal(at_the_end, round_.gather()):
+        raise NotRight("an output was not there yet when the call said that it was done")
+
+
+def _settle() -> None:
+    if device.DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+# ------------------------------------------------------------------------------------------- what is known to be right
+
+
+@dataclass
+class Yardsticks:
+    """Workers that run our own code only: one that does nothing, and one for every reference kernel."""
+
+    room: Room = field(default_factory=lambda: Room(Submission(()), answers=True).__enter__())
+    workers: dict[str, Worker] = field(default_factory=dict)
+    empty_s: dict[tuple, float] = field(default_factory=dict)
+    alone_s: dict[tuple, float] = field(default_factory=dict)
+
+    def nothing(self, exercise: Exercise) -> Worker:
+        return self._worker(f"{exercise.entry}: nothing", exercise, f"def {exercise.entry}(*args): pass")
+
+    def reference(self, exercise: Exercise) -> Worker | None:
+        if not exercise.speed.reference:
+            return None
+        module, _, name = exercise.speed.reference.partition(":")
+        return self._worker(exercise.name, exercise, f"from {module} import {name} as {exercise.entry}")
+
+    def _worker(self, key: str, exercise: Exercise, source: str) -> Worker:
+        if key not in self.workers:
+            self.workers[key] = Worker(self.room)
+            why_not = self.workers[key].load(exercise.entry, Submission((Cell(key, source),)))
+            if why_not:
+                raise RuntimeError(f"{key}: {why_not}")
+        return self.workers[key]
+
+    def measure(self, setting: Setting) -> None:
+        """The empty round, and the reference alone; known ones are kept. No submission may be running."""
+        if setting.key in self.empty_s:
+            return
+        idle = self.nothing(setting.exercise)
+        empty = [time_round(idle, setting, None, ROUND_PATIENCE_S).seconds for _ in range(2 + EMPTY_ROUNDS)]
+        self.empty_s[setting.key] = float(np.median(empty[2:]))
+        reference = self.reference(setting.exercise)
+        if reference:
+            took = [time_round(reference, setting, None, WARM_S).seconds for _ in range(1 + FEWEST)]
+            self.alone_s[setting.key] = float(np.median(took[1:])) - self.empty_s[setting.key]
+
+    def forget(self, setting: Setting) -> None:
+        self.empty_s.pop(setting.key, None)
+        self.alone_s.pop(setting.key, None)
+
+
+@functools.cache
+def yardsticks() -> Yardsticks:
+    """Those of this process; the sandbox ends with it."""
+    return Yardsticks()
+
+
+# ------------------------------------------------------------------------------------------- a submission
+
+
+@dataclass(frozen=True)
+class Measured:
+    timed: Timed
+    slowed: float  # reference beside the submission over reference alone, less 1; 0 without a reference
+    events_s: tuple[float, ...]  # of one call, round by round, as the worker saw it
+    took_s: float  # for everything
+
+    @property
+    def noisy(self) -> bool:
+        return self.slowed > NOISY - 1
+
+
+def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
+    """Time a submission turn by turn with the reference; NotRight when a timed answer is wrong."""
+    began, limits = time.perf_counter(), limits_of(setting)
+    # compiles and tunes, on other data; what compiles later counts
+    time_round(worker, replace(setting, calls=1), limits, WARM_S)
+    time_round(worker, setting, limits, ROUND_PATIENCE_S)
+    reference, empty_s = yard.reference(setting.exercise), yard.empty_s[setting.key]
+    ours: list[float] = []
+    theirs: list[float] = []
+    events: list[float] = []
+    while not _enough(ours):
+        ours_first = len(ours) % 2  # A B B A
+        for turn in (ours_first, 1 - ours_first):
+            if turn:
+                lap = time_round(worker, setting, limits, ROUND_PATIENCE_S)
+                ours.append(max(0.0, lap.seconds - empty_s))
+                events.append(lap.events_s / setting.calls)
+            elif reference:
+                theirs.append(max(0.0, time_round(reference, setting, None, ROUND_PATIENCE_S).seconds - empty_s))
+    per_call = np.array(ours) / setting.calls
+    low, high = median_interval(per_call)
+    middle = float(np.median(per_call)) if half_width(per_call) <= NARROW else high
+    reference_s = float(np.median(theirs)) / setting.calls if theirs else None
+    slowed = float(np.median(theirs)) / yard.alone_s[setting.key] - 1 if theirs else 0.0
+    timed = Timed(setting.sizes, middle, low, high, setting.floor_s, reference_s)
+    return Measured(timed, slowed, tuple(events), time.perf_counter() - began)
+
+
+def _enough(took: list[float]) -> bool:
+    if len(took) < FEWEST or (sum(took) < ENOUGH_S and len(took) < MOST):
+        return False
+    return len(took) >= MOST or half_width(took) <= NARROW

@@ -1,0 +1,63 @@
+"""Does the referee's clock, which a submission cannot touch, agree with device events around the same calls?
+
+The events are recorded in the worker, so a submission could forge them; this one is honest.
+"""
+
+from dataclasses import replace
+from statistics import median
+
+from autograder import exercise as exercises
+from autograder.bank import BANK
+from autograder.exercise import Call, Case
+from autograder.referee import clock
+from autograder.referee.room import Room, Worker
+from autograder.referee.submission import Cell, Submission
+
+FILES = (
+    "autograder/referee/clock.py",
+    "autograder/referee/rounds.py",
+    "autograder/referee/room.py",
+    "autograder/referee/slabs.py",
+    "autograder/referee/worker.py",
+)
+EXERCISE, FILE = "roofline.chain", "roofline.chain/right/unrolled.py"
+SIZES = ((2**20, 1), (2**22, 1), (2**24, 1), (2**24, 16), (2**26, 1), (2**28, 1), (2**27, 16), (2**28, 16), (2**29, 16))
+
+
+def run() -> list[dict]:
+    """One row a size: medians a call by the clock and by events in the same rounds, in us, and their ratio."""
+    source = (BANK / FILE).read_text()
+    cases = [Case(f"{n} x {repeat}", lambda d, n=n, r=repeat: _call(d, n, r)) for n, repeat in SIZES]
+    exercise = exercises.get(EXERCISE)
+    exercise = replace(exercise, speed=replace(exercise.speed, cases=tuple(cases)))
+    yard, rows = clock.yardsticks(), []
+    for case in cases:
+        setting = clock.setting(exercise, case, 1)
+        yard.measure(setting)
+        with Room(Submission((Cell("right", source),))) as room:
+            worker = Worker(room)
+            worker.load(exercise.entry)
+            rows.append(_row(setting, clock.measure(worker, setting, yard), yard))
+            worker.end()
+    return rows
+
+
+def _call(draw, n: int, repeat: int):
+    return Call({"x": draw.normal(n), "repeat": repeat, "out": draw.empty(n)}, f"n = {n}, repeat = {repeat}")
+
+
+def _row(setting, measured, yard) -> dict:
+    took, events_s = measured.timed, median(measured.events_s)
+    return {
+        "name": setting.sizes,
+        "calls": setting.calls,
+        "rounds": len(measured.events_s),
+        "empty_round_us": yard.empty_s[setting.key] * 1e6,
+        "events_us": events_s * 1e6,
+        "clock_us": took.seconds * 1e6,
+        "low_us": took.low_s * 1e6,
+        "high_us": took.high_s * 1e6,
+        "ratio": took.seconds / events_s,
+        "reference_slowed": measured.slowed,
+        "took_s": measured.took_s,
+    }
