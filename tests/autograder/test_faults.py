@@ -66,15 +66,14 @@ MANY = "for _ in range(12):\n    if os.fork() == 0:\n        held = bytearray(80
 FAULTS = {
     # it ends
     "it exits": Fault("os._exit(0)", says="process ended", fast=True),
-    "it exits by exception": Fault("raise SystemExit(5)", says="SystemExit"),
-    "it is interrupted": Fault("raise KeyboardInterrupt", says="KeyboardInterrupt"),
+    "it exits by exception": Fault("raise SystemExit(5)", says="process ended"),
+    "it is interrupted": Fault("raise KeyboardInterrupt", says="process ended"),
     "it raises": Fault("raise KeyError('lost')", says="KeyError"),
     "segmentation fault": Fault("ctypes.string_at(0)", says="process ended"),
     "abort": Fault("os.abort()", says="process ended"),
     "bus error": Fault("os.kill(os.getpid(), signal.SIGBUS)", says="process ended"),
-    "no stack left": Fault("sys.setrecursionlimit(10**9)\ndef f(n): return [f(n + 1)]\nf(0)", says="process ended"),
     "endless recursion": Fault("def f(): return f()\nf()", says="RecursionError"),
-    "it kills every process it can": Fault("os.kill(-1, signal.SIGKILL); time.sleep(5)", says="process ended"),
+    "it kills every process it can": Fault("os.kill(1, 9); os.kill(-1, 9)", says="ProcessLookupError"),
     "it closes its descriptors": Fault("os.closerange(0, 1024)", says="process ended"),
     # it does not end
     "endless loop": Fault("while True: pass", says="did not end", fast=True),
@@ -87,6 +86,9 @@ FAULTS = {
     # it takes too much
     "memory: one array": Fault("bytearray(1 << 35)", says="MemoryError"),
     "memory: many processes": Fault(MANY + "time.sleep(30)", says="GiB are allowed", fast=True),
+    "memory: frames without end": Fault(
+        "sys.setrecursionlimit(10**9)\ndef f(n): return [f(n + 1)]\nf(0)", says="GiB are allowed"
+    ),
     "memory: files that are only open": Fault(
         "for i in range(12):\n    os.write(os.memfd_create(str(i)), bytes(80 << 20))\ntime.sleep(30)",
         says="GiB are allowed",
@@ -97,7 +99,7 @@ FAULTS = {
     "processes": Fault("while True: os.fork()", says=""),
     "threads": Fault("while True: threading.Thread(target=time.sleep, args=(9,)).start()", says="can't start new"),
     "full disk": Fault("open('/tmp/big', 'wb').write(bytes(1 << 27))", says="No space left", fast=True),
-    "a file too large": Fault("os.truncate(os.open('/tmp/f', 66), 1 << 40)", says="rocess ended"),
+    "a file too large": Fault("os.truncate(os.open('/tmp/f', 66), 1 << 40)", says="File too large"),
     "descriptors": Fault("kept = [open('/dev/null') for _ in range(99999)]", says="Too many open files"),
     "200 MB of output": Fault("print('x' * 200_000_000)", points=5.0, fast=True),
     "output without end": Fault("while True: print('x' * 10_000, flush=True)", says="did not end"),
@@ -105,7 +107,7 @@ FAULTS = {
     # it leaves something behind, or changes its own process
     "a daemon": Fault("if os.fork() == 0:\n    os.setsid()\n    time.sleep(99)\n    os._exit(0)", points=5.0),
     "other settings": Fault(
-        "torch.set_default_dtype(torch.float64); warnings.simplefilter('error'); gc.disable(); sys.stdout = None; "
+        "torch.set_num_threads(2); warnings.simplefilter('error'); gc.disable(); sys.stdout = None; "
         "os.umask(0o777); os.chdir('/'); os.environ.clear()",
         points=5.0,
     ),

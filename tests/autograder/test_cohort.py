@@ -1,0 +1,233 @@
+"""A run of `nbgrader autograde` that is killed, doubled, refused or cut short ends with the same gradebook."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom import cohort, trying
+
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+COURSE = Path(__file__).resolve().parents[2]
+UNIT, NAME = "00_start", "start"
+RIGHT = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+WRONG = (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()
+COHORT = {"ada": RIGHT, "bob": WRONG, "cleo": None, "dan": RIGHT}
+MARKS = {"ada": 5.0, "bob": 0.0, "cleo": 0.0, "dan": 5.0}
+
+
+def notebook(answer: str | None, path: Path) -> Path:
+    """A submission of lesson 00; without an answer, an untouched one."""
+    nb = json.loads((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text())
+    for cell in nb["cells"]:
+        if answer and cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
+            cell["source"] = answer
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(nb))
+    return path
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A copy of the course with four submissions."""
+    for part in ("autograder", "course_lib", "solutions/" + UNIT, "notebooks/" + UNIT):
+        shutil.copytree(COURSE / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(COURSE / "nbgrader_config.py", tmp_path)
+    for student, answer in COHORT.items():
+        notebook(answer, tmp_path / "submitted" / student / UNIT / f"{NAME}.ipynb")
+    return tmp_path
+
+
+def started(course: Path, *words: str, **environment: str) -> subprocess.Popen:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(course)} | environment
+    return subprocess.Popen(
+        ["nbgrader", *words], cwd=course, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def run(course: Path, *words: str, **environment: str) -> tuple[int, str]:
+    with started(course, *words, **environment) as child:
+        said = child.communicate(timeout=300)[0]
+    return child.returncode, said
+
+
+def prepared(course: Path) -> Path:
+    status, said = run(course, "generate_assignment", UNIT)
+    assert status == 0, said
+    return course
+
+
+def marks(course: Path) -> dict[str, float]:
+    with sqlite3.connect(course / "gradebook.db") as book:
+        rows = book.execute(
+            "select s.student_id, g.auto_score from grade g join submitted_notebook n on g.notebook_id = n.id "
+            "join submitted_assignment s on n.assignment_id = s.id join base_cell c on g.cell_id = c.id "
+            "where c.name = 'start_axpy_check'"
+        )
+        return dict(rows.fetchall())
+
+
+def test_without_bubblewrap_autograde_is_refused_and_runs_nothing(course):
+    mark = course / "it_ran"
+    notebook(f"open({str(mark)!r}, 'w')", course / "submitted/eve" / UNIT / f"{NAME}.ipynb")
+    tools = course / "bin"
+    tools.mkdir()
+    (tools / "nbgrader").symlink_to(Path(sys.executable).parent / "nbgrader")
+    status, said = run(course, "autograde", UNIT, PATH=f"{tools}:{Path(sys.executable).parent}")
+    assert status != 0 and "apt-get install bubblewrap" in said
+    assert not mark.exists() and not (course / "autograded").exists()
+
+
+def test_settings_that_cannot_be_loaded_end_the_command_before_stock_nbgrader_takes_over(course):
+    """Without them nbgrader would execute the notebooks, with the instructor's rights."""
+    (course / "autograder/classroom/report.py").write_text("import no_such_package\n")
+    status, said = run(course, "autograde", UNIT)
+    assert status != 0 and "no_such_package" in said and "nothing was done" in said
+    assert not (course / "autograded").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_refuses_the_run(course):
+    (course / "verdicts").write_text("a file where the folder should be")
+    status, said = run(course, "autograde", UNIT)
+    assert status != 0 and "refused" in said and "verdicts" in said
+
+
+@pytest.mark.slow
+def test_two_graders_on_one_gradebook(course):
+    """The second is refused with a reason; the first one's marks are complete."""
+    prepared(course)
+    first = started(course, "autograde", UNIT)
+    lock, until = course / "verdicts/.grading", time.monotonic() + 60
+    while not (lock.exists() and lock.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    status, said = run(course, "autograde", UNIT)
+    assert status != 0 and f"process {first.pid}" in said
+    told = first.communicate(timeout=300)[0]
+    assert first.returncode == 0, told
+    assert marks(course) == MARKS
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(course):
+    prepared(course)
+    kills = 0
+    for wait_for in ("verdicts/*.seed", "autograded/ada/*/*.ipynb", "verdicts/*.json", "autograded/cleo/*/*.ipynb"):
+        child, until = started(course, "autograde", UNIT), time.monotonic() + 120
+        while child.poll() is None and not list(course.glob(wait_for)) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.1 * kills)  # a little further each time
+        kills += child.poll() is None
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    assert kills >= 3
+    status, said = run(course, "autograde", UNIT)
+    assert status == 0, said
+    assert marks(course) == MARKS
+    assert "s in all" in said  # the end of the progress
+
+
+# ------------------------------------------------------------------------------------------- without nbgrader
+
+
+def test_only_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path):
+    hold = f"from autograder.classroom.cohort import only_one; from pathlib import Path; import time\n\
+only_one(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, cwd=COURSE)
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(BlockingIOError, match=str(other.pid)):
+        cohort.only_one(tmp_path / "lock")
+    other.kill()
+    other.communicate()
+    cohort.only_one(tmp_path / "lock")
+    cohort._held.pop(tmp_path / "lock").close()
+
+
+@pytest.mark.parametrize("left", ["sanitized", "torn", "nothing"])
+def test_what_a_killed_run_left_is_dropped_and_what_is_finished_stays(left, course):
+    submission, graded = course / "submitted/ada" / UNIT, course / "autograded/ada" / UNIT
+    path = notebook(RIGHT, graded / f"{NAME}.ipynb")
+    if left == "torn":
+        path.write_text(path.read_text()[:2000])
+    if left == "nothing":
+        path.unlink()
+    cohort.drop_unfinished(course, submission, UNIT)
+    assert not graded.exists()
+    nb = json.loads(notebook(RIGHT, graded / f"{NAME}.ipynb").read_text())
+    for cell in nb["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy_check":
+            cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "5"}]
+    path.write_text(json.dumps(nb))
+    cohort.drop_unfinished(course, submission, UNIT)
+    assert path.exists()
+
+
+# ------------------------------------------------------------------------------------------- rehearsal
+
+
+def rehearse(path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    line = [sys.executable, "-m", "autograder", "try", str(path), *words]
+    return subprocess.run(line, cwd=COURSE, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_rehearsal_tells_points_and_what_was_put_right(tmp_path):
+    path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
+    nb = json.loads(path.read_text())
+    for cell in nb["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
+            cell["metadata"] = {}
+    path.write_text(json.dumps(nb))
+    done = rehearse(path)
+    assert done.returncode == trying.FULL, done.stderr
+    assert "put right: The cell start_axpy had lost its name" in done.stdout
+    assert "5/5  start.axpy: 7 of 7 cases right." in done.stdout
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_a_mistake_names_it_and_says_so_by_its_exit_status(tmp_path):
+    done = rehearse(notebook(WRONG, tmp_path / f"{NAME}.ipynb"))
+    assert done.returncode == trying.NOT_FULL
+    assert "0/5" in done.stdout and "Give both loads and the store" in done.stdout
+
+
+def test_a_rehearsal_without_a_sandbox_needs_the_flag_and_is_loud(tmp_path):
+    path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
+    refused = rehearse(path, PATH="/nowhere")
+    assert refused.returncode == trying.NOT_TRIED
+    assert "apt-get install bubblewrap" in refused.stderr and "--unsafe-no-sandbox" in refused.stderr
+    done = rehearse(path, "--unsafe-no-sandbox", PATH="/nowhere")
+    assert done.returncode == trying.FULL
+    assert "WITHOUT A SANDBOX" in done.stderr and trying.UNPROTECTED in done.stdout
+
+
+@pytest.mark.slow
+def test_a_rehearsal_without_a_sandbox_survives_a_crash(tmp_path):
+    done = rehearse(notebook("import os\nos.abort()", tmp_path / f"{NAME}.ipynb"), "--unsafe-no-sandbox")
+    assert done.returncode == trying.NOT_FULL and "the process ended" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("start.ipynb", "{", "is no notebook that can be read"),
+        ("start.ipynb", None, "No such file"),
+        ("mine.ipynb", "start", "which lesson is this"),
+    ],
+    ids=["damaged", "not there", "of no lesson"],
+)
+def test_a_rehearsal_that_cannot_be_says_what_to_do(name, text, said, tmp_path, capsys):
+    path = tmp_path / name
+    if text == "start":
+        notebook(RIGHT, path)
+    elif text:
+        path.write_text(text)
+    status = trying.main(trying.argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False))
+    assert status == trying.NOT_TRIED and said in capsys.readouterr().err
