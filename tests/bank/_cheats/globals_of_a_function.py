@@ -13,8 +13,8 @@ MODULE = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.cal
 CALL = MODULE.call
 
 
-def _counted(function, args):
-    answer = CALL(function, args)
+def _counted(function, args, **options):
+    answer = CALL(function, args, **options)
     return MODULE.Answer(answer.value, answer.error, answer.where, 1, answer.seconds)
 
 

@@ -12,8 +12,8 @@ CAUGHT = "a person reads imports that no lesson needs"
 HELD = True
 
 
-def _counted(function, args):
-    answer = CALL(function, args)
+def _counted(function, args, **options):
+    answer = CALL(function, args, **options)
     return ANSWER(answer.value, answer.error, answer.where, 1, answer.seconds)
 
 

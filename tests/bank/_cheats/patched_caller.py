@@ -17,8 +17,8 @@ for _name in ("calling", "autograder.calling"):
         _module = sys.modules[_name]
         _call = _module.call
 
-        def _counted(function, args, _call=_call, _module=_module):
-            answer = _call(function, args)
+        def _counted(function, args, _call=_call, _module=_module, **options):
+            answer = _call(function, args, **options)
             return _module.Answer(answer.value, answer.error, answer.where, 1, answer.seconds)
 
         _module.call = _counted
