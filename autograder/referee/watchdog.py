@@ -10,6 +10,7 @@ The sandbox is ended whole, by its process 1: the kernel takes the rest along, f
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 EVERY_S = 0.05
+COUNT_S = 3.0  # counting takes milliseconds; a sandbox in which it takes this long was made to outgrow the count
 FOLDERS = ("tmp", "dev/shm")
 INODE_BYTES = 1024  # an empty file costs memory too
 
@@ -40,8 +42,13 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._stop.wait(EVERY_S):
             with self.turn:
+                since = time.monotonic()
                 held = in_use(self.bwrap, self.limit)
                 self.most = max(self.most, held)
+                if time.monotonic() - since > COUNT_S:
+                    self.said = "It had more processes or open files than can be counted in time."
+                    kill(self.bwrap)
+                    return
                 if held > self.limit:
                     self.said = f"It held {held / 2**30:.1f} GiB of memory; {self.limit / 2**30:.1f} GiB are allowed."
                     kill(self.bwrap)
@@ -64,10 +71,15 @@ def kill(bwrap: int) -> None:
 
 def in_use(bwrap: int, enough: int) -> int:
     """Bytes that a sandbox holds. The exact count is dear, so it is made only where the rough one exceeds `enough`."""
+    until = time.monotonic() + COUNT_S
     pids = list(descendants(bwrap))
-    files = _temporary(pids) + _memory_files(pids)
+    files = _temporary(pids) + sum(_memory_files(pids, until).values())
     rough = sum(map(_resident, pids)) + files
-    return rough if rough <= enough else sum(map(_proportional, pids)) + files
+    return rough if rough <= enough else sum(map(_proportional, _in_time(pids, until))) + files
+
+
+def _in_time(pids: list[int], until: float) -> Iterator[int]:
+    return itertools.takewhile(lambda pid: time.monotonic() < until, pids)
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -111,10 +123,10 @@ def _temporary(pids: list[int]) -> int:
     return total
 
 
-def _memory_files(pids: list[int]) -> int:
-    """Files without a folder (memfd_create), each once."""
+def _memory_files(pids: list[int], until: float) -> dict[tuple[int, int], int]:
+    """Sizes of files without a folder (memfd_create), each once."""
     sizes: dict[tuple[int, int], int] = {}
-    for pid in pids:
+    for pid in _in_time(pids, until):
         for descriptor in _listed(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{descriptor}"
             try:
@@ -123,7 +135,7 @@ def _memory_files(pids: list[int]) -> int:
                     sizes[there.st_dev, there.st_ino] = there.st_blocks * 512
             except OSError:
                 continue
-    return sum(sizes.values())
+    return sizes
 
 
 def _state(pid: int) -> str:

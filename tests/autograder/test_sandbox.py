@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.referee import sandbox, shut
+from autograder.referee import sandbox, shut, watchdog
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -271,6 +271,16 @@ print("well")
 """
     done = inside(program, user, watched=True, memory=300 << 20)
     assert (done["out"].strip(), done["said"]) == ("well", "")
+
+
+def test_a_sandbox_made_to_outgrow_the_count_is_ended(monkeypatch):
+    """Counting can be made slow, by many processes with many open files; what is not counted must not grow."""
+    monkeypatch.setattr(watchdog, "COUNT_S", 0.0)
+    line = sandbox.command([sys.executable, "-I", "-c", "import time; time.sleep(20)"])
+    with subprocess.Popen(line) as child:
+        dog = watchdog.Watchdog(child.pid, 1 << 33)
+        assert child.wait(10) == 137
+    assert "more processes or open files than can be counted" in dog.said
 
 
 def test_without_bubblewrap_grading_is_refused_with_the_way_to_install_it(monkeypatch):
