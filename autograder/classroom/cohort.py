@@ -17,6 +17,7 @@ from typing import TextIO
 import nbformat
 from nbgrader.utils import is_grade, is_solution
 
+from autograder.classroom import handed_in
 from autograder.referee import sandbox
 
 REFUSED = "nbgrader autograde: refused. {}"
@@ -37,6 +38,7 @@ def begin(course: Path, words: list[str]) -> None:
     todo = submitted(course, lesson, _named(words, "student")) if lesson else []
     for path in todo:
         drop_unfinished(course, path, lesson)
+        handed_in.fill(path, course / "notebooks" / lesson)
     if "--force" not in words:
         todo = [path for path in todo if not _graded(course, path, lesson).exists()]
     notebooks = len(list((course / "notebooks" / lesson).glob("*.ipynb"))) if lesson else 1
@@ -59,6 +61,7 @@ def only_one(lock: Path) -> None:
     except BlockingIOError:
         file.seek(0)
         other = f"process {file.read().strip()}"
+        file.close()
         raise BlockingIOError(f"Another run ({other}) grades into this gradebook; begin when it ended.") from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")

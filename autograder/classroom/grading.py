@@ -1,6 +1,6 @@
 """The referee where nbgrader executes notebooks: nbgrader's own commands, marks decided out of the student's reach.
 
-pre_convert_hook         readable(): damaged or misnamed notebooks are put right, the originals kept
+pre_convert_hook         handed_in.readable(): damaged or misnamed notebooks are put right, the originals kept
 sanitize_preprocessors   RepairedNotebook: the release with the student's cells in it
 autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run, no kernel started;
                          PendingGrades after SaveAutoGrades: what waits for a GPU goes to a person
@@ -12,7 +12,6 @@ import ast
 import contextlib
 import hashlib
 import json
-import logging
 import os
 from dataclasses import dataclass, replace
 from html import escape
@@ -29,71 +28,17 @@ from autograder import exercise as exercises
 from autograder.calling import quiet
 from autograder.check import no_speed_here
 from autograder.classroom import cohort, report
+from autograder.classroom.handed_in import NOTES
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Room
 from autograder.referee.submission import Submission, extract, repair
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTES = "speed_of_light_notes"  # in a repaired notebook's metadata: what was put right
 
 
 def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
     return Path(folder) / assignment / f"{notebook}.ipynb"
-
-
-def readable(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Before nbgrader reads a submission: a notebook that cannot be read, or has another name, is put right.
-
-    nbgrader swallows what a hook raises, so nothing may be raised here; `notebooks` is changed in place.
-    """
-    log = logging.getLogger("speed of light")
-    try:
-        expected = sorted((ROOT / "notebooks" / assignment).glob("*.ipynb"))
-        for path in expected:
-            _present(path, notebooks, log)
-            _parsed(path, notebooks, log)
-    except Exception as error:
-        log.error("%s, %s: could not be looked at: %s", student, assignment, error)
-
-
-def _present(release: Path, notebooks: list[str], log) -> None:
-    """One notebook under another name stands for the one that is missing; of several, nobody can tell which."""
-    if not notebooks or any(Path(n).name == release.name for n in notebooks):
-        return
-    missing = Path(notebooks[0]).with_name(release.name)
-    names = ", ".join(Path(n).name for n in notebooks)
-    if len(notebooks) == 1:
-        missing.write_bytes(Path(notebooks[0]).read_bytes())
-        log.warning("%s was taken for %s", names, release.name)
-    else:
-        say = f"None of {names} is called {release.name}, so none was graded. Rename the one that counts."
-        _blank(release, missing, say)
-        log.warning("%s: %s", missing.parent, say)
-    notebooks[:] = [str(missing)]
-
-
-def _parsed(release: Path, notebooks: list[str], log) -> None:
-    """A notebook that is no notebook is kept aside, and the empty release graded in its place."""
-    for name in notebooks:
-        path = Path(name)
-        if path.name != release.name:
-            continue
-        try:
-            nbformat.validate(nbformat.read(path, as_version=4))
-        except Exception as error:
-            aside = path.with_suffix(".damaged")
-            if not aside.exists():
-                aside.write_bytes(path.read_bytes())
-            _blank(release, path, f"The notebook could not be read ({type(error).__name__}); the original is kept.")
-            log.warning("%s could not be read (%s); graded as not written", path.name, type(error).__name__)
-
-
-def _blank(release: Path, path: Path, say: str) -> None:
-    """The empty release in place of what was submitted, and why."""
-    blank = nbformat.read(release, as_version=4)
-    blank.metadata[NOTES] = [say]
-    nbformat.write(blank, path)
 
 
 class RepairedNotebook(NbGraderPreprocessor):

@@ -1,5 +1,6 @@
 """nbgrader's own commands with the referee behind them: a cohort of mixed quality."""
 
+import html
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from autograder.classroom import handed_in
 from autograder.classroom.grading import Asked, Judging
 from autograder.referee.submission import extract
 
@@ -73,6 +75,7 @@ def graded(tmp_path_factory):
     write(course, "renamed", answered(release), "my lesson (2).ipynb")
     for name in ("old.ipynb", "new.ipynb"):
         write(course, "two_renamed", answered(release), name)
+    write(course, "another_file", "a summary", "lesson.pdf")
     run(course, "generate_assignment", UNIT)
     run(course, "autograde", UNIT)
     run(course, "generate_feedback", UNIT)
@@ -112,7 +115,7 @@ def marks(course):
 
 def test_every_submission_gets_the_mark_it_earned(graded):
     full = {"right", "check_deleted", "scratch_cell_raises", "renamed"}
-    everybody = (*COHORT, "damaged", "renamed", "two_renamed")
+    everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     assert marks(graded) == expected
 
@@ -123,14 +126,33 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
     assert "tl.program_id" in page
 
 
-def test_a_damaged_notebook_is_kept_and_said(graded):
+def test_a_damaged_notebook_is_kept(graded):
     assert (graded / "submitted" / "damaged" / UNIT / f"{NAME}.damaged").exists()
-    assert "could not be read" in (graded / "feedback" / "damaged" / UNIT / f"{NAME}.html").read_text()
 
 
-def test_several_notebooks_of_other_names_are_a_zero_with_its_reason(graded):
-    page = (graded / "feedback" / "two_renamed" / UNIT / f"{NAME}.html").read_text()
-    assert f"None of new.ipynb, old.ipynb is called {NAME}.ipynb" in page
+REASONS = {
+    "damaged": "could not be read",
+    "renamed": f"my lesson (2).ipynb was taken for {NAME}.ipynb",
+    "two_renamed": f"None of new.ipynb, old.ipynb is called {NAME}.ipynb",
+    "another_file": "No notebook was handed in. The folder held: lesson.pdf.",
+}
+
+
+@pytest.mark.parametrize("student", REASONS)
+def test_what_was_not_the_expected_notebook_is_said(graded, student):
+    page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
+    assert html.escape(REASONS[student]) in page
+
+
+def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tmp_path):
+    write(tmp_path, "late", "a summary", "lesson.pdf")
+    folder = tmp_path / "submitted" / "late" / UNIT
+    handed_in.fill(folder, COURSE / "notebooks" / UNIT)
+    write(tmp_path, "late", answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()), "at last.ipynb")
+    notebooks = sorted(map(str, folder.glob("*.ipynb")))
+    handed_in.readable(UNIT, "late", notebooks)
+    assert notebooks == [str(folder / f"{NAME}.ipynb")]
+    assert "_axpy" in (folder / f"{NAME}.ipynb").read_text() and "at last" in (folder / f"{NAME}.ipynb").read_text()
 
 
 def test_nobody_waits_for_the_speed_of_what_is_not_right(tmp_path):
