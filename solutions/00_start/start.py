@@ -20,11 +20,12 @@
 # - write a Triton kernel that is right for every length,
 # - read the report of a check and know what to try next.
 #
-# **Time** 30 minutes. **Needs** Python and a little PyTorch; no CUDA.
+# **Time** 45 minutes. **Needs** Python and a little PyTorch; no CUDA.
 #
 # **Without a GPU** everything here runs: Triton's interpreter executes your kernel on the CPU, one program after
 # another. It shows whether the algorithm, the masks and the tails are right. It cannot show speed, and it cannot show
-# two programs that disturb each other.
+# two programs that disturb each other. It also runs some Python that the compiler refuses, such as a list that grows
+# inside a kernel: in a kernel use numbers, blocks, `if`, `for` over `range`, and functions of `tl`.
 
 # %% [markdown]
 # ## Is my machine ready?
@@ -51,7 +52,8 @@ machine()
 #
 # ### Predict
 # An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
-# machine, with 64 MiB? Write your numbers down before you run the measurement.
+# machine, with 64 MiB? (The memory of a laptop or of one server core moves between 10 and 100 GB/s.) Write your numbers
+# down before you run the measurement.
 
 # %%
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
@@ -71,9 +73,11 @@ print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
 results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %% [markdown]
-# The table has a recorded H200 beside your machine. The measured rate lies below the data sheet's: the promise
-# counts every cycle of the memory pins, and some cycles go to refreshing cells and to turning the bus from reading
-# to writing. **From here on, "the floor" means: bytes moved, divided by this measured rate.**
+# The table has a recorded H200 beside your machine. At its recorded rate 1 GiB takes
+# $2 \cdot 2^{30}$ bytes / 4.22 TB/s = 0.51 ms. Whoever said half of that forgot that what is read is also written.
+# The measured rate lies below the data sheet's: the promise counts every cycle of the memory pins, and some cycles go
+# to refreshing cells and to turning the bus from reading to writing. **From here on, "the floor" means: bytes moved,
+# divided by this measured rate.**
 #
 # `ceilings()` holds the other rates that later lessons need. They are measured once and kept.
 
@@ -87,8 +91,9 @@ ceilings()
 # first kernel.
 #
 # CUDA code says what **one thread** does with **one element**. Triton code says what **one program** does with **one
-# block of elements**: `tl.load` brings in a whole block, `a * x + y` works on whole blocks. A launch starts a *grid*
-# of programs, all with the same code, told apart by `tl.program_id(0)`.
+# block of elements**: `tl.load` brings in a whole block, `a * x + y` works on whole blocks. A function that runs on the
+# device is a *kernel*. A *launch* of it starts a *grid* of programs, all with the same code, told apart by
+# `tl.program_id(0)`.
 
 # %%
 figure, axes = plots.figure(width=7.5, height=2.4)
@@ -96,11 +101,18 @@ plots.grid(n=13, block=4, ax=axes)
 plots.show(figure, alt="13 elements cut into 4 programs of 4 elements; the last program has 3 lanes past the end")
 
 # %% [markdown]
-# The arithmetic is the same as for dealing cards: `BLOCK` elements a program, `triton.cdiv(n, BLOCK)` programs, and
-# the last one may have lanes left over. Those lanes exist, they just own nothing. A **mask** says which lanes may
-# touch memory; without it they read and write whatever lies behind the array.
+# With `BLOCK` elements a program, `triton.cdiv(n, BLOCK)` programs are needed: the quotient, rounded up. Each place in
+# a block is a **lane**, and the last program may have lanes left over. Those lanes exist, they just own nothing. A
+# **mask** says which lanes may touch memory; without it they read and write whatever lies behind the array.
 #
-# Let us see the programs. This kernel writes into every element the number of the program that owns it.
+# Let us see the programs. The next kernel writes into every element the number of the program that owns it. To read it:
+#
+# - A tensor arrives in a kernel as the address of its first element. So `out_ptr + offs` is a block of addresses, and
+#   `tl.store(addresses, values, mask=...)` writes to them. `tl.load(addresses, mask=..., other=0.0)` reads from them,
+#   and gives the masked lanes the value `other`.
+# - `tl.arange(0, BLOCK)` is the block 0, 1, ... `BLOCK` - 1. Its length has to be a power of two, and known when the
+#   kernel is compiled: that is what `tl.constexpr` says.
+# - `kernel[grid](arguments)` is a launch. The grid is a tuple, here with one number in it, hence the comma.
 
 
 # %%
@@ -116,9 +128,10 @@ print(owner.tolist())
 
 # %% [markdown]
 # **Where are the threads?** The compiler hands the block to them. A program becomes one CUDA *thread block* of
-# `32 * num_warps` threads, and each thread gets some of the block's elements. With `BLOCK = 1024` and the default
-# `num_warps = 4` that is 128 threads with 8 elements each. You can watch the compiler decide, also without a GPU:
-# the next cell compiles the kernel for an H100 or H200 (sm_90) and counts its memory instructions.
+# `32 * num_warps` threads (32 threads that run in step are a *warp*), and each thread gets some of the block's
+# elements. With `BLOCK = 1024` and the default `num_warps = 4` that is 128 threads with 8 elements each. You can watch
+# the compiler decide, also without a GPU: the next cell compiles the kernel for an H100 or H200 (sm_90) and counts its
+# memory instructions.
 
 # %%
 from course_lib.compiled import compile_kernel
@@ -130,6 +143,9 @@ for block in (128, 1024):
     print("   ", {kind: count for kind, count in made.instructions.items() if count})
 
 # %% [markdown]
+# A *register* holds one number of one thread. `st.global` counts all instructions of a thread that write to memory, and
+# `st.global.v4` those among them that write four numbers, 16 bytes, at once: 8 elements a thread are written by two.
+#
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
 # which elements belong together. The compiler chooses which thread does what, and joins neighbouring elements of one
 # thread into wide memory accesses of 16 bytes. You gain short code. You give up control of single threads, which you
@@ -138,7 +154,8 @@ for block in (128, 1024):
 # %% [markdown]
 # ## How a check reads
 # Every exercise ends in a cell that calls `check`. It draws sizes and values afresh each time, runs your function, and
-# compares with the truth in 64-bit arithmetic. Memory around your arrays is fenced, so a stray write shows.
+# compares with the truth in 64-bit arithmetic. Memory around your arrays is fenced, so a stray write shows; a stray
+# read shows only if its value reaches the result. Outputs start as NaN, so an element that nobody wrote is NaN.
 #
 # Here is an answer with an error in it. Read the kernel, decide what is wrong, then run the cell and see whether the
 # report agrees. (The exercise is the one that you will solve below: `out = a * x + y`.)
