@@ -151,6 +151,10 @@ class Exercise:
     shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence
 
     @property
+    def asks_for_kernels(self) -> bool:
+        return self.kind == "kernel" and self.launches
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return self.writes + self.returns
 

@@ -11,7 +11,7 @@ from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
-from autograder.judging.outcome import Outcome
+from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import CaseVerdict, Picture, Verdict
 from course_lib.numerics import error
@@ -52,13 +52,15 @@ def _note(exercise: Exercise, evidence: Evidence) -> str:
     """A reason why right outputs earn nothing."""
     # a call that raised may have launched, and one without elements has nothing to launch for
     ran = [t for t in evidence.tried if t.outcome.error is None and any(size_of(w) for w in t.want.values())]
-    if exercise.kind == "kernel" and exercise.launches and ran and not any(t.outcome.launches for t in ran):
+    if exercise.asks_for_kernels and ran and not any(t.outcome.launches for t in ran):
         return "No Triton kernel was launched: this exercise asks for one."
     return ""
 
 
 def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
     """(one sentence about the first thing that is wrong, or "", and the errors of every output)."""
+    if outcome.error and outcome.error.startswith(NOT_TRIED):
+        return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}
     if outcome.error:
         return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}
     for name, damage in outcome.damage.items():

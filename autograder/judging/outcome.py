@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NOT_WRITTEN = "not written yet"  # what every stub of a released lesson says
+NOT_TRIED = "NotTried"  # the error of a call that was never made, because of what became of one before it
+
+# After one of these a CUDA process has lost its device: every later call fails, whatever it does.
+FAULTS = ("illegal memory access", "misaligned address", "device-side assert", "launch failure", "illegal instruction")
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,18 @@ class Outcome:
     unwritten: dict[str, int] = field(default_factory=dict)  # output -> elements never written
     launches: int = 0  # Triton kernels launched
     seconds: float = 0.0
+    seen: dict | None = None  # what a profiler saw of the call, where one looked on
 
     @property
     def not_written(self) -> bool:
         return self.error is not None and NOT_WRITTEN in self.error
+
+    @property
+    def fault(self) -> bool:
+        """Whether the device no longer answers the process that made this call."""
+        return self.error is not None and any(words in self.error for words in FAULTS)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the call left nothing behind that could tell one mistake from another."""
+        return self.fault or (self.error is not None and self.error.startswith((NOT_TRIED, "Lost")))

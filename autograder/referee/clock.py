@@ -1,10 +1,10 @@
 """Time that a submission cannot touch: our clock around rounds of work on memory that it has never seen.
 
-A round sends the handles of fresh slabs together with "go", waits for the report, and reads a few elements of every
-output; the time when those have arrived is the end. Then every output is checked, so no call can have been skipped.
-What a round costs when the function does nothing is measured in a worker that holds no submission, and subtracted.
-The reference kernel runs turn by turn with the submission (A B B A): when it is slower than it was alone, something
-else slowed the device down, and nothing is concluded.
+A round tells its sizes, then sends the handles of fresh slabs together with "go", waits for the report, and reads a few
+elements of every output; the time when those have arrived is the end. Then every output is checked, so no call can
+have been skipped. What a round costs when one call does nothing is measured in a worker that holds no submission, and
+subtracted. The reference kernel runs turn by turn with the submission (A B B A): when it is slower than it was alone,
+something else slowed the device down, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -89,14 +89,20 @@ class Lap:
     events_s: float
 
 
-def time_round(worker: Worker, setting: Setting, limits: tolerance.Limits | None, patience_s: float) -> Lap:
-    """One round. With `limits`, every output of every call is checked; NotRight when one is wrong."""
+def time_round(
+    worker: Worker, setting: Setting, limits: tolerance.Limits | None, patience_s: float, calls: int | None = None
+) -> Lap:
+    """One round. With `limits`, every output of every call is checked; NotRight when one is wrong.
+
+    `calls`: only so many of the round's calls are made, in slabs of the same size.
+    """
     round_ = setting.round()
     try:
-        round_.plan_gather()
+        round_.choose_gathered()
         _settle()
+        worker.plan(round_, calls)
         start = time.perf_counter()
-        report = worker.run(round_, patience_s)
+        report = worker.go(round_, patience_s)
         at_the_end = round_.gather()
         took = time.perf_counter() - start
         if limits is not None:
@@ -156,7 +162,8 @@ class Yardsticks:
         if setting.key in self.empty_s:
             return
         idle = self.nothing(setting.exercise)
-        empty = [time_round(idle, setting, None, ROUND_PATIENCE_S).seconds for _ in range(2 + EMPTY_ROUNDS)]
+        # one call: the tensors of later ones are made while the device is busy
+        empty = [time_round(idle, setting, None, ROUND_PATIENCE_S, calls=1).seconds for _ in range(2 + EMPTY_ROUNDS)]
         self.empty_s[setting.key] = float(np.median(empty[2:]))
         reference = self.reference(setting.exercise)
         if reference:

@@ -19,7 +19,7 @@ from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
-from autograder.referee import clock
+from autograder.referee import audit, clock
 from autograder.referee import room as rooms
 from autograder.referee.room import DEFAULT, Lost, Patience, Worker
 from autograder.referee.submission import Submission
@@ -105,10 +105,12 @@ class Referee:
             if why_not:
                 return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
             trials = list(self._trials(worker, exercise, seed))
+            with calling.quiet():
+                verdict = judge(exercise, device.TIER, seed, trials)
+            earned = verdict.points and exercise.asks_for_kernels
+            return audit.audited(self.room, worker, exercise, verdict, trials) if earned else verdict
         finally:
             worker.end()
-        with calling.quiet():
-            return judge(exercise, device.TIER, seed, trials)
 
     def _trials(self, worker: Worker, exercise: Exercise, seed: int):
         """Every case of this tier; when the worker is lost, the cases that are left are not tried."""
@@ -120,7 +122,7 @@ class Referee:
             if lost:
                 yield (case, call, Outcome(error=f"NotTried: {lost}"))
                 continue
-            outcome = worker.attempt(exercise, case, call)
+            outcome = worker.attempt(exercise, case, call, watched=exercise.asks_for_kernels)
             yield (case, judged_part(call, case), outcome)
             lost = f"in \u201c{case.name}\u201d: {worker.lost}" if worker.lost else ""
             if outcome.not_written:

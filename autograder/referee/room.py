@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 # all that a sandbox holds of the autograder
 INSIDE = (*(HERE / name for name in ("worker.py", "channel.py", "slabs.py", "watch.py")), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
+PLAN_S = 10.0  # reading a plan takes milliseconds
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
 PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
@@ -90,7 +91,7 @@ class Room:
         limits = replace(sandbox.Limits(), memory_bytes=None) if gpu is not None else sandbox.Limits()
         line = sandbox.command(
             [sys.executable, "/referee/worker.py", str(there.fileno())],
-            placed={Path("/referee") / path.name: path for path in INSIDE if path.exists()},
+            placed={Path("/referee") / path.name: path for path in INSIDE},
             gpu=gpu,
             limits=limits,
             answers=self.answers,
@@ -170,7 +171,7 @@ class Worker:
             return f"`{entry}` should be a function. {told}".strip()
         return ""
 
-    def attempt(self, exercise: Exercise, case: Case, call: Call) -> Outcome:
+    def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False) -> Outcome:
         """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""
         slabs: list[Slab] = []
 
@@ -182,7 +183,7 @@ class Worker:
         try:
             fenced = lay_out(exercise, call, allocate)
             mailbox = HostSlab(MAILBOX_BYTES) if exercise.kind == "kernel" and exercise.returns else None
-            report = self._call(exercise, call, fenced, slabs, mailbox)
+            report = self._call(exercise, call, fenced, slabs, mailbox, watched)
             outcome = outcome_of(report)
             if outcome.error:
                 return outcome
@@ -193,7 +194,7 @@ class Worker:
         finally:
             self.close(slabs)
 
-    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox: HostSlab | None) -> dict:
+    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool) -> dict:
         args, served = [], []
         numbers = {name: number for number, name in enumerate(fenced)}
         for name, value in call.args.items():
@@ -209,13 +210,17 @@ class Worker:
         if mailbox:
             slabs.append(mailbox)
             descriptors.append(mailbox.descriptor)
-        order = {"slabs": described, "args": args, "wants": len(exercise.returns)}
+        order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
         return self.ask(order, descriptors, self.room.patience.call_s, served)
 
-    def run(self, rounds: Round, patience_s: float, watched: bool = False) -> dict:
-        """All calls of a round; the slabs stay open in the worker until they are closed."""
-        order, descriptors = rounds.order()
-        return self.ask(order | {"watched": watched}, descriptors, patience_s)
+    def plan(self, round_: Round, calls: int | None = None) -> None:
+        """Tell the sizes and places of a round (or of its first calls), but not yet where its memory is."""
+        self.ask(round_.plan(calls), (), PLAN_S)
+
+    def go(self, round_: Round, patience_s: float, watched: bool = False) -> dict:
+        """All calls of the planned round; its slabs stay open in the worker until they are closed."""
+        described, descriptors = describe_slabs(round_.slabs)
+        return self.ask({"go": True, "slabs": described, "watched": watched}, descriptors, patience_s)
 
     def ask(self, order: Any, descriptors: Sequence[int], patience_s: float, served: Sequence[Any] = ()) -> dict:
         """The worker's report; Lost when there is none, and `lost` then says why."""
@@ -278,12 +283,13 @@ def _serve(served: list, message: dict) -> dict:
 def outcome_of(report: dict) -> Outcome:
     """The part of a report that is about the call itself, forced into shape."""
     error, where = report.get("error"), report.get("where")
-    launches, seconds = report.get("launches"), report.get("seconds")
+    launches, seconds, seen = report.get("launches"), report.get("seconds"), report.get("seen")
     return Outcome(
         error=str(error)[:600] if error is not None else None,
         where=str(where)[:300] if where else None,
         launches=launches if isinstance(launches, int) else 0,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        seen=seen if isinstance(seen, dict) else None,
     )
 
 

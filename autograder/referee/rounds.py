@@ -50,6 +50,8 @@ class Round:
         self._outputs = [n for n in self._tensors if n in exercise.writes or n in returned]
         self._returned = list(returned)
         sizes, self._places = self._lay(calls)
+        if device == "cuda":
+            torch.cuda.empty_cache()  # what earlier checks left to torch's allocator, a slab cannot use
         self.slabs = [slabs.slab(size, device) for size in sizes]
         for one in self.slabs:
             one.bytes.fill_(0xFF)  # NaN in every floating type
@@ -81,11 +83,11 @@ class Round:
         whole = self.slabs[place.slab].bytes.view(place.like.dtype)
         return whole.as_strided(place.like.shape, place.like.stride(), place.at // place.like.element_size())
 
-    def order(self) -> tuple[dict, list[int]]:
-        """What the worker is sent."""
-        described, descriptors = slabs.describe_slabs(self.slabs)
-        calls = [[self._described(n, v, p) for n, v in call.items()] for call, p in zip(self.calls, self._places)]
-        return {"slabs": described, "round": calls, "returned": len(self._returned)}, descriptors
+    def plan(self, calls: int | None = None) -> dict:
+        """What the worker is told before it is given the memory; `calls`: only the first so many."""
+        pairs = list(zip(self.calls, self._places, strict=True))[:calls]
+        described = [[self._described(n, v, places) for n, v in call.items()] for call, places in pairs]
+        return {"plan": described, "returned": len(self._returned)}
 
     def _described(self, name: str, value, places: dict[str, Placed]):
         return slabs.describe_tensor(value, places[name].slab) if name in places else encode(value)
@@ -93,7 +95,7 @@ class Round:
     def outputs(self, number: int) -> Values:
         return {name: self.calls[number][name] for name in self._outputs}
 
-    def plan_gather(self) -> None:
+    def choose_gathered(self) -> None:
         """Choose random elements of every output. Before the clock starts, since the choice takes time."""
         bytes_of = [self._bytes_of_some(places[name]) for places in self._places for name in self._outputs]
         self._at = torch.cat(bytes_of).to(self.slabs[1].bytes.device) if bytes_of else None

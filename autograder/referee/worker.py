@@ -94,7 +94,7 @@ def worker(talk: int, output: int) -> None:
 
 
 def serve(channel: Channel) -> None:
-    function, opened = None, []
+    function, planned, opened = None, None, []
     while True:
         order, descriptors = channel.receive_with_descriptors()
         if order == "close":
@@ -107,55 +107,66 @@ def serve(channel: Channel) -> None:
             function = names.get(order["entry"])
             channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
             continue
+        if "plan" in order:
+            planned = order
+            channel.send({"ready": True})
+            continue
         opened.append(Opened(order["slabs"], descriptors))
-        channel.send(answer(function, order, opened[-1], descriptors, channel))
+        if "go" in order:
+            channel.send(answer_round(function, planned, order["watched"], opened[-1], channel))
+        else:
+            channel.send(answer(function, order, opened[-1], descriptors, channel))
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def answer(function, order: dict, opened: Opened, descriptors: list[int], channel: Channel) -> dict:
-    """One call, or a round of calls in a row; `watched`: with a profiler looking on."""
-    if "round" in order:
-        calls = [[argument(a, opened, channel) for a in args] for args in order["round"]]
-        opened.touch()
-        task, args = in_a_row(function, order["returned"]), [calls]
-    else:
-        task, args = function, [argument(a, opened, channel) for a in order["args"]]
-    if order.get("watched"):
-        got, seen = watched(task, args)
-    else:
-        got, seen = calling.call(task, args, counted="round" not in order), None
+    """One call; `watched`: with a profiler looking on."""
+    args = [argument(a, opened, channel) for a in order["args"]]
+    got, seen = watched(function, args) if order["watched"] else (calling.call(function, args), None)
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
-    if got.error is None and order.get("wants"):
+    if got.error is None and order["wants"]:
         report |= returned(got.value, order["wants"], descriptors)
-    if got.error is None and "round" in order:
-        report["device_s"] = got.value[0].elapsed_time(got.value[1]) / 1e3 if got.value else None
     return report
 
 
-def in_a_row(function, returned: int):
-    """Calls in a row; what they return is copied into the last tensors of each. Returns events around them all."""
+def answer_round(function, planned: dict, looked_on: bool, opened: Opened, channel: Channel) -> dict:
+    """Several calls in a row; what they return is copied into the last tensors of each.
 
-    def run(calls):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * torch.cuda.is_initialized())]
+    A call's tensors are made while the device is still busy with the call before. Events around all of them are for
+    information: the clock that counts runs elsewhere.
+    """
+    copied = planned["returned"]
+
+    def run():
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 if opened.addresses else 0)]
         for mark in marks[:1]:
             mark.record()
-        for args in calls:
-            if not returned:
+        for call in planned["plan"]:
+            args = [argument(a, opened, channel) for a in call]
+            if copied:
+                copy_returned(function(*args[:-copied]), args[-copied:])
+            else:
                 function(*args)
-                continue
-            values = function(*args[:-returned])
-            values = values if isinstance(values, tuple | list) else (values,)
-            for into, value in zip(args[-returned:], values, strict=True):
-                got, asked = (value.dtype, *value.shape), (into.dtype, *into.shape)
-                if got != asked:
-                    raise TypeError(f"returned {got}, expected {asked}")
-                into.copy_(value)
         for mark in marks[1:]:
             mark.record()
         return marks
 
-    return run
+    opened.touch()
+    got, seen = watched(run, ()) if looked_on else (calling.call(run, (), counted=False), None)
+    report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
+    if got.error is None and got.value:
+        report["device_s"] = got.value[0].elapsed_time(got.value[1]) / 1e3
+    return report
+
+
+def copy_returned(values: Any, into: list) -> None:
+    values = values if isinstance(values, tuple | list) else (values,)
+    for place, value in zip(into, values, strict=True):
+        got, asked = (value.dtype, *value.shape), (place.dtype, *place.shape)
+        if got != asked:
+            raise TypeError(f"returned {got}, expected {asked}")
+        place.copy_(value)
 
 
 def run_cells(cells: list[list[str]]) -> tuple[dict[str, Any], list[list[str]]]:
@@ -234,11 +245,7 @@ if __name__ == "__main__":
     import torch
     from channel import Channel, ChannelError, decode, encode
     from slabs import Opened
-
-    try:
-        from watch import watched
-    except ImportError:
-        watched = None
+    from watch import watched
 
     import course_lib.device  # noqa: F401  decides the tier before Triton is imported
 

@@ -1,0 +1,85 @@
+"""Proof of work: what earned the points was the submission's own kernels, launched in the calls that were judged.
+
+Every case was watched while it ran. Here one of them is called again, with other values and the kernels switched off
+in the text of the submission: wholly, and for a half of their programs. What all that means, `judging/work` says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autograder.calling import quiet
+from autograder.check import judged_part
+from autograder.exercise import Case, Exercise
+from autograder.judging.judge import Trial, judge
+from autograder.judging.verdict import CaseVerdict, Verdict
+from autograder.judging.work import broken, judge_work, merged, telling
+from autograder.referee.ablation import emptied, halved, not_found
+from autograder.referee.reading import suspicious
+from autograder.referee.room import Lost, Room, Worker
+from autograder.referee.rounds import Round
+from autograder.referee.submission import Cell
+from course_lib import device
+
+
+def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, trials: Sequence[Trial]) -> Verdict:
+    """The verdict, unless its points were not earned or a person has to look. Ends the worker."""
+    right = [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right and not trial[0].part]
+    right = right or [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right]
+    case = right[telling([outcome.seen or {} for _, _, outcome in right])][0]
+    again = _twice(worker, exercise, case, verdict.seed)
+    worker.end()
+    if again:
+        note = f"Called twice in a row with the same sizes, in \u201c{case.name}\u201d: {again}"
+        return replace(verdict, points=0.0, note=note)
+    seen = merged(outcome.seen or {} for _, _, outcome in right)
+    cells, kernels = room.submission.cells, set(seen["kernels"])
+    trial = _SwitchedOff(room, exercise, case, verdict.seed)
+    salt = random.SystemRandom().getrandbits(30)
+    empty = trial.of(emptied(cells, kernels))
+    half = broken(trial.of(halved(cells, kernels, salt)))
+    if half == "right":  # by luck, when all the work lay in the other half
+        half = broken(trial.of(halved(cells, kernels, ~salt)))
+    trial.worker.end()
+    missing = not_found(cells, kernels)
+    refused, review = judge_work(exercise, seen, empty.right, half, missing, suspicious(cells))
+    if refused:
+        return replace(verdict, points=0.0, note=refused)
+    if review:
+        note = f"The points wait for a person. {review}"
+        return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
+    return verdict
+
+
+def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:
+    """Two calls of the same sizes in a row, both looked at afterwards; what is wrong, or ''."""
+    round_ = Round(exercise, case, seed, 2, device.DEVICE, device.TIER)
+    try:
+        worker.plan(round_)
+        report = worker.go(round_, worker.room.patience.call_s)
+        return f"raised {str(report['error'])[:300]}" if report.get("error") else round_.wrong()
+    except Lost as error:
+        return str(error)
+    finally:
+        worker.close(round_.slabs)
+
+
+class _SwitchedOff:
+    """Changed copies of the submission, tried on one case with fresh values."""
+
+    def __init__(self, room: Room, exercise: Exercise, case: Case, seed: int):
+        self.worker, self.exercise, self.case, self.seed = Worker(room), exercise, case, seed
+
+    def of(self, cells: Sequence[Cell]) -> CaseVerdict:
+        submission = replace(self.worker.room.submission, cells=tuple(cells))
+        why_not = "" if self.worker.lost else self.worker.load(self.exercise.entry, submission)
+        if why_not or self.worker.lost:
+            return CaseVerdict(self.case.name, "", False, why_not or self.worker.lost)
+        values = random.SystemRandom().getrandbits(62)
+        call = self.exercise.draw(self.case, self.seed, device.DEVICE, device.TIER, values=values)
+        outcome = self.worker.attempt(self.exercise, self.case, call)
+        with quiet():
+            trial = (self.case, judged_part(call, self.case), outcome)
+            return judge(self.exercise, device.TIER, self.seed, [trial]).cases[0]
