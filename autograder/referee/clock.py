@@ -20,6 +20,7 @@ import torch
 from autograder.exercise import Case, Exercise
 from autograder.judging import tolerance
 from autograder.judging.verdict import Timed
+from autograder.judging.work import judge_work
 from autograder.referee.room import Room, Worker
 from autograder.referee.rounds import Round, bytes_of_a_call
 from autograder.referee.submission import Cell, Submission
@@ -190,6 +191,7 @@ class Measured:
     slowed: float  # reference beside the submission over reference alone, less 1; 0 without a reference
     events_s: tuple[float, ...]  # of one call, round by round, as the worker saw it
     took_s: float  # for everything
+    review: str = ""  # why a person should look
 
     @property
     def noisy(self) -> bool:
@@ -221,7 +223,38 @@ def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
     reference_s = float(np.median(theirs)) / setting.calls if theirs else None
     slowed = float(np.median(theirs)) / yard.alone_s[setting.key] - 1 if theirs else 0.0
     timed = Timed(setting.sizes, middle, low, high, setting.floor_s, reference_s)
-    return Measured(timed, slowed, tuple(events), time.perf_counter() - began)
+    review = same_when_watched(worker, setting)
+    return Measured(timed, slowed, tuple(events), time.perf_counter() - began, review)
+
+
+def same_when_watched(worker: Worker, setting: Setting) -> str:
+    """Run one more round as if it were timed, then once more on the same inputs with a profiler looking on.
+
+    NotRight when the profiler saw work that is not the submission's own; otherwise why a person should look, or "":
+    an honest answer is the same bit by bit, unless its sums depend on which program comes first.
+    """
+    round_ = setting.round()
+    try:
+        worker.plan(round_)
+        worker.go(round_, ROUND_PATIENCE_S)
+        unwatched = [out.clone() for out in round_.outputs(0).values()]
+        worker.unmap()
+        for out in round_.outputs(0).values():
+            out.fill_(math.nan)
+        worker.plan(round_, calls=1)
+        report = worker.go(round_, ROUND_PATIENCE_S, watched=True)
+        outputs = list(round_.outputs(0).values())
+        differing = sum(int((a != b).sum()) for a, b in zip(unwatched, outputs, strict=True))
+    finally:
+        worker.close(round_.slabs)
+    refused, review = "", ""
+    if setting.exercise.asks_for_kernels:
+        refused, review = judge_work(setting.exercise, report.get("seen") or {}, False, "partly", (), ())
+    if refused:
+        raise NotRight(refused)
+    if differing:
+        review = f"{differing} elements were not the same when a profiler looked on. {review}"
+    return review
 
 
 def _enough(took: list[float]) -> bool:

@@ -18,7 +18,7 @@ from autograder.exercise import Exercise
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
-from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
+from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock
 from autograder.referee import room as rooms
 from autograder.referee.room import DEFAULT, Lost, Patience, Worker
@@ -62,38 +62,43 @@ class Referee:
             return replace(blank, note=f"not timed, because {count}. {verdict.note}".strip())
         for _ in range(TRIES):
             try:
-                rows, slowed = self._timed(exercise, seed)
+                timed = self._timed(exercise, seed)
             except clock.NotRight as error:
                 return replace(blank, note=f"a timed answer was not right: {error}")
             except Lost as error:
                 return replace(blank, note=f"not timed: {error}.")
-            if not slowed:
-                share = min(row.share for row in rows)
-                speed = exercise.speed
-                return replace(blank, rows=rows, points=speed_credit(share, speed.full, speed.none, speed.points))
-        note = f"the device was not quiet: beside this submission our own kernel was {slowed:.0%} slower than alone."
-        return replace(blank, rows=rows, note=note, pending=True)
+            if not timed[-1].noisy:
+                break
+        blank = replace(blank, rows=tuple(one.timed for one in timed))
+        if timed[-1].noisy:
+            slower = f"beside this submission our own kernel was {timed[-1].slowed:.0%} slower than alone"
+            return replace(blank, note=f"the device was not quiet: {slower}.", pending=True)
+        speed = exercise.speed
+        points = speed_credit(min(row.share for row in blank.rows), speed.full, speed.none, speed.points)
+        review = " ".join(dict.fromkeys(filter(None, (one.review for one in timed))))
+        if points and review:
+            return replace(blank, note=f"{points:g} points wait for a person. {review}", pending=True)
+        return replace(blank, points=points)
 
-    def _timed(self, exercise: Exercise, seed: int) -> tuple[tuple[Timed, ...], float]:
-        """Every timed case, and by how much the reference was slowed down where that was too much."""
+    def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
+        """Every timed case, until one was measured on a device that was not quiet."""
         yard = clock.yardsticks()
         settings = [clock.setting(exercise, case, seed) for case in exercise.speed.cases]
         for setting in settings:
             yard.measure(setting)
-        worker, rows = Worker(self.room), []
+        worker, measured = Worker(self.room), []
         try:
             why_not = worker.load(exercise.entry)
             if why_not:
                 raise clock.NotRight(why_not)
             for setting in settings:
-                measured = clock.measure(worker, setting, yard)
-                rows.append(measured.timed)
-                if measured.noisy:
+                measured.append(clock.measure(worker, setting, yard))
+                if measured[-1].noisy:
                     yard.forget(setting)
-                    return tuple(rows), measured.slowed
+                    break
         finally:
             worker.end()
-        return tuple(rows), 0.0
+        return measured
 
     def _examined(self, exercise: Exercise, seed: int) -> Verdict:
         if device.TIER not in exercise.tiers:

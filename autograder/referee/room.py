@@ -23,7 +23,7 @@ from autograder.judging.outcome import Outcome
 from autograder.referee import sandbox
 from autograder.referee.channel import Channel, ChannelError, decode, encode
 from autograder.referee.rounds import Round
-from autograder.referee.slabs import DeviceSlab, HostSlab, Slab, describe_slabs, describe_tensor, slab
+from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, slab
 from autograder.referee.submission import Submission
 from autograder.referee.watchdog import Watchdog
 from autograder.trial import inspect, lay_out
@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 # all that a sandbox holds of the autograder
 INSIDE = (*(HERE / name for name in ("worker.py", "channel.py", "slabs.py", "watch.py")), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
-PLAN_S = 10.0  # reading a plan takes milliseconds
+PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
 PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
@@ -235,14 +235,18 @@ class Worker:
 
     def close(self, slabs: Sequence[Slab]) -> None:
         """Give slabs back. Device memory is first unmapped by the worker, or the worker is ended."""
-        if any(isinstance(one, DeviceSlab) for one in slabs):
+        if device.DEVICE == "cuda":
             with contextlib.suppress(Lost):
                 if not self.lost:
-                    self.ask("close", (), 10.0)
+                    self.unmap()
             if self.lost:
                 self.room.sweep()
         for one in slabs:
             one.close()
+
+    def unmap(self) -> None:
+        """The worker lets go of all memory that it was given."""
+        self.ask("close", (), CLOSE_S)
 
     def _answered(self, served: Sequence[Any], patience_s: float) -> dict:
         """The worker's report, after everything it asked of served objects."""
