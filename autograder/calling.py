@@ -87,7 +87,10 @@ def _root(error: BaseException) -> BaseException:
 
 def describe(error: Exception) -> str:
     root = _root(error)
-    return f"{type(root).__name__}: {str(root).strip() or 'no message'}"[:600]
+    text = str(root).strip() or "no message"
+    if text.startswith("CUDA error"):
+        text = text.splitlines()[0]  # the other lines say how to debug torch
+    return f"{type(root).__name__}: {text}"[:600]
 
 
 def where(error: Exception) -> str | None:

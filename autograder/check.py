@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from autograder import exercise as exercises
-from autograder.calling import quiet
+from autograder.calling import describe, quiet
 from autograder.classroom import report
 from autograder.exercise import Call, Case, Exercise
+from autograder.exercises.layout import span
 from autograder.judging.judge import Trial, judge
-from autograder.judging.outcome import Outcome
+from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
 from autograder.trial import attempt
@@ -77,19 +78,54 @@ def examine(exercise: Exercise, function: Callable, seed: int, live: bool = Fals
     if not callable(function):
         note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
         return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
-    trials: list[Trial] = []
-    for case in exercise.cases:
-        if device.TIER in case.tiers and (case.live or not live) and only in (None, case.name):
-            call = exercise.draw(case, seed, device.DEVICE, device.TIER)
-            outcome = attempt(exercise, call, function)
-            if outcome.error:  # after a fault the arguments may lie on a device that no longer answers
-                trials.append((case, call, outcome))
-            else:
-                trials.append((case, judged_part(call, case), judged_part(outcome, case)))
-            if outcome.not_written:
-                break
+    cases = [c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and only in (None, c.name)]
+    trials = _trials(exercise, cases, function, seed)
     with quiet():
-        return judge(exercise, device.TIER, seed, trials)
+        verdict = judge(exercise, device.TIER, seed, trials)
+    fault = next((case.name for case, _, outcome in trials if outcome.fault), None)
+    return replace(verdict, note=_after_fault(fault)) if fault else verdict
+
+
+def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> list[Trial]:
+    """Every case up to a stub or a fault of the device; after a fault the others count as not tried."""
+    trials: list[Trial] = []
+    for number, case in enumerate(cases):
+        trials.append(_tried(exercise, case, function, seed))
+        if trials[-1][-1].not_written:
+            break
+        if trials[-1][-1].fault:
+            return [*map(_on_host, trials), *(_not_tried(c, _after_fault(case.name)) for c in cases[number + 1 :])]
+    return trials
+
+
+def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Trial:
+    try:
+        call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+    except RuntimeError as error:
+        if not Outcome(error=describe(error)).fault:
+            raise
+        return case, Call({}, "not drawn"), Outcome(error=describe(error))  # the fault of an earlier call
+    outcome = attempt(exercise, call, function)
+    if outcome.error:
+        return case, replace(call, args={}), outcome
+    return case, judged_part(call, case), judged_part(outcome, case)
+
+
+def _after_fault(name: str) -> str:
+    return f"After the fault in \u201c{name}\u201d the GPU answers this process no more: restart the kernel."
+
+
+def _not_tried(case: Case, why: str) -> Trial:
+    return case, Call({}, "not tried"), Outcome(error=f"{NOT_TRIED}: {why}")
+
+
+def _on_host(trial: Trial) -> Trial:
+    """A trial that can be judged without the device, or one that counts as not tried."""
+    case, call, outcome = trial
+    values = [*call.args.values(), *outcome.outputs.values()]
+    if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
+        return _not_tried(case, "its result was lost with the device.")
+    return trial
 
 
 HOST_BYTES = 1 << 24  # larger tensors are judged where they are
@@ -97,15 +133,24 @@ HOST_BYTES = 1 << 24  # larger tensors are judged where they are
 
 def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
     """What is judged of a call or an outcome, on the host where it fits: out of reach of a later fault."""
-    field = "args" if isinstance(record, Call) else "outputs"
+    if isinstance(record, Call):
+        return replace(record, args={name: _part(value, case, laid_out) for name, value in record.args.items()})
+    outputs = record.outputs.items()
+    return replace(record, outputs={name: _part(value, case, torch.Tensor.cpu) for name, value in outputs})
 
-    def of(value):
-        if not isinstance(value, torch.Tensor):
-            return value
-        value = case.part(value) if case.part else value
-        return value.cpu() if value.nbytes <= HOST_BYTES else value
 
-    return replace(record, **{field: {name: of(value) for name, value in getattr(record, field).items()}})
+def _part(value, case: Case, to_host: Callable):
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = case.part(value) if case.part else value
+    return to_host(value) if value.nbytes <= HOST_BYTES else value
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """On the host with the same strides, which `cpu()` drops: known mistakes read a tensor by its strides."""
+    if not tensor.is_cuda or span(tensor.shape, tensor.stride()) * tensor.element_size() > HOST_BYTES:
+        return tensor.cpu()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 def no_speed_here(exercise: Exercise) -> SpeedVerdict:

@@ -25,6 +25,8 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
     if raised:
         where = f" ({raised.outcome.where})" if raised.outcome.where else ""
         says = f"In the case \u201c{raised.case.name}\u201d the call raised {raised.outcome.error}{where}"
+        if raised.outcome.fault:
+            says += ". A kernel reached far outside its arrays: look at its masks and its strides."
         return Diagnosis(None, says, pattern)
     return Diagnosis(None, failing[0].why, pattern)
 
@@ -43,8 +45,9 @@ def _explained(mistake: Mistake, evidence: Evidence, most: int) -> int:
     """How many failing cases the mistake explains; 0 when that is not over half of them, or not over `most`."""
     if mistake.sign is not None:
         return len(evidence.failing) if mistake.sign(evidence) else 0
-    ran = [t for t in evidence.failing if t.outcome.error is None]
-    needed = max(most, len(evidence.failing) // 2) + 1
+    told = [t for t in evidence.failing if not t.outcome.silent]
+    ran = [t for t in told if t.outcome.error is None]
+    needed = max(most, len(told) // 2) + 1
     count = 0
     for left, t in zip(range(len(ran), 0, -1), ran, strict=True):
         if count + left < needed:

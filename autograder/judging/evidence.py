@@ -34,7 +34,10 @@ class Evidence:
 
     @property
     def failing(self) -> list[Tried]:
-        return [t for t in self.tried if not t.right]
+        """The wrong cases, up to the one after which nothing answered any more."""
+        wrong = [t for t in self.tried if not t.right]
+        last = next((i for i, t in enumerate(wrong) if t.outcome.silent), len(wrong))
+        return wrong[: last + 1]
 
     # ---- what a Mistake.sign may ask
 

@@ -4,9 +4,11 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 from autograder import check, check_speed
-from autograder.check import Score
+from autograder.check import Score, judged_part
+from autograder.exercise import Call, Case
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
 from course_lib.device import TIER
 
@@ -27,6 +29,30 @@ def test_a_check_keeps_warnings_and_stderr_out_of_the_cell(capfd):
 
     check("start.axpy", noisy)
     assert capfd.readouterr().err == ""
+
+
+def forgets_a_until_the_device_is_lost(a, x, y, out):
+    if x.numel() == 2**12 + 1:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nFor debugging consider")
+    out.copy_(x + y)
+
+
+def test_a_fault_ends_the_trials_and_the_mistake_is_named_by_the_cases_before_it():
+    verdict = check("start.axpy", forgets_a_until_the_device_is_lost, seed=3).verdict
+    why = {case.name: case.why for case in verdict.cases}
+    assert why["one past a power of two"].startswith("raised RuntimeError: CUDA error: an illegal memory access")
+    assert why["one short of a power of two"].startswith("not tried: After the fault")
+    assert "restart the kernel" in verdict.note
+    assert verdict.diagnosis.mistake == "a_forgotten"
+    assert verdict.points == 0
+
+
+@pytest.mark.gpu
+def test_what_is_judged_of_a_call_keeps_its_strides():
+    x = torch.zeros(3, 12, device="cuda")[:, :5]
+    case = Case("any", lambda draw: None)
+    there = judged_part(Call({"x": x}, ""), case).args["x"]
+    assert there.device.type == "cpu" and there.stride() == (12, 1)
 
 
 def test_something_that_is_no_function_is_told_so():
