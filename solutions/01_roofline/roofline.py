@@ -21,8 +21,9 @@
 # - tell which of three things sets the time of a program: launches, bytes or arithmetic, and which remedy follows,
 # - write Triton kernels for a fused chain, a softmax and a matrix product, and know how far each is from its floor.
 #
-# **Time** 5 hours; the eight exercises take about four of them. The sections can be done on different days. Run the
-# cells from the top each time: later sections use what earlier ones defined.
+# **Time** 7 hours; the eight exercises take about four of them. The sections can be done on different days. Run the
+# cells from the top each time: later sections use what earlier ones defined. A cell that needs an exercise which you
+# have not solved stops with "not written yet"; go on with the cell below it.
 #
 # **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
 # program is a thread block.
@@ -53,7 +54,8 @@ HERE
 # %% [markdown]
 # Sizes are chosen once, here, and every measurement below uses them. On a GPU large arrays have $2^{26}$ elements, more
 # than any cache holds. On a CPU they have $2^{22}$, and medians are known less exactly, so that the whole notebook
-# takes about as long.
+# takes about as long. Where your sizes are not those of the recorded H200, "here / recorded" compares two different
+# amounts of work: look at the ratios within a column instead.
 
 # %%
 GPU = TIER == "gpu"
@@ -159,7 +161,8 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 #
 # The ratio of the program is called **arithmetic intensity**: operations done for each byte moved. Fusion leaves the
 # operations alone and removes bytes, so it raises the intensity. The ratio of the machine is called the **ridge**:
-# operations a second divided by bytes a second. Left of the ridge bytes set the time. Right of it arithmetic does.
+# operations a second divided by bytes a second. Below the ridge, in a figure left of it, bytes set the time. Above it
+# arithmetic does.
 
 # %% [markdown]
 # ### Ceilings are measured, not quoted
@@ -167,6 +170,10 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 # this machine has been seen to do: a large copy for bytes, a large matrix product for arithmetic. One trap is worth
 # knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can sustain, because
 # later it meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
+#
+# The unit of arithmetic is the **FLOP**, one floating-point operation, such as an addition or a multiplication. A GPU
+# has a ceiling for each format. fp32 numbers are multiplied by its ordinary units. bf16 and fp16 numbers, of 2 bytes,
+# go to **tensor cores**, units that multiply small matrices; so does TF32, a shortened fp32 that section 7 explains.
 
 # %%
 rates = {f"matmul {name}, TFLOP/s": rate / 1e12 for name, rate in top.flops_per_s.items()}
@@ -220,9 +227,10 @@ plots.show(axes, alt="Roofline of this machine in fp32: the addition on the slop
 # %% [markdown]
 # Read the figure from left to right. The addition lies on the slope: it is as fast as memory allows, and no cleverness
 # with arithmetic will help it. (It can even lie a per cent above the roof: the slope was measured with a copy, which
-# writes as much as it reads, and an addition writes half as much.) The large product lies near the flat part. The
-# smallest product is far *below* the roof, although its intensity would allow more. The roof is a ceiling, not a
-# forecast. A GPU with more than a hundred multiprocessors has too few tiles of so small a result to keep them busy, and
+# writes as much as it reads, and an addition writes half as much. On a CPU it can lie far above, while part of the
+# arrays is still in a cache.) The large product lies near the flat part. The smallest product is far *below* the roof,
+# although its intensity would allow more. The roof is a ceiling, not a forecast. A GPU with more than a hundred
+# multiprocessors, the units that programs run on, has too few tiles of so small a result to keep them busy, and
 # starting a kernel and fetching its first numbers takes some microseconds, however little it does. On a CPU it is the
 # call that costs. In a program the launch comes on top: section 3.
 #
@@ -453,9 +461,10 @@ print("ten runs:", " ".join(f"{t:.0f}" for t in ten), "us")
 print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the first run {sum(ten[1:]) / 9:.0f} us")
 
 # %% [markdown]
-# **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time. In a
-# training step it rarely does: hundreds of megabytes pass between two uses. Decide which of the two you want to know;
-# for a kernel in a model it is nearly always the cold one. So sweep the cache before every run, *outside* the events.
+# **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time: the cache
+# between the memory and all multiprocessors. In a training step it rarely does: hundreds of megabytes pass between two
+# uses. Decide which of the two you want to know; for a kernel in a model it is nearly always the cold one. So sweep the
+# cache before every run, *outside* the events.
 
 # %%
 for sweep in (False, True):
@@ -1067,7 +1076,8 @@ results.beside("lesson01.scores", parts, unit="ms")
 # about one: one is priced in FLOPs, the other in bytes, and there is no reason why the two prices should be in the
 # ratio of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is
 # what makes it comparable to a product with many times its FLOPs. Faster arithmetic would make the puzzle worse: with
-# tensor cores the product shrinks and softmax stays.
+# tensor cores the product shrinks and softmax stays. (If your CPU is faster than a floor in the table: its arrays of
+# 4 MiB fit into a cache, and the floor assumes that every kernel goes to memory.)
 
 # %% [markdown]
 # ### A profile with names
@@ -1153,6 +1163,9 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above; be
 # %% [markdown]
 # ## Exercise 1.4 `roofline.profile` (30 min, 8 points)
 # Write the reader of a recorded trace: `profile(events, gap_us)`.
+#
+# A **stream** is a queue of work for the device: work in one stream runs in order, two streams may run
+# at the same time.
 #
 # `events` is a list of dictionaries in no promised order. All have `category`, `name`, `start_us`, `duration_us`, and:
 #
@@ -1419,8 +1432,8 @@ results.beside("lesson01.recompute", trip_s, unit="ms")
 # passes over memory, because each of five kernels has to bring the row in again.
 #
 # ### Predict
-# 16384 rows of 4096 numbers in fp16 on the H200 (your own machine: 512 rows in fp32). How long does the floor say? And
-# how long for eight passes?
+# 16384 rows of 4096 numbers in fp16 (on a CPU: 512 rows in fp32), on the machine that you sit at. How long does the
+# floor say? And how long for eight passes?
 
 # %%
 predicted_ms = {"one read, one write": None, "eight passes": None}  # replace None
@@ -1712,7 +1725,8 @@ check_speed("roofline.matmul", matmul)
 #
 # A relative error of some $10^{-4}$ for fp32 inputs: `tl.dot` rounded to TF32; ask for `input_precision="ieee"`. An
 # error in fp16 that grows with K: the accumulator is not fp32, or was rounded inside the loop. Slow: for fp16 use
-# tiles of 128 x 256 x 64 with 8 warps and 3 stages; the same tile with 4 warps does not fit into registers.
+# tiles of 128 x 256 x 64 with `num_warps=8` and `num_stages=3` (steps of K that are on the chip or on their way at
+# once); the same tile with 4 warps does not fit into registers.
 # </details>
 
 # %% [markdown]
