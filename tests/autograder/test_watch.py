@@ -1,5 +1,6 @@
 """What a watched call reports: operators of every thread, launches, and what was left running."""
 
+import contextlib
 import os
 import threading
 import time
@@ -95,7 +96,8 @@ def test_a_profiler_that_is_switched_off_leaves_us_blind_and_says_so():
 
 
 def test_a_profiler_that_is_already_in_use_hides_nothing():
-    with torch.autograd.profiler.profile(use_kineto=True):
+    # torch 2.11 raises at the end of a profiler that another one has ended
+    with contextlib.suppress(RuntimeError), torch.autograd.profiler.profile(use_kineto=True):
         seen = seen_of(torch.softmax, torch.ones(3, 4), 1)
     assert seen["blind"] or seen["operators"]["aten::_softmax"] == 1
 

@@ -216,6 +216,8 @@ def test_a_check_for_finite_values_goes_to_a_person_and_costs_nothing():
         "sm90_xmma_gemm_f32f32_tf32f32_f32",
         "nvjet_hsh_128x256",
         "triton_poi_fused_add_0",
+        "triton_per_fused__softmax_exp_prepare_softmax_online_sub_0",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_cublas",
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
     ],
 )
@@ -228,6 +230,9 @@ def test_a_device_kernel_of_a_library_is_refused(name):
     [
         "Memcpy DtoD (Device -> Device)",
         "Memset (Device)",
+        "void at::native::vectorized_elementwise_kernel<8, at::native::float16_copy_kernel_cuda(at::TensorIteratorBase&)",
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<at::native::OpaqueType<4u>, 1, 128>",
+        "void (anonymous namespace)::elementwise_kernel_with_index<int, at::native::arange_cuda_out(c10::Scalar const&)",
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1>>",
         "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
     ],
