@@ -57,7 +57,7 @@ def watched(function: Callable, args: Sequence[Any]) -> tuple[calling.Answer, di
     kernels, programs = _launched(launches)
     seen = {"operators": recording.operators(), "kernels": _bounded(kernels), "programs": programs[:SHOWN]}
     seen |= {"device": {}, "threads": threads(), "processes": processes(), "blind": recording.blind}
-    if torch.cuda.is_available() and not triton.knobs.runtime.interpret:
+    if _on_gpu():
         ran = recording.device_events()
         seen["device"] = _bounded(Counter(name for name, _ in ran))
         seen["programs"] = [[name[:NAME], grid] for name, grid in ran if name in kernels][:SHOWN]
@@ -80,7 +80,7 @@ class _Recording:
                 # not torch.profiler.profile: that imports the compiler first, which takes a second
                 self._profile = torch.autograd.profiler.profile(
                     use_kineto=True,
-                    use_device="cuda" if torch.cuda.is_available() else None,
+                    use_device="cuda" if _on_gpu() else None,
                     experimental_config=everything,
                 )
                 self._profile.__enter__()
@@ -141,6 +141,10 @@ class _Recording:
         except Exception as error:
             self.blind = self.blind or f"the trace could not be read: {calling.describe(error)}"
             return []
+
+
+def _on_gpu() -> bool:
+    return not triton.knobs.runtime.interpret and torch.cuda.is_available()
 
 
 def _launched(launches: list) -> tuple[Counter, list]:
