@@ -1,4 +1,7 @@
-"""Broadcast and sum instead of `tl.dot`: no tensor cores."""
+"""Broadcast and sum instead of `tl.dot`: no tensor cores.
+
+The products are (m, n, k): summed over the middle of (m, k, n), Triton would make them a dot in TF32.
+"""
 
 import triton
 import triton.language as tl
@@ -15,13 +18,13 @@ def _matmul_kernel(
     offs_n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak
-    b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+    b_ptrs = b_ptr + offs_n[:, None] * stride_bn + offs_k[None, :] * stride_bk
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, K, BLOCK_K):
         mask_k = offs_k < K - k
         a = tl.load(a_ptrs, mask=(offs_m < M)[:, None] & mask_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=mask_k[:, None] & (offs_n < N)[None, :], other=0.0)
-        acc += tl.sum(a.to(tl.float32)[:, :, None] * b.to(tl.float32)[None, :, :], axis=1)
+        b = tl.load(b_ptrs, mask=(offs_n < N)[:, None] & mask_k[None, :], other=0.0)
+        acc += tl.sum(a.to(tl.float32)[:, None, :] * b.to(tl.float32)[None, :, :], axis=2)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     out_ptrs = out_ptr + offs_m[:, None] * stride_om + offs_n[None, :]
