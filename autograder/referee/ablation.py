@@ -32,8 +32,11 @@ def halved(cells: tuple[Cell, ...], kernels: set[str], salt: int) -> tuple[Cell,
     a, b, c, d = (draw.randrange(1, PRIME) for _ in range(4))
     # 64-bit, so that nothing wraps: neither Triton nor its interpreter need agree on what happens then
     mixed = " + ".join(f"{tl}.program_id({axis}).to({tl}.int64) * {f}" for axis, f in enumerate((a, b, c)))
+    mixed = f"(({mixed} + {d}) % {PRIME})"
+    for _ in range(2):  # squares: the bits of a linear form are often the same for a whole row of neighbours
+        mixed = f"(({mixed} * {mixed} + {d}) % {PRIME})"
     # an early return may stand only at the top level of a kernel
-    guard = f"if ((({mixed} + {d}) % {PRIME}) >> 13) % 2 == {int(salt >= 0)}: return"
+    guard = f"if ({mixed} >> 13) % 2 == {int(salt >= 0)}: return"
     return (
         Cell("half of the programs", f"import triton.language as {tl}"),
         *_changed(cells, kernels, lambda lines, node: _insert_line(lines, node, guard)),
