@@ -10,10 +10,6 @@ sys.path.insert(0, str(COURSE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
 
 GRADING = "autograde" in sys.argv
-if GRADING:
-    # The referee judges in the interpreter tier, also where there is a GPU: its sandbox holds no GPU memory yet.
-    os.environ["TRITON_INTERPRET"] = "1"
-
 try:
     from nbgrader.preprocessors import (
         AssignLatePenalties,

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -26,11 +26,10 @@ from traitlets import Unicode
 
 from autograder import exercise as exercises
 from autograder.calling import quiet
-from autograder.check import no_speed_here
 from autograder.classroom import cohort, report
 from autograder.classroom.handed_in import NOTES
 from autograder.judging.verdict import SpeedVerdict, Verdict
-from autograder.referee.referee import Room
+from autograder.referee.referee import Referee
 from autograder.referee.submission import Submission, extract, repair
 from course_lib import device
 
@@ -157,37 +156,30 @@ class Judging:
     def __init__(self, submission: Submission, release: NotebookNode, seed: int, folder: Path):
         self.submission, self.seed, self.folder = submission, seed, folder
         self.imports = imported_by(release)
-        self.room: Room | None = None
+        self.referee: Referee | None = None
 
     def __enter__(self) -> Judging:
         return self
 
     def __exit__(self, *error) -> None:
-        if self.room:
-            self.room.__exit__(*error)
+        if self.referee:
+            self.referee.__exit__(*error)
 
     def verdict(self, asked: Asked) -> dict:
         path = self.folder / f"{self._key(asked)}.json"
         known = _read(path)
         if known is None:
-            exercise = exercises.get(asked.name)
-            made = self._speed(exercise) if asked.speed else self._room().examine(exercise, self.seed)
+            exercise, referee = exercises.get(asked.name), self._referee()
+            made = (referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed)
             beside = path.with_suffix(f".{os.getpid()}")
             beside.write_text(json.dumps(known := stored(made)), encoding="utf-8")
             os.replace(beside, path)
         return known
 
-    def _speed(self, exercise: exercises.Exercise) -> SpeedVerdict:
-        """Nobody need wait for the speed of what is wrong."""
-        waits, code = no_speed_here(exercise), self.verdict(Asked(exercise.name, speed=False))
-        if code["pending"] or code["points"] == code["out_of"]:
-            return waits
-        return replace(waits, note="not timed, because not all cases are right.", pending=False)
-
-    def _room(self) -> Room:
-        if self.room is None:
-            self.room = Room(self.submission, self.imports).__enter__()
-        return self.room
+    def _referee(self) -> Referee:
+        if self.referee is None:
+            self.referee = Referee(self.submission, self.imports).__enter__()
+        return self.referee
 
     def _key(self, asked: Asked) -> str:
         """The hash of all that a verdict depends on."""

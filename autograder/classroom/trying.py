@@ -26,7 +26,7 @@ from autograder.check import examine, no_speed_here
 from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
 from autograder.classroom.report import TIERS
 from autograder.referee import sandbox
-from autograder.referee.referee import Room
+from autograder.referee.referee import Referee
 from autograder.referee.submission import Submission, extract
 from course_lib import device
 
@@ -118,10 +118,10 @@ def rows(submission: Submission, release: NotebookNode, unsafe: bool) -> Iterato
     if unsafe:
         yield from (unprotected(submission, one) for one in asked)
         return
-    with Room(submission, imported_by(release)) as room:
+    with Referee(submission, imported_by(release)) as referee:
         for one in asked:
-            wanted = exercise.get(one.name)
-            yield Row.of(stored(no_speed_here(wanted) if one.speed else room.examine(wanted, PUBLIC_SEED)))
+            examine_it = referee.examine_speed if one.speed else referee.examine
+            yield Row.of(stored(examine_it(exercise.get(one.name), PUBLIC_SEED)))
 
 
 def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:

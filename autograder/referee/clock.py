@@ -32,7 +32,7 @@ ENOUGH_S = 20e-3  # of work in all rounds
 MOST_CALLS = 400
 SHARE_OF_MEMORY = 0.25  # of what is free, for one round
 EMPTY_ROUNDS = 12
-FEWEST, MOST = 6, 16  # rounds of a submission
+FEWEST, MOST = 6, 24  # rounds of a submission
 NARROW = 0.015  # half of the interval; when it is wider, its slow end counts
 NOISY = 1.03  # the reference may be this much slower than alone
 WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
@@ -189,7 +189,8 @@ def yardsticks() -> Yardsticks:
 class Measured:
     timed: Timed
     slowed: float  # reference beside the submission over reference alone, less 1; 0 without a reference
-    events_s: tuple[float, ...]  # of one call, round by round, as the worker saw it
+    calls_s: tuple[float, ...]  # one call, round by round
+    events_s: tuple[float, ...]  # the same as the worker saw it
     took_s: float  # for everything
     review: str = ""  # why a person should look
 
@@ -224,7 +225,7 @@ def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
     slowed = float(np.median(theirs)) / yard.alone_s[setting.key] - 1 if theirs else 0.0
     timed = Timed(setting.sizes, middle, low, high, setting.floor_s, reference_s)
     review = same_when_watched(worker, setting)
-    return Measured(timed, slowed, tuple(events), time.perf_counter() - began, review)
+    return Measured(timed, slowed, tuple(per_call.tolist()), tuple(events), time.perf_counter() - began, review)
 
 
 def same_when_watched(worker: Worker, setting: Setting) -> str:

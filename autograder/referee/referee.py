@@ -50,16 +50,15 @@ class Referee:
         return self.verdicts[key]
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
-        """Time an exercise that is right; without a GPU, or on a device that is not quiet, a person decides."""
-        blank = no_speed_here(exercise)
-        if device.TIER != "gpu":
-            return blank
-        verdict, blank = self.examine(exercise, seed), replace(blank, note="", pending=False)
+        """Time an exercise that is right; without a GPU, or on a device that is not quiet, the points stay pending."""
+        blank, verdict = no_speed_here(exercise), self.examine(exercise, seed)
         if verdict.held:
-            return replace(blank, note="not timed before a person has looked at the exercise itself.", pending=True)
-        if not verdict.accepted:
-            count = f"{verdict.right} of {len(verdict.cases)} cases are right"
-            return replace(blank, note=f"not timed, because {count}. {verdict.note}".strip())
+            return replace(blank, note="not timed before a person has looked at the exercise itself.")
+        if verdict.pending or (verdict.accepted and device.TIER != "gpu"):
+            return blank
+        blank = replace(blank, note="", pending=False)
+        if not verdict.accepted:  # nobody need wait for the speed of what is wrong
+            return replace(blank, note="not timed, because not all cases are right.")
         for _ in range(TRIES):
             try:
                 timed = self._timed(exercise, seed)
