@@ -9,6 +9,7 @@ was open all the while; and everything in the rows that follow.
 import functools
 import importlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from autograder import exercise
 from autograder.classroom import cohort, grading
 from autograder.referee import room as rooms
 from autograder.referee import sandbox, watchdog
-from autograder.referee.referee import Room
+from autograder.referee.referee import Referee
 from autograder.referee.room import Patience
 from autograder.referee.submission import Cell, Submission
 
@@ -44,22 +45,23 @@ class Fault:
     call: str = ""  # what `axpy` does before it answers rightly
     cells: tuple[str, ...] = ()  # or: the cells, as they are
     points: float = 0.0
-    says: str = ""  # in the note or in the first case
+    says: str = ""  # a pattern that the note or the first case matches
     spares_work: bool = True  # the other exercise of the same notebook keeps its points
     fast: bool = False  # in the selection that `make test` runs
     gpu: bool = False
 
     @property
     def submission(self) -> Submission:
-        sources = self.cells or (RIGHT, wrapped(self.call))
+        sources = self.cells or (RIGHT, wrapped(self.call, once=self.points > 0))
         return Submission(tuple(Cell(f"cell {i}", s) for i, s in enumerate((*sources, RIGHT_WORK))))
 
 
-def wrapped(call: str) -> str:
-    """`axpy` with a fault before the answer."""
+def wrapped(call: str, once: bool) -> str:
+    """`axpy` with a fault before every answer, or before the first one of a process."""
     head = "import ctypes, gc, os, resource, signal, sys, threading, time, warnings\nimport torch\n"
-    head += "_right = axpy\ndef axpy(a, x, y, out):\n"
-    return head + textwrap.indent(textwrap.dedent(call).strip(), "    ") + "\n    _right(a, x, y, out)\n"
+    head += "_right, _calls = axpy, []\ndef axpy(a, x, y, out):\n    _calls.append(1)\n"
+    head += f"    if len(_calls) == 1 or not {once}:\n"
+    return head + textwrap.indent(textwrap.dedent(call).strip(), " " * 8) + "\n    _right(a, x, y, out)\n"
 
 
 MANY = "for _ in range(12):\n    if os.fork() == 0:\n        held = bytearray(80 << 20)\n        time.sleep(30)\n"
@@ -96,8 +98,10 @@ FAULTS = {
     "memory: while the cells run": Fault(
         cells=("import os, time\n" + MANY + "time.sleep(30)", RIGHT), says="GiB are allowed", spares_work=False
     ),
-    "processes": Fault("while True: os.fork()", says=""),
-    "threads": Fault("while True: threading.Thread(target=time.sleep, args=(9,)).start()", says="can't start new"),
+    "processes": Fault("while True: os.fork()", says="BlockingIOError|did not end|process ended|could not"),
+    "threads": Fault(
+        "while True: threading.Thread(target=time.sleep, args=(9,)).start()", says="can't start new|process ended"
+    ),
     "full disk": Fault("open('/tmp/big', 'wb').write(bytes(1 << 27))", says="No space left", fast=True),
     "a file too large": Fault("os.truncate(os.open('/tmp/f', 66), 1 << 40)", says="File too large"),
     "descriptors": Fault("kept = [open('/dev/null') for _ in range(99999)]", says="Too many open files"),
@@ -108,11 +112,13 @@ FAULTS = {
     "a daemon": Fault("if os.fork() == 0:\n    os.setsid()\n    time.sleep(99)\n    os._exit(0)", points=5.0),
     "other settings": Fault(
         "torch.set_num_threads(2); warnings.simplefilter('error'); gc.disable(); sys.stdout = None; "
-        "os.umask(0o777); os.chdir('/'); os.environ.clear()",
+        "os.umask(0o777); os.chdir('/')",
         points=5.0,
     ),
     "its own clock jumps": Fault("time.time = time.monotonic = time.perf_counter = lambda: -1e9", points=5.0),
-    "lower limits for itself": Fault("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", says=""),
+    "lower limits for itself": Fault(
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", says="process ended|Too many"
+    ),
     # in the cells
     "a cell raises": Fault(cells=("1 / 0", RIGHT, "undefined_name"), points=5.0, fast=True),
     "a cell is no Python": Fault(cells=("def (:", RIGHT), points=5.0),
@@ -141,15 +147,15 @@ def test_the_table_is_long_enough():
     assert len(FAULTS) >= 30
 
 
-def small_room(submission: Submission, monkeypatch) -> Room:
+def small_room(submission: Submission, monkeypatch) -> Referee:
     monkeypatch.setattr(rooms.sandbox, "Limits", SMALL)
-    return Room(submission, patience=Patience(cells_s=20.0, call_s=2.0))
+    return Referee(submission, patience=Patience(cells_s=20.0, call_s=2.0))
 
 
 @pytest.fixture(scope="module")
 def neighbour():
     """An honest submission in a sandbox of its own, open during all the faults."""
-    with Room(Submission((Cell("cell", RIGHT),))) as room:
+    with Referee(Submission((Cell("cell", RIGHT),))) as room:
         yield room
 
 
@@ -165,8 +171,9 @@ def test_a_fault_has_its_verdict_and_harms_no_neighbour(name, neighbour, monkeyp
     fault, seed = FAULTS[name], next(seeds)
     with small_room(fault.submission, monkeypatch) as room:
         verdict = room.examine(AXPY, seed)
-        assert (verdict.points, verdict.pending) == (fault.points, False), said_by(verdict)
-        assert fault.says in said_by(verdict)
+        assert verdict.points + verdict.held == fault.points, said_by(verdict)  # a person looks at what imports os
+        assert bool(verdict.held) == verdict.pending
+        assert re.search(fault.says, said_by(verdict)), said_by(verdict)
         assert fault.points or said_by(verdict).strip(), "no points, and no reason"
         if fault.spares_work:
             assert room.examine(WORK, seed).points == WORK.points
@@ -191,10 +198,10 @@ def test_a_grader_that_is_killed_leaves_no_process_behind():
     program = f"""
 import sys, time
 from autograder import exercise
-from autograder.referee.referee import Room
+from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 source = {RIGHT!r} + "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(99)\\ntime.sleep(99)"
-with Room(Submission((Cell("c", source),))) as room:
+with Referee(Submission((Cell("c", source),))) as room:
     print(room.room.process.pid, flush=True)
     room.examine(exercise.get("start.axpy"), 1)
 """
@@ -258,7 +265,7 @@ def right_verdict(neighbour):
 def judging(folder: Path, verdict) -> grading.Judging:
     release = grading.NotebookNode(cells=[])
     made = grading.Judging(Submission((Cell("c", RIGHT),)), release, 1, folder)
-    made.room = Counting(verdict)
+    made.referee = Counting(verdict)
     return made
 
 
@@ -273,7 +280,7 @@ def test_a_verdict_file_that_cannot_be_read_is_made_again(damage, tmp_path, righ
     path.unlink() if damage is None else path.write_bytes(damage)
     again = judging(tmp_path, right_verdict)
     assert again.verdict(ASKED) == again.verdict(ASKED) == before
-    assert again.room.made == 1
+    assert again.referee.made == 1
 
 
 def test_a_full_disk_leaves_no_half_verdict_and_the_next_run_goes_on(tmp_path, right_verdict):
