@@ -26,15 +26,21 @@ class Channel:
         self.end = end
         self._waiting = b""
 
-    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float | None = None) -> None:
+        """TimeoutError when the other side does not read."""
         data = json.dumps(message).encode()
         if len(data) > MESSAGE_BYTES:
             raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
+        self.end.settimeout(None if timeout_s is None else max(1e-3, timeout_s))
         try:
             socket.send_fds(self.end, [struct.pack("!I", len(data))], list(descriptors))
             self.end.sendall(data)
+        except TimeoutError:
+            raise
         except OSError as error:
             raise ChannelError("the other side hung up") from error
+        finally:
+            self.end.settimeout(None)
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next message; TimeoutError when none came in time. Descriptors that come along are closed."""
@@ -43,7 +49,7 @@ class Channel:
         if length > MESSAGE_BYTES:
             raise ChannelError(f"a message of {length} bytes was announced; at most {MESSAGE_BYTES} may be sent")
         try:
-            return json.loads(self._take(length, until))
+            return json.loads(self._take(length, until), parse_int=_no_giant)
         except (ValueError, RecursionError) as error:
             raise ChannelError("a message that is not JSON") from error
 
@@ -76,11 +82,23 @@ class Channel:
 
 # ------------------------------------------------------------------------------------------- plain data
 
+GIANT = 1 << 63  # the first integer that may not fit into what it is compared with: no float holds 10**400
+
+
+def _no_giant(digits: str) -> int:
+    number = int(digits)
+    if abs(number) >= GIANT:
+        raise ValueError("an integer beyond 63 bits")
+    return number
+
+
 TAG = "$"  # {"$": kind, ...}: what JSON has no form for
 
 
 def encode(value: Any) -> Any:
     """Numbers, strings, lists, tuples and dicts as JSON that `decode` turns back into the same."""
+    if isinstance(value, int) and abs(value) >= GIANT:
+        raise TypeError("an integer beyond 63 bits: no answer needs one")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):

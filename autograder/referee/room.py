@@ -188,7 +188,11 @@ class Worker:
             if outcome.error:
                 return outcome
             private = {name: _private(f) for name, f in fenced.items()}  # what happens later no longer counts
-            return judged_part(inspect(exercise, outcome, _value(exercise, report, mailbox), private), case)
+            try:
+                value = _value(exercise, report, mailbox)
+            except Exception as error:  # whatever shape the worker gave it
+                return replace(outcome, error=f"{type(error).__name__}: {error}"[:600])
+            return judged_part(inspect(exercise, outcome, value, private), case)
         except Lost:
             return Outcome(error=f"Lost: {self.lost}", seconds=time.perf_counter() - started)
         finally:
@@ -225,7 +229,7 @@ class Worker:
     def ask(self, order: Any, descriptors: Sequence[int], patience_s: float, served: Sequence[Any] = ()) -> dict:
         """The worker's report; Lost when there is none, and `lost` then says why."""
         try:
-            self.channel.send(order, descriptors)
+            self.channel.send(order, descriptors, patience_s)
             return self._answered(served, patience_s)
         except TimeoutError:
             self.lost = f"the call did not end in {patience_s:g} s"
@@ -257,7 +261,7 @@ class Worker:
                 raise ChannelError("a report that is no report")
             if "ask" not in message:
                 return message
-            self.channel.send(_serve(served, message))
+            self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
 
     def end(self) -> None:
         """End the process and everything it started; the next exercise finds the sandbox empty."""
