@@ -179,7 +179,7 @@ AXPY = Exercise(
             variants=("inputs", "all", "all, and a"),
         ),
     ),
-    shows_not="speed, loads past the end of an array whose values are not stored, and offsets past 2^31",
+    shows_not="speed, loads past the end that are not stored, and offsets past 2^31",
 )
 
 EXERCISES = (AXPY,)

@@ -242,5 +242,5 @@ CHAIN = Exercise(
         floor_s=_floor_s,
         reference="course_lib.kernels.pointwise:cos_chain",
     ),
-    shows_not="speed, loads past the end of an array whose values are not stored, and a GPU's approximations of a cosine",
+    shows_not="speed, loads past the end that are not stored, and a GPU's approximations of a cosine",
 )
