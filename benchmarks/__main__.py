@@ -1,4 +1,4 @@
-"""python -m benchmarks [ceilings pointwise softmax matmul timing clock]: measure, save to benchmarks/results, print."""
+"""python -m benchmarks [ceilings pointwise softmax matmul timing clock grading]: measure, save to benchmarks/results, print."""
 
 import importlib
 import re
@@ -8,15 +8,17 @@ from benchmarks.against import Red
 from course_lib import results
 from course_lib.device import TIER, machine
 
-SECTIONS = ("ceilings", "pointwise", "softmax", "matmul", "timing", "clock")
+ANYWHERE = "grading"
+SECTIONS = ("ceilings", "pointwise", "softmax", "matmul", "timing", "clock", "grading")
 
 
 def main(names: list[str]) -> int:
     if unknown := set(names) - set(SECTIONS):
         print(f"No benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}.")
         return 2
-    if TIER != "gpu":
+    if TIER != "gpu" and names != [ANYWHERE]:
         print("The benchmarks need a CUDA device, and this machine has none. What an H200 gave: benchmarks/results/.")
+        print(f"Only `{ANYWHERE}`, named alone, runs without.")
         return 2
     red = [name for name in names or SECTIONS if not _section(name)]
     return 1 if red else 0
@@ -35,7 +37,9 @@ def _section(name: str) -> bool:
 
 
 def _slug() -> str:
-    """NVIDIA H200 -> h200: the first word of the name that has both letters and digits."""
+    """NVIDIA H200 -> h200: the first word of the name that has both letters and digits; without a GPU, cpu."""
+    if TIER != "gpu":
+        return "cpu"
     return re.search(r"[a-z]+[0-9]+[a-z]*", machine().name.lower()).group()
 
 

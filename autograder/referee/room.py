@@ -83,6 +83,7 @@ class Room:
         answers: bool = False,
     ):
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
+        self.code_s = 0.0  # in which code of the submission was compiled or running, as its workers say
 
     def __enter__(self) -> Room:
         sandbox.require()
@@ -156,8 +157,10 @@ class Worker:
         """Run the submission's cells (or those of another); why there is nothing to judge, or ''."""
         submission = submission or self.room.submission
         self.channel.send({"cells": [[c.name, c.source] for c in submission.cells], "entry": entry})
+        began = time.perf_counter()
         try:
             reply = self.channel.receive(self.room.patience.cells_s)
+            self.room.code_s += time.perf_counter() - began
             troubles = [tuple(map(str, t)) for t in reply["troubles"]]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
@@ -230,7 +233,9 @@ class Worker:
         """The worker's report; Lost when there is none, and `lost` then says why."""
         try:
             self.channel.send(order, descriptors, patience_s)
-            return self._answered(served, patience_s)
+            report = self._answered(served, patience_s)
+            self.room.code_s += outcome_of(report).seconds
+            return report
         except TimeoutError:
             self.lost = f"the call did not end in {patience_s:g} s"
         except ChannelError as error:

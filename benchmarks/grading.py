@@ -1,0 +1,51 @@
+"""What grading costs: the solved lesson 01 through the referee, exercise by exercise, with a cold Triton cache.
+
+Timing windows are apart: they take what a stated precision takes. The referee's own share is everything but the
+seconds in which the submission's code was compiled or running. Runs with or without a GPU.
+"""
+
+import time
+
+import nbformat
+
+from autograder import exercise as exercises
+from autograder.classroom.grading import asked_by, imported_by, is_check
+from autograder.referee.referee import Referee
+from autograder.referee.submission import extract
+from course_lib.results import ROOT
+
+LESSON = "01_roofline/roofline.ipynb"
+FILES = tuple(f"autograder/referee/{name}.py" for name in ("referee", "room", "audit", "clock", "worker", "watch"))
+
+
+def run() -> list[dict]:
+    """One row an exercise, one for starting the sandbox, one for their sum."""
+    release = nbformat.read(ROOT / "notebooks" / LESSON, as_version=4)
+    solved = nbformat.read(ROOT / "solutions" / LESSON, as_version=4)
+    asked = [a for a in map(asked_by, filter(is_check, release.cells)) if a]
+    began = time.perf_counter()
+    with Referee(extract(release, solved), imported_by(release)) as referee:
+        rows = [{"name": "start of the sandbox", "seconds": time.perf_counter() - began}]
+        for name in dict.fromkeys(a.name for a in asked):
+            rows.append(_row(referee, name, any(a.speed for a in asked if a.name == name)))
+    parts = ("seconds", "code_s", "own_s", "timing_s")
+    total = {part: sum(row.get(part, 0.0) for row in rows) for part in parts}
+    return [*rows, {"name": "all", **total}]
+
+
+def _row(referee: Referee, name: str, timed: bool) -> dict:
+    exercise, start, before = exercises.get(name), time.perf_counter(), referee.room.code_s
+    verdict = referee.examine(exercise, 1)
+    examined, code_s = time.perf_counter(), referee.room.code_s - before
+    speed = referee.examine_speed(exercise, 1) if timed else None
+    took = examined - start
+    return {
+        "name": name,
+        "seconds": took,
+        "code_s": code_s,
+        "own_s": took - code_s,
+        "timing_s": time.perf_counter() - examined,
+        "points": None if verdict.pending else verdict.points,
+        "speed_points": None if speed is None or speed.pending else speed.points,
+        "note": " ".join(filter(None, (verdict.note, speed.note if speed else ""))),
+    }
