@@ -28,8 +28,9 @@ import torch
 from autograder.check import examine
 from autograder.exercise import get
 from course_lib import device
+from course_lib.results import ROOT, file_hash, save
 
-BANK = Path(__file__).resolve().parents[1] / "tests" / "bank"
+BANK = ROOT / "tests" / "bank"
 KINDS = ("right", "slow", "mistakes")
 
 
@@ -109,24 +110,24 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     return Result(entry, verdict.accepted, named, says, time.perf_counter() - start)
 
 
-def _in_child(pipe, entry: Entry, seed: int, quick: bool):
+def _in_child(pipe, task, entry: Entry, seed: int, quick: bool):
     torch.set_num_threads(1)  # several of these run at once; the environment variable is read when torch is imported
     try:
-        pipe.send(try_entry(entry, seed, quick))
+        pipe.send(task(entry, seed, quick))
     except BaseException as error:
         pipe.send(Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"))
     pipe.close()
 
 
-def run(todo: list[Entry], seed: int, quick: bool = False, workers: int = 1, limit_s: float = 120.0):
-    """Results in the order in which they end; at most `workers` processes at a time."""
+def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: float = 120.0, task=try_entry):
+    """Results in the order in which they end; at most `workers` processes at a time, each doing one `task`."""
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(todo)), {}
     while waiting or running:
         while waiting and len(running) < workers:
             entry = waiting.pop()
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_in_child, args=(there, entry, seed, quick))
+            process = context.Process(target=_in_child, args=(there, task, entry, seed, quick))
             process.start()
             there.close()
             running[here] = (process, entry, time.monotonic())
@@ -154,7 +155,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exercise", nargs="*", help="only these exercises")
     parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
+    parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
     parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
+    parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -163,12 +166,19 @@ def main(args: argparse.Namespace) -> int:
         from autograder import cheats  # needs bubblewrap, which the rest of the bank does not
 
         return cheats.main(args.exercise, seed, args.quick)
+    if args.record and (args.exercise or args.quick):
+        print("Only a run of all exercises on all cases is worth recording.")
+        return 2
+    if args.speed:
+        from autograder import bank_speed
+
+        return bank_speed.main(args.exercise, seed, args.record)
     todo = entries(args.exercise)
     print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
     results = []
-    for part, workers in ((together, min(8, os.cpu_count() or 1)), (alone, 1)):
+    for part, workers in ((together, min(16, os.cpu_count() or 1)), (alone, 1)):
         for result in run(part, seed, args.quick, workers):
             results.append(result)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
@@ -177,27 +187,48 @@ def main(args: argparse.Namespace) -> int:
             elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
     print(f"\n{table(results)}")
+    if args.record:
+        save("bank", counts(results), args.record, {path: file_hash(path) for path in measured()})
     return 0 if all(r.as_expected for r in results) and results else 1
 
 
-def table(results: list[Result]) -> str:
-    """One row an exercise and a sum."""
-    header = f"{'exercise':<24}{'right':>10}{'caught':>10}{'named':>10}{'skipped':>9}{'seconds':>9}"
+def counts(results: list[Result]) -> list[dict]:
+    """One row an exercise: how many were accepted, caught and named, of how many that this tier could show."""
     names = sorted({r.entry.exercise for r in results})
-    rows = [_row(name, [r for r in results if r.entry.exercise == name]) for name in names]
-    return "\n".join([header, *rows, _row("all", results)])
+    return [_counted(name, [r for r in results if r.entry.exercise == name]) for name in names]
 
 
-def _row(name: str, results: list[Result]) -> str:
+def measured() -> list[str]:
+    """The files that a recorded outcome depends on."""
+    folders = (ROOT / "autograder" / "exercises", ROOT / "autograder" / "judging")
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*.py"))
+
+
+def table(results: list[Result]) -> str:
+    """The counts as text, with a sum."""
+    header = f"{'exercise':<24}{'right':>10}{'caught':>10}{'named':>10}{'skipped':>9}{'seconds':>9}"
+    return "\n".join([header, *map(_line, [*counts(results), _counted("all", results)])])
+
+
+def _counted(name: str, results: list[Result]) -> dict:
     ran = [r for r in results if not r.skipped]
     good = [r for r in ran if r.entry.kind != "mistakes"]
     bad = [r for r in ran if r.entry.kind == "mistakes"]
+    return {
+        "exercise": name,
+        "right": sum(r.accepted for r in good),
+        "of_right": len(good),
+        "caught": sum(not r.accepted for r in bad),
+        "named": sum(r.rightly_named for r in bad),
+        "of_mistakes": len(bad),
+        "skipped": len(results) - len(ran),
+        "seconds": sum(r.seconds for r in results),
+    }
 
-    def of(count, total):
-        return f"{count}/{total}"
 
-    return (
-        f"{name:<24}{of(sum(r.accepted for r in good), len(good)):>10}"
-        f"{of(sum(not r.accepted for r in bad), len(bad)):>10}{of(sum(r.rightly_named for r in bad), len(bad)):>10}"
-        f"{len(results) - len(ran):>9}{sum(r.seconds for r in results):>9.1f}"
+def _line(row: dict) -> str:
+    right, caught, named = (
+        f"{row[part]}/{row[whole]}"
+        for part, whole in (("right", "of_right"), ("caught", "of_mistakes"), ("named", "of_mistakes"))
     )
+    return f"{row['exercise']:<24}{right:>10}{caught:>10}{named:>10}{row['skipped']:>9}{row['seconds']:>9.1f}"

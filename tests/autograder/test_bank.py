@@ -1,8 +1,11 @@
 """The bank's quick selection: right and slow submissions on all cases, each mistake on the case that kills it."""
 
+from pathlib import Path
+
 import pytest
 
-from autograder import bank, exercise
+from autograder import bank, bank_speed, exercise
+from course_lib.results import load
 
 
 def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake():
@@ -18,6 +21,33 @@ def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
     results = list(bank.run(bank.entries([name]), seed=20260101, quick=True, limit_s=60))
     surprising = [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
     assert results and not surprising, "\n".join(surprising)
+
+
+@pytest.mark.parametrize("name", sorted(exercise.registry()))
+def test_the_recorded_run_on_an_h200_accepts_what_is_right_and_names_what_is_wrong(name):
+    row = next(row for row in load("bank")["rows"] if row["exercise"] == name)
+    assert row["right"] == row["of_right"] >= 2
+    assert row["caught"] == row["of_mistakes"]
+    assert row["named"] >= 0.95 * row["of_mistakes"]
+
+
+def test_the_recorded_points_for_speed_tell_fast_from_slow():
+    rows = load("bank_speed")["rows"]
+    assert {row["exercise"] for row in rows} == {name for name, ex in exercise.registry().items() if ex.speed}
+    paces = [_pace(row["exercise"], row["kind"], row["points"], row["out_of"]) for row in rows]
+    assert bank_speed.surprises(paces) == []
+
+
+def test_a_slow_one_with_all_points_and_an_exercise_without_a_fast_one_are_surprises():
+    paces = [_pace("roofline.chain", "slow", 3, 3), _pace("roofline.chain", "right", 2, 3)]
+    assert bank_speed.surprises(paces) == [
+        "roofline.chain/slow/any.py earns all points",
+        "no right submission of roofline.chain earns all points",
+    ]
+
+
+def _pace(name: str, kind: str, points: float, out_of: float) -> bank_speed.Pace:
+    return bank_speed.Pace(bank.Entry(name, kind, Path("any.py")), accepted=True, points=points, out_of=out_of)
 
 
 def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
