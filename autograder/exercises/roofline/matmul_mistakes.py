@@ -188,8 +188,9 @@ MISTAKES = (
     ),
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default. "
-        'The exercise asks for `input_precision="ieee"`.',
+        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default, and so "
+        "does a `tl.sum` of products that Triton turns into a dot. The exercise asks for `tl.dot` with "
+        '`input_precision="ieee"`.',
         answer=lambda v, cut: _inputs(lambda x: significant(x, 11, truncate=cut))(v),
         variants=(False, True),
     ),
