@@ -1,4 +1,4 @@
-"""python -m benchmarks [ceilings pointwise softmax matmul timing clock grading]: measure, save to benchmarks/results, print."""
+"""python -m benchmarks [SECTION ...]: measure all or some of SECTIONS, save to benchmarks/results, print."""
 
 import importlib
 import re

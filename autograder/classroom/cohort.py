@@ -62,7 +62,6 @@ def only_one(lock: Path) -> None:
         file.seek(0)
         other = f"process {file.read().strip()}"
         file.close()
-        file.close()
         raise BlockingIOError(f"Another run ({other}) grades into this gradebook; begin when it ended.") from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
