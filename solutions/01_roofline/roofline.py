@@ -781,8 +781,8 @@ against({"size does not matter up to": predicted_elements}, {"size does not matt
 results.beside("lesson01.call", {"one of many additions": call.launch_s}, unit="us")
 
 # %% [markdown]
-# The flat part is the host, the slope is memory. The dashed lines are not fitted: the slope is the ceiling from lesson
-# 00, only the height of the flat part is taken from the data: a fifth of the sizes are faster. (On a CPU there may be a
+# The flat part is the host, the slope is memory. The two limits are not fitted: the slope is the ceiling from lesson
+# 00, only the height of the flat part is taken from the data, so that three sizes are faster. (On a CPU there may be a
 # third part between them, lower than the slope: arrays that still fit into a cache. On a fast GPU that part is hidden:
 # the device is done with such arrays before the host has launched the next call.)
 #
@@ -797,9 +797,9 @@ for n, ratio in doubled:
 # %% [markdown]
 # ### Understand
 # The rule works, away from the corner and where times are steady. Close to the corner the rule and the roof may
-# disagree, because there the two costs are nearly equal and both matter. Far to the left of it a line that says "size"
-# is the host's own scatter: ten per cent is little for a host that has other things to do. Two or three doublings in a
-# row say much more than one.
+# disagree, because there the two costs are nearly equal and both matter. A line far to the left of it that says
+# "size", if your run has one, is the host's own scatter: ten per cent is little for a host that has other things to
+# do. Two or three doublings in a row say much more than one.
 #
 # The three regimes matter because their remedies have nothing in common.
 #
@@ -858,10 +858,10 @@ xl, largest = REPORT["xl"], REPORT["2.7b"]
 print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[4] / xl[4]:.2f}")
 
 # %% [markdown]
-# The column of the mixed forward pass does not grow, it even falls a little, while the arithmetic of a layer grows as
-# in the last column. The host sets the time of that column for **all five** models, and the time is then the number of
-# layers times something like a constant. The xl model has 48 layers and 2.7b has 32, which is nearly the whole riddle:
-# the last line sets the ratio of the layers beside the ratio of the times.
+# The column of the mixed forward pass does not grow, it even falls, while the arithmetic of a layer grows as in the
+# last column. The host sets the time of that column for **all five** models, and the time is then the number of layers
+# times something like a constant. The xl model has 48 layers and 2.7b has 32, which is nearly the whole riddle: the
+# last line sets the ratio of the layers beside the ratio of the times.
 #
 # The other columns show the regimes change. The full-precision forward pass is flat for three models and then grows;
 # the backward pass leaves the flat part one model earlier. Mixed precision divides the arithmetic time and *adds*
@@ -942,7 +942,8 @@ results.beside("lesson01.layers", rows, unit="us")
 # %% [markdown]
 # Find the width at which the fp32 line leaves its flat part. Left of it, a layer costs what its calls cost. On a GPU
 # compare the two lines: autocast is the slower one for narrow layers and the faster one for wide layers, and its own
-# flat part reaches much further. That is the report's table, measured with layers only.
+# flat part reaches much further. That is the report's table, measured with layers only. How long a flat part is depends
+# on the host: on the recorded H200 that of the fp32 line holds two widths at most; a slower host makes it longer.
 
 # %% [markdown]
 # ## Exercise 1.3 `roofline.regime` (30 min, 6 points)
@@ -1074,10 +1075,11 @@ results.beside("lesson01.scores", parts, unit="ms")
 # %% [markdown]
 # The report's puzzle dissolves in the table of counts. The product has an intensity of tens of FLOPs a byte, softmax
 # about one: one is priced in FLOPs, the other in bytes, and there is no reason why the two prices should be in the
-# ratio of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is
-# what makes it comparable to a product with many times its FLOPs. Faster arithmetic would make the puzzle worse: with
-# tensor cores the product shrinks and softmax stays. (If your CPU is faster than a floor in the table: its arrays of
-# 4 MiB fit into a cache, and the floor assumes that every kernel goes to memory.)
+# ratio of the FLOPs. Written by hand, softmax moves four times the bytes it must. That, and not its arithmetic, is what
+# makes it comparable to a product with many times its FLOPs; on the recorded H200 it takes even longer than the
+# product. Faster arithmetic would make the puzzle worse: with tensor cores the product shrinks and softmax stays. (If
+# your CPU is faster than a floor in the table: its arrays of 4 MiB fit into a cache, and the floor assumes that every
+# kernel goes to memory.)
 
 # %% [markdown]
 # ### A profile with names
@@ -1256,10 +1258,10 @@ check("roofline.profile", profile)
 # Matrix products dominate a wide fp32 model: right, for ours as well. The share of elementwise operators says as much
 # about the code as about the hardware; where the report's layers wrote out normalisation and activation in single
 # operators, ours call fused ones, and the recorded share is smaller. The puzzle of product and softmax has a one-line
-# answer, bytes. What a profile alone does not show is that softmax by hand is not far from the floor of *its five
-# kernels*, and several times above the floor of one. A profile shows where time goes; only a count shows whether it
-# had to. The report's remark that a profiler's version must match its viewer is still good advice: trace formats
-# change.
+# answer, bytes. What a profile alone does not show: on the recorded H200 softmax by hand takes less than one and a half
+# times the floor of *its five kernels*, and more than five times the floor of one. A profile shows where time goes;
+# only a count shows whether it had to. The report's remark that a profiler's version must match its viewer is still
+# good advice: trace formats change.
 
 # %% [markdown]
 # ## 5. Fusion, and paying twice on purpose
@@ -1551,9 +1553,11 @@ plots.show(axes, alt="Time of softmax in PyTorch and in my kernel, with the floo
 results.beside("lesson01.softmax", softmax_s, unit="us")
 
 # %% [markdown]
-# The copy rate of the floor was measured on arrays larger than these, so the last few per cent of it are out of reach.
-# If your kernel is near the floor you are done with it: no trick with the exponential will make it faster, because the
-# exponential is not what takes the time. That is a useful thing to be able to say about a kernel.
+# The copy rate of the floor was measured on arrays larger than these, so part of it is out of reach on a GPU, about a
+# tenth in the recorded run. PyTorch's kernel took over three times the floor there, though in section 4, for rows of
+# 1024 numbers in fp32, it was close to its floor: a library need not be equally good at every size. If your kernel is
+# near the floor you are done with it: no trick with the exponential will make it faster, because the exponential is not
+# what takes the time. That is a useful thing to be able to say about a kernel.
 
 # %% [markdown]
 # ## 7. Matrix product: tiles raise the intensity
@@ -1944,8 +1948,9 @@ results.beside("lesson01.graph", cost_s, unit="us")
 # %% [markdown]
 # In the second row the host is out of the way, and what remains is the device: starting one kernel after another takes
 # it that time, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.
-# `run_many` pays somewhat more: two copies for each input, and the capture once. On a slow host it pays more still,
-# because a replay and two copies are three launches.
+# `run_many` has more to pay: two copies for each input, and the capture once. In the recorded run that is less than a
+# tenth of the whole. On a slow host it is more, because a replay and two copies are three launches.
+#
 # For the small models in the report's table a graph of the whole forward pass would be the first thing to try. It is
 # also the first thing that does not fit: shapes that vary and control flow in Python have to go before it can be
 # used.
