@@ -31,16 +31,14 @@ class Channel:
         data = json.dumps(message).encode()
         if len(data) > MESSAGE_BYTES:
             raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
-        self.end.settimeout(None if timeout_s is None else max(1e-3, timeout_s))
         try:
+            self.end.settimeout(None if timeout_s is None else max(1e-3, timeout_s))
             socket.send_fds(self.end, [struct.pack("!I", len(data))], list(descriptors))
             self.end.sendall(data)
         except TimeoutError:
             raise
         except OSError as error:
             raise ChannelError("the other side hung up") from error
-        finally:
-            self.end.settimeout(None)
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next message; TimeoutError when none came in time. Descriptors that come along are closed."""

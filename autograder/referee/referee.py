@@ -131,6 +131,3 @@ class Referee:
             lost = f"in \u201c{case.name}\u201d: {worker.lost}" if worker.lost else ""
             if outcome.not_written:
                 return
-
-
-Room = Referee

@@ -34,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 INSIDE = (*(HERE / name for name in ("worker.py", "channel.py", "slabs.py", "watch.py")), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
+SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
 PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
@@ -122,11 +123,16 @@ class Room:
         except (ChannelError, TimeoutError):
             self._ended()
 
-    def again(self) -> None:
-        """A sandbox that was ended is started again."""
-        if self.process.poll() is not None:
+    def start(self, descriptors: Sequence[int]) -> None:
+        """A worker that gets these descriptors; in a new sandbox where the last one has ended, or ends just now."""
+        try:
+            if self.process.poll() is not None:
+                raise ChannelError("no sandbox")
+            self.control.send("start", descriptors)
+        except ChannelError:
             self._ended()
             self.__enter__()
+            self.control.send("start", descriptors)
 
     def _ended(self) -> str:
         self.control.end.close()
@@ -143,10 +149,9 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
-        room.again()
         here, there = socket.socketpair()
         read, write = os.pipe()
-        room.control.send("start", [there.fileno(), write])
+        room.start([there.fileno(), write])
         there.close()
         os.close(write)
         self.channel = Channel(here)
@@ -156,9 +161,11 @@ class Worker:
     def load(self, entry: str, submission: Submission | None = None) -> str:
         """Run the submission's cells (or those of another); why there is nothing to judge, or ''."""
         submission = submission or self.room.submission
-        self.channel.send({"cells": [[c.name, c.source] for c in submission.cells], "entry": entry})
         began = time.perf_counter()
         try:
+            cells = [[c.name, c.source] for c in submission.cells]
+            seconds = SHARE_OF_CELLS * self.room.patience.cells_s
+            self.channel.send({"cells": cells, "entry": entry, "seconds": seconds})
             reply = self.channel.receive(self.room.patience.cells_s)
             self.room.code_s += time.perf_counter() - began
             troubles = [tuple(map(str, t)) for t in reply["troubles"]]

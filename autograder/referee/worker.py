@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import linecache
 import os
+import resource
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ import types
 from typing import Any
 
 PR_SET_DUMPABLE = 4
-CELLS_S = 24.0  # for all cells; each may use a third of what is left, so that one endless loop is not the end
+LIMITS = 16  # kinds of them in Linux
 
 
 class _Nothing:
@@ -36,6 +37,7 @@ def zygote(descriptor: int) -> None:
     imports, _ = control.receive_with_descriptors()
     prepare(imports)
     control.send({"ready": True})
+    allowed = allowances()
     while True:
         try:
             order, descriptors = control.receive_with_descriptors()
@@ -47,11 +49,19 @@ def zygote(descriptor: int) -> None:
                 worker(*descriptors)
         else:
             sweep()
+            if allowances() != allowed:  # the referee sees that this sandbox is gone, and makes a new one
+                break
             control.send({"swept": True})
         for passed in descriptors:
             os.close(passed)
     sweep()
     os._exit(0)
+
+
+def allowances() -> list:
+    """What this process may use. A worker has the same uid, so it can take from it, and every later worker inherits."""
+    limits = [resource.getrlimit(kind) for kind in range(LIMITS)]
+    return [*limits, os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)]
 
 
 def prepare(imports: list[str]) -> None:
@@ -121,7 +131,7 @@ def serve(channel: Channel) -> None:
             channel.send({"closed": True})
             continue
         if "cells" in order:
-            names, troubles = run_cells(order["cells"])
+            names, troubles = run_cells(order["cells"], order["seconds"])
             function = names.get(order["entry"])
             channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
             continue
@@ -187,13 +197,16 @@ def copy_returned(values: Any, into: list) -> None:
         place.copy_(value)
 
 
-def run_cells(cells: list[list[str]]) -> tuple[dict[str, Any], list[list[str]]]:
-    """The names that the cells leave behind, and for each cell that raised: its name, the error, the line."""
+def run_cells(cells: list[list[str]], seconds: float) -> tuple[dict[str, Any], list[list[str]]]:
+    """The names that the cells leave behind, and for each cell that raised: its name, the error, the line.
+
+    Each cell may use a third of the seconds that are left, so that one endless loop is not the end.
+    """
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, ends = [], time.monotonic() + CELLS_S
+    troubles, ends = [], time.monotonic() + seconds
     signal.signal(signal.SIGALRM, overdue)
     for name, source in cells:
         path = f"<{name}>"

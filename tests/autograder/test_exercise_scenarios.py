@@ -12,7 +12,7 @@ from autograder.check import examine
 from autograder.exercise import get
 from autograder.exercises.roofline.growth import near
 from autograder.exercises.roofline.stopwatch import BUDGET_CALLS, LIMIT
-from autograder.referee.referee import Room
+from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.simulator import SimulatedGPU
 
@@ -72,7 +72,7 @@ def test_judging_a_right_submission_takes_less_than_a_second(name):
 def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
     chosen = {name: next(iter(_submissions(name, kind))) for name in NAMES}
     cells = tuple(Cell(name, entry.path.read_text()) for name, (entry, _, _) in chosen.items())
-    with Room(Submission(cells)) as there:
+    with Referee(Submission(cells)) as there:
         for name, (entry, _, function) in chosen.items():
             outside, inside = there.examine(get(name), seed=21), examine(get(name), function, seed=21)
             assert (outside.points, outside.diagnosis) == (inside.points, inside.diagnosis), entry

@@ -194,6 +194,30 @@ def test_a_sandbox_that_is_ended_from_outside_is_said_and_the_next_exercise_gets
         assert room.examine(WORK, 1).points == WORK.points
 
 
+TAKEN = {
+    "time": "resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))",
+    "memory": "resource.prlimit(1, resource.RLIMIT_AS, (1 << 30, 1 << 30))",
+    "processes": "resource.prlimit(1, resource.RLIMIT_NPROC, (0, 0))",
+    "files": "resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))",
+    "its place in the queue": "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+}
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=[] if w == "time" else pytest.mark.slow) for w in TAKEN])
+def test_what_one_exercise_takes_from_process_1_the_next_one_does_not_lack(what, monkeypatch):
+    """Workers are forked from it, and have its limits."""
+    says = "import os, resource\ndef work(*args):\n    raise OSError([os.sched_getscheduler(0)] + limits())\n"
+    says += "def limits():\n    return [resource.getrlimit(kind)[1] for kind in range(16)]\n"
+    with small_room(Submission((Cell("c", says),)), monkeypatch) as fresh:
+        allowed = said_by(fresh.examine(WORK, 1))
+    cells = (*Fault(TAKEN[what]).submission.cells[:2], Cell("c", says))
+    with small_room(Submission(cells), monkeypatch) as room:
+        room.examine(AXPY, 1)
+        for seed in (1, 2):
+            assert said_by(room.examine(WORK, seed)) == allowed
+    assert "OSError: [0, -1" in allowed
+
+
 def test_a_grader_that_is_killed_leaves_no_process_behind():
     program = f"""
 import sys, time

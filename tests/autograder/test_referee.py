@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autograder import exercise
-from autograder.referee.referee import Patience, Room
+from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -14,9 +14,9 @@ RIGHT = (Path(__file__).parents[1] / "bank/start.axpy/right/masked.py").read_tex
 AXPY = exercise.get("start.axpy")
 
 
-def room(*sources, **options):
+def room(*sources, cells_s=20.0):
     cells = tuple(Cell(f"cell {i}", source) for i, source in enumerate(sources))
-    return Room(Submission(cells), patience=Patience(cells_s=20.0, call_s=2.0), **options)
+    return Referee(Submission(cells), patience=Patience(cells_s, call_s=2.0))
 
 
 def judged(*sources):
@@ -115,7 +115,8 @@ def test_a_cell_that_raises_or_exits_costs_only_what_it_defines():
 
 
 def test_a_cell_that_never_ends_costs_only_what_it_defines():
-    assert judged("while True:\n    pass", RIGHT).points == 5
+    with room("while True:\n    pass", RIGHT, cells_s=4.0) as there:
+        assert there.examine(AXPY, seed=1).points == 5
 
 
 def test_a_missing_function_is_said_with_the_cell_that_raised():
