@@ -138,12 +138,15 @@ def is_pending(cell: NotebookNode) -> bool:
 
 
 def run_seed(folder: Path, assignment: str) -> int:
-    """One seed a grading run, the same for all students; delete the file to begin another run."""
+    """One seed a grading run, the same for all students; delete the file to begin another run.
+
+    Reports show a hash of it, so it is too long to be found by trying.
+    """
     path = folder / f"{assignment}.seed"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         drawn = path.with_suffix(f".{os.getpid()}")
-        drawn.write_text(str(int.from_bytes(os.urandom(6), "little")))
+        drawn.write_text(str(int.from_bytes(os.urandom(16), "little")))
         with contextlib.suppress(FileExistsError):  # another grader was first
             os.link(drawn, path)
         drawn.unlink()

@@ -38,7 +38,7 @@ class Diagnosis:
 class Verdict:
     exercise: str
     tier: str
-    seed: int
+    seed: int | str  # that repeats the draw; the referee tells only its hash
     points: float
     out_of: float
     cases: tuple[CaseVerdict, ...]

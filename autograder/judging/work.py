@@ -85,11 +85,11 @@ def judge_work(
 
 
 def broken(case: CaseVerdict) -> str:
-    """How far the answer of a case is wrong: "right", "partly" or "broken"."""
+    """How far the answer of a case is wrong: "right", "partly", "broken", or "none" that could be compared."""
     if case.right:
         return "right"
-    if not case.errors:  # no output that could be compared: it raised, or wrote where it may not
-        return "broken"
+    if not case.errors:  # it raised, did not end, or wrote where it may not
+        return "none"
     over = case.picture.over_limit if case.picture else None
     if over is None or over.numel() <= FEW:
         return "partly"
@@ -163,6 +163,12 @@ def _of_halves(seen: Mapping, emptied_right: bool, halved: str) -> str:
         return (
             f"The answer stays right when any half of the {programs} programs returns early: "
             "perhaps only a sign of life of the kernel is used."
+        )
+    if halved == "none" and programs >= MANY:
+        return (
+            f"There is no answer to compare when a random half of the {programs} programs returns early: the call then "
+            "raises, does not end, or writes outside of its output. Perhaps the code around the kernel looks at what "
+            "it did."
         )
     if halved == "broken" and programs >= MANY:
         return (

@@ -10,6 +10,7 @@ reaches the next exercise: everything it started is ended first. Whatever it rep
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from autograder import calling
@@ -26,6 +27,11 @@ from autograder.referee.submission import Submission
 from course_lib import device
 
 TRIES = 3  # to find the device quiet
+
+
+def fingerprint(seed: int) -> str:
+    """What a report tells of the run's seed: who knew it could bring the answers to all inputs of a resubmission."""
+    return f"hidden (hash {hashlib.sha256(f'seed {seed}'.encode()).hexdigest()[:8]})"
 
 
 class Referee:
@@ -46,7 +52,7 @@ class Referee:
         """Judge one exercise of the submission in a worker of its own."""
         key = exercise.name, seed
         if key not in self.verdicts:
-            self.verdicts[key] = self._examined(exercise, seed)
+            self.verdicts[key] = replace(self._examined(exercise, seed), seed=fingerprint(seed))
         return self.verdicts[key]
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:

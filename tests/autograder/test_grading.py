@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -124,6 +125,15 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
     page = (graded / "feedback" / "masks_forgotten" / UNIT / f"{NAME}.html").read_text()
     assert "Give both loads and the store" in page
     assert "tl.program_id" in page
+
+
+def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
+    seed = (graded / "verdicts" / f"{UNIT}.seed").read_text()
+    assert int(seed) > 2**64
+    pages = [*(graded / "feedback").rglob("*.html"), *(graded / "autograded").rglob("*.ipynb")]
+    texts = [path.read_text() for path in (*pages, *(graded / "verdicts").glob("*.json"))]
+    assert not [text for text in texts if seed in text]
+    assert len({found for text in texts for found in re.findall(r"seed hidden \(hash \w{8}\)", text)}) == 1
 
 
 def test_a_damaged_notebook_is_kept(graded):

@@ -13,6 +13,7 @@ from autograder.bank import BANK, entries
 from autograder.exercise import get, registry
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
+from autograder.judging.verdict import CaseVerdict
 from autograder.judging.work import broken, judge_work, merged, telling
 from autograder.referee import watch
 from autograder.referee.ablation import emptied, halved, not_found
@@ -144,7 +145,7 @@ def test_numpy_behind_a_flag_goes_to_a_person_on_three_counts():
     refused, review = audit(AXPY, DECOY.format(entry="axpy", args="a, x, y, out", answer=answer))
     assert not refused
     assert "read back" in review and "In the text" in review
-    assert "stays right" in review or "No element is right" in review
+    assert "stays right" in review or "No element is right" in review or "no answer to compare" in review
 
 
 def test_numpy_beside_a_decoy_is_refused_because_the_empty_kernel_is_right_too():
@@ -253,13 +254,15 @@ def test_no_launch_in_the_watched_call_is_refused():
 
 
 def test_halves_say_nothing_about_a_single_program():
-    for half in ("right", "partly", "broken"):
+    for half in ("right", "partly", "broken", "none"):
         assert judged(half=half, programs=[["_axpy_kernel", [1, 1, 1]]]) == ("", "")
 
 
 def test_an_answer_broken_whole_by_a_half_goes_to_a_person_only_where_there_are_many_programs():
     assert judged(half="broken", programs=[["_axpy_kernel", [8, 1, 1]]]) == ("", "")
     assert "No element is right" in judged(half="broken")[1]
+    assert "no answer to compare" in judged(half="none")[1]
+    assert broken(CaseVerdict("a case", "n=1", False, "raised ValueError")) == "none"
 
 
 def test_an_answer_right_whatever_half_returns_goes_to_a_person():
