@@ -172,6 +172,11 @@ class Yardsticks:
             took = [time_round(reference, setting, None, WARM_S).seconds for _ in range(1 + FEWEST)]
             self.alone_s[setting.key] = float(np.median(took[1:])) - self.empty_s[setting.key]
 
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.end()
+        self.room.__exit__()
+
     def forget(self, setting: Setting) -> None:
         self.empty_s.pop(setting.key, None)
         self.alone_s.pop(setting.key, None)

@@ -1,0 +1,147 @@
+"""The clock is ours: what a submission does to look fast either costs it the points or makes no difference.
+
+Here everything runs on the CPU, with answers that sleep for a known time instead of computing for one.
+"""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from autograder import exercise
+from autograder.exercise import Case, Speed
+from autograder.referee import clock
+from autograder.referee.room import Room, Worker
+from autograder.referee.submission import Cell, Submission
+
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+
+CALL_S = 5e-3  # what an honest answer takes
+SIZES = next(case for case in exercise.get("start.axpy").cases if case.name == "a partial last block")
+SLEEPS = replace(
+    exercise.get("start.axpy"),
+    launches=False,
+    speed=Speed(1.0, (Case("timed", SIZES.draw),), lambda args, ceilings: CALL_S, reference="the fixture's:axpy"),
+)
+HONEST = """
+import time
+def axpy(a, x, y, out):
+    time.sleep(0.005)
+    out.copy_(a * x + y)
+"""
+
+
+@pytest.fixture(scope="module")
+def yard():
+    """Yardsticks whose reference is the honest answer."""
+    made = clock.Yardsticks()
+    worker = Worker(made.room)
+    worker.load("axpy", Submission((Cell("reference", HONEST),)))
+    made.workers[SLEEPS.name] = worker
+    made.measure(clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1))
+    yield made
+    made.close()
+
+
+def measured(source, yard):
+    with Room(Submission((Cell("cell", source),))) as room:
+        worker = Worker(room)
+        try:
+            assert not worker.load("axpy")
+            return clock.measure(worker, clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), yard)
+        finally:
+            worker.end()
+
+
+def test_an_honest_answer_takes_what_it_takes(yard):
+    found = measured(HONEST, yard)
+    assert CALL_S <= found.timed.seconds < 1.3 * CALL_S
+    assert found.timed.low_s <= found.timed.seconds <= found.timed.high_s
+    assert found.review == ""
+
+
+def test_a_round_holds_as_many_calls_as_the_floor_says():
+    assert clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1).calls == round(clock.ROUND_S / CALL_S)
+
+
+WRONG = {
+    "goes on in a thread": """
+import threading
+def axpy(a, x, y, out):
+    import time
+    def later():
+        time.sleep(0.05)
+        out.copy_(a * x + y)
+    threading.Thread(target=later, daemon=True).start()
+""",
+    "skips every other call": """
+calls = []
+def axpy(a, x, y, out):
+    calls.append(1)
+    if len(calls) % 2:
+        out.copy_(a * x + y)
+""",
+    "skips calls once it is warm": """
+calls = []
+def axpy(a, x, y, out):
+    calls.append(1)
+    if len(calls) < 6:
+        out.copy_(a * x + y)
+""",
+    "keeps an answer by shape": """
+kept = {}
+def axpy(a, x, y, out):
+    key = tuple(x.shape)
+    if key not in kept:
+        kept[key] = a * x + y
+    out.copy_(kept[key])
+""",
+    "is right only in the first elements": """
+def axpy(a, x, y, out):
+    out[:64].copy_(a * x[:64] + y[:64])
+    out[64:] = 0
+""",
+    "raises when it is timed": """
+calls = []
+def axpy(a, x, y, out):
+    calls.append(1)
+    if len(calls) > 3:
+        raise ValueError("enough")
+    out.copy_(a * x + y)
+""",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_timed_call_that_does_not_do_its_work_is_not_right(name, yard):
+    with pytest.raises(clock.NotRight):
+        measured(WRONG[name], yard)
+
+
+def test_clocks_patched_inside_make_no_difference(yard):
+    patched = HONEST + "\nimport torch\ntime.perf_counter = time.monotonic = time.time = lambda: 0.0\n"
+    assert measured(patched, yard).timed.seconds >= CALL_S
+
+
+def test_an_answer_that_differs_when_it_is_watched_goes_to_a_person(yard):
+    """It finds the one who watches among its callers, and rounds a little differently then."""
+    turned = (
+        HONEST
+        + """
+    import traceback
+    if any(frame.name == "watched" for frame in traceback.extract_stack()):
+        out.mul_(1 + 2e-7)
+"""
+    )
+    assert "not the same when a profiler looked on" in measured(turned, yard).review
+
+
+def test_a_reference_slowed_down_makes_the_run_void(yard):
+    setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
+    alone = yard.alone_s[setting.key]
+    try:
+        yard.alone_s[setting.key] = alone / 1.1
+        assert measured(HONEST, yard).noisy
+    finally:
+        yard.alone_s[setting.key] = alone
+    assert abs(measured(HONEST, yard).slowed) < clock.NOISY - 1
