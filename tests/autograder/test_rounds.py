@@ -1,0 +1,96 @@
+"""A round lays its calls out where nobody can have been before, and looks at every element afterwards."""
+
+import pytest
+import torch
+
+from autograder import exercise
+from autograder.referee.rounds import ALIGNED, Round
+
+AXPY, SOFTMAX = exercise.get("start.axpy"), exercise.get("roofline.softmax")
+STRIDED = next(case for case in SOFTMAX.cases if case.name == "strided rows")
+LONG = next(case for case in AXPY.cases if case.name == "a partial last block")
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def round_of(subject, case, calls):
+        made.append(Round(subject, case, 1, calls, "cpu", "interpreter"))
+        return made[-1]
+
+    yield round_of
+    for one in made:
+        one.close()
+
+
+def answer(round_):
+    for args in round_.calls:
+        if "y" in args:
+            args["out"].copy_(args["a"] * args["x"] + args["y"])
+        else:
+            args["out"].copy_(torch.softmax(args["x"].double(), -1))
+
+
+@pytest.mark.parametrize(("subject", "case"), [(AXPY, LONG), (SOFTMAX, STRIDED)])
+def test_right_answers_are_right_and_no_tensor_lies_in_another(make, subject, case):
+    round_ = make(subject, case, 5)
+    assert "never written" in round_.wrong() or "error" in round_.wrong()
+    answer(round_)
+    assert round_.wrong() == ""
+    starts = [v.data_ptr() for args in round_.calls for v in args.values() if isinstance(v, torch.Tensor)]
+    assert len(set(starts)) == len(starts)
+    assert all(at % ALIGNED == starts[0] % ALIGNED for at in starts)
+
+
+def test_siblings_have_the_sizes_of_the_seed_and_values_of_their_own(make):
+    first, second = make(AXPY, LONG, 2).calls
+    drawn = AXPY.draw(LONG, 1, "cpu", "interpreter").args
+    assert first["x"].shape == second["x"].shape == drawn["x"].shape and first["a"] == drawn["a"]
+    assert not torch.equal(first["x"], second["x"]) and not torch.equal(first["x"], drawn["x"])
+
+
+def test_places_are_not_the_same_twice(make):
+    def places():
+        round_ = make(AXPY, LONG, 3)
+        return [args["x"].storage_offset() for args in round_.calls]
+
+    assert len({tuple(places()) for _ in range(8)}) > 1
+
+
+def test_all_that_is_no_input_starts_as_nan(make):
+    round_ = make(AXPY, LONG, 2)
+    inputs, outputs = (one.bytes.view(torch.float32) for one in round_.slabs)
+    assert outputs.isnan().all()
+    assert int((~inputs.isnan()).sum()) == sum(args[name].numel() for args in round_.calls for name in "xy")
+
+
+@pytest.mark.parametrize("spoilt", ["one element", "one call", "one call unwritten"])
+def test_one_wrong_element_of_one_call_is_found_with_and_without_limits(make, spoilt):
+    from autograder.judging import tolerance
+
+    round_ = make(AXPY, LONG, 4)
+    answer(round_)
+    args = round_.calls[2]
+    limits = tolerance.derive(AXPY, [(args, AXPY.oracle(args))])
+    assert round_.wrong(limits) == ""
+    if spoilt == "one element":
+        args["out"][17] *= 1.01
+    else:
+        args["out"].fill_(float("nan") if "unwritten" in spoilt else 0.0)
+    assert round_.wrong() and round_.wrong(limits)
+
+
+def test_what_is_gathered_are_elements_of_every_output(make):
+    round_ = make(AXPY, LONG, 3)
+    round_.choose_gathered()
+    before = round_.gather().view(torch.float32)
+    assert before.isnan().all() and before.numel() == 3 * 16
+    answer(round_)
+    assert not round_.gather().view(torch.float32).isnan().any()
+
+
+def test_a_plan_tells_places_and_no_values(make):
+    plan = make(AXPY, LONG, 3).plan(calls=2)
+    assert len(plan["plan"]) == 2
+    assert all(set(part) == {"$", "slab", "dtype", "shape", "stride", "at"} for part in plan["plan"][0][1:])
