@@ -93,3 +93,6 @@ c.Autograde.autograde_preprocessors = [
     AssignLatePenalties,
     CheckCellMetadata,
 ]
+
+# Feedback and formgrader show a student's markdown through this one step that a setting can replace.
+c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.shown.harmless"}

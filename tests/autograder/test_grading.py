@@ -22,6 +22,7 @@ UNIT, NAME = "00_start", "start"
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 
 KERNEL = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
 COHORT = {
     "right": lambda nb: answer(nb, KERNEL),
     "untouched": lambda nb: None,
@@ -35,6 +36,12 @@ COHORT = {
         add(nb, "exit()"),
     ),
     "kills_its_process": lambda nb: answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
+    "acts_in_a_browser": lambda nb: (
+        answer(nb, KERNEL),
+        rewrite(nb, "start_axpy_floor", ACTIVE),
+        add(nb, ACTIVE, "markdown"),
+        add(nb, ACTIVE, "raw"),
+    ),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
 }
 
@@ -55,9 +62,9 @@ def drop(nb, grade_id):
     nb["cells"].remove(cell(nb, grade_id))
 
 
-def add(nb, source):
-    new = {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None, "id": "x"}
-    nb["cells"].insert(3, {**new, "id": f"x{len(nb['cells'])}"})
+def add(nb, source, kind="code"):
+    new = {"cell_type": kind, "source": source, "metadata": {}, "id": f"x{len(nb['cells'])}"}
+    nb["cells"].insert(3, new | ({"outputs": [], "execution_count": None} if kind == "code" else {}))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +122,7 @@ def marks(course):
 
 
 def test_every_submission_gets_the_mark_it_earned(graded):
-    full = {"right", "check_deleted", "scratch_cell_raises", "renamed"}
+    full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "renamed"}
     everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     assert marks(graded) == expected
@@ -125,6 +132,32 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
     page = (graded / "feedback" / "masks_forgotten" / UNIT / f"{NAME}.html").read_text()
     assert "Give both loads and the store" in page
     assert "tl.program_id" in page
+
+
+def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
+    page = (graded / "feedback" / "acts_in_a_browser" / UNIT / f"{NAME}.html").read_text()
+    assert page.count("an answer &lt;script&gt;") == 3 and "$a&lt;b$" in page
+    assert not re.search(r"<script>alert|<[^>]*onerror|<[^>]*(javascript|java&#115;cript):alert", page)
+
+
+@pytest.mark.parametrize("template", ["feedback", "formgrade"])
+def test_formgrader_and_feedback_both_clean_what_they_show(template, graded):
+    shown = f"""
+from nbconvert.exporters import HTMLExporter
+from nbgrader.apps import NbGrader
+from nbgrader.server_extensions.formgrader import handlers
+from traitlets.config import Config
+import nbformat
+app = NbGrader()
+app.load_config_file()
+config = Config(app.config)
+config.HTMLExporter.template_name = {template!r}
+config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+exporter = HTMLExporter(config=config)
+print(exporter.environment.filters["strip_files_prefix"]("<h2>title</h2><script>alert(1)</script>"))
+"""
+    done = subprocess.run([sys.executable, "-c", shown], cwd=graded, capture_output=True, text=True)
+    assert done.stdout == "<h2>title</h2>&lt;script&gt;alert(1)&lt;/script&gt;\n", done.stderr
 
 
 def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
