@@ -23,7 +23,7 @@ from autograder.judging.outcome import Outcome
 from autograder.referee import sandbox
 from autograder.referee.channel import Channel, ChannelError, decode, encode
 from autograder.referee.rounds import Round
-from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, slab
+from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
 from autograder.referee.submission import Submission
 from autograder.referee.watchdog import Watchdog
 from autograder.trial import inspect, lay_out
@@ -89,7 +89,7 @@ class Room:
     def __enter__(self) -> Room:
         sandbox.require()
         here, there = socket.socketpair()
-        gpu = torch.cuda.current_device() if device.TIER == "gpu" else None
+        gpu = node_of_gpu() if device.TIER == "gpu" else None
         limits = replace(sandbox.Limits(), memory_bytes=None) if gpu is not None else sandbox.Limits()
         line = sandbox.command(
             [sys.executable, "/referee/worker.py", str(there.fileno())],

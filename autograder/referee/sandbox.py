@@ -124,9 +124,10 @@ def _course_lib(answers: bool) -> list[str]:
     return line
 
 
-def _gpu(index: int) -> list[str]:
+def _gpu(number: int) -> list[str]:
+    """Device nodes of one GPU, by the number of its node; inside, it is the only one."""
     line: list[str] = []
-    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", f"/dev/nvidia{index}"):
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", f"/dev/nvidia{number}"):
         line += ["--dev-bind-try", path, path]
     for path in ["/sys", *glob.glob("/usr/local/nvidia")]:
         line += ["--ro-bind-try", path, path]
@@ -138,7 +139,7 @@ def _gpu(index: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = ("LANG", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
+    kept = ("LANG", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
     ours = {
         "PATH": f"{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "PYTHONPATH": os.pathsep.join([str(COURSE_LIB.parent), *_elsewhere_on_path()]),

@@ -154,6 +154,18 @@ def _do(name: str, *arguments) -> None:
         raise RuntimeError(f"{name}: {(word.value or b'unknown error').decode()}")
 
 
+def node_of_gpu() -> int:
+    """N of /dev/nvidiaN for the GPU in use; CUDA's own count depends on which GPUs it may see."""
+    place = ctypes.create_string_buffer(32)
+    torch.cuda.init()
+    _do("cuDeviceGetPCIBusId", place, len(place), torch.cuda.current_device())
+    try:
+        with open(f"/proc/driver/nvidia/gpus/{place.value.decode().lower()}/information") as told:
+            return next(int(line.split()[-1]) for line in told if line.startswith("Device Minor"))
+    except (OSError, StopIteration):  # a container that hides the driver's files
+        return torch.cuda.current_device()
+
+
 class _Memory:
     def __init__(self, address: int, size: int):
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
