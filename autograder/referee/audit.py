@@ -23,6 +23,8 @@ from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
 from course_lib import device
 
+COMPILE_S = 20.0  # for the compiler's first step, which takes 0.2 s a kernel
+
 
 def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, trials: Sequence[Trial]) -> Verdict:
     """The verdict, unless its points were not earned or a person has to look. Ends the worker."""
@@ -30,7 +32,10 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     right = right or [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right]
     case = right[telling([outcome.seen or {} for _, _, outcome in right])][0]
     again = _twice(worker, exercise, case, verdict.seed)
+    uncompiled, unsure = _compiled(worker) if device.TIER == "interpreter" and not again else ("", "")
     worker.end()
+    if uncompiled:
+        return replace(verdict, points=0.0, note=uncompiled)
     if again:
         note = f"Called twice in a row with the same sizes, in \u201c{case.name}\u201d: {again}"
         return replace(verdict, points=0.0, note=note)
@@ -45,6 +50,7 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     trial.worker.end()
     missing = not_found(cells, kernels)
     refused, review = judge_work(exercise, seen, empty.right, half, missing, suspicious(cells))
+    review = " ".join(filter(None, [unsure, review]))
     if refused:
         return replace(verdict, points=0.0, note=refused)
     if review:
@@ -64,6 +70,25 @@ def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:
         return str(error)
     finally:
         worker.close(round_.slabs)
+
+
+def _compiled(worker: Worker) -> tuple[str, str]:
+    """Whether a compiler takes what the interpreter ran: (why there are no points or "", why a person looks or "")."""
+    try:
+        report = worker.ask("compile", (), COMPILE_S)
+    except Lost as error:
+        return "", f"Whether the kernels compile could not be seen: {error}."
+    refused, unknown = (_words(report.get(part)) for part in ("refused", "unknown"))
+    only_here = "Triton's interpreter runs this kernel, but its compiler does not take it, so no GPU would. "
+    return (
+        only_here + refused if refused else "",
+        f"Whether the kernels compile could not be seen: {unknown}." if unknown else "",
+    )
+
+
+def _words(listed: object) -> str:
+    """What a worker lists, as one line."""
+    return "; ".join(" ".join(str(one)[:400].split()) for one in (listed if isinstance(listed, list) else [])[:4])
 
 
 class _SwitchedOff:

@@ -143,6 +143,23 @@ class _Recording:
             return []
 
 
+def uncompiled() -> dict[str, list[str]]:
+    """Of the kernels that Triton's interpreter ran: why the compiler does not take them, and which it could not say."""
+    from course_lib.compiled import why_not
+    from course_lib.interpreter.launch import signatures
+
+    refused, unknown = [], []
+    for function, (types, constants) in list(signatures.items())[:SHOWN]:
+        name = function.__name__[:NAME]
+        try:
+            why = why_not(function, types, constants)
+        except Exception as error:
+            unknown.append(f"{name}: {calling.describe(error)[:NAME]}")
+            continue
+        refused += [f"{name}: {why}"[: 2 * NAME]] if why else []
+    return {"refused": refused, "unknown": unknown}
+
+
 def _on_gpu() -> bool:
     return not triton.knobs.runtime.interpret and torch.cuda.is_available()
 

@@ -130,6 +130,9 @@ def serve(channel: Channel) -> None:
                 opened.pop().close()
             channel.send({"closed": True})
             continue
+        if order == "compile":
+            channel.send(uncompiled())
+            continue
         if "cells" in order:
             names, troubles = run_cells(order["cells"], order["seconds"])
             function = names.get(order["entry"])
@@ -276,7 +279,7 @@ if __name__ == "__main__":
     import torch
     from channel import Channel, ChannelError, decode, encode
     from slabs import Opened
-    from watch import watched
+    from watch import uncompiled, watched
 
     import course_lib.device  # noqa: F401  decides the tier before Triton is imported
 

@@ -63,14 +63,18 @@ def compile_request(request: dict, jitted: dict) -> dict:
         signature[param.name] = kind
     aligned = [i for i, kind in enumerate(signature.values()) if re.match(r"\*|[iu]\d+$", kind)]
     attrs = {(i,): [["tt.divisibility", 16]] for i in aligned if request["divisible"]}
+    source, target = (
+        ASTSource(kernel, signature, constexprs=constants, attrs=attrs),
+        GPUTarget("cuda", request["arch"], 32),
+    )
+    options = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
+    if request.get("only_read"):
+        read(source, target, options)
+        return {"read": True}
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
-        compiled = triton.compile(
-            ASTSource(kernel, signature, constexprs=constants, attrs=attrs),
-            target=GPUTarget("cuda", request["arch"], 32),
-            options={"num_warps": request["num_warps"], "num_stages": request["num_stages"]},
-        )
+        compiled = triton.compile(source, target=target, options=options)
     ptx = compiled.asm["ptx"]
     usage, sass = disassemble(compiled.asm["cubin"])
     spills = re.search(r"(\d+) bytes spill stores", log.getvalue())
@@ -85,6 +89,18 @@ def compile_request(request: dict, jitted: dict) -> dict:
         "instructions": {name: len(re.findall(regex, ptx)) for name, regex in INSTRUCTIONS.items()},
         "has_dot": "tt.dot" in compiled.asm["ttir"],
     }
+
+
+def read(source, target, options: dict) -> None:
+    """The first step of the compiler alone: Triton's own language, into its first form."""
+    from triton._C.libtriton import ir
+    from triton.compiler import make_backend
+
+    backend, context = make_backend(target), ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    options = backend.parse_options(options)
+    source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
 
 
 def disassemble(cubin: bytes) -> tuple[dict[str, int], str | None]:

@@ -1,6 +1,7 @@
 """What a launch does: its grid, its options, its record, its errors."""
 
 import inspect
+from collections.abc import Callable
 from functools import wraps
 
 import numpy as np
@@ -9,8 +10,9 @@ from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import bounds
 from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.signature import signature_of
 
-__all__ = ["MAX_GRID_YZ", "install", "listeners"]
+__all__ = ["MAX_GRID_YZ", "install", "listeners", "signatures"]
 
 # Launch options of compiled kernels: allowed here and without effect.
 LAUNCH_OPTIONS = set(
@@ -21,6 +23,7 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
+signatures: dict[Callable, tuple[dict, dict]] = {}  # of the last such launch of each kernel
 _depth = 0  # launches and device functions that are running now
 
 
@@ -40,6 +43,9 @@ def _launch(original):
         self.grid = _plain_grid(self, names, args, kwargs)
         for seen in listeners:
             seen.append((self.fn.__name__, self.grid))
+        if listeners:
+            named = {key: value for key, value in (*zip(names, args), *kwargs.items()) if key in names}
+            signatures[self.fn] = signature_of(self.fn, named)
         _depth += 1
         try:
             # A GPU computes inf - inf and 1 / 0 without a word.

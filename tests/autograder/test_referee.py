@@ -8,6 +8,7 @@ import pytest
 from autograder import exercise
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
+from course_lib.device import TIER
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 RIGHT = (Path(__file__).parents[1] / "bank/start.axpy/right/masked.py").read_text()
@@ -164,3 +165,23 @@ def axpy(a, x, y, out):
 )
 def test_a_message_written_past_our_code_earns_nothing(message, length):
     assert judged(FORGED.format(message=message, length=length)).points == 0
+
+
+KEPT = "    kept = []\n    kept.append(tl.load(x_ptr + offs, mask=mask, other=0.0))\n    x = kept[0]\n"
+LOADED = "    x = tl.load(x_ptr + offs, mask=mask, other=0.0)\n"
+
+
+@pytest.mark.skipif(TIER != "interpreter", reason="on a GPU every launch is compiled")
+def test_a_kernel_that_only_the_interpreter_takes_earns_nothing_and_its_line_is_told():
+    assert LOADED in RIGHT
+    verdict = judged(RIGHT.replace(LOADED, KEPT))
+    assert verdict.points == 0 and not verdict.held and verdict.right == len(verdict.cases)
+    assert "no GPU would" in verdict.note and "kept.append" in verdict.note
+
+
+@pytest.mark.skipif(TIER != "interpreter", reason="on a GPU every launch is compiled")
+def test_a_kernel_that_cannot_be_compiled_alone_waits_for_a_person():
+    """A constant that cannot travel to the compiler's process says nothing about the kernel."""
+    source = RIGHT.replace("n, a, BLOCK: tl.constexpr", "n, a, how: tl.constexpr, BLOCK: tl.constexpr")
+    verdict = judged(source.replace("n, a, BLOCK=", "n, a, object(), BLOCK="))
+    assert verdict.held == 5 and "could not be seen" in verdict.note

@@ -83,6 +83,18 @@ def audit(exercise, *sources):
     return judge_work(exercise, seen, is_right, half, not_found(cells, kernels), suspicious(cells))
 
 
+@pytest.mark.skipif(TIER != "interpreter", reason="on a GPU every launch is compiled")
+@pytest.mark.parametrize("entry", HONEST, ids=str)
+def test_the_compiler_takes_every_honest_kernel_that_the_interpreter_ran(entry):
+    from course_lib.interpreter.launch import signatures
+
+    signatures.clear()
+    exercise = LAUNCHING[entry.exercise]
+    function = function_of((Cell("mine", entry.path.read_text()),), exercise.entry, "compiled")
+    tried(exercise, case_of(entry.exercise), 5, function)
+    assert signatures and watch.uncompiled() == {"refused": [], "unknown": []}
+
+
 @pytest.mark.parametrize("entry", HONEST, ids=str)
 def test_an_honest_answer_is_neither_refused_nor_held(entry):
     assert audit(get(entry.exercise), entry.path.read_text()) == ("", "")

@@ -6,7 +6,7 @@ import linecache
 import pytest
 
 from course_lib import compiled
-from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel
+from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder
 
@@ -183,3 +183,10 @@ def test_a_crash_of_the_compiler_is_an_error_and_is_not_kept(monkeypatch, tmp_pa
     with pytest.raises(CompileError, match=r"crashed \(exit status -9\)"):
         compile_kernel(broken, {"x_ptr": "*fp32"})
     assert not cache_folder().exists()
+
+
+def test_the_first_step_alone_says_which_line_is_not_taken():
+    assert why_not(with_parts, {"out_ptr": "*bf16", "x_ptr": "*fp32", "n": "i32"}, {"KIND": tl.bfloat16}) == ""
+    assert "tl.arange(0, 3)" in why_not(broken, {"x_ptr": "*fp32"}, {})
+    with pytest.raises(CompileError):  # nothing that the kernel could help
+        why_not(broken, {"x_ptr": "a list"}, {})
