@@ -3,7 +3,7 @@
 # make notebooks  rebuild the paired and the released notebooks from solutions/*/*.py
 # make execute    run lessons on this machine and keep their outputs (LESSON=01_roofline: only that one)
 # make lessons    run every solution and every release: full points, and none
-# make bank       run every right, wrong and slow submission of the bank on this machine
+# make bank       run every right, wrong, slow and cheating submission of the bank on this machine
 # make bench      measure the reference kernels against their peers
 # make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
 # make env        only the environment in .venv, for `source .venv/bin/activate` and plain nbgrader commands
@@ -60,8 +60,10 @@ execute: env
 lessons: env
 	$(PYTHON) -m autograder lessons $(LESSON)
 
+# The cheats run in bubblewrap, against the referee.
 bank: env
 	$(PYTHON) -m autograder bank
+	$(PYTHON) -m autograder bank --cheats
 
 bench: env
 	$(PYTHON) -m benchmarks
