@@ -149,7 +149,7 @@ def uncompiled() -> dict[str, list[str]]:
     from course_lib.interpreter.launch import signatures
 
     refused, unknown = [], []
-    for function, (types, constants) in list(signatures.items())[:SHOWN]:
+    for function, types, constants in list(signatures.values())[:SHOWN]:
         name = function.__name__[:NAME]
         try:
             why = why_not(function, types, constants)

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from types import CodeType
 
 import numpy as np
 import triton.language as tl
@@ -23,7 +24,8 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
-signatures: dict[Callable, tuple[dict, dict]] = {}  # of the last such launch of each kernel
+# By its code: the function, types and constants of the last such launch of each kernel.
+signatures: dict[CodeType, tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
 
 
@@ -45,7 +47,7 @@ def _launch(original):
             seen.append((self.fn.__name__, self.grid))
         if listeners:
             named = {key: value for key, value in (*zip(names, args), *kwargs.items()) if key in names}
-            signatures[self.fn] = signature_of(self.fn, named)
+            signatures[self.fn.__code__] = self.fn, *signature_of(self.fn, named)
         _depth += 1
         try:
             # A GPU computes inf - inf and 1 / 0 without a word.
