@@ -1,0 +1,23 @@
+"""Attention, FlashAttention-2: neither the scores nor the probabilities are ever written to device memory.
+
+    s = scale q kᵀ    p = softmax of the rows of s    o = p v    L = log sum_n exp s[m, n]
+
+q (B, H, n_q, D), k and v (B, H_kv, n_k, D), H a multiple of H_kv: query heads share keys in groups of H / H_kv.
+
+Forward:   4 B H n_q n_k D FLOP, and B H (2 n_q + 2 n_k / group) D x element size + 4 B H n_q bytes.
+Backward: 10 B H n_q n_k D FLOP are counted (5 products); the two passes here make 7.
+A causal mask halves both for n_q = n_k. At 4096 keys and 2 bytes an element that is about 1000 FLOP a byte: far right
+of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k elements a row each, and is left of it.
+
+    parts      a head size in two blocks of columns, and what is done with both
+    masks      which program does what, and which query sees which key
+    operands   what a launcher says about its tensors
+    tuning     the table of blocks
+    forward    o and L
+    backward   its launcher, delta; the two passes are in dq and dkdv, what they share in probabilities
+    public     autograd, the operator, `attention`
+"""
+
+from course_lib.kernels.attention.public import attention, attention_operator, attention_reference
+
+__all__ = ["attention", "attention_operator", "attention_reference"]

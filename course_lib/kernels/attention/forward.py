@@ -1,0 +1,152 @@
+"""Attention, forward: one program holds BLOCK_M queries and walks over the keys, BLOCK_N at a time.
+
+The softmax of a row is made as its keys come (online softmax). With m the largest score so far and
+l = sum_j exp(s_j - m), a new block with a larger maximum m' asks for one correction of all that was summed:
+
+    l <- l exp(m - m') + sum_j exp(s_j - m')        acc <- acc exp(m - m') + sum_j exp(s_j - m') v_j
+
+At the end o = acc / l. L = m + log l is kept: exp(s_j - L) is the probability, all that the backward pass needs.
+
+Exponentials are powers of two, since that is what the hardware has: log2(e) goes into the scale, and scaling and
+subtracting become one fused multiply-add. m and l live in that base; L is stored as a natural logarithm.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib.kernels.attention.masks import head_start, key_range, keys_of, visible, which_head
+from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, unit
+from course_lib.kernels.attention.parts import (
+    add_products,
+    load_rows,
+    matrix_products,
+    scale_rows,
+    split,
+    store_rows,
+    zero_rows,
+)
+from course_lib.kernels.attention.tuning import Blocks, tuned
+
+__all__ = ["forward"]
+
+
+@triton.jit
+def _walk(
+    acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
+    first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+    stride_k_n, stride_k_d, stride_v_n, stride_v_d,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight."""
+    # Only one of two loops that share accumulators may be pipelined: with both, the assembler cannot tell who holds
+    # the accumulator between them and waits after every single wgmma of either (its note C7515).
+    stages: tl.constexpr = 1 if MASKED else None
+    for start in tl.range(first, end, BLOCK_N, num_stages=stages):
+        k, k_rest = load_rows(
+            k_ptr, start, n_k, stride_k_n, stride_k_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED
+        )  # fmt: skip
+        s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)
+        if MASKED:
+            offs_n = start + tl.arange(0, BLOCK_N)
+            see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL)
+            s = tl.where(see, s * scale_log2, -float("inf"))
+            new_max = tl.maximum(row_max, tl.max(s, axis=1))
+            # -inf - -inf is NaN; any finite shift makes 0 of the terms of a row that has seen no key.
+            shift = tl.where(new_max == -float("inf"), 0.0, new_max)
+            p = tl.exp2(s - shift[:, None])
+        else:
+            new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale_log2)
+            shift = new_max
+            p = tl.exp2(s * scale_log2 - shift[:, None])
+        correction = tl.exp2(row_max - shift)
+        row_max = new_max
+        row_sum = row_sum * correction + tl.sum(p, axis=1)
+        acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
+        v, v_rest = load_rows(
+            v_ptr, start, n_k, stride_v_n, stride_v_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED
+        )  # fmt: skip
+        acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)
+    return acc, acc_rest, row_max, row_sum
+
+
+@triton.jit
+def _forward_kernel(
+    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr,
+    heads, n_q, n_k,
+    stride_o_b, stride_o_h, stride_o_m, stride_o_d,
+    stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    stride_k_b, stride_k_h, stride_k_n, stride_k_d,
+    stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    scale_log2,
+    GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    LN_2: tl.constexpr = 0.6931471805599453
+    blocks = tl.cdiv(n_q, BLOCK_M)
+    block, batch, head = which_head(heads, blocks)
+    if CAUSAL:
+        block = blocks - 1 - block  # the last queries see most keys: started first, they do not finish alone
+    first_m = block * BLOCK_M
+    offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_valid = keys_of(lengths_ptr, batch, n_k)
+    diagonal = n_k - n_q
+    full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
+
+    q_ptr = head_start(q_ptr, batch, head, stride_q_b, stride_q_h, UNIT)
+    k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k_b, stride_k_h, UNIT)
+    v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v_b, stride_v_h, UNIT)
+    q, q_rest = load_rows(q_ptr, first_m, n_q, stride_q_m, stride_q_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+
+    acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
+    row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    # Two loops: blocks that every query sees whole need no mask, and they are nearly all.
+    acc, acc_rest, row_max, row_sum = _walk(
+        acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
+        0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
+        stride_k_n, stride_k_d, stride_v_n, stride_v_d,
+        HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, False, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    acc, acc_rest, row_max, row_sum = _walk(
+        acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
+        full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+        stride_k_n, stride_k_d, stride_v_n, stride_v_d,
+        HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, True, BLOCK_N, PRECISION,
+    )  # fmt: skip
+
+    # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
+    row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
+    acc, acc_rest = scale_rows(acc, acc_rest, 1.0 / row_sum, REST)
+    o_ptr = head_start(o_ptr, batch, head, stride_o_b, stride_o_h, UNIT)
+    store_rows(o_ptr, acc, acc_rest, first_m, n_q, stride_o_m, stride_o_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
+    l_ptr += (tl.cast(batch, tl.int64) * heads + head) * n_q
+    tl.store(l_ptr + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=offs_m < n_q)
+
+
+def forward(q, k, v, causal: bool, scale: float, k_lengths=None, blocks: Blocks | None = None):
+    """q (B, H, n_q, D), k and v (B, H / group, n_k, D), any strides -> o like q, L (B, H, n_q) fp32.
+
+    k_lengths (B,) int32 or None. FLOP: 4 B H n_q n_k D, half of it causal. Bytes: read q, k, v, write o and L.
+    """
+    (B, H, n_q, D), n_k = q.shape, k.shape[2]
+    o = torch.empty_like(q)
+    l = torch.empty(B, H, n_q, dtype=torch.float32, device=q.device)
+    if o.numel() == 0:
+        return o, l
+    blocks = blocks or tuned(D, causal, q.dtype, q.device).forward
+    main, rest = split(D)
+    step = unit(q, k, v, o)
+    _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+        o, l, q, k, v, k_lengths,
+        H, n_q, n_k,
+        *strides(o, step), *strides(q, step), *strides(k, step), *strides(v, step),
+        scale * LOG2_E,
+        GROUP=H // k.shape[1], HEAD=D, MAIN=main, REST=rest,
+        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), CAUSAL=causal,
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        num_warps=blocks.warps, num_stages=blocks.stages,
+    )  # fmt: skip
+    return o, l

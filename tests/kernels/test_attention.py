@@ -1,0 +1,316 @@
+import pytest
+import torch
+
+from course_lib.device import DEVICE, TIER
+from course_lib.kernels import attention as module
+from course_lib.kernels.attention import attention, attention_operator, attention_reference
+from course_lib.kernels.attention.backward import backward
+from course_lib.kernels.attention.forward import forward
+from course_lib.kernels.attention.operands import spans, unit
+from course_lib.kernels.attention.parts import split
+
+U = 2.0**-24  # half a unit in the last place of fp32, relative
+
+
+@pytest.fixture(autouse=True)
+def empty_tensors_hold_nan(monkeypatch):
+    """What a kernel does not write is NaN, and not what happened to lie there."""
+    for name in ("empty", "empty_like"):
+        original = getattr(torch, name)
+
+        def poisoned(*args, original=original, **kwargs):
+            x = original(*args, **kwargs)
+            return x.fill_(float("nan")) if x.is_floating_point() else x
+
+        monkeypatch.setattr(torch, name, poisoned)
+
+
+@pytest.fixture
+def make(random):
+    """make(B, H, H_kv, n_q, n_k, D, dtype): q, k, v and do."""
+
+    def tensors(B, H, H_kv, n_q, n_k, D, dtype):
+        return [random(B, h, n, D, dtype=dtype) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k), (H, n_q))]
+
+    return tensors
+
+
+def seen(q, k, causal, k_lengths):
+    n_q, n_k = q.shape[2], k.shape[2]
+    rows, columns = torch.arange(n_q, device=q.device)[:, None], torch.arange(n_k, device=q.device)
+    see = torch.ones(q.shape[0], 1, n_q, n_k, dtype=torch.bool, device=q.device)
+    if causal:
+        see &= columns <= rows + n_k - n_q
+    if k_lengths is not None:
+        see &= columns < k_lengths[:, None, None, None]
+    return see
+
+
+def oracle(q, k, v, do, causal=False, scale=None, k_lengths=None):
+    """name -> (the exact value in float64, how far a right kernel may be from it)."""
+    dtype, D, (H_kv, n_k) = q.dtype, q.shape[-1], k.shape[1:3]
+    scale = D**-0.5 if scale is None else scale
+    group = q.shape[1] // H_kv
+    q, do = q.double(), do.double()
+    k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
+    see = seen(q, k, causal, k_lengths)
+    s = (q @ k.mT * scale).masked_fill(~see, -float("inf"))
+    l = s.logsumexp(-1, keepdim=True)
+    p = torch.exp(s - l.masked_fill(l == -float("inf"), 0.0))
+    o, dp = p @ v, do @ v.mT
+    delta = (do * o).sum(-1, keepdim=True)
+    ds = p * (dp - delta)
+
+    # Rounded to the inputs' type: p and ds as they enter a product, o as delta reads it. fp16 has a floor besides.
+    info = torch.finfo(dtype)
+    eps, tiny = (0.0, 0.0) if dtype == torch.float32 else (info.eps, info.smallest_normal * info.eps)
+    # A sum of D products in fp32; then scale, exponent and L, each rounded at its own size.
+    e_s = 2 * (D + 8) * U * abs(scale) * (q.abs() @ k.abs().mT)
+    size = s.masked_fill(~see, 0.0).abs().amax(-1, keepdim=True) + 10 if n_k else torch.zeros_like(l)
+    e_p = e_s + (e_s.amax(-1, keepdim=True) if n_k else 0.0) + 16 * U * size + 2 * n_k * U  # relative
+    e_dp = 2 * (D + 4) * U * (do.abs() @ v.abs().mT)
+    e_delta = (do.abs() * ((eps + 2 * D * U) * o.abs() + (e_p + eps) * p @ v.abs())).sum(-1, keepdim=True)
+    e_ds = (e_p + eps + 8 * U) * ds.abs() + p * (e_dp + e_delta) + tiny
+    long = 4 * max(n_k, q.shape[2] * group) * U
+
+    def shared(x):
+        return x.unflatten(1, (H_kv, group)).sum(2)
+
+    return {
+        "o": (o, (e_p + eps + long) * p @ v.abs() + tiny * v.abs().sum(-2, keepdim=True)),
+        "dq": (scale * ds @ k, abs(scale) * (e_ds + long * ds.abs()) @ k.abs()),
+        "dk": (shared(scale * ds.mT @ q), shared(abs(scale) * (e_ds + long * ds.abs()).mT @ q.abs())),
+        "dv": (shared(p.mT @ do), shared(((e_p + eps + long) * p + tiny).mT @ do.abs())),
+        "l": (l[..., 0], (e_s.amax(-1) if n_k else 0.0) + 8 * U * size[..., 0]),
+    }
+
+
+@pytest.fixture
+def check(assert_within):
+    """check(q, k, v, do, **options): o and all gradients against float64."""
+
+    def run(q, k, v, do, **options):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        o = attention(*leaves, **options)
+        o.backward(do)
+        got = dict(zip(("o", "dq", "dk", "dv"), (o.detach(), *(x.grad for x in leaves))))
+        want = oracle(q, k, v, do, **options)
+        for name, value in got.items():
+            assert value.shape == want[name][0].shape and value.dtype == q.dtype
+            assert_within(value, *want[name])
+        return got
+
+    return run
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("B", "H", "H_kv", "n_q", "n_k", "D"),
+    [
+        (1, 1, 1, 1, 1, 16),
+        (2, 2, 1, 33, 50, 72),
+        (1, 2, 2, 50, 33, 40),
+        (1, 4, 2, 17, 70, 24),
+        (1, 1, 1, 70, 17, 128),
+        (2, 1, 1, 64, 64, 17),
+        (1, 3, 1, 40, 41, 100),
+        (1, 1, 1, 1, 80, 64),
+    ],
+)
+def test_attention_and_its_gradients_are_right_for_any_shape(B, H, H_kv, n_q, n_k, D, causal, dtype, make, check):
+    check(*make(B, H, H_kv, n_q, n_k, D, dtype), causal=causal)
+
+
+def test_a_head_size_costs_the_next_sixteen_and_not_the_next_power_of_two():
+    assert [split(d) for d in (16, 17, 40, 48, 64)] == [(16, 0), (32, 0), (32, 16), (32, 16), (64, 0)]
+    assert [split(d) for d in (65, 72, 80, 96)] == [(64, 16), (64, 16), (64, 16), (64, 32)]
+    assert split(112) == split(128) == (128, 0)
+    for d in range(16, 129):
+        assert sum(split(d)) >= d and all(part == 0 or (part & (part - 1) == 0 and part >= 16) for part in split(d))
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.37, -0.2, 3.0])
+def test_any_scale_is_right(scale, make, check):
+    check(*make(1, 2, 1, 35, 37, 32, torch.float32), scale=scale, causal=True)
+
+
+def test_scores_of_any_size_do_not_overflow(make, check, dtype):
+    q, k, v, do = make(1, 1, 1, 33, 40, 16, dtype)
+    for offset in (30.0, -30.0):  # scores near + and - 3600: exp alone gives inf, and 0 / 0
+        check(q + offset, torch.full_like(k, 30.0) + k, v, do, scale=0.25)
+
+
+def test_l_is_the_natural_logarithm_of_the_sum(make, dtype, assert_within):
+    q, k, v, do = make(2, 2, 1, 33, 50, 72, dtype)
+    lengths = torch.tensor([50, 7], device=DEVICE, dtype=torch.int32)
+    _, l = forward(q, k, v, False, 0.2, lengths)
+    assert_within(l, *oracle(q, k, v, do, scale=0.2, k_lengths=lengths)["l"])
+
+
+def test_long_rows_are_summed_in_fp32(random):
+    """Values of 1 and equal scores: a 2-byte sum of probabilities or products would stop growing at 2048."""
+    q, k = (torch.zeros(1, 1, n, 16, device=DEVICE, dtype=torch.float16) for n in (1, 5000))
+    o, l = forward(q, k, torch.ones_like(k), False, 1.0)
+    assert (o == 1).all() and (l - torch.tensor(5000.0).log()).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_hide_keys_and_rows_without_keys_give_zeros(causal, dtype, make, check):
+    q, k, v, do = make(5, 2, 1, 45, 33, 40, dtype)
+    lengths = torch.tensor([33, 0, 1, 17, 32], device=DEVICE)
+    got = check(q, k, v, do, causal=causal, k_lengths=lengths)
+    assert all((got[name][1] == 0).all() for name in got)
+    for b, length in enumerate(lengths):
+        assert (got["dk"][b, :, length:] == 0).all() and (got["dv"][b, :, length:] == 0).all()
+    if causal:  # 45 queries, 33 keys: the first 12 see none
+        assert (got["o"][:, :, :12] == 0).all() and (got["dq"][:, :, :12] == 0).all()
+    _, l = forward(q, k, v, causal, 0.2, lengths.int())
+    assert (l[1] == -float("inf")).all() and not l.isnan().any()
+
+
+def test_what_lies_behind_the_length_may_be_anything_finite(make, check):
+    q, k, v, do = make(2, 1, 1, 20, 50, 16, torch.float32)
+    lengths = torch.tensor([21, 50], device=DEVICE)
+    before = check(q, k, v, do, k_lengths=lengths)
+    k[0, :, 21:], v[0, :, 21:] = 1e4, -1e4
+    after = check(q, k, v, do, k_lengths=lengths)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_lengths_out_of_range_are_held_to_it(make):
+    q, k, v, _ = make(2, 1, 1, 5, 20, 16, torch.float32)
+    over = attention(q, k, v, k_lengths=torch.tensor([99, -3], device=DEVICE))
+    assert torch.equal(over, attention(q, k, v, k_lengths=torch.tensor([20, 0], device=DEVICE)))
+
+
+@pytest.mark.parametrize(("n_q", "n_k"), [(0, 7), (7, 0), (0, 0)])
+def test_no_queries_and_no_keys_are_no_special_case(n_q, n_k, make, check):
+    got = check(*make(2, 2, 1, n_q, n_k, 32, torch.float32), causal=True)
+    assert all((x == 0).all() for x in got.values())
+
+
+def scattered(x, kind):
+    """The same values in another layout; what lies between is NaN."""
+    if kind == "heads inside":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if kind == "head size outside":
+        return x.mT.contiguous().mT
+    shape = {"padded": (1, 1, 1, 2), "every third": (2, 1, 3, 1), "columns apart": (1, 2, 1, 2)}[kind]
+    buffer = torch.full([n * m + 1 for n, m in zip(x.shape, shape)], float("nan"), device=x.device, dtype=x.dtype)
+    steps = shape if kind != "padded" else (1, 1, 1, 1)
+    view = buffer[tuple(slice(1, 1 + n * m, m) for n, m in zip(x.shape, steps))]
+    return view.copy_(x)
+
+
+LAYOUTS = ["heads inside", "head size outside", "padded", "every third", "columns apart"]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_strides_may_be_anything(kind, make, check, dtype):
+    tensors = make(2, 2, 1, 35, 33, 24, dtype)
+    got = check(*(scattered(x, kind) for x in tensors), causal=True)
+    plain = check(*tensors, causal=True)
+    assert all(torch.equal(got[name], plain[name]) for name in got), "a layout changes no arithmetic"
+
+
+@pytest.mark.parametrize("mixed", range(4))
+def test_each_tensor_has_strides_of_its_own(mixed, make, check):
+    tensors = make(2, 2, 2, 20, 33, 40, torch.float32)
+    check(*(scattered(x, LAYOUTS[(i + mixed) % 4]) for i, x in enumerate(tensors)))
+
+
+def test_a_gradient_without_strides_is_read_right(make, check):
+    q, k, v, do = make(2, 2, 1, 20, 33, 40, torch.float32)
+    check(q, k, v, torch.ones_like(do[:1, :1, :1, :1]).expand_as(do))  # what o.sum() sends back
+
+
+def test_rows_of_head_size_72_are_seen_to_be_aligned():
+    x = torch.zeros(2, 3, 5, 72, dtype=torch.float16)
+    assert unit(x) == 8 and unit(x, x.mT) == 1 and unit(x[..., :70]) == 8 and unit(x.float()) == 4
+    assert unit(x.expand(2, 3, 5, 72), x[:, :, :1].expand(-1, -1, 5, -1)) == 8
+
+
+def test_offsets_inside_a_block_are_widened_where_it_spans_2_to_the_31_elements(make, monkeypatch, check):
+    row = torch.empty(1, device="meta").as_strided((1, 1, 200, 16), (1, 1, 2**24 + 16, 1))
+    assert spans(128, 16, row) and not spans(64, 16, row)
+    for part in ("forward", "backward"):
+        monkeypatch.setattr(f"course_lib.kernels.attention.{part}.spans", lambda *_: True)
+    check(*make(1, 2, 1, 35, 33, 40, torch.float32), causal=True)
+
+
+def test_the_gradients_are_the_same_bits_on_every_run(make):
+    q, k, v, do = make(2, 4, 2, 64, 64, 72, torch.float16)
+    o, l = forward(q, k, v, True, 0.1)
+    first, second = (backward(do, q, k, v, o, l, True, 0.1) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+def test_inputs_are_left_as_they_were(make):
+    tensors = make(1, 2, 1, 20, 33, 40, torch.float32)
+    copies = [x.clone() for x in tensors]
+    q, k, v, do = tensors
+    backward(do, q, k, v, *forward(q, k, v, True, 0.1), True, 0.1)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, copies))
+
+
+def test_the_plain_reference_agrees_with_the_oracle(make):
+    q, k, v, do = make(2, 4, 2, 20, 17, 24, torch.float32)
+    lengths = torch.tensor([17, 5], device=DEVICE)
+    o, l = attention_reference(q.double(), k.double(), v.double(), True, 0.3, lengths)
+    want = oracle(q, k, v, do, causal=True, scale=0.3, k_lengths=lengths)
+    torch.testing.assert_close(o, want["o"][0])
+    torch.testing.assert_close(l, want["l"][0])
+
+
+@pytest.mark.parametrize("lengths", [None, (33, 4)])
+def test_the_operator_passes_opcheck(lengths, random):
+    q, k, v = (random(2, h, n, 24, dtype=torch.float32).requires_grad_() for h, n in ((4, 20), (2, 33), (2, 33)))
+    lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE, dtype=torch.int32)
+    torch.library.opcheck(attention_operator, (q, k, v, True, 0.2, lengths))
+
+
+def test_the_operator_gives_a_gradient_through_l_too(make, assert_within):
+    q, k, v, _ = make(1, 2, 1, 20, 33, 24, torch.float32)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    attention_operator(*leaves, True, 0.2, None)[1].sum().backward()
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    attention_reference(*exact, True, 0.2)[1].sum().backward()
+    for got, want in zip(leaves[:2], exact):
+        assert_within(got.grad, want.grad, 1e-5)
+    assert (leaves[2].grad == 0).all()
+
+
+def test_compile_takes_it_whole(make, monkeypatch):
+    q, k, v, do = make(1, 2, 1, 20, 33, 24, torch.float32)
+    lengths = torch.tensor([30], device=DEVICE)
+
+    def layer(q, k, v):
+        return attention(q * 2, k, v, causal=True, k_lengths=lengths).sin()
+
+    compiled = torch.compile(layer, fullgraph=True, backend="inductor" if TIER == "gpu" else "aot_eager")
+    results = []
+    for f in (layer, compiled):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        f(*leaves).backward(do)
+        results.append([x.grad for x in leaves])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_it_cannot_do_is_refused(make):
+    q, k, v, _ = make(1, 3, 2, 4, 4, 32, torch.float32)
+    with pytest.raises(AssertionError, match="evenly"):
+        attention(q, k, v)
+    with pytest.raises(AssertionError, match="16 to 128"):
+        attention(*make(1, 1, 1, 4, 4, 8, torch.float32)[:3])
+    with pytest.raises(AssertionError, match="differ in shape"):
+        attention(q[:, :2], k, v[:, :, :2])
+    with pytest.raises(AssertionError, match="one type"):
+        attention(q[:, :2].half(), k, v)
+    with pytest.raises(AssertionError, match="one length"):
+        attention(q[:, :2], k, v, k_lengths=torch.tensor([1, 2]))
+
+
+def test_the_module_lists_what_it_offers():
+    assert module.__all__ == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
