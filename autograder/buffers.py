@@ -8,7 +8,7 @@ an untouched output, bit by bit. Types without NaN hold a sentinel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,16 +70,23 @@ class Fenced:
         return int((self._bits(self.view.contiguous()) == self.poison).sum()) if self.is_output else 0
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
 def fence(tensor: torch.Tensor, is_output: bool, allocate: Callable | None = None) -> Fenced:
     """A copy of `tensor`, same strides, inside fences; an output starts as poison everywhere.
 
     `allocate(elements, dtype)` provides the slab, where it must lie in memory of a special kind.
     """
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    extent = span(tensor.shape, tensor.stride())
     bits, of_inputs, of_outputs = _BITS[tensor.dtype]
     poison = of_outputs if is_output else of_inputs
-    front = FAR + GUARD if span > FAR and FAR * tensor.element_size() <= FAR_BYTES else GUARD
-    elements = front + span + GUARD
+    front = FAR + GUARD if extent > FAR and FAR * tensor.element_size() <= FAR_BYTES else GUARD
+    elements = front + extent + GUARD
     slab = allocate(elements, bits) if allocate else torch.empty(elements, dtype=bits, device=tensor.device)
     slab = slab.fill_(poison).view(tensor.dtype)
     view = slab.as_strided(tensor.shape, tensor.stride(), front)

@@ -17,12 +17,11 @@ from autograder import exercise as exercises
 from autograder.calling import describe, quiet
 from autograder.classroom import report
 from autograder.exercise import Call, Case, Exercise
-from autograder.exercises.layout import span
-from autograder.judging.judge import Trial, judge
+from autograder.judging.judge import Trial, judge, no_speed
 from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Timed, Verdict
-from autograder.trial import attempt
+from autograder.trial import attempt, judged_part
 from course_lib import device
 
 __all__ = ["Score", "check", "check_speed"]
@@ -128,45 +127,9 @@ def _on_host(trial: Trial) -> Trial:
     return trial
 
 
-HOST_BYTES = 1 << 24  # larger tensors are judged where they are
-
-
-def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
-    """What is judged of a call or an outcome, on the host where it fits: out of reach of a later fault."""
-    if isinstance(record, Call):
-        return replace(record, args={name: _part(value, case, laid_out) for name, value in record.args.items()})
-    outputs = record.outputs.items()
-    return replace(record, outputs={name: _part(value, case, torch.Tensor.cpu) for name, value in outputs})
-
-
-def _part(value, case: Case, to_host: Callable):
-    if not isinstance(value, torch.Tensor):
-        return value
-    value = case.part(value) if case.part else value
-    return to_host(value) if value.nbytes <= HOST_BYTES else value
-
-
-def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    """On the host with the same strides, which `cpu()` drops: known mistakes read a tensor by its strides."""
-    if not tensor.is_cuda or span(tensor.shape, tensor.stride()) * tensor.element_size() > HOST_BYTES:
-        return tensor.cpu()
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
-
-
-def no_speed_here(exercise: Exercise) -> SpeedVerdict:
-    """What is said about speed where it cannot be measured: nothing is decided."""
-    speed = exercise.speed
-    if speed is None:
-        raise ValueError(f"{exercise.name} has no points for speed")
-    note = "waits for a GPU; without one no speed can be measured."
-    return SpeedVerdict(
-        exercise.name, device.TIER, 0.0, speed.points, full=speed.full, none=speed.none, note=note, pending=True
-    )
-
-
 def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:
     """Time the function on this GPU, if it is right; without a GPU the points stay pending."""
-    blank = no_speed_here(exercise)
+    blank = no_speed(exercise, device.TIER)
     if device.TIER != "gpu":
         return blank
     speed, blank = exercise.speed, replace(blank, note="", pending=False)

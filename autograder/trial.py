@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from autograder import calling
-from autograder.buffers import Fenced, fence
-from autograder.exercise import Call, Exercise
+from autograder.buffers import Fenced, fence, span
+from autograder.exercise import Call, Case, Exercise
 from autograder.judging.outcome import Outcome
 
 
@@ -57,3 +57,28 @@ def _returned(exercise: Exercise, value: Any) -> dict[str, Any] | str:
 def _own_copy(value: Any) -> Any:
     """Plain data is copied, so that a submission cannot change what the oracle sees; served objects are not."""
     return copy.deepcopy(value) if isinstance(value, (list, dict, tuple)) else value
+
+
+HOST_BYTES = 1 << 24  # larger tensors are judged where they are
+
+
+def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
+    """What is judged of a call or an outcome, on the host where it fits: out of reach of a later fault."""
+    if isinstance(record, Call):
+        return replace(record, args={name: _part(value, case, laid_out) for name, value in record.args.items()})
+    outputs = record.outputs.items()
+    return replace(record, outputs={name: _part(value, case, torch.Tensor.cpu) for name, value in outputs})
+
+
+def _part(value, case: Case, to_host: Callable):
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = case.part(value) if case.part else value
+    return to_host(value) if value.nbytes <= HOST_BYTES else value
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """On the host with the same strides, which `cpu()` drops: known mistakes read a tensor by its strides."""
+    if not tensor.is_cuda or span(tensor.shape, tensor.stride()) * tensor.element_size() > HOST_BYTES:
+        return tensor.cpu()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)

@@ -22,9 +22,10 @@ from nbformat import NotebookNode
 
 from autograder import exercise
 from autograder.calling import describe, quiet
-from autograder.check import examine, no_speed_here
+from autograder.check import examine
 from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
 from autograder.classroom.report import TIERS
+from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Submission, extract
@@ -150,7 +151,7 @@ def unprotected(submission: Submission, asked: Asked) -> Row:
     """Judge in a process forked from this one: a crash is a verdict, and nothing else is prevented."""
     wanted = exercise.get(asked.name)
     if asked.speed:
-        return Row.of(stored(no_speed_here(wanted)))
+        return Row.of(stored(no_speed(wanted, device.TIER)))
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_judge_here, args=(there, submission, wanted))

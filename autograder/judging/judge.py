@@ -13,7 +13,7 @@ from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
 from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.score import credit
-from autograder.judging.verdict import CaseVerdict, Picture, Verdict
+from autograder.judging.verdict import CaseVerdict, Picture, SpeedVerdict, Verdict
 from course_lib.numerics import error
 
 Trial = tuple[Case, Call, Outcome]
@@ -106,3 +106,14 @@ def _picture(want: Values, outcome: Outcome, limits) -> Picture | None:
             if truth.numel() >= 2:
                 return Picture(name, over_limit(got, truth, limits).cpu())
     return None
+
+
+def no_speed(exercise: Exercise, tier: str) -> SpeedVerdict:
+    """What is said about speed where it cannot be measured: nothing is decided."""
+    speed = exercise.speed
+    if speed is None:
+        raise ValueError(f"{exercise.name} has no points for speed")
+    note = "waits for a GPU; without one no speed can be measured."
+    return SpeedVerdict(
+        exercise.name, tier, 0.0, speed.points, full=speed.full, none=speed.none, note=note, pending=True
+    )

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autograder.calling import quiet
-from autograder.check import judged_part
 from autograder.exercise import Case, Exercise
 from autograder.judging.judge import Trial, judge
 from autograder.judging.verdict import CaseVerdict, Verdict
@@ -21,6 +20,7 @@ from autograder.referee.reading import suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
+from autograder.trial import judged_part
 from course_lib import device
 
 COMPILE_S = 20.0  # for the compiler's first step, which takes 0.2 s a kernel

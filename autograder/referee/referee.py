@@ -14,9 +14,8 @@ import hashlib
 from dataclasses import replace
 
 from autograder import calling
-from autograder.check import judged_part, no_speed_here
 from autograder.exercise import Exercise
-from autograder.judging.judge import judge
+from autograder.judging.judge import judge, no_speed
 from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
@@ -24,6 +23,7 @@ from autograder.referee import audit, clock
 from autograder.referee import room as rooms
 from autograder.referee.room import DEFAULT, Lost, Patience, Worker
 from autograder.referee.submission import Submission
+from autograder.trial import judged_part
 from course_lib import device
 
 TRIES = 3  # to find the device quiet
@@ -57,7 +57,7 @@ class Referee:
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
         """Time an exercise that is right; without a GPU, or on a device that is not quiet, the points stay pending."""
-        blank, verdict = no_speed_here(exercise), self.examine(exercise, seed)
+        blank, verdict = no_speed(exercise, device.TIER), self.examine(exercise, seed)
         if verdict.held:
             return replace(blank, note="not timed before a person has looked at the exercise itself.")
         if verdict.pending or (verdict.accepted and device.TIER != "gpu"):

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from autograder.buffers import Fenced
-from autograder.check import judged_part
 from autograder.exercise import Call, Case, Exercise
 from autograder.judging.outcome import Outcome
 from autograder.referee import sandbox
@@ -26,7 +25,7 @@ from autograder.referee.rounds import Round
 from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
 from autograder.referee.submission import Submission
 from autograder.referee.watchdog import Watchdog
-from autograder.trial import inspect, lay_out
+from autograder.trial import inspect, judged_part, lay_out
 from course_lib import device
 
 HERE = Path(__file__).resolve().parent

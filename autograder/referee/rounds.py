@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from autograder.buffers import span
 from autograder.calling import quiet
 from autograder.exercise import Call, Case, Exercise, Values
 from autograder.judging import tolerance
@@ -167,5 +168,4 @@ def _returned(exercise: Exercise, args: Values) -> Values:
 
 def _span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the end of the last."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return reach * tensor.element_size() if tensor.numel() else 0
+    return span(tensor.shape, tensor.stride()) * tensor.element_size()

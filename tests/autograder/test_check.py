@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from autograder import check, check_speed
-from autograder.check import Score, judged_part
+from autograder.check import Score
 from autograder.exercise import Call, Case
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
+from autograder.trial import judged_part
 from course_lib.device import TIER
 
 

@@ -24,6 +24,7 @@ import pytest
 
 from autograder import exercise
 from autograder.classroom import cohort, grading
+from autograder.judging import judge
 from autograder.referee import room as rooms
 from autograder.referee import sandbox, watchdog
 from autograder.referee.referee import Referee
@@ -261,7 +262,7 @@ def test_a_reference_kernel_that_is_not_there_leaves_the_share_of_the_floor():
     without = replace(softmax, speed=replace(softmax.speed, reference="course_lib.no_such_room:softmax"))
     assert check._reference(softmax) is not None
     assert check._reference(without) is None
-    assert grading.stored(check.no_speed_here(without))["pending"]
+    assert grading.stored(judge.no_speed(without, "interpreter"))["pending"]
 
 
 # ----------------------------------------------------------------------------- faults around the verdicts
