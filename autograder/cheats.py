@@ -245,10 +245,9 @@ def _apart(cheat: Cheat, seed: int) -> Tried:
                 tried = Tried(cheat, harm="the referee's own process ended")
         process.kill()
         process.join()
-        if fingerprint(Path(folder)) != marks:
-            tried = _spoilt(tried, "the gradebook or its folder was changed")
-        if fingerprint(COURSE / "course_lib") != library:
-            tried = _spoilt(tried, "files of course_lib were changed")
+        for where, before in ((Path(folder), marks), (COURSE / "course_lib", library)):
+            if changed := dict(fingerprint(where).items() ^ before.items()):
+                tried = _spoilt(tried, f"files were changed: {', '.join(sorted(changed)[:4])}")
     return tried
 
 
@@ -262,12 +261,10 @@ def _in_child(pipe, cheat: Cheat, seed: int, folder: str) -> None:
     os._exit(0)
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of every file in a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"):
-        digest.update(str(path).encode() + path.read_bytes())
-    return digest.hexdigest()
+def fingerprint(folder: Path) -> dict[str, str]:
+    """A hash of every file in a folder, by its path."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def gradebook(folder: Path) -> None:
