@@ -14,7 +14,7 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     operands   what a launcher says about its tensors
     tuning     the table of blocks
     forward    o and L
-    backward   its launcher, delta; the two passes are in dq and dkdv, what they share in probabilities
+    backward   its launcher, and what is made of each row first; the two passes are in dq and dkdv
     public     autograd, the operator, `attention`
 """
 

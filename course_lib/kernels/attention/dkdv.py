@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import head_start, keys_of, query_range, which_head
+from course_lib.kernels.attention.masks import head_start, keys_of, probabilities, query_range, which_head
 from course_lib.kernels.attention.parts import (
     add_products,
     load_rows,
@@ -12,14 +12,13 @@ from course_lib.kernels.attention.parts import (
     store_rows,
     zero_rows,
 )
-from course_lib.kernels.attention.probabilities import load_shift, probabilities
 
 __all__ = ["dkdv_kernel"]
 
 
 @triton.jit
 def _walk_queries(
-    dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_ptr, do_ptr, l_ptr, delta_ptr,
+    dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_ptr, do_ptr, shift_ptr, delta_ptr,
     first, end, offs_n, n_q, n_valid, diagonal, scale_log2,
     stride_q_m, stride_q_d, stride_do_m, stride_do_d,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
@@ -31,7 +30,7 @@ def _walk_queries(
     for start in tl.range(first, end, BLOCK_M, num_stages=stages):
         offs_m = start + tl.arange(0, BLOCK_M)
         q, q_rest = load_rows(q_ptr, start, n_q, stride_q_m, stride_q_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
-        shift = load_shift(l_ptr, offs_m, n_q)
+        shift = tl.load(shift_ptr + offs_m, mask=offs_m < n_q, other=float("inf"))
         s = matrix_products(k, k_rest, q, q_rest, REST, PRECISION)
         p = probabilities(
             s, shift[None, :], offs_m[None, :], offs_n[:, None], n_valid, diagonal, scale_log2, CAUSAL, MASKED
@@ -49,7 +48,7 @@ def _walk_queries(
 
 @triton.jit
 def dkdv_kernel(
-    dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, l_ptr, delta_ptr, lengths_ptr,
+    dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr, lengths_ptr,
     kv_heads, n_q, n_k,
     stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d,
     stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d,
@@ -83,13 +82,13 @@ def dkdv_kernel(
         do_head = head_start(do_ptr, batch, head, stride_do_b, stride_do_h, UNIT)
         # The pipelined loop comes first: the other way round the assembler serializes its wgmma (C7515).
         dk, dk_rest, dv, dv_rest = _walk_queries(
-            dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_head, do_head, l_ptr + row, delta_ptr + row,
+            dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_head, do_head, shift_ptr + row, delta_ptr + row,
             full, end, offs_n, n_q, n_valid, diagonal, scale_log2,
             stride_q_m, stride_q_d, stride_do_m, stride_do_d,
             HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, False, BLOCK_M, PRECISION,
         )  # fmt: skip
         dk, dk_rest, dv, dv_rest = _walk_queries(
-            dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_head, do_head, l_ptr + row, delta_ptr + row,
+            dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_head, do_head, shift_ptr + row, delta_ptr + row,
             first, full, offs_n, n_q, n_valid, diagonal, scale_log2,
             stride_q_m, stride_q_d, stride_do_m, stride_do_d,
             HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, True, BLOCK_M, PRECISION,

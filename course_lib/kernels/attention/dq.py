@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import head_start, key_range, keys_of, which_head
+from course_lib.kernels.attention.masks import head_start, key_range, keys_of, probabilities, which_head
 from course_lib.kernels.attention.parts import (
     add_products,
     load_rows,
@@ -12,7 +12,6 @@ from course_lib.kernels.attention.parts import (
     store_rows,
     zero_rows,
 )
-from course_lib.kernels.attention.probabilities import load_shift, probabilities
 
 __all__ = ["dq_kernel"]
 
@@ -46,7 +45,7 @@ def _walk_keys(
 
 @triton.jit
 def dq_kernel(
-    dq_ptr, q_ptr, k_ptr, v_ptr, do_ptr, l_ptr, delta_ptr, lengths_ptr,
+    dq_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr, lengths_ptr,
     heads, n_q, n_k,
     stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d,
     stride_q_b, stride_q_h, stride_q_m, stride_q_d,
@@ -77,7 +76,7 @@ def dq_kernel(
     do, do_rest = load_rows(
         do_ptr, first_m, n_q, stride_do_m, stride_do_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True
     )  # fmt: skip
-    shift = load_shift(l_ptr + row, offs_m, n_q)
+    shift = tl.load(shift_ptr + row + offs_m, mask=offs_m < n_q, other=float("inf"))
     delta = tl.load(delta_ptr + row + offs_m, mask=offs_m < n_q, other=0.0)
 
     dq, dq_rest = zero_rows(BLOCK_M, MAIN, REST)

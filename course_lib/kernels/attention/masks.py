@@ -8,7 +8,7 @@ no diagonal, so in a padded batch of self-attention query m still sees keys 0 ..
 import triton
 import triton.language as tl
 
-__all__ = ["head_start", "key_range", "keys_of", "query_range", "visible", "which_head"]
+__all__ = ["head_start", "key_range", "keys_of", "probabilities", "query_range", "visible", "which_head"]
 
 
 @triton.jit
@@ -68,3 +68,16 @@ def query_range(
     # A block of keys that reaches past the last valid one is masked for every query.
     full = tl.where(first_n + BLOCK_N <= n_valid, tl.minimum(full, end), end)
     return first, full, end
+
+
+@triton.jit
+def probabilities(
+    s, shift, offs_m, offs_n, n_valid, diagonal, scale_log2, CAUSAL: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """exp2(s scale - shift), 0 out of sight: p of the forward pass again. All three vectors come broadcastable to s."""
+    if MASKED:
+        see = visible(offs_m, offs_n, n_valid, diagonal, CAUSAL)
+        p = tl.exp2(tl.where(see, s * scale_log2, -float("inf")) - shift)
+    else:
+        p = tl.exp2(s * scale_log2 - shift)
+    return p
