@@ -1,11 +1,14 @@
 import pytest
 import torch
 
+from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels import attention as module
-from course_lib.kernels.attention import attention, attention_operator, attention_reference
+from course_lib.kernels.attention import attention, attention_operator, attention_reference, tuning
 from course_lib.kernels.attention.backward import backward
-from course_lib.kernels.attention.forward import forward
+from course_lib.kernels.attention.dkdv import dkdv_kernel
+from course_lib.kernels.attention.dq import dq_kernel
+from course_lib.kernels.attention.forward import _forward_kernel, forward
 from course_lib.kernels.attention.operands import spans, unit
 from course_lib.kernels.attention.parts import split
 
@@ -309,6 +312,95 @@ def test_what_it_cannot_do_is_refused(make):
         attention(q[:, :2].half(), k, v)
     with pytest.raises(AssertionError, match="one length"):
         attention(q[:, :2], k, v, k_lengths=torch.tensor([1, 2]))
+
+
+KERNELS = {"forward": _forward_kernel, "dq": dq_kernel, "dkdv": dkdv_kernel}
+# 72 stands for 80 columns: its rows are no multiple of 16 elements, and 8 columns are masked.
+HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
+
+
+def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32"):
+    """What the compiler makes of one kernel for rows of adjacent elements, one head of keys for each of queries."""
+    kernel, (main, rest) = KERNELS[name], split(head_size)
+    fixed = {"lengths_ptr": None, "GROUP": 1, "HEAD": head_size, "MAIN": main, "REST": rest, "CAUSAL": causal}
+    fixed |= {"UNIT": 8 if pointer == "*bf16" else 4, "WIDE": False, "PRECISION": precision}
+    fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
+    names = kernel.arg_names
+    fixed |= {one: 1 for one in names if one.startswith("stride_") and one.endswith("_d")}
+    types = {"l_ptr": "*fp32", "shift_ptr": "*fp32", "delta_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}
+    signature = {n: types.get(n, pointer if n.endswith("_ptr") else "i32") for n in names if n not in fixed}
+    return compile_kernel(kernel, signature, fixed, num_warps=blocks.warps, num_stages=blocks.stages)
+
+
+def test_the_table_has_every_head_size():
+    for head_size in range(16, 129):
+        for causal in (False, True):
+            assert (sum(split(head_size)), causal) in tuning.TABLE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("columns", "causal"), tuning.TABLE, ids=str)
+def test_every_configuration_of_the_table_compiles_to_tensor_cores_and_fits(columns, causal, name):
+    got = compiled(name, HEADS[columns], causal, getattr(tuning.TABLE[columns, causal], name))
+    assert got.fits and got.spills_bytes <= tuning.SPILL_LIMIT, str(got)
+    assert got.instructions["wgmma"] and got.instructions["cp.async"], str(got)
+    assert not got.instructions["atomic"], str(got)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_of_head_size_72_are_loaded_16_bytes_at_a_time(name):
+    got = compiled(name, 72, True, getattr(tuning.TABLE[80, True], name))
+    assert got.fits and got.spills_bytes == 0, str(got)
+    assert got.instructions["wgmma"] and got.instructions["cp.async"], str(got)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_fp32_compiles_and_fits(name):
+    assert compiled(name, 128, True, getattr(tuning.FP32, name), "*fp32", "ieee").fits
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lengths", [None, (300, 0, 77)], ids=["whole", "padded"])
+@pytest.mark.parametrize(("columns", "causal"), tuning.TABLE, ids=str)
+def test_every_configuration_of_the_table_is_right(columns, causal, lengths, dtype, make, check):
+    lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
+    for n_q, n_k in ((300, 300), (256, 512), (515, 200)):
+        got = check(*make(3, 4, 2, n_q, n_k, HEADS[columns], dtype), causal=causal, k_lengths=lengths)
+        assert not any(x.isnan().any() for x in got.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_size", [33, 41, 71, 90, 127])  # rows that start anywhere: narrow loads, no copies
+def test_head_sizes_that_align_with_nothing_are_right(head_size, make, check):
+    check(*make(1, 2, 1, 300, 257, head_size, torch.bfloat16), causal=True)
+
+
+@pytest.mark.gpu
+def test_more_than_65535_heads_in_all_are_right(make, check):
+    check(*make(300, 256, 128, 17, 19, 16, torch.bfloat16), causal=True)
+
+
+@pytest.mark.gpu
+def test_sequences_past_2_to_the_31_elements_are_right_to_the_last_row():
+    buffer = torch.zeros(40000, 2**16, device=DEVICE, dtype=torch.bfloat16)  # 5 GB; a row of it holds every head
+    x = buffer[:, : 2 * 64].normal_().view(1, 40000, 2, 64).transpose(1, 2)
+    assert x.stride(2) * (x.shape[2] - 1) > 2**31
+    results = []
+    for view in (x, x.contiguous()):
+        leaf = view.detach().requires_grad_()
+        o = attention(leaf, leaf, leaf, causal=True)
+        results.append((o, *torch.autograd.grad(o, leaf, torch.ones_like(o))))
+    assert all(torch.equal(a, b) for a, b in zip(*results)) and not results[0][0].isnan().any()
+
+
+@pytest.mark.gpu
+def test_a_block_past_2_to_the_31_elements_is_right(check):
+    buffer = torch.zeros(70, 2**25 + 8, device=DEVICE, dtype=torch.bfloat16)
+    x = buffer[:, :32].normal_().view(1, 1, 70, 32)
+    assert spans(64, 32, x)
+    check(x, x, x, x.contiguous(), causal=True)
 
 
 def test_the_module_lists_what_it_offers():
