@@ -236,7 +236,7 @@ def test_rows_of_head_size_72_are_seen_to_be_aligned():
 def test_offsets_inside_a_block_are_widened_where_it_spans_2_to_the_31_elements(make, monkeypatch, check):
     row = torch.empty(1, device="meta").as_strided((1, 1, 200, 16), (1, 1, 2**24 + 16, 1))
     assert spans(128, 16, row) and not spans(64, 16, row)
-    for part in ("forward", "backward"):
+    for part in ("forward", "backward", "dq", "dkdv"):
         monkeypatch.setattr(f"course_lib.kernels.attention.{part}.spans", lambda *_: True)
     check(*make(1, 2, 1, 35, 33, 40, torch.float32), causal=True)
 

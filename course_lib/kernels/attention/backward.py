@@ -15,20 +15,20 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.dkdv import dkdv_kernel
-from course_lib.kernels.attention.dq import dq_kernel
+from course_lib.kernels.attention.dkdv import gradients_of_k_and_v
+from course_lib.kernels.attention.dq import gradient_of_q
 from course_lib.kernels.attention.masks import head_start, which_head
-from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, unit
+from course_lib.kernels.attention.operands import spans, strides, unit
 from course_lib.kernels.attention.parts import load_rows, split
-from course_lib.kernels.attention.tuning import Tuned, tuned
+from course_lib.kernels.attention.tuning import tuned
 
-__all__ = ["backward"]
+__all__ = ["backward", "row_terms"]
 
-ROWS = 32  # of a program of _rows_kernel: 8 KB to read at head size 128
+ROWS = 32  # of a program of _row_terms_kernel: 8 KB to read at head size 128
 
 
 @triton.jit
-def _rows_kernel(
+def _row_terms_kernel(
     shift_ptr, delta_ptr, l_ptr, o_ptr, do_ptr, dl_ptr,
     heads, n_q,
     stride_o_b, stride_o_h, stride_o_m, stride_o_d,
@@ -58,13 +58,13 @@ def _rows_kernel(
     tl.store(shift_ptr + row + offs_m, shift, mask=mask_m)
 
 
-def _rows(do, o, l, dl):
+def row_terms(do, o, l, dl):
     """What both passes need of each query, (B, H, n_q) fp32: L in base 2, and delta. Bytes: read o and do."""
     (B, H, n_q, D), (main, rest) = o.shape, split(o.shape[-1])
     shift, delta = torch.empty_like(l), torch.empty_like(l)
     step = unit(o, do)
     if l.numel():
-        _rows_kernel[(triton.cdiv(n_q, ROWS) * B * H,)](
+        _row_terms_kernel[(triton.cdiv(n_q, ROWS) * B * H,)](
             shift, delta, l, o, do, dl if dl is None else dl.contiguous(),
             H, n_q,
             *strides(o, step), *strides(do, step),
@@ -74,32 +74,12 @@ def _rows(do, o, l, dl):
     return shift, delta
 
 
-def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, table: Tuned | None = None):
-    """do like o, any strides; o and L as `forward` gave them -> dq, dk, dv. FLOP: 14 B H n_q n_k D, causal half."""
-    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
-    table = table or tuned(D, causal, q.dtype, q.device)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    shift, delta = _rows(do, o, l, dl)
-    main, rest = split(D)
-    tensors = (q, k, v, do, dq, dk, dv)
-    step = unit(*tensors)
-    widest = max(table.dq.m, table.dq.n, table.dkdv.m, table.dkdv.n)
-    meta = {"GROUP": H // kv_heads, "HEAD": D, "MAIN": main, "REST": rest, "UNIT": step, "CAUSAL": causal}
-    meta |= {"WIDE": spans(widest, main + rest, *tensors), "PRECISION": precision(q.dtype)}
-    inputs = (*strides(q, step), *strides(k, step), *strides(v, step), *strides(do, step), scale, scale * LOG2_E)
-    if dq.numel():
-        dq_kernel[(triton.cdiv(n_q, table.dq.m) * B * H,)](
-            dq, q, k, v, do, shift, delta, k_lengths,
-            H, n_q, n_k,
-            *strides(dq, step), *inputs,
-            **meta, BLOCK_M=table.dq.m, BLOCK_N=table.dq.n, num_warps=table.dq.warps, num_stages=table.dq.stages,
-        )  # fmt: skip
-    if dk.numel():
-        dkdv_kernel[(triton.cdiv(n_k, table.dkdv.n) * B * kv_heads,)](
-            dk, dv, q, k, v, do, shift, delta, k_lengths,
-            kv_heads, n_q, n_k,
-            *strides(dk, step), *strides(dv, step), *inputs,
-            **meta, BLOCK_M=table.dkdv.m, BLOCK_N=table.dkdv.n,
-            num_warps=table.dkdv.warps, num_stages=table.dkdv.stages,
-        )  # fmt: skip
-    return dq, dk, dv
+def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):
+    """do like o, any strides; o and L as `forward` gave them; dl (B, H, n_q) or None -> dq, dk, dv.
+
+    FLOP: 14 B H n_q n_k D, half of it causal.
+    """
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+    shift, delta = row_terms(do, o, l, dl)
+    dq = gradient_of_q(do, q, k, v, shift, delta, causal, scale, k_lengths, table.dq)
+    return dq, *gradients_of_k_and_v(do, q, k, v, shift, delta, causal, scale, k_lengths, table.dkdv)

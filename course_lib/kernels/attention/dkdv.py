@@ -1,19 +1,23 @@
 """dk = scale dsᵀ q and dv = pᵀ do: one program holds BLOCK_N keys and walks over the queries that see them."""
 
+import torch
 import triton
 import triton.language as tl
 
 from course_lib.kernels.attention.masks import head_start, keys_of, probabilities, query_range, which_head
+from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, unit
 from course_lib.kernels.attention.parts import (
     add_products,
     load_rows,
     matrix_products,
     scale_rows,
+    split,
     store_rows,
     zero_rows,
 )
+from course_lib.kernels.attention.tuning import Blocks
 
-__all__ = ["dkdv_kernel"]
+__all__ = ["dkdv_kernel", "gradients_of_k_and_v"]
 
 
 @triton.jit
@@ -100,3 +104,27 @@ def dkdv_kernel(
     dv_ptr = head_start(dv_ptr, batch, kv_head, stride_dv_b, stride_dv_h, UNIT)
     store_rows(dk_ptr, dk, dk_rest, first_n, n_k, stride_dk_n, stride_dk_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
     store_rows(dv_ptr, dv, dv_rest, first_n, n_k, stride_dv_n, stride_dv_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
+
+
+def gradients_of_k_and_v(
+    do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dk, dv like k and v. FLOP: 8 B H n_q n_k D, half of it causal."""
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    if dk.numel() == 0:
+        return dk, dv
+    main, rest = split(D)
+    tensors = (dk, dv, q, k, v, do)
+    step = unit(*tensors)
+    dkdv_kernel[(triton.cdiv(n_k, blocks.n) * B * kv_heads,)](
+        dk, dv, q, k, v, do, shift, delta, k_lengths,
+        kv_heads, n_q, n_k,
+        *(stride for x in tensors for stride in strides(x, step)),
+        scale, scale * LOG2_E,
+        GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
+        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), CAUSAL=causal,
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        num_warps=blocks.warps, num_stages=blocks.stages,
+    )  # fmt: skip
+    return dk, dv

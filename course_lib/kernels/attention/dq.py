@@ -1,19 +1,23 @@
 """dq = scale ds k: one program holds BLOCK_M queries and walks over the keys, as in the forward pass."""
 
+import torch
 import triton
 import triton.language as tl
 
 from course_lib.kernels.attention.masks import head_start, key_range, keys_of, probabilities, which_head
+from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, unit
 from course_lib.kernels.attention.parts import (
     add_products,
     load_rows,
     matrix_products,
     scale_rows,
+    split,
     store_rows,
     zero_rows,
 )
+from course_lib.kernels.attention.tuning import Blocks
 
-__all__ = ["dq_kernel"]
+__all__ = ["dq_kernel", "gradient_of_q"]
 
 
 @triton.jit
@@ -97,3 +101,25 @@ def dq_kernel(
     dq, dq_rest = scale_rows(dq, dq_rest, factor, REST)
     dq_ptr = head_start(dq_ptr, batch, head, stride_dq_b, stride_dq_h, UNIT)
     store_rows(dq_ptr, dq, dq_rest, first_m, n_q, stride_dq_m, stride_dq_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
+
+
+def gradient_of_q(do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks) -> torch.Tensor:
+    """dq like q. FLOP: 6 B H n_q n_k D, half of it causal."""
+    dq = torch.empty_like(q)
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    if dq.numel() == 0:
+        return dq
+    main, rest = split(D)
+    tensors = (dq, q, k, v, do)
+    step = unit(*tensors)
+    dq_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+        dq, q, k, v, do, shift, delta, k_lengths,
+        H, n_q, n_k,
+        *(stride for x in tensors for stride in strides(x, step)),
+        scale, scale * LOG2_E,
+        GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
+        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), CAUSAL=causal,
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        num_warps=blocks.warps, num_stages=blocks.stages,
+    )  # fmt: skip
+    return dq

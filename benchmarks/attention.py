@@ -1,0 +1,154 @@
+"""Attention forward and backward, bf16, against SDPA's flash, cuDNN and efficient backends, FlexAttention and eager.
+
+TFLOP/s count 4 B H n_q n_k D forward and 2.5 times that backward, half of both when causal, whatever a kernel makes.
+A peer that does not take a shape, or is wrong there, is left out. Flex is compiled; eager writes the scores.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from benchmarks.against import Case, Red, measure
+from course_lib.kernels.attention import attention, attention_reference
+
+FILES = tuple(
+    f"course_lib/kernels/attention/{name}.py"
+    for name in ("backward", "dkdv", "dq", "forward", "masks", "operands", "parts", "tuning")
+)
+# (batch, heads, length, head size, causal, largest time over the fastest peer's: forward, backward)
+CASES = (
+    (4, 16, 4096, 64, False, None, None),
+    (4, 16, 4096, 64, True, None, None),
+    (4, 16, 4096, 128, False, None, None),
+    (4, 16, 4096, 128, True, None, None),
+    (4, 16, 16384, 128, False, None, None),
+    (256, 16, 256, 72, False, 1.0, 0.85),
+)
+EAGER_BYTES = 8 * 2**30  # larger score matrices are not tried
+# Relative, against float64, over normal inputs. Peers: o 1.9e-3 to 2.4e-3, gradients 2.3e-3 to 2.7e-3.
+LIMIT = {"o": 2.5e-3, "dq": 2.8e-3, "dk": 2.8e-3, "dv": 2.8e-3}
+
+
+def run() -> list[dict]:
+    return [row for shape in CASES for row in _rows(*shape)]
+
+
+def inputs(batch: int, heads: int, length: int, head_size: int) -> list[torch.Tensor]:
+    """q, k, v and do, normal."""
+    return [torch.randn(batch, heads, length, head_size, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+
+
+def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
+    q, k, v, do = inputs(batch, heads, length, head_size)
+    want = _exact(q, k, v, do, causal)
+    ours = partial(attention, causal=causal)
+    errors = errors_of(ours, q, k, v, do, want)
+    peers, peer_errors = {}, {}
+    for name, peer in _peers(q, causal).items():
+        try:
+            peer_errors[name] = errors_of(peer, q, k, v, do, want)
+        except (
+            RuntimeError
+        ) as refused:  # a backend that does not take this shape; torch's compiler errors are these too
+            print(f"{name} is left out of {tuple(q.shape)}: {str(refused).splitlines()[0][:120]}", flush=True)
+        else:
+            if _good(peer_errors[name], 2.0):
+                peers[name] = peer
+    flops = 4 * batch * heads * length**2 * head_size / (2 if causal else 1)
+    size = f"{batch} x {heads} x {length} x {head_size}{' causal' if causal else ''}"
+    for direction, make, factor, target in zip(
+        ("forward", "backward"), (_forward, _backward), (1.0, 2.5), targets, strict=True
+    ):
+        row = measure(
+            Case(
+                f"attention {direction} bf16 {size}",
+                make(ours, q, k, v, do),
+                {name: make(peer, q, k, v, do) for name, peer in peers.items()},
+                partial(_check, errors),
+                target=target,
+                method="events",
+                work={"TFLOP/s": factor * flops / 1e12},
+            )
+        )
+        names = ("o",) if direction == "forward" else ("dq", "dk", "dv")
+        row["error"] = max(errors[n] for n in names)
+        row["best peer's error"] = max(peer_errors[row["best peer"]][n] for n in names)
+        yield row
+
+
+def _forward(function: Callable, q, k, v, do) -> Callable[[], object]:
+    return partial(function, q, k, v)
+
+
+def _backward(function: Callable, q, k, v, do) -> Callable[[], object]:
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    o = function(*leaves)
+    return partial(torch.autograd.grad, o, leaves, do, retain_graph=True)
+
+
+def _peers(q: torch.Tensor, causal: bool) -> dict[str, Callable]:
+    def sdpa(backend, q, k, v):
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    batch, heads, length, _ = q.shape
+    mask = create_block_mask(lambda b, h, m, n: m >= n, None, None, length, length, device="cuda") if causal else None
+    torch._dynamo.reset()
+    flex = torch.compile(flex_attention, dynamic=False)
+    peers = {
+        "flash": partial(sdpa, SDPBackend.FLASH_ATTENTION),
+        "cudnn": partial(sdpa, SDPBackend.CUDNN_ATTENTION),
+        "efficient": partial(sdpa, SDPBackend.EFFICIENT_ATTENTION),
+        "flex": lambda q, k, v: flex(q, k, v, block_mask=mask),
+    }
+    if batch * heads * length**2 * 2 <= EAGER_BYTES:
+        peers["eager"] = partial(_eager, causal)
+    return peers
+
+
+def _eager(causal: bool, q, k, v) -> torch.Tensor:
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -float("inf"))
+    return torch.softmax(s, dim=-1) @ v
+
+
+def _slice(x: torch.Tensor) -> torch.Tensor:
+    """What is compared in float64: the first two heads of the first and of the last sequence."""
+    return x[[0, -1], :2]
+
+
+def _exact(q, k, v, do, causal: bool) -> dict[str, torch.Tensor]:
+    """One head at a time: the scores of 16384 keys are 2 GB in float64, and a gradient holds several such."""
+    heads = [x.double().flatten(0, 1)[:, None, None] for x in map(_slice, (q, k, v, do))]
+    parts = []
+    for *leaves, one in zip(*heads):
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        o = attention_reference(*leaves, causal)[0]
+        parts.append((o.detach(), *torch.autograd.grad(o, leaves, one)))
+    return {n: torch.cat(x).view(2, 2, *q.shape[2:]) for n, x in zip(("o", "dq", "dk", "dv"), zip(*parts))}
+
+
+def errors_of(function: Callable, q, k, v, do, want: dict) -> dict[str, float]:
+    """||got - want|| / ||want|| of o and the gradients; NaN anywhere gives NaN."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    o = function(*leaves)
+    got = dict(zip(("o", "dq", "dk", "dv"), (o.detach(), *torch.autograd.grad(o, leaves, do))))
+    return {n: relative(_slice(x), want[n]) if not x.isnan().any() else float("nan") for n, x in got.items()}
+
+
+def relative(got: torch.Tensor, want: torch.Tensor) -> float:
+    return ((got.double() - want).norm() / want.norm()).item()
+
+
+def _good(errors: dict[str, float], slack: float = 1.0) -> bool:
+    return all(errors[name] <= slack * LIMIT[name] for name in LIMIT)  # NaN is never at most anything
+
+
+def _check(errors: dict[str, float]) -> None:
+    if not _good(errors):
+        raise Red(f"attention is wrong: relative errors {errors}, limits {LIMIT}")

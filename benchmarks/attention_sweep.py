@@ -1,0 +1,151 @@
+"""python -m benchmarks.attention_sweep [--seconds 540] [--kernels forward dq dkdv]: try blocks, one JSON line each.
+
+Every line: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's blocks
+(turn by turn), its error against the table's result; or what went wrong. Blocks that crash the device cost their own
+line: they run in another process, and a new one goes on behind them. Shapes take turns, so that a sweep cut short has
+seen the likeliest blocks of all.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+
+import torch
+
+from benchmarks.attention import CASES, inputs, relative
+from course_lib.kernels.attention.backward import row_terms
+from course_lib.kernels.attention.dkdv import gradients_of_k_and_v
+from course_lib.kernels.attention.dq import gradient_of_q
+from course_lib.kernels.attention.forward import forward
+from course_lib.kernels.attention.tuning import Blocks, tuned
+from course_lib.timing import compare
+
+SHAPES = [case[:5] for case in CASES if case[2] <= 4096]
+PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4}
+# Likeliest first: those that compiled with few spills, then what they leave out.
+CANDIDATES = {
+    "forward": [
+        (64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 3), (64, 128, 4, 2), (128, 64, 4, 3), (64, 64, 4, 2),
+        (128, 64, 8, 2), (128, 64, 4, 2), (64, 64, 4, 4), (128, 32, 4, 3), (128, 64, 8, 4), (64, 32, 4, 3),
+        (128, 128, 8, 3), (64, 128, 4, 3), (128, 32, 4, 4),
+    ],
+    "dq": [
+        (64, 64, 4, 2), (128, 64, 8, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 32, 4, 3), (128, 128, 8, 2),
+        (128, 64, 4, 2), (64, 128, 8, 2), (64, 32, 4, 3), (128, 32, 8, 4), (64, 64, 4, 4), (128, 64, 8, 4),
+    ],
+    "dkdv": [
+        (64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 3), (32, 64, 4, 3), (64, 64, 4, 3), (64, 128, 8, 3),
+        (64, 64, 8, 2), (32, 128, 8, 4), (32, 128, 4, 3), (128, 64, 8, 2), (64, 128, 8, 4), (32, 64, 4, 4),
+    ],
+}  # fmt: skip
+
+
+def jobs(kernels: list[str]) -> list[tuple]:
+    """(kernel, shape, blocks), the first candidates of every kernel and shape before any second ones."""
+    longest = max(map(len, CANDIDATES.values()))
+    return [
+        (kernel, shape, CANDIDATES[kernel][i])
+        for i in range(longest)
+        for shape in SHAPES
+        for kernel in kernels
+        if i < len(CANDIDATES[kernel])
+    ]
+
+
+def _ready(kernel: str, shape: tuple):
+    """blocks -> the results of one kernel on one set of inputs; and the blocks of the table."""
+    *size, causal = shape
+    q, k, v, do = inputs(*size)
+    scale = q.shape[-1] ** -0.5
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+    if kernel == "forward":
+        return lambda blocks: forward(q, k, v, causal, scale, None, blocks), table.forward
+    o, l = forward(q, k, v, causal, scale)
+    terms = row_terms(do, o, l, None)
+    if kernel == "dq":
+        return lambda blocks: (gradient_of_q(do, q, k, v, *terms, causal, scale, None, blocks),), table.dq
+    return lambda blocks: gradients_of_k_and_v(do, q, k, v, *terms, causal, scale, None, blocks), table.dkdv
+
+
+def measured(kernel: str, shape: tuple, blocks: tuple) -> dict:
+    run, base = _ready(kernel, shape)
+    candidate = Blocks(*blocks)
+    got, want = run(candidate), run(base)
+    if any(x.isnan().any() for x in got):
+        return {"wrong": "NaN"}
+    error = max(relative(a, b.double()) for a, b in zip(got, want))
+    if error > 4e-3:  # both are rounded to bf16: 3e-3 between two right results
+        return {"wrong": f"{error:.1e} from the table's result"}
+    seen = compare(partial(run, candidate), partial(run, base), cold=False, precision=0.01, max_seconds=0.4)
+    batch, heads, length, head_size, causal = shape
+    flops = 2 * PRODUCTS[kernel] * batch * heads * length**2 * head_size / (2 if causal else 1)
+    return {
+        "TFLOP/s": round(flops / seen.a.median_s / 1e12, 1),
+        "us": round(seen.a.us, 1),
+        "over the table's": round(seen.ratio, 3),
+        "error": float(f"{error:.1e}"),
+    }
+
+
+def worker(kernels: list[str], first: int, deadline: float) -> None:
+    """From job `first` on: a line when a job begins, a line with its result; leaves after an error of the device."""
+    for number, job in enumerate(jobs(kernels)):
+        if number < first:
+            continue
+        if time.time() > deadline:
+            return
+        print(json.dumps({"begin": number}), flush=True)
+        try:
+            result = measured(*job)
+            torch.cuda.synchronize()
+        except Exception as failed:  # whatever one configuration does, the next is to be tried
+            result = {"failed": f"{type(failed).__name__}: {str(failed)[:120]}"}
+        print(json.dumps(_line(job) | result), flush=True)
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:  # the device's context is lost
+            sys.exit(1)
+
+
+def _line(job: tuple) -> dict:
+    kernel, shape, blocks = job
+    return {"kernel": kernel, "shape": list(shape), "blocks": list(blocks)}
+
+
+def sweep(kernels: list[str], seconds: float) -> None:
+    everything, deadline, begun = jobs(kernels), time.time() + seconds, -1
+    while begun + 1 < len(everything) and time.time() < deadline:
+        words = ["--kernels", *kernels, "--first", str(begun + 1), "--deadline", str(deadline)]
+        before, finished = begun, True
+        command = [sys.executable, "-m", "benchmarks.attention_sweep", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for text in child.stdout:
+                if text.startswith('{"begin"'):
+                    begun, finished = json.loads(text)["begin"], False
+                elif text.startswith("{"):
+                    finished = True
+                    print(text, end="", flush=True)
+        if not finished:
+            print(json.dumps(_line(everything[begun]) | {"failed": f"crashed, {child.returncode}"}), flush=True)
+        if begun == before:
+            return  # it does not even start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--kernels", nargs="+", default=list(CANDIDATES), choices=list(CANDIDATES))
+    parser.add_argument("--first", type=int, help="used by the sweep itself: be the worker, from this job on")
+    parser.add_argument("--deadline", type=float)
+    asked = parser.parse_args()
+    if asked.first is None:
+        sweep(asked.kernels, asked.seconds)
+    else:
+        worker(asked.kernels, asked.first, asked.deadline)
+
+
+if __name__ == "__main__":
+    main()
