@@ -11,7 +11,7 @@ VERBS = {
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.points", "full points for every solution, none for every release"),
     "try": ("autograder.classroom.trying", "judge your own notebook as grading would"),
-    "bank": ("autograder.bank", "judge every right, wrong and slow submission of the bank"),
+    "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 
 

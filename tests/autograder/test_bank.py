@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder import bank, bank_speed, exercise
+from autograder import bank, exercise
+from autograder.bank import speed
 from course_lib.results import load
 
 
@@ -35,19 +36,19 @@ def test_the_recorded_points_for_speed_tell_fast_from_slow():
     rows = load("bank_speed")["rows"]
     assert {row["exercise"] for row in rows} == {name for name, ex in exercise.registry().items() if ex.speed}
     paces = [_pace(row["exercise"], row["kind"], row["points"], row["out_of"]) for row in rows]
-    assert bank_speed.surprises(paces) == []
+    assert speed.surprises(paces) == []
 
 
 def test_a_slow_one_with_all_points_and_an_exercise_without_a_fast_one_are_surprises():
     paces = [_pace("roofline.chain", "slow", 3, 3), _pace("roofline.chain", "right", 2, 3)]
-    assert bank_speed.surprises(paces) == [
+    assert speed.surprises(paces) == [
         "roofline.chain/slow/any.py earns all points",
         "no right submission of roofline.chain earns all points",
     ]
 
 
-def _pace(name: str, kind: str, points: float, out_of: float) -> bank_speed.Pace:
-    return bank_speed.Pace(bank.Entry(name, kind, Path("any.py")), accepted=True, points=points, out_of=out_of)
+def _pace(name: str, kind: str, points: float, out_of: float) -> speed.Pace:
+    return speed.Pace(bank.Entry(name, kind, Path("any.py")), accepted=True, points=points, out_of=out_of)
 
 
 def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):

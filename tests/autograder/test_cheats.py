@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from autograder import cheats
+from autograder.bank import cheats
 from course_lib import device
 
 CHEATS = cheats.cheats()
@@ -54,7 +54,8 @@ def test_reading_what_a_file_says_runs_nothing_of_it(tmp_path):
 # Each cheat in a process of its own, forked from one that has imported everything; in a copy of the course.
 IN_ONE_PROCESS = """
 import linecache, os, sys, types
-from autograder import check, check_speed, cheats, exercise
+from autograder import check, check_speed, exercise
+from autograder.bank import cheats
 import torch
 torch.set_num_threads(1)
 for path in sys.argv[2:]:

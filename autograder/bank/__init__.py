@@ -3,7 +3,7 @@
     tests/bank/<exercise>/right/      different right solutions: every case must be right
     tests/bank/<exercise>/mistakes/   <mistake>.py or <mistake>__second.py: must be caught, and called by that name
     tests/bank/<exercise>/slow/       right, but not fast
-    tests/bank/<exercise>/cheats/     see autograder/cheats.py, which `--cheats` runs
+    tests/bank/<exercise>/cheats/     see bank/cheats.py, which `--cheats` runs
 
 Each file is tried in a process of its own, forked from this one after torch is imported and before any tensor or
 CUDA call, so a crash or a hang is a result and harms no neighbour.
@@ -11,13 +11,10 @@ CUDA call, so a crash or a hang is a result and harms no neighbour.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import multiprocessing
 import multiprocessing.connection
-import os
 import re
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ import torch
 from autograder.check import examine
 from autograder.exercise import get
 from course_lib import device
-from course_lib.results import ROOT, file_hash, save
+from course_lib.results import ROOT
 
 BANK = ROOT / "tests" / "bank"
 KINDS = ("right", "slow", "mistakes")
@@ -149,47 +146,6 @@ def _received(pipe, process, entry: Entry) -> Result:
         result = Result(entry, says=f"the process ended with {process.exitcode}")
     process.join()
     return result
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("exercise", nargs="*", help="only these exercises")
-    parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
-    parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
-    parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
-    parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
-    parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
-
-
-def main(args: argparse.Namespace) -> int:
-    seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
-    if args.cheats:
-        from autograder import cheats  # needs bubblewrap, which the rest of the bank does not
-
-        return cheats.main(args.exercise, seed, args.quick)
-    if args.record and (args.exercise or args.quick):
-        print("Only a run of all exercises on all cases is worth recording.")
-        return 2
-    if args.speed:
-        from autograder import bank_speed
-
-        return bank_speed.main(args.exercise, seed, args.record)
-    todo = entries(args.exercise)
-    print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
-    alone = [entry for entry in todo if entry.needs_machine_to_itself]
-    together = [entry for entry in todo if entry not in alone]
-    results = []
-    for part, workers in ((together, min(16, os.cpu_count() or 1)), (alone, 1)):
-        for result in run(part, seed, args.quick, workers):
-            results.append(result)
-            print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
-            if not result.as_expected:
-                print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
-            elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
-                print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
-    print(f"\n{table(results)}")
-    if args.record:
-        save("bank", counts(results), args.record, {path: file_hash(path) for path in measured()})
-    return 0 if all(r.as_expected for r in results) and results else 1
 
 
 def counts(results: list[Result]) -> list[dict]:

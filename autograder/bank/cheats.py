@@ -36,7 +36,7 @@ from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib import device
 
-COURSE = Path(__file__).resolve().parents[1]
+COURSE = Path(__file__).resolve().parents[2]
 BANK = COURSE / "tests" / "bank"
 NEIGHBOUR = "start.axpy"
 HONEST = BANK / NEIGHBOUR / "right" / "masked.py"

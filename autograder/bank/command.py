@@ -1,0 +1,50 @@
+"""python -m autograder bank: the bank on this machine; --cheats and --speed run another part of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from autograder.bank import counts, entries, measured, run, speed, table
+from course_lib import device
+from course_lib.results import file_hash, save
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("exercise", nargs="*", help="only these exercises")
+    parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
+    parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
+    parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
+    parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
+    parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
+
+
+def main(args: argparse.Namespace) -> int:
+    seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+    if args.cheats:
+        from autograder.bank import cheats  # needs bubblewrap, which the rest of the bank does not
+
+        return cheats.main(args.exercise, seed, args.quick)
+    if args.record and (args.exercise or args.quick):
+        print("Only a run of all exercises on all cases is worth recording.")
+        return 2
+    if args.speed:
+        return speed.main(args.exercise, seed, args.record)
+    todo = entries(args.exercise)
+    print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
+    alone = [entry for entry in todo if entry.needs_machine_to_itself]
+    together = [entry for entry in todo if entry not in alone]
+    results = []
+    for part, workers in ((together, min(16, os.cpu_count() or 1)), (alone, 1)):
+        for result in run(part, seed, args.quick, workers):
+            results.append(result)
+            print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
+            if not result.as_expected:
+                print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
+            elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
+                print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
+    print(f"\n{table(results)}")
+    if args.record:
+        save("bank", counts(results), args.record, {path: file_hash(path) for path in measured()})
+    return 0 if all(r.as_expected for r in results) and results else 1
