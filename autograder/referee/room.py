@@ -167,11 +167,11 @@ class Worker:
             self.channel.send({"cells": cells, "entry": entry, "seconds": seconds})
             reply = self.channel.receive(self.room.patience.cells_s)
             self.room.code_s += time.perf_counter() - began
-            troubles = [tuple(map(str, t)) for t in reply["troubles"]]
+            troubles = [(str(name), str(error), str(where)) for name, error, where in reply["troubles"]]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
             return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
-        except (ChannelError, KeyError, TypeError):
+        except (ChannelError, KeyError, TypeError, ValueError):
             return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
         told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles[:3])
         if not found:

@@ -139,6 +139,20 @@ def axpy(a, x, y, out):
     assert judged(late).right <= 1  # the case without elements
 
 
+def test_troubles_of_another_shape_are_a_verdict_and_no_error_of_ours():
+    """The cells send their own report of the cells, past our code."""
+    forged = """
+import json, os, socket, struct
+message = json.dumps({"troubles": [["a"]], "defined": True, "callable": True}).encode()
+for descriptor in range(3, 64):
+    try:
+        os.write(descriptor, struct.pack("!I", len(message)) + message)
+    except OSError:
+        pass
+"""
+    assert "process ended" in judged(forged).note
+
+
 FORGED = """
 import json, os, socket, struct
 def axpy(a, x, y, out):
