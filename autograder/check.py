@@ -6,7 +6,6 @@ the report. Grading for marks does not trust this process: that is the referee's
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -148,18 +147,7 @@ def _timed(exercise: Exercise, case, function: Callable, seed: int) -> Timed:
     call = exercise.draw(case, seed, device.DEVICE, device.TIER)
     args = list(call.args.values())
     took = time_gpu(lambda: function(*args))
-    reference = _reference(exercise)
+    reference = exercise.speed.kernel()
     reference_s = time_gpu(lambda: reference(*args)).median_s if reference else None
     floor_s = exercise.speed.floor_s(call.args, device.ceilings())
     return Timed(call.sizes, took.median_s, took.low_s, took.high_s, floor_s, reference_s)
-
-
-def _reference(exercise: Exercise) -> Callable | None:
-    """The reference kernel, where this copy of the course has it."""
-    if not exercise.speed.reference:
-        return None
-    module, _, name = exercise.speed.reference.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError:
-        return None

@@ -57,23 +57,24 @@ class Setting:
     def key(self) -> tuple[str, str, int]:
         return self.exercise.name, self.case.name, self.calls
 
-    def round(self) -> Round:
-        return Round(self.exercise, self.case, self.seed, self.calls, device.DEVICE, device.TIER)
+    def round(self, blank: bool = False) -> Round:
+        return Round(self.exercise, self.case, self.seed, self.calls, device.DEVICE, device.TIER, blank)
 
 
 def setting(exercise: Exercise, case: Case, seed: int) -> Setting:
     call = exercise.draw(case, seed, device.DEVICE, device.TIER, values=seed)
     floor_s = exercise.speed.floor_s(call.args, device.ceilings())
-    fits = int(_free_bytes() * SHARE_OF_MEMORY) // bytes_of_a_call(exercise, call)
+    fits = int(memory()[0] * SHARE_OF_MEMORY) // bytes_of_a_call(exercise, call)
     calls = max(1, min(fits, MOST_CALLS, math.ceil(ROUND_S / floor_s)))
     return Setting(exercise, case, seed, calls, floor_s, call.sizes)
 
 
-def _free_bytes() -> int:
+def memory() -> tuple[int, int]:
+    """Bytes of the device that are free, and that there are."""
     if device.DEVICE == "cuda":
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0]
-    return 1 << 30
+        return torch.cuda.mem_get_info()
+    return 1 << 30, 1 << 30
 
 
 def limits_of(setting: Setting) -> tolerance.Limits:
@@ -95,9 +96,9 @@ def time_round(
 ) -> Lap:
     """One round. With `limits`, every output of every call is checked; NotRight when one is wrong.
 
-    `calls`: only so many of the round's calls are made, in slabs of the same size.
+    `calls`: only so many of the round's calls are made, in slabs of the same size that hold no inputs.
     """
-    round_ = setting.round()
+    round_ = setting.round(blank=calls is not None)
     try:
         round_.choose_gathered()
         _settle()

@@ -10,8 +10,12 @@ reaches the next exercise: everything it started is ended first. Whatever it rep
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
+
+import torch
 
 from autograder import calling
 from autograder.exercise import Exercise
@@ -27,6 +31,7 @@ from autograder.trial import judged_part
 from course_lib import device
 
 TRIES = 3  # to find the device quiet
+TOO_MUCH = 0.25  # of a GPU's memory, held by a submission while none was left to judge with
 
 
 def fingerprint(seed: int) -> str:
@@ -91,8 +96,8 @@ class Referee:
         settings = [clock.setting(exercise, case, seed) for case in exercise.speed.cases]
         for setting in settings:
             yard.measure(setting)
-        worker, measured = Worker(self.room), []
-        try:
+        measured = []
+        with self._worker() as worker:
             why_not = worker.load(exercise.entry)
             if why_not:
                 raise clock.NotRight(why_not)
@@ -101,26 +106,42 @@ class Referee:
                 if measured[-1].noisy:
                     yard.forget(setting)
                     break
+        return measured
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        """A worker for one exercise; Lost when it held so much of the GPU that judging ran out of memory."""
+        worker = Worker(self.room)
+        try:
+            yield worker
+        except torch.OutOfMemoryError as error:
+            before, total = clock.memory()
+            worker.end()
+            held = clock.memory()[0] - before
+            if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again
+                raise
+            worker.lost = f"its process held {held / 2**30:.1f} GiB of the GPU, and too little was left to judge with"
+            raise Lost(worker.lost) from error
         finally:
             worker.end()
-        return measured
 
     def _examined(self, exercise: Exercise, seed: int) -> Verdict:
         if device.TIER not in exercise.tiers:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
-        worker = Worker(self.room)
         try:
-            why_not = worker.load(exercise.entry)
-            if why_not:
-                return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
-            trials = list(self._trials(worker, exercise, seed))
-            with calling.quiet():
-                verdict = judge(exercise, device.TIER, seed, trials)
-            earned = verdict.points and exercise.asks_for_kernels
-            return audit.audited(self.room, worker, exercise, verdict, trials) if earned else verdict
-        finally:
-            worker.end()
+            with self._worker() as worker:
+                why_not = worker.load(exercise.entry)
+                if why_not:
+                    return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
+                trials = list(self._trials(worker, exercise, seed))
+                with calling.quiet():
+                    verdict = judge(exercise, device.TIER, seed, trials)
+                earned = verdict.points and exercise.asks_for_kernels
+                return audit.audited(self.room, worker, exercise, verdict, trials) if earned else verdict
+        except Lost as error:
+            note = f"Not judged: {error}."
+            return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
 
     def _trials(self, worker: Worker, exercise: Exercise, seed: int):
         """Every case of this tier; when the worker is lost, the cases that are left are not tried."""

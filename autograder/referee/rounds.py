@@ -18,6 +18,7 @@ from autograder.judging import tolerance
 from autograder.judging.judge import wrong
 from autograder.judging.outcome import Outcome
 from autograder.referee import slabs
+from autograder.referee.agreement import agree
 from autograder.referee.channel import encode
 
 ALIGNED = 512  # bytes, as torch's allocator aligns
@@ -39,9 +40,14 @@ class Placed:
 
 
 class Round:
-    """`calls` siblings of a case's call: the sizes of the seed, values from the system's entropy."""
+    """`calls` siblings of a case's call: the sizes of the seed, values from the system's entropy.
 
-    def __init__(self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str):
+    `blank`: all inputs are NaN, for a round in which nothing is computed.
+    """
+
+    def __init__(
+        self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str, blank: bool = False
+    ):
         self.exercise, self.case, self.rng = exercise, case, random.SystemRandom()
         self._draw = lambda: exercise.draw(case, seed, device, tier, values=self.rng.getrandbits(62))
         like = self._draw()
@@ -56,7 +62,8 @@ class Round:
         self.slabs = [slabs.slab(size, device) for size in sizes]
         for one in self.slabs:
             one.bytes.fill_(0xFF)  # NaN in every floating type
-        self.calls = [self._fill(places, like.args if calls == 1 else None) for places in self._places]
+        known = like.args if blank or calls == 1 else None
+        self.calls = [self._fill(places, known, blank) for places in self._places]
 
     def _lay(self, calls: int) -> tuple[list[int], list[dict[str, Placed]]]:
         """The sizes of both slabs, and every call's places in them."""
@@ -70,12 +77,12 @@ class Round:
             ends[which] = -(-(at + placed.span) // ALIGNED) * ALIGNED
         return ends, places
 
-    def _fill(self, places: dict[str, Placed], args: Values | None) -> dict:
+    def _fill(self, places: dict[str, Placed], args: Values | None, blank: bool) -> dict:
         """Draw one call and put it into its places; its arguments, as views of the slabs."""
         args = dict(self._draw().args if args is None else args)
         for name, place in places.items():
             view = self._view(place)
-            if name not in self._outputs:
+            if not blank and name not in self._outputs:
                 view.copy_(args[name])
             args[name] = view
         return args
@@ -119,8 +126,9 @@ class Round:
         """The first thing that is wrong with any output of any call, or ''. Every element is looked at.
 
         Without limits, all calls are held against float64 and the limits derived from the first. With limits, one call
-        drawn at random is, and the others are held against the honest computation in the asked precision: many times
-        faster, and as far below the limit as the next lower precision is above.
+        drawn at random is, and the others are held against the reference kernel or, where there is none, the honest
+        computation in the asked precision: many times faster, and as far below the limit as the next lower precision
+        is above.
         """
         chosen = self.rng.randrange(len(self.calls))
         with quiet():
@@ -137,15 +145,23 @@ class Round:
         return ""
 
     def _far_from_good(self, number: int, limits: tolerance.Limits) -> str:
-        good = self.exercise.precision.good(self.calls[number])
+        good = self._good(self.calls[number])
         for name, got in self.outputs(number).items():
             limit = limits[name, got.dtype]["worst"]
-            allowed = limit.limit + limit.good
-            want = good[name].to(got.dtype).float()
-            far = (got.float() - want).abs_() - allowed * want.abs()
-            if far.numel() and not bool((far <= allowed * want.square().mean().sqrt()).all()):
+            if not agree(got, good[name].to(got.dtype), limit.limit + limit.good):
                 return f"`{name}`: an element further from the truth than {limit.limit:.1e}"
         return ""
+
+    def _good(self, args: Values) -> Values:
+        speed = self.exercise.speed
+        reference = speed.kernel() if speed and self.slabs[1].bytes.is_cuda else None
+        if not reference:
+            return self.exercise.precision.good(args)
+        fresh = {name: torch.empty_like(args[name]) for name in self.exercise.writes}
+        passed = {name: value for name, value in args.items() if name not in self._returned}
+        value = reference(*(passed | fresh).values())
+        values = value if isinstance(value, tuple) else (value,)
+        return fresh | dict(zip(self._returned, values, strict=False))
 
     def close(self) -> None:
         self.calls = []

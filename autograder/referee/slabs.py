@@ -19,6 +19,7 @@ import torch
 SEAL_SHRINK, SEAL_GROW = 0x2, 0x4
 GRANULE = 1 << 21  # a device allocation of whole 2 MiB pages shares no page with another
 LAZY_PEER_ACCESS = 1  # the only flag that cuIpcOpenMemHandle knows, and it asks for it
+OUT_OF_MEMORY = 2  # of the driver's errors
 
 
 class HostSlab:
@@ -151,7 +152,8 @@ def _do(name: str, *arguments) -> None:
     if code:
         word = ctypes.c_char_p()
         _driver().cuGetErrorName(code, ctypes.byref(word))
-        raise RuntimeError(f"{name}: {(word.value or b'unknown error').decode()}")
+        kind = torch.OutOfMemoryError if code == OUT_OF_MEMORY else RuntimeError
+        raise kind(f"{name}: {(word.value or b'unknown error').decode()}")
 
 
 def node_of_gpu() -> int:

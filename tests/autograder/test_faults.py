@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from autograder import exercise
 from autograder.classroom import cohort, grading
@@ -131,6 +132,11 @@ FAULTS = {
     "no such argument": Fault(cells=("def axpy(): pass",), says="TypeError"),
     # on the device
     "GPU memory": Fault("kept = torch.empty(1 << 40, device='cuda')", says="OutOfMemoryError", gpu=True),
+    "nearly all GPU memory": Fault(
+        "globals()['kept'] = torch.empty(torch.cuda.mem_get_info()[0] - (1 << 28), dtype=torch.uint8, device='cuda')",
+        says="of the GPU, and too little was left",
+        gpu=True,
+    ),
     "an error that sticks to the device": Fault(
         "torch.zeros(2, device='cuda')[torch.tensor([99], device='cuda')]; torch.cuda.synchronize()",
         says="device-side assert",
@@ -256,12 +262,30 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch, neighbour):
     assert neighbour.examine(AXPY, next(seeds)).points == AXPY.points
 
 
+@pytest.mark.parametrize("held", [0.1, 0.6])
+def test_memory_that_judging_lacks_is_the_submissions_fault_only_where_it_held_it(held, monkeypatch):
+    from autograder.referee import clock, referee
+
+    free = iter([(0.05, 1.0), (0.05 + held, 1.0)])
+    monkeypatch.setattr(clock, "memory", lambda: next(free))
+    with monkeypatch.context() as short, Referee(Submission((Cell("cell", RIGHT + RIGHT_WORK),))) as room:
+        short.setattr(referee, "judge", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no memory")))
+        if held < referee.TOO_MUCH:
+            with pytest.raises(torch.OutOfMemoryError):
+                room.examine(AXPY, 1)
+        else:
+            verdict = room.examine(AXPY, 1)
+            assert verdict.points == 0 and "too little was left to judge with" in verdict.note
+        short.undo()
+        assert room.examine(WORK, 1).points == WORK.points
+
+
 def test_a_reference_kernel_that_is_not_there_leaves_the_share_of_the_floor():
     """A cohort's copy of the course has no course_lib.kernels."""
     softmax = exercise.get("roofline.softmax")
     without = replace(softmax, speed=replace(softmax.speed, reference="course_lib.no_such_room:softmax"))
-    assert check._reference(softmax) is not None
-    assert check._reference(without) is None
+    assert softmax.speed.kernel() is not None
+    assert without.speed.kernel() is None
     assert grading.stored(judge.no_speed(without, "interpreter"))["pending"]
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from autograder import exercise
+from autograder.referee.agreement import agree, count_far
 from autograder.referee.rounds import ALIGNED, Round
 
 AXPY, SOFTMAX = exercise.get("start.axpy"), exercise.get("roofline.softmax")
@@ -94,3 +95,25 @@ def test_a_plan_tells_places_and_no_values(make):
     plan = make(AXPY, LONG, 3).plan(calls=2)
     assert len(plan["plan"]) == 2
     assert all(set(part) == {"$", "slab", "dtype", "shape", "stride", "at"} for part in plan["plan"][0][1:])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_tensors_agree_until_one_element_is_too_far(device, dtype):
+    want = torch.randn(3, 5000, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    rms = float(want.float().square().mean().sqrt())
+    got = want.clone()
+    got[2, 4999] += 0.9e-2 * (want[2, 4999].abs() + rms)
+    assert agree(got, want, 1e-2) and agree(got[:, ::3], want[:, ::3], 1e-2)
+    assert count_far(got, want, 1e-2, 1e-2 * rms) == 0
+    for wrong in (want[2, 4999] + 2e-2 * (want[2, 4999].abs() + rms), float("nan"), float("inf")):
+        got[2, 4999] = wrong
+        assert not agree(got, want, 1e-2)
+        assert count_far(got, want, 1e-2, 1e-2 * rms) == 1
+
+
+def test_a_blank_round_holds_no_values():
+    round_ = Round(AXPY, LONG, 1, 2, "cpu", "interpreter", blank=True)
+    assert all(one.bytes.view(torch.float32).isnan().all() for one in round_.slabs)
+    assert round_.plan() != {} and round_.calls[0]["a"] == AXPY.draw(LONG, 1, "cpu", "interpreter").args["a"]
+    round_.close()
