@@ -9,6 +9,7 @@ from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, p
 from course_lib.drawing.programs import grid
 from course_lib.drawing.roofs import Point, roofline
 from course_lib.drawing.sizes import regimes, repeat_curve, sweep
+from course_lib.drawing.tiles import block_map, online_steps
 from course_lib.drawing.times import against_floor, histogram, timeline, timing
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "PALETTE",
     "Point",
     "against_floor",
+    "block_map",
     "error_map",
     "figure",
     "grid",
     "histogram",
+    "online_steps",
     "png",
     "quantity",
     "regimes",

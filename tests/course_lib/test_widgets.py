@@ -11,7 +11,7 @@ from nbconvert import HTMLExporter  # noqa: E402
 
 from course_lib import widgets  # noqa: E402
 from course_lib.roofline import Roof  # noqa: E402
-from course_lib.widgets import regime_explorer, roofline_explorer  # noqa: E402
+from course_lib.widgets import attention_stepper, regime_explorer, roofline_explorer  # noqa: E402
 
 BF16 = Roof("bf16", 680e12, 4.22e12, 7e-6)
 FP32 = Roof("fp32", 51e12, 4.22e12, 7e-6)
@@ -120,6 +120,46 @@ def test_stills_show_several_positions_at_once(roofs, regimes):
     assert len([line for line in still.lines if len(line.get_xdata()) == 1]) == 5
     assert len(regimes.still().get_legend().get_texts()) == 4
     assert still.figure is not roofs.axes.figure
+
+
+@pytest.fixture
+def stepper(still_picture):
+    return attention_stepper()
+
+
+def words_at(stepper, **sliders):
+    for name, value in sliders.items():
+        stepper.controls[name].value = value
+    return stepper.words.value
+
+
+def test_the_stepper_ends_at_the_output_and_stays_there(stepper):
+    done = words_at(stepper, query=9, done=4)
+    assert done.startswith("Tile 4 of 4: ") and "Done: o = (" in done
+    assert "Done" not in words_at(stepper, done=3)
+    assert words_at(stepper, query=0, done=4).startswith("Tile 2 of 2: ")  # causal: the other tiles are skipped
+
+
+def test_the_stepper_says_what_a_row_without_keys_holds(stepper):
+    assert words_at(stepper, keys=0, done=2) == "Every tile is skipped: zeros are stored, and L = -inf."
+    assert (
+        words_at(attention_stepper(8, 4), query=3, done=1) == "Every tile is skipped: zeros are stored, and L = -inf."
+    )
+    few = attention_stepper(6, 4)  # the first two of six queries see none of the four keys, the others of their tile do
+    assert words_at(few, query=1, done=1).endswith("this row has seen no key yet: max -inf, sum 0, accumulator 0.")
+
+
+def test_the_frame_stands_on_the_tile_that_was_done_last(stepper):
+    words_at(stepper, query=5, done=2)
+    (frame,) = [patch for patch in stepper.axes.patches if patch.get_gid() == "here"]
+    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((4, 4), 4, 4)
+    words_at(stepper, done=0)
+    assert not [patch for patch in stepper.axes.patches if patch.get_gid() == "here"]
+
+
+def test_the_stepper_stands_still_as_one_panel_a_tile(stepper):
+    titles = [ax.get_title(loc="left") for ax in stepper.still().figure.axes]
+    assert [title.split("\n")[0] for title in titles[:4]] == ["tile 1", "tile 2", "tile 3", "tile 4"]
 
 
 def test_the_display_holds_the_widget_and_a_still_with_alt_text(roofs):
