@@ -7,6 +7,7 @@ something was measured, `device` (the machine's name, printed small). `show(ax, 
 from course_lib.drawing.errormap import error_map
 from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
 from course_lib.drawing.programs import grid
+from course_lib.drawing.residents import programs_that_fit
 from course_lib.drawing.roofs import Point, roofline
 from course_lib.drawing.sizes import regimes, repeat_curve, sweep
 from course_lib.drawing.tiles import block_map, online_steps
@@ -26,6 +27,7 @@ __all__ = [
     "histogram",
     "online_steps",
     "png",
+    "programs_that_fit",
     "quantity",
     "regimes",
     "repeat_curve",
