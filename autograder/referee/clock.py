@@ -250,6 +250,8 @@ def same_when_watched(worker: Worker, setting: Setting) -> str:
             out.fill_(math.nan)
         worker.plan(round_, calls=1)
         report = worker.go(round_, ROUND_PATIENCE_S, watched=True)
+        if report.get("error"):
+            raise NotRight(f"raised {str(report['error'])[:300]} when a profiler looked on")
         outputs = list(round_.outputs(0).values())
         differing = sum(int((a != b).sum()) for a, b in zip(unwatched, outputs, strict=True))
     finally:
