@@ -9,6 +9,8 @@ from autograder.judging.compare import same
 from autograder.judging.evidence import Evidence, Tried
 from autograder.judging.verdict import Diagnosis
 
+ABOUT_VALUES = {"unwritten", "nan", "constant factor"}  # patterns that say more than where
+
 
 def diagnose(evidence: Evidence) -> Diagnosis | None:
     """None when every case is right."""
@@ -75,5 +77,7 @@ def _pattern(evidence: Evidence) -> str:
     for output in evidence.exercise.outputs:
         found = [kinds for kinds in evidence.patterns(output) if kinds]
         if found:
-            return f"{output}: {next(iter(found[0].values()))}."
+            places = evidence.places(output)
+            kind = next(iter(found[0].values())) if not places or found[0].keys() & ABOUT_VALUES else ""
+            return f"{output}: {'; '.join(filter(None, [kind, places]))}."
     return ""

@@ -86,6 +86,18 @@ class Evidence:
             if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor) and got.shape == want.shape:
                 yield patterns.describe(got, want, self.wrong(t, output))
 
+    def places(self, output: str) -> str:
+        """Where the largest wrong case is wrong, in the words of an exercise that has some."""
+        if self.exercise.where is None:
+            return ""
+        for t in sorted(self.failing, key=lambda t: -size_of(t.want.get(output))):
+            got, want = t.outcome.outputs.get(output), t.want.get(output)
+            if isinstance(got, torch.Tensor) and got.shape == want.shape:
+                wrong = self.wrong(t, output) | (got.isnan() & ~want.isnan())
+                if wrong.any():
+                    return self.exercise.where(output, wrong, t.args)
+        return ""
+
     def wrong(self, t: Tried, output: str) -> torch.Tensor:
         """Which elements of an output are over the elementwise limit."""
         return over_limit(t.outcome.outputs[output], t.want[output], self.limits) > 1

@@ -1,0 +1,162 @@
+"""flash.backward: the gradients of attention, probabilities made again from L.
+
+    flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths)
+
+Shapes, types, `causal`, `scale` and `k_lengths` are those of flash.forward; `out` and `lse` are what it stored, dout is
+like q, and dq, dk, dv are like q, k, v. All strides may be anything, those of dout among them; lse is contiguous. With
+
+    p = exp(s - lse)    dp = dout vᵀ    delta = sum over d of out dout    ds = p (dp - delta)
+
+the function fills
+
+    dq = scale ds k    dk = scale dsᵀ q    dv = pᵀ dout
+
+dk and dv of one head of keys are sums over all query heads that share it. Keys from k_lengths[b] on get zeros, and so
+do queries that see no key: their lse is -inf, and nothing may become NaN. The outputs hold NaN before the call.
+
+The same inputs give the same bits every time: no two programs add to one number. Precision as in flash.forward: fp32
+accumulators, p and ds may be converted to the type of the inputs. All arithmetic is in kernels, delta's too.
+"""
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.flash.attention import backward_in_fp32, backward_truth
+from autograder.exercises.flash.backward_mistakes import MISTAKES
+from autograder.exercises.flash.draws import (
+    BRAIN,
+    HALF,
+    call,
+    columns_apart,
+    empty_like,
+    laid_out,
+    odd,
+    rows_apart,
+    settings,
+    tensors,
+    wide,
+    with_results,
+)
+from autograder.exercises.flash.forward import CAUSAL, GPU, PROJECTED, SOME_SIZE, TURNED, some_lengths
+from autograder.exercises.flash.where import where
+from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
+
+ORDER = "q k v out lse dout dq dk dv causal scale k_lengths"
+WRITES = ("dq", "dk", "dv")
+
+
+def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, out_layout=None, mask=None, **values) -> Call:
+    """As in flash.forward; `layout` may name out and dout, `out_layout` is for dq, dk and dv."""
+    args = tensors(draw, batch, heads, n_q, n_k, head_size, **values)
+    args |= settings(draw, args, **(mask or {}))
+    args["dout"] = draw.normal(*args["q"].shape, dtype=values.get("dtype") or wide(draw))
+    return _finished(draw, args, layout, out_layout)
+
+
+def _finished(draw: Draw, args: dict, layout=None, out_layout=None) -> Call:
+    args = laid_out(draw, args | with_results(draw, args), layout or {})
+    args |= {f"d{name}": empty_like(draw, args[name], out_layout) for name in "qkv"}
+    return call(args, ORDER)
+
+
+def _lengths(d: Draw, *fixed: int, causal=False, more=0) -> Call:
+    n_k = odd(d, 50, 70)
+    mask = {"causal": causal, "k_lengths": some_lengths(d, n_k, *fixed, n_k)}
+    return _call(d, 4, 1, n_k - more if more else odd(d, 20, 40), n_k, 32, mask=mask)
+
+
+def _square(d: Draw, low=70, high=100, batch=1, heads=1, head_size=32, **options) -> Call:
+    n = odd(d, low, high)
+    return _call(d, batch, heads, n, n, head_size, **options)
+
+
+def _large_partial_sums(d: Draw) -> Call:
+    """Half of the queries add more than 65504 to dv and to dk, the other half takes most of it away again."""
+    n_q = 2 * d.integer(400, 450)
+    args = tensors(d, 1, 1, n_q, 3, 16, dtype=HALF)
+    args["q"] = args["q"] * 0.1 + 1
+    args |= settings(d, args, scale=0.05)
+    dout = d.normal(1, 1, n_q, 16) * 20 + 600.0
+    dout[:, :, n_q // 2 :] -= 1200.0
+    return _finished(d, args | {"dout": dout.half()})
+
+
+def _past_int32(d: Draw) -> Call:
+    """The third sequence of dout begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
+    made = _call(d, 3, 2, 40, 60, 64, dtype=HALF)
+    apart, dout = 2**30 + 8, made.args["dout"]
+    memory = torch.empty(2 * apart + dout[0].numel(), dtype=HALF, device=d.device)
+    made.args["dout"] = memory.as_strided(dout.shape, (apart, *dout.stride()[1:])).copy_(dout)
+    return made
+
+
+def projected_with_gap(shape):
+    return rows_apart(shape, 8)
+
+
+DOUT = {"dout": projected_with_gap}
+DOUT_TURNED = {"dout": columns_apart, "out": rows_apart}
+
+CASES = (
+    Case("one query", lambda d: _call(d, 1, 1, 1, odd(d, 17, 30), 16)),
+    Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
+    Case("odd lengths", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
+    Case("more queries than keys", lambda d: _call(d, 1, 2, odd(d, 70, 90), odd(d, 34, 60), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
+    Case("another head size", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), d.choice(SOME_SIZE))),
+    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
+    Case("grouped heads", lambda d: _call(d, 2, (6, 2), odd(d, 17, 30), odd(d, 34, 50), 16)),
+    Case("causal", lambda d: _square(d, mask=CAUSAL)),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 80, 110), odd(d, 34, 50), 32, mask=CAUSAL)),
+    Case("key lengths", lambda d: _lengths(d, 1)),
+    Case("a sequence without keys", lambda d: _lengths(d, 0)),
+    Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
+    Case("dout not contiguous", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=DOUT)),
+    Case("columns of dout apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=DOUT_TURNED)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=PROJECTED)),
+    Case("columns apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=TURNED)),
+    Case(
+        "strided outputs",
+        lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, out_layout=projected_with_gap),
+    ),
+    Case(
+        "large scores",
+        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+    ),
+    Case(
+        "a negative scale",
+        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, mask={"scale": -0.3}),
+    ),
+    Case("large partial sums", _large_partial_sums),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 34, 50), odd(d, 50, 70), 40, dtype=HALF, mask=CAUSAL)),
+    Case("bf16", lambda d: _call(d, 2, (4, 2), odd(d, 200, 300), odd(d, 300, 400), 64, dtype=BRAIN), tiers=GPU),
+    Case(
+        "bf16, head size 72",
+        lambda d: _square(d, 250, 262, 4, 16, 72, layout=PROJECTED | DOUT, dtype=BRAIN),
+        tiers=GPU,
+    ),
+    Case("large", lambda d: _square(d, 1900, 2100, 2, (8, 4), 128, mask=CAUSAL, dtype=BRAIN), tiers=GPU),
+    Case("more than 65535 heads", lambda d: _call(d, 5, 16000, 3, 4, 16), tiers=GPU),
+    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+)
+
+BACKWARD = Exercise(
+    name="flash.backward",
+    entry="flash_backward",
+    points=12,
+    kind="kernel",
+    cases=CASES,
+    writes=WRITES,
+    oracle=backward_truth,
+    precision=Precision(
+        good=backward_in_fp32,
+        good_is="fp32 throughout, p and ds in the type of the inputs",
+        lower=lambda v: backward_in_fp32(v, next_format_down),
+        lower_is=f"inputs {NEXT_DOWN_IS}",
+    ),
+    mistakes=MISTAKES,
+    where=where,
+    shows_not="speed, bf16, races between programs, the rounding inside tensor cores, more than 65535 programs in a "
+    "dimension of the grid, and offsets past 2^31",
+)

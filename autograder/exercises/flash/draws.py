@@ -1,0 +1,101 @@
+"""How inputs of attention are drawn: lengths, heads, layouts, scores that lie high or low."""
+
+import torch
+
+from autograder.exercise import Call, Draw
+from autograder.exercises.flash.attention import forward_truth
+
+HALF, FULL, BRAIN = torch.float16, torch.float32, torch.bfloat16
+SHORT = {FULL: "fp32", HALF: "fp16", BRAIN: "bf16"}
+
+
+def wide(draw: Draw) -> torch.dtype:
+    """fp32 where there are no tensor cores to use, the interpreter; fp16 on a GPU."""
+    return FULL if draw.tier == "interpreter" else HALF
+
+
+def odd(draw: Draw, low: int, high: int) -> int:
+    return 2 * draw.integer(low // 2, (high - 1) // 2) + 1
+
+
+def a_scale(draw: Draw, head_size: int) -> float:
+    """A scale near 1 / sqrt(D), and neither that nor 1/8."""
+    scale = 0.125
+    while abs(scale / 0.125 - 1) < 0.2:
+        scale = head_size**-0.5 * draw.choice([draw.number(0.55, 0.8), draw.number(1.25, 1.7)])
+    return round(scale, 5)
+
+
+def rows_apart(shape, gap: int = 0) -> tuple[int, ...]:
+    """Strides of (B, H, N, D) laid out as (B, N, H, D), as a projection leaves it; `gap` unused elements a row."""
+    _, heads, n, head_size = shape
+    row = heads * head_size + gap
+    return (n * row, head_size, row, 1)
+
+
+def columns_apart(shape) -> tuple[int, ...]:
+    """Strides of (B, H, N, D) where the rows are adjacent and the columns are not: (B, H, D, N)."""
+    _, heads, n, head_size = shape
+    return (heads * n * head_size, n * head_size, 1, n)
+
+
+def on_a_grid(draw: Draw, *shape: int) -> torch.Tensor:
+    """Normal values in steps of 1/8, at most 2: their products add up without rounding."""
+    return (draw.normal(*shape) * 8).round().clamp(-16, 16) / 8
+
+
+def tensors(draw: Draw, batch, heads, n_q, n_k, head_size, dtype=None, offset=0.0, spread=1.0, mean_v=0.0) -> dict:
+    """q, k and v; heads: a number, or (heads, heads of keys).
+
+    offset: all products of q and k lie that much higher than usual. spread: q and k are that much larger.
+    """
+    heads, kv_heads = heads if isinstance(heads, tuple) else (heads, heads)
+    made = {"q": (batch, heads, n_q, head_size), "k": (batch, kv_heads, n_k, head_size)}
+    normal = on_a_grid if offset else Draw.normal
+    made = {name: normal(draw, *shape) * spread for name, shape in made.items()}
+    if offset:
+        made["q"][..., -1], made["k"][..., -1] = 16.0, round(offset / 16 * 8) / 8
+    made["v"] = draw.normal(batch, kv_heads, n_k, head_size, mean=mean_v)
+    return {name: x.to(dtype or wide(draw)).to(draw.device) for name, x in made.items()}
+
+
+def laid_out(draw: Draw, args: dict, layout: dict) -> dict:
+    """The tensors that `layout` names, with the strides that its functions give for their shapes."""
+    return args | {name: draw.lay_out(args[name], strides(args[name].shape)) for name, strides in layout.items()}
+
+
+def empty_like(draw: Draw, x: torch.Tensor, strides=None) -> torch.Tensor:
+    return draw.empty(*x.shape, dtype=x.dtype, strides=strides(x.shape) if strides else None)
+
+
+def settings(draw: Draw, args: dict, causal=False, scale=None, k_lengths=None) -> dict:
+    scale = a_scale(draw, args["q"].shape[-1]) if scale is None else scale
+    given = None if k_lengths is None else torch.tensor(k_lengths, dtype=torch.int32, device=draw.device)
+    return {"causal": causal, "scale": scale, "k_lengths": given}
+
+
+def lse_of(draw: Draw, q: torch.Tensor) -> torch.Tensor:
+    return draw.empty(*q.shape[:3])
+
+
+def with_results(draw: Draw, args: dict) -> dict:
+    """`out` and `lse` as a forward pass would have stored them."""
+    truth = forward_truth(args)
+    return {"out": truth["out"].to(args["q"].dtype), "lse": truth["lse"].float()}
+
+
+def in_words(args: dict) -> str:
+    """What a report says about a call."""
+    (batch, heads, n_q, head_size), (kv_heads, n_k) = args["q"].shape, args["k"].shape[1:3]
+    shared = f" on {kv_heads}" if kv_heads != heads else ""
+    lengths = args.get("k_lengths")
+    return (
+        f"batch {batch}, heads {heads}{shared}, {n_q} queries, {n_k} keys, head size {head_size}, "
+        f"{SHORT[args['q'].dtype]}{', causal' if args['causal'] else ''}"
+        + (f", key lengths {[int(n) for n in lengths]}" if lengths is not None else "")
+    )
+
+
+def call(args: dict, order: str) -> Call:
+    """The arguments in the order of the entry point."""
+    return Call({name: args[name] for name in order.split()}, in_words(args))

@@ -1,0 +1,157 @@
+"""flash.forward: attention in one kernel, the scores never in memory.
+
+    flash_forward(q, k, v, out, lse, causal, scale, k_lengths)
+
+q and out are (B, H, n_q, D), k and v (B, H_kv, n_k, D), lse (B, H, n_q) in fp32 and contiguous, k_lengths (B,) in int32
+or None. H is a multiple of H_kv: query head h reads head h // (H / H_kv) of k and v. D is any number from 16 to 128,
+72 among them. q, k, v and out are of one type: fp16 or bf16 on a GPU, fp16 or fp32 in the interpreter. All strides of
+q, k, v and out may be anything, the last one too. With s = scale q kᵀ, `scale` any number, negative ones too:
+
+    out  softmax of the rows of s, times v
+    lse  log of the sum of exp(s), over each row, natural logarithm
+
+Which keys a query sees: with k_lengths, sequence b has the keys 0 .. k_lengths[b] - 1 (0 <= k_lengths[b] <= n_k); with
+`causal`, query m sees key n only where n <= m + n_k - n_q. The two are separate: k_lengths moves no diagonal. A query
+that sees no key gives zeros and lse = -inf.
+
+Precision: products of fp32 with `input_precision="ieee"`; maximum, sum and accumulator in fp32; the weights may be
+converted to the type of v for the second product. The result lies in `out` and `lse`; all arithmetic is in kernels.
+"""
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
+from autograder.exercises.flash.draws import (
+    BRAIN,
+    HALF,
+    call,
+    columns_apart,
+    empty_like,
+    laid_out,
+    lse_of,
+    odd,
+    rows_apart,
+    settings,
+    tensors,
+)
+from autograder.exercises.flash.forward_mistakes import MISTAKES
+from autograder.exercises.flash.where import where
+from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
+
+ORDER = "q k v out lse causal scale k_lengths"
+GPU = ("gpu",)
+
+
+def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, out_layout=None, mask=None, **values) -> Call:
+    """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see draws.tensors."""
+    args = laid_out(draw, tensors(draw, batch, heads, n_q, n_k, head_size, **values), layout or {})
+    args |= {"out": empty_like(draw, args["q"], out_layout), "lse": lse_of(draw, args["q"])}
+    return call(args | settings(draw, args, **(mask or {})), ORDER)
+
+
+CAUSAL = {"causal": True}
+
+
+def some_lengths(d: Draw, n_k: int, *fixed: int) -> list[int]:
+    """Key lengths of 4 sequences: those given, and others between; in any order."""
+    given = [*fixed, *(d.integer(2, n_k - 1) for _ in range(4 - len(fixed)))]
+    d.rng.shuffle(given)
+    return given
+
+
+def _lengths(d: Draw, *fixed: int, causal=False, more=0) -> Call:
+    n_k = odd(d, 50, 70)
+    mask = {"causal": causal, "k_lengths": some_lengths(d, n_k, *fixed, n_k)}
+    return _call(d, 4, 2, n_k - more if more else odd(d, 20, 40), n_k, 32, mask=mask)
+
+
+def _square(d: Draw, low=70, high=100, batch=1, heads=2, head_size=32, **options) -> Call:
+    n = odd(d, low, high)
+    return _call(d, batch, heads, n, n, head_size, **options)
+
+
+def _past_int32(d: Draw) -> Call:
+    """The third sequence of k begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
+    apart = 2**30 + 8
+    args = tensors(d, 3, 2, 40, 60, 64, dtype=HALF)
+    k = args["k"]
+    memory = torch.empty(2 * apart + k[0].numel(), dtype=HALF, device=d.device)
+    args["k"] = memory.as_strided(k.shape, (apart, *k.stride()[1:])).copy_(k)
+    args |= {"out": empty_like(d, args["q"]), "lse": lse_of(d, args["q"])}
+    return call(args | settings(d, args), ORDER)
+
+
+SOME_SIZE = (24, 40, 48, 56, 80, 96, 112)
+PROJECTED = {"q": rows_apart, "k": lambda shape: rows_apart(shape, 8), "v": rows_apart}
+TURNED = {"q": columns_apart, "k": columns_apart, "v": columns_apart}
+
+CASES = (
+    Case("one query, one key", lambda d: _call(d, 1, 1, 1, 1, 16)),
+    Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
+    Case("odd lengths", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
+    Case("more queries than keys", lambda d: _call(d, 1, 2, odd(d, 70, 90), odd(d, 34, 60), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
+    Case("another head size", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), d.choice(SOME_SIZE))),
+    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
+    Case("grouped heads", lambda d: _call(d, 2, (6, 2), odd(d, 17, 30), odd(d, 34, 50), 16)),
+    Case("causal", lambda d: _square(d, mask=CAUSAL)),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 2, odd(d, 80, 110), odd(d, 34, 50), 32, mask=CAUSAL)),
+    Case("key lengths", lambda d: _lengths(d, 1)),
+    Case("a sequence without keys", lambda d: _lengths(d, 0)),
+    Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
+    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=PROJECTED)),
+    Case("columns apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=TURNED)),
+    Case(
+        "strided output",
+        lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, out_layout=lambda shape: rows_apart(shape, 8)),
+    ),
+    Case(
+        "large scores",
+        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+    ),
+    Case("huge scores", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, spread=12.0, dtype=HALF)),
+    Case(
+        "very negative scores",
+        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
+    ),
+    Case(
+        "a negative scale",
+        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, spread=9.0, dtype=HALF, mask={"scale": -0.2}),
+    ),
+    Case(
+        "a long row",
+        lambda d: _call(d, 1, 1, 3, d.integer(1800, 2000), 16, dtype=HALF, mean_v=60.0, mask={"scale": 0.01}),
+    ),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 34, 50), odd(d, 50, 70), 40, dtype=HALF, mask=CAUSAL)),
+    Case("bf16", lambda d: _call(d, 2, (4, 2), odd(d, 200, 300), odd(d, 300, 400), 64, dtype=BRAIN), tiers=GPU),
+    Case(
+        "bf16, head size 72",
+        lambda d: _square(d, 250, 262, batch=4, heads=16, head_size=72, layout=PROJECTED, dtype=BRAIN),
+        tiers=GPU,
+    ),
+    Case("large", lambda d: _square(d, 1900, 2100, 2, (8, 4), 128, mask=CAUSAL, dtype=BRAIN), tiers=GPU),
+    Case("more than 65535 heads", lambda d: _call(d, 5, 16000, 3, 4, 16), tiers=GPU),
+    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+)
+
+FORWARD = Exercise(
+    name="flash.forward",
+    entry="flash_forward",
+    points=12,
+    kind="kernel",
+    cases=CASES,
+    writes=("out", "lse"),
+    oracle=forward_truth,
+    precision=Precision(
+        good=forward_in_fp32,
+        good_is="fp32 throughout, the weights in the type of v",
+        lower=lambda v: forward_in_fp32(v, next_format_down),
+        lower_is=f"inputs {NEXT_DOWN_IS}",
+    ),
+    mistakes=MISTAKES,
+    where=where,
+    shows_not="speed, bf16, the rounding inside tensor cores, more than 65535 programs in a dimension of the grid, "
+    "and offsets past 2^31",
+)

@@ -1,0 +1,200 @@
+"""How people merge two partial softmaxes wrongly."""
+
+import math
+
+from autograder.exercise import Mistake
+
+
+def exp_of(old: float, new: float) -> float:
+    """What a sum made with the maximum `old` is multiplied with when the maximum is `new`."""
+    return 0.0 if old == -math.inf else math.exp(old - new)
+
+
+def merged(v) -> dict:
+    """The state of both parts together."""
+    return _state(v, *_factors(v))
+
+
+def _factors(v, m: float | None = None, factor=exp_of) -> tuple[float, float, float]:
+    """(the maximum, the factor of a, the factor of b)."""
+    m = max(v["a"]["m"], v["b"]["m"]) if m is None else m
+    return m, factor(v["a"]["m"], m), factor(v["b"]["m"], m)
+
+
+def _state(v, m: float, of_a: float, of_b: float) -> dict:
+    return {"m": m, "l": of_a * v["a"]["l"] + of_b * v["b"]["l"], "o": _mixed(v, of_a, of_b)}
+
+
+def _mixed(v, of_a: float, of_b: float) -> list[float]:
+    return [of_a * x + of_b * y for x, y in zip(v["a"]["o"], v["b"]["o"], strict=True)]
+
+
+def _wrong(change):
+    """`change` makes the wrong state from the arguments, the right state, and a variant where there are some."""
+
+    def answer(v, *variant):
+        try:
+            return {"merged": change(v, merged(v), *variant)}
+        except OverflowError:  # as `math.exp` does for the student: such a call leaves no answer
+            return {}
+
+    return answer
+
+
+def _with_factor(factor):
+    return lambda v, right: _state(v, *_factors(v, factor=factor))
+
+
+def _one_side(v, right, which: str):
+    m, of_a, of_b = _factors(v)
+    return _state(v, m, of_a if which == "a" else 1.0, of_b if which == "b" else 1.0)
+
+
+def _nan_without_keys(v, right):
+    """-inf minus -inf, where neither part holds a key."""
+    return {"m": right["m"], "l": math.nan, "o": [math.nan] * len(right["o"])} if right["l"] == 0 else right
+
+
+def _weighted(v, right):
+    """o taken for a finished average, so that its weight has l in it once more."""
+    _, of_a, of_b = _factors(v)
+    return right | {"o": _mixed(v, of_a * v["a"]["l"], of_b * v["b"]["l"])}
+
+
+def _reference(pick):
+    """The sums belong to another number than the largest score, and m is that number."""
+
+    def change(v, right, *variant):
+        m = pick(v["a"]["m"], v["b"]["m"], *variant)
+        return right if m == -math.inf else _state(v, *_factors(v, m))
+
+    return change
+
+
+def _smaller(a: float, b: float) -> float:
+    return min(a, b) if min(a, b) > -math.inf else max(a, b)
+
+
+def _larger_part(v, right):
+    return v["a"] if v["a"]["m"] >= v["b"]["m"] else v["b"]
+
+
+def _scaled_down(v, right):
+    """o / l: zeros where there is no key."""
+    return right | {"o": [x / (right["l"] or 1.0) for x in right["o"]]}
+
+
+def _logarithm(v, right):
+    return right | {"m": right["m"] + math.log(right["l"]) if right["l"] else right["m"]}
+
+
+MISTAKES = (
+    Mistake(
+        "nan_without_keys",
+        "NaN when neither part holds a key: -inf - (-inf) is NaN. While the new maximum is -inf, both factors have to "
+        "be 0.",
+        answer=_wrong(_nan_without_keys),
+    ),
+    Mistake(
+        "nothing_rescaled",
+        "Both sums are added as they are, but each was made with its own maximum. Multiply l and o of each part with "
+        "exp(its m - the new m) first.",
+        answer=_wrong(lambda v, right: _state(v, right["m"], 1.0, 1.0)),
+    ),
+    Mistake(
+        "sum_not_rescaled",
+        "o is right and l is not: the sums l belong to the old maxima too. Multiply them with the same factors as o.",
+        answer=_wrong(lambda v, right: right | {"l": v["a"]["l"] + v["b"]["l"]}),
+    ),
+    Mistake(
+        "accumulator_not_rescaled",
+        "l is right and o is not: the accumulators belong to the old maxima too. Multiply them with the same factors "
+        "as l.",
+        answer=_wrong(lambda v, right: right | {"o": _mixed(v, 1.0, 1.0)}),
+    ),
+    Mistake(
+        "one_part_rescaled",
+        "Right only while one and the same part holds the larger score: either maximum may be the one that is left "
+        "behind, so both parts need a factor.",
+        answer=_wrong(_one_side),
+        variants=("a", "b"),
+    ),
+    Mistake(
+        "factors_swapped",
+        "Each part is multiplied with the factor of the other.",
+        answer=_wrong(lambda v, right: _state(v, right["m"], *reversed(_factors(v)[1:]))),
+    ),
+    Mistake(
+        "factor_inverted",
+        "The factors are upside down: exp(old m - new m) is never above 1, exp(new m - old m) never below.",
+        answer=_wrong(_with_factor(lambda old, new: 0.0 if old == -math.inf else math.exp(new - old))),
+    ),
+    Mistake(
+        "no_maximum",
+        "The sums were brought back to plain exp(score), which overflows past 709 and is no state for the m that is "
+        "returned: multiply with exp(m - new m), never with exp(m).",
+        answer=_wrong(lambda v, right: _state(v, right["m"], exp_of(v["a"]["m"], 0.0), exp_of(v["b"]["m"], 0.0))),
+    ),
+    Mistake(
+        "base_two",
+        "The factors are powers of 2: without log2(e) in the scores they are powers of e, `math.exp`.",
+        answer=_wrong(_with_factor(lambda old, new: 0.0 if old == -math.inf else 2.0 ** (old - new))),
+    ),
+    Mistake(
+        "maximum_from_zero",
+        "Wrong when all scores are negative: the maximum was compared with 0. It starts at -inf.",
+        answer=_wrong(_reference(lambda a, b: max(a, b, 0.0))),
+    ),
+    Mistake(
+        "smaller_maximum",
+        "The new maximum is the smaller of the two, so the factors grow without bound: it is the larger one.",
+        answer=_wrong(_reference(_smaller)),
+    ),
+    Mistake(
+        "maximum_of_one_part",
+        "The new maximum is that of one part, whatever the other holds: it is the larger of the two.",
+        answer=_wrong(_reference(lambda a, b, which: a if which == "a" else b)),
+        variants=("a", "b"),
+    ),
+    Mistake(
+        "larger_part_only",
+        "This is the part with the larger maximum alone: the other one still counts, if only a little.",
+        answer=_wrong(_larger_part),
+    ),
+    Mistake(
+        "divided_by_sum",
+        "o was divided by l: in a state it is the accumulator, and division comes once, after the last merge.",
+        answer=_wrong(_scaled_down),
+    ),
+    Mistake(
+        "weighted_average",
+        "l has entered o as a weight: that is how two finished outputs are averaged. Here o is not divided yet, so "
+        "its factor is exp(m - new m) alone.",
+        answer=_wrong(_weighted),
+    ),
+    Mistake(
+        "weighted_and_divided",
+        "This o is the final output, an average weighted with l: a state keeps the accumulator, not divided.",
+        answer=_wrong(lambda v, right: _scaled_down(v, _weighted(v, right))),
+    ),
+    Mistake(
+        "logsumexp_for_maximum",
+        "m + log(l) was returned as m: that is the logarithm of the whole sum, and l would have to be 1 with it.",
+        answer=_wrong(_logarithm),
+    ),
+    Mistake(
+        "lists_joined",
+        "o has too many entries: `+` of two Python lists puts one behind the other. Add entry by entry.",
+        sign=lambda e: e.failed("one key each") and all(_is_joined(t) for t in e.failing),
+    ),
+    Mistake(
+        "first_column_only",
+        "Only the first column of o is merged: every entry of the list needs it.",
+        answer=_wrong(lambda v, right: right | {"o": right["o"][:1] + v["a"]["o"][1:]}),
+    ),
+)
+
+
+def _is_joined(t) -> bool:
+    o = (t.outcome.outputs.get("merged") or {}).get("o")
+    return isinstance(o, list) and len(o) == 2 * len(t.args["a"]["o"])

@@ -1,0 +1,122 @@
+"""flash.speed: one training step of attention, forward and backward, as fast as this device allows.
+
+    attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)
+
+Fills out and lse from q, k and v, then dq, dk and dv from these and dout. Every sequence has all its keys, and there
+are as many heads of keys as of queries; all else is as in flash.forward and flash.backward, odd lengths, head sizes
+and strides included. What of the two earlier answers is used here, and how it is tuned, is free.
+
+The floor counts 14 B H n_q n_k D operations, 2 products forward and 5 backward, half of it when causal, at the rate
+this device sustains. Two passes backward make 7 products where 5 are counted.
+"""
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercises.flash.attention import backward_in_fp32, backward_truth, forward_in_fp32, forward_truth
+from autograder.exercises.flash.draws import (
+    BRAIN,
+    HALF,
+    SHORT,
+    call,
+    columns_apart,
+    empty_like,
+    laid_out,
+    lse_of,
+    odd,
+    rows_apart,
+    settings,
+    tensors,
+    wide,
+)
+from autograder.exercises.flash.forward import CAUSAL, GPU
+from autograder.exercises.flash.speed_mistakes import MISTAKES
+from autograder.exercises.flash.where import where
+from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
+
+ORDER = "q k v dout out lse dq dk dv causal scale"
+WRITES = ("out", "lse", "dq", "dk", "dv")
+
+
+def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, mask=None, **values) -> Call:
+    args = tensors(draw, batch, heads, n_q, n_k, head_size, **values)
+    args |= settings(draw, args, **(mask or {}))
+    args["dout"] = draw.normal(*args["q"].shape, dtype=values.get("dtype") or wide(draw))
+    args = laid_out(draw, args, layout or {})
+    args |= {"out": empty_like(draw, args["q"]), "lse": lse_of(draw, args["q"])}
+    args |= {f"d{name}": empty_like(draw, args[name]) for name in "qkv"}
+    return call(args, ORDER)
+
+
+def _square(d: Draw, n: int, batch=1, heads=1, head_size=32, **options) -> Call:
+    return _call(d, batch, heads, n, n, head_size, **options)
+
+
+STRIDED = {"q": rows_apart, "k": columns_apart, "v": rows_apart, "dout": lambda shape: rows_apart(shape, 8)}
+
+CASES = (
+    Case("whole tiles", lambda d: _square(d, 128, head_size=64)),
+    Case("odd lengths", lambda d: _call(d, 2, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
+    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
+    Case("causal", lambda d: _square(d, odd(d, 70, 100), mask=CAUSAL)),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 80, 110), odd(d, 34, 50), 32, mask=CAUSAL)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=STRIDED)),
+    Case(
+        "large scores",
+        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+    ),
+    Case("fp16", lambda d: _square(d, odd(d, 60, 80), 2, 2, 40, dtype=HALF, mask=CAUSAL)),
+    Case("bf16", lambda d: _square(d, odd(d, 500, 700), 2, 4, 128, dtype=BRAIN), tiers=GPU),
+    Case("bf16, many tiles", lambda d: _square(d, odd(d, 2000, 2200), 1, 4, 64, dtype=BRAIN, mask=CAUSAL), tiers=GPU),
+)
+
+TIMED = (
+    Case("head size 64", lambda d: _square(d, 4096, 4, 16, 64, dtype=BRAIN)),
+    Case("head size 128, causal", lambda d: _square(d, 4096, 4, 16, 128, dtype=BRAIN, mask=CAUSAL)),
+)
+
+
+def _both(forward, backward):
+    """out and lse, then the gradients that belong to them."""
+
+    def answer(v, *more):
+        made = forward(v, *more)
+        known = v | {"out": made["out"].to(v["q"].dtype), "lse": made["lse"].float()}
+        return {name: made[name] for name in ("out", "lse")} | backward(known, *more)
+
+    return answer
+
+
+def _floor_s(v, ceilings) -> float:
+    """2 products forward and 5 backward at the sustained rate; the bytes of these sizes take far less."""
+    (batch, heads, n_q, head_size), n_k = v["q"].shape, v["k"].shape[2]
+    operations = 14 * batch * heads * n_q * n_k * head_size * (0.5 if v["causal"] else 1.0)
+    return operations / ceilings.flops_per_s[SHORT[v["q"].dtype]]
+
+
+SPEED = Exercise(
+    name="flash.speed",
+    entry="attention_step",
+    points=4,
+    kind="kernel",
+    cases=CASES,
+    writes=WRITES,
+    oracle=_both(forward_truth, backward_truth),
+    precision=Precision(
+        good=_both(forward_in_fp32, backward_in_fp32),
+        good_is="fp32 throughout, p and ds in the type of the inputs",
+        lower=lambda v: _both(forward_in_fp32, backward_in_fp32)(v, next_format_down),
+        lower_is=f"inputs {NEXT_DOWN_IS}",
+    ),
+    mistakes=MISTAKES,
+    where=where,
+    speed=Speed(
+        points=10,
+        cases=TIMED,
+        floor_s=_floor_s,
+        full=0.85,
+        none=0.25,
+        reference="course_lib.kernels.attention.step:attention_step",
+    ),
+    shows_not="speed, bf16, races between programs, and the rounding inside tensor cores",
+)

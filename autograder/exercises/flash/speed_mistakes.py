@@ -1,0 +1,3 @@
+"""Wrong answers."""
+
+MISTAKES = ()
