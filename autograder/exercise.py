@@ -155,6 +155,8 @@ class Exercise:
     precision: Precision | None = None  # kernels
     accept: Callable[[Any, Any, Values], str | None] | None = None  # scenarios: (got, want, args) -> what is wrong
     speed: Speed | None = None
+    probe: str = ""  # "module:name" of what calls the function instead, and returns what it saw: probe(function, *args)
+    hides: tuple[str, ...] = ()  # modules that the submission cannot import, because they would tell the answer
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
     allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
@@ -182,6 +184,7 @@ class Exercise:
 
 
 UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
+WITHOUT_LESSON = ("compile", "flash")  # units whose exercises stand and whose lesson does not yet: no part of the registry
 
 
 def of_unit(unit: str) -> tuple[Exercise, ...]:
@@ -189,14 +192,14 @@ def of_unit(unit: str) -> tuple[Exercise, ...]:
 
 
 def registry() -> dict[str, Exercise]:
-    """Every exercise by name."""
+    """Every exercise of a lesson, by name."""
     return {exercise.name: exercise for unit in UNITS for exercise in of_unit(unit)}
 
 
 def get(name: str) -> Exercise:
     """An exercise by its name; only its own unit is imported."""
     unit = name.partition(".")[0]
-    known = {exercise.name: exercise for exercise in of_unit(unit)} if unit in UNITS else {}
+    known = {exercise.name: exercise for exercise in of_unit(unit)} if unit in (*UNITS, *WITHOUT_LESSON) else {}
     if name not in known:
         raise KeyError(f"no exercise is called {name!r}; there are {', '.join(sorted(registry()))}")
     return known[name]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +21,28 @@ def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
     """Call `function` once in this process and look at everything it touched."""
     fenced = lay_out(exercise, call)
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
-    answer = calling.call(function, args)
+    with hidden(exercise.hides):
+        answer = calling.call(calling.through(exercise.probe, function), args)
     outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
     return outcome if answer.error else inspect(exercise, outcome, answer.value, fenced)
+
+
+@contextlib.contextmanager
+def hidden(modules: Sequence[str]) -> Iterator[None]:
+    """Inside, importing one of them fails: a hint, for the process is the student's. The referee has none to import."""
+    below = tuple(f"{name}." for name in modules)
+    kept = {name: module for name, module in sys.modules.items() if name in modules or name.startswith(below)}
+    places = [(sys.modules[parent], name) for parent, _, name in (m.rpartition(".") for m in modules)]
+    loaded = [(parent, name, vars(parent).pop(name)) for parent, name in places if name in vars(parent)]
+    sys.modules.update(dict.fromkeys([*modules, *kept]))
+    try:
+        yield
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(kept)
+        for parent, name, module in loaded:
+            setattr(parent, name, module)
 
 
 def lay_out(exercise: Exercise, call: Call, allocate: Callable | None = None) -> dict[str, Fenced]:

@@ -24,8 +24,7 @@ from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock
-from autograder.referee import room as rooms
-from autograder.referee.room import DEFAULT, Lost, Patience, Worker
+from autograder.referee.room import DEFAULT, Lost, Patience, Room, Worker
 from autograder.referee.submission import Submission
 from autograder.trial import judged_part
 from course_lib import device
@@ -43,7 +42,7 @@ class Referee:
     """Judges the exercises of one submission."""
 
     def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
-        self.room = rooms.Room(submission, imports, patience)
+        self.room = Room(submission, imports, patience)
         self.verdicts: dict[tuple[str, int], Verdict] = {}
 
     def __enter__(self) -> Referee:
@@ -109,9 +108,18 @@ class Referee:
         return measured
 
     @contextlib.contextmanager
-    def _worker(self) -> Iterator[Worker]:
+    def _room(self, exercise: Exercise) -> Iterator[Room]:
+        """The room of this submission; another one, for one exercise, where that must not see some modules."""
+        if not exercise.hides:
+            yield self.room
+            return
+        with Room(self.room.submission, self.room.imports, self.room.patience, hides=exercise.hides) as room:
+            yield room
+
+    @contextlib.contextmanager
+    def _worker(self, room: Room | None = None) -> Iterator[Worker]:
         """A worker for one exercise; Lost when it held so much of the GPU that judging ran out of memory."""
-        worker = Worker(self.room)
+        worker = Worker(room or self.room)
         try:
             yield worker
         except torch.OutOfMemoryError as error:
@@ -130,7 +138,7 @@ class Referee:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
         try:
-            with self._worker() as worker:
+            with self._room(exercise) as room, self._worker(room) as worker:
                 why_not = worker.load(exercise.entry)
                 if why_not:
                     return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
@@ -138,7 +146,7 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 earned = verdict.points and exercise.asks_for_kernels
-                return audit.audited(self.room, worker, exercise, verdict, trials) if earned else verdict
+                return audit.audited(room, worker, exercise, verdict, trials) if earned else verdict
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)

@@ -73,6 +73,7 @@ class Room:
     """A sandbox with a warm zygote for one submission.
 
     `answers`: the reference kernels can be imported in it. Such a room is for our own code only.
+    `hides`: modules that cannot be imported in it.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class Room:
         imports: tuple[str, ...] = (),
         patience: Patience = DEFAULT,
         answers: bool = False,
+        hides: tuple[str, ...] = (),
     ):
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
+        self.hides = hides
         self.code_s = 0.0  # in which code of the submission was compiled or running, as its workers say
 
     def __enter__(self) -> Room:
@@ -96,6 +99,7 @@ class Room:
             gpu=gpu,
             limits=limits,
             answers=self.answers,
+            hides=self.hides,
         )
         self.process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[there.fileno()]
@@ -224,6 +228,7 @@ class Worker:
             slabs.append(mailbox)
             descriptors.append(mailbox.descriptor)
         order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
+        order["probe"] = exercise.probe
         return self.ask(order, descriptors, self.room.patience.call_s, served)
 
     def plan(self, round_: Round, calls: int | None = None) -> None:

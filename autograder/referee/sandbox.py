@@ -9,6 +9,7 @@ another namespace: in one of its own it would be root, and could mount memory th
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -50,10 +51,12 @@ def command(
     gpu: int | None = None,
     limits: Limits = Limits(),
     answers: bool = False,
+    hides: Sequence[str] = (),
 ) -> list[str]:
     """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on.
 
     `placed`: path inside -> file outside, read-only. `answers`: with the folders that hold reference solutions.
+    `hides`: packages, "torch._dynamo", whose folders are empty inside.
     """
     as_root = os.geteuid() == 0
     line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
@@ -62,7 +65,7 @@ def command(
         line += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
     else:
         line += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
-    line += _places(limits.tmp_bytes) + _python() + _course_lib(answers)
+    line += _places(limits.tmp_bytes) + _python() + _course_lib(answers) + _hidden(hides)
     for inside, outside in placed.items():
         line += [*_parents(inside), "--ro-bind", str(outside), str(inside)]
     line += _gpu(gpu) if gpu is not None else []
@@ -121,6 +124,19 @@ def _course_lib(answers: bool) -> list[str]:
     for name in () if answers else ANSWERS:
         if (COURSE_LIB / name).is_dir():
             line += ["--tmpfs", str(COURSE_LIB / name), "--remount-ro", str(COURSE_LIB / name)]
+    return line
+
+
+def _hidden(packages: Sequence[str]) -> list[str]:
+    """Empty folders over packages. A name that is no package fails here, not silently in the sandbox."""
+    line: list[str] = []
+    for package in packages:
+        top, *below = package.split(".")
+        home = importlib.util.find_spec(top)
+        path = Path(*home.submodule_search_locations, *below) if home else None
+        if path is None or not path.is_dir():
+            raise NoSandbox(f"{package} should be hidden from a submission, and is no package of this environment")
+        line += ["--tmpfs", str(path), "--remount-ro", str(path)]
     return line
 
 
