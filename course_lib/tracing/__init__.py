@@ -12,6 +12,8 @@
     tracing.kernels(seen)         the code that was written, beside the Python it came from
     tracing.phases(seen)          where the time went
 
+    tracing.compiles(calls)       which calls compile and which use code that is there
+
 Every view is a table for a notebook and a sequence of named tuples for a program. Views only read what was recorded.
 """
 
@@ -21,6 +23,7 @@ from course_lib.tracing.guards import Guard, guards
 from course_lib.tracing.kernels import Kernel, kernels
 from course_lib.tracing.phases import Part, phases
 from course_lib.tracing.recompiles import Recompile, recompiles
+from course_lib.tracing.reuse import compiles
 from course_lib.tracing.saved import Joint, Saved, joint, saved
 from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, watch
@@ -39,6 +42,7 @@ __all__ = [
     "Watched",
     "breaks",
     "bytecode",
+    "compiles",
     "graphs",
     "guards",
     "joint",

@@ -1,0 +1,5 @@
+"""Unit 02: torch.compile from the inside."""
+
+from autograder.exercises.compile.guards import GUARDS
+
+EXERCISES = (GUARDS,)

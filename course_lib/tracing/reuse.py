@@ -1,0 +1,65 @@
+"""Which calls of a compiled function compile, and which use what was compiled before: the machine's own answer."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+SOURCE = "def f(x):\n    return x.sin() * 2\n"
+_number = itertools.count()
+
+
+def compiles(
+    calls: Sequence[Mapping[str, Any]], dynamic: bool | None = None, marked: Sequence[int] = (), limit: int = 8
+) -> list[bool]:
+    """For each call of `f(x) = x.sin() * 2` whether `torch.compile(f, dynamic=dynamic)` compiled for it.
+
+    A call is {"shape": [rows, columns], "dtype": "float32", "needs_grad": False}. `marked`: dimensions of every tensor
+    given to `mark_dynamic`. `limit`: `torch._dynamo.config.recompile_limit`. Other settings are torch's own, and what
+    this process has compiled before stays as it is.
+    """
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    with settings(recompile_limit=limit):
+        compiled = torch.compile(_fresh(), backend=backend, dynamic=dynamic)
+        return [_compiled_one(compiled, call, marked, graphs) for call in calls]
+
+
+def _compiled_one(compiled, call: Mapping[str, Any], marked: Sequence[int], graphs: list) -> bool:
+    before, dtype = len(graphs), getattr(torch, call.get("dtype", "float32"))
+    x = torch.zeros(call["shape"], dtype=dtype, requires_grad=call.get("needs_grad", False))
+    for dimension in marked:
+        torch._dynamo.mark_dynamic(x, dimension)
+    compiled(x)
+    return len(graphs) > before
+
+
+def _fresh():
+    """A function that Dynamo has never seen: it remembers sizes by file and line, also of functions that are gone."""
+    names: dict[str, Any] = {}
+    exec(compile(SOURCE, f"<reuse {next(_number)}>", "exec"), names)
+    return names["f"]
+
+
+@contextmanager
+def settings(**changed):
+    """Torch's own settings for what is dynamic, but for those given; silent when a limit is reached."""
+    import torch._dynamo  # slow to import, so only where something is compiled
+
+    own = {"assume_static_by_default": True, "automatic_dynamic_shapes": True, "error_on_recompile": False}
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with torch._dynamo.config.patch({**own, **changed}):
+            yield
+    finally:
+        logging.disable(disabled)
