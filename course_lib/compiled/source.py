@@ -106,8 +106,8 @@ def _value(value, functions: dict[str, dict]):
         return ["plain", value]
     if kind == "constexpr":
         return ["constexpr", _value(value.value, functions)]
-    if kind == "dtype":
-        return ["dtype", value.name]
+    if kind == "dtype":  # a torch.dtype is none of Triton's: a local variable may share its name
+        return ["dtype", value.name] if hasattr(value, "name") else None
     if isinstance(value, tuple):
         return ["tuple", [_value(one, functions) for one in value]]
     if isinstance(value, ModuleType):

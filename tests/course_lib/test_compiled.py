@@ -4,6 +4,7 @@ import json
 import linecache
 
 import pytest
+import torch
 
 from course_lib import compiled
 from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not
@@ -122,6 +123,12 @@ def test_a_kernel_from_a_notebook_cell_compiles():
     space = {"triton": triton, "tl": tl, "__name__": "__main__"}
     exec(compile(cell, name, "exec"), space)
     assert compile_kernel(space["kernel"], {"x_ptr": "*fp32"}).instructions["st.global"] > 0
+
+
+def test_a_local_variable_may_share_its_name_with_a_torch_dtype_of_the_notebook(monkeypatch):
+    monkeypatch.setitem(globals(), "x", torch.float16)  # `with_parts` has a local x
+    told = describe(with_parts, {"out_ptr": "*fp32", "x_ptr": "*fp32", "n": "i32"}, {"KIND": tl.float32})
+    assert all("x" not in function["names"] for function in told["functions"].values())
 
 
 def test_a_source_file_is_compiled_without_running_it(tmp_path):
