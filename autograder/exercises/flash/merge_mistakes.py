@@ -45,9 +45,25 @@ def _with_factor(factor):
     return lambda v, right: _state(v, *_factors(v, factor=factor))
 
 
-def _one_side(v, right, which: str):
-    m, of_a, of_b = _factors(v)
-    return _state(v, m, of_a if which == "a" else 1.0, of_b if which == "b" else 1.0)
+def _one_sided(wrong):
+    """Wrong as `wrong` is, and only where one and the same part holds the larger score."""
+
+    def sign(e) -> bool:
+        ran = [t for t in e.failing if t.outcome.error is None]
+        sides = {_first_is_larger(t.args) for t in ran}
+        others = [t for t in e.tried if t.right and t.args["a"]["l"] and t.args["b"]["l"]]
+        told = all(_is(t, wrong(t.args, merged(t.args)), e) for t in ran)
+        return bool(ran) and len(sides) == 1 and told and any(_first_is_larger(t.args) not in sides for t in others)
+
+    return sign
+
+
+def _first_is_larger(args) -> bool:
+    return args["a"]["m"] > args["b"]["m"]
+
+
+def _is(t, state, e) -> bool:
+    return e.exercise.accept(t.outcome.outputs.get("merged"), state, t.args) is None
 
 
 def _nan_without_keys(v, right):
@@ -64,8 +80,8 @@ def _weighted(v, right):
 def _reference(pick):
     """The sums belong to another number than the largest score, and m is that number."""
 
-    def change(v, right, *variant):
-        m = pick(v["a"]["m"], v["b"]["m"], *variant)
+    def change(v, right):
+        m = pick(v["a"]["m"], v["b"]["m"])
         return right if m == -math.inf else _state(v, *_factors(v, m))
 
     return change
@@ -96,6 +112,12 @@ MISTAKES = (
         answer=_wrong(_nan_without_keys),
     ),
     Mistake(
+        "one_part_rescaled",
+        "Right only while one and the same part holds the larger score: either maximum may be the one that is left "
+        "behind, so both parts need a factor.",
+        sign=_one_sided(lambda v, right: _state(v, right["m"], 1.0, 1.0)),
+    ),
+    Mistake(
         "nothing_rescaled",
         "Both sums are added as they are, but each was made with its own maximum. Multiply l and o of each part with "
         "exp(its m - the new m) first.",
@@ -111,13 +133,6 @@ MISTAKES = (
         "l is right and o is not: the accumulators belong to the old maxima too. Multiply them with the same factors "
         "as l.",
         answer=_wrong(lambda v, right: right | {"o": _mixed(v, 1.0, 1.0)}),
-    ),
-    Mistake(
-        "one_part_rescaled",
-        "Right only while one and the same part holds the larger score: either maximum may be the one that is left "
-        "behind, so both parts need a factor.",
-        answer=_wrong(_one_side),
-        variants=("a", "b"),
     ),
     Mistake(
         "factors_swapped",
@@ -146,15 +161,14 @@ MISTAKES = (
         answer=_wrong(_reference(lambda a, b: max(a, b, 0.0))),
     ),
     Mistake(
+        "maximum_of_one_part",
+        "The new maximum is that of one part, whatever the other holds: it is the larger of the two.",
+        sign=_one_sided(_reference(_smaller)),
+    ),
+    Mistake(
         "smaller_maximum",
         "The new maximum is the smaller of the two, so the factors grow without bound: it is the larger one.",
         answer=_wrong(_reference(_smaller)),
-    ),
-    Mistake(
-        "maximum_of_one_part",
-        "The new maximum is that of one part, whatever the other holds: it is the larger of the two.",
-        answer=_wrong(_reference(lambda a, b, which: a if which == "a" else b)),
-        variants=("a", "b"),
     ),
     Mistake(
         "larger_part_only",

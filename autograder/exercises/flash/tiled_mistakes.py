@@ -26,22 +26,14 @@ def _local_columns(v):
     return wrong.attend(v, see=n % v["block"] <= m + n_k - n_q if v["causal"] else None)
 
 
-def _type_of(e, name: str, dtype) -> bool:
-    shown = [t.outcome.outputs.get(name) for t in e.failing]
-    return bool(shown) and all(isinstance(x, torch.Tensor) and x.dtype == dtype for x in shown)
-
+HALF_CASES = ("fp16, a long row", "fp16", "huge scores", "a negative scale")
 
 MISTAKES = (
     Mistake(
         "half_accumulator",
         "Inf or NaN on a long row of fp16: the accumulator is fp16 and ends at 65504. Keep maximum, sum and "
         "accumulator in fp32, and convert o once, at the end.",
-        sign=lambda e: e.failed_only("fp16, a long row"),
-    ),
-    Mistake(
-        "output_in_fp32",
-        "Right only for fp32 inputs: o should have the type of q. Convert it once, at the end.",
-        sign=lambda e: _type_of(e, "o", torch.float32) and all(t.args["q"].dtype != torch.float32 for t in e.failing),
+        sign=lambda e: e.failed("fp16, a long row") and e.failed_only(*HALF_CASES),
     ),
     Mistake(
         "lse_keeps_dimension",
@@ -63,15 +55,15 @@ MISTAKES = (
         variants=(-1e9, -1e6, -1e10, -1e4, -3.4028234663852886e38),
     ),
     Mistake(
-        "no_maximum",
-        "exp overflows or vanishes when scores are large: subtract the running maximum.",
-        answer=_named(wrong.no_maximum),
-        variants=wrong.LOOSE,
-    ),
-    Mistake(
         "maximum_from_zero",
         "Wrong when every score of a row lies far below zero: the running maximum begins at 0. Begin with -inf.",
         answer=_named(wrong.maximum_from_zero),
+        variants=wrong.LOOSE,
+    ),
+    Mistake(
+        "no_maximum",
+        "exp overflows or vanishes when scores are large: subtract the running maximum.",
+        answer=_named(wrong.no_maximum),
         variants=wrong.LOOSE,
     ),
     Mistake(

@@ -1,0 +1,16 @@
+"""o comes back as the finished output."""
+
+import math
+
+KILLED_BY = "close maxima"
+
+
+def merge(a, b):
+    m = max(a["m"], b["m"])
+    if m == -math.inf:
+        return {"m": m, "l": 0.0, "o": [0.0] * len(a["o"])}
+    of_a = math.exp(a["m"] - m)
+    of_b = math.exp(b["m"] - m)
+    l = of_a * a["l"] + of_b * b["l"]
+    o = [of_a * x + of_b * y for x, y in zip(a["o"], b["o"])]
+    return {"m": m, "l": l, "o": [x / l for x in o]}

@@ -1,0 +1,16 @@
+"""new - old in the exponent; a part with no key is skipped."""
+
+import math
+
+KILLED_BY = "larger scores in the second part"
+
+
+def merge(a, b):
+    m = max(a["m"], b["m"])
+    if m == -math.inf:
+        return {"m": m, "l": 0.0, "o": [0.0] * len(a["o"])}
+    of_a = math.exp(m - a["m"]) if a["l"] else 0.0
+    of_b = math.exp(m - b["m"]) if b["l"] else 0.0
+    l = of_a * a["l"] + of_b * b["l"]
+    o = [of_a * x + of_b * y for x, y in zip(a["o"], b["o"])]
+    return {"m": m, "l": l, "o": o}

@@ -1,0 +1,16 @@
+"""Only the old state a is rescaled, as if b always held the larger score."""
+
+import math
+
+KILLED_BY = "larger scores in the first part"
+
+
+def merge(a, b):
+    m = max(a["m"], b["m"])
+    if m == -math.inf:
+        return {"m": m, "l": 0.0, "o": [0.0] * len(a["o"])}
+    of_a = math.exp(a["m"] - m)
+    of_b = 1.0
+    l = of_a * a["l"] + of_b * b["l"]
+    o = [of_a * x + of_b * y for x, y in zip(a["o"], b["o"])]
+    return {"m": m, "l": l, "o": o}

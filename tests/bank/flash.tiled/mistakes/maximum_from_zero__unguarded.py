@@ -1,0 +1,31 @@
+"""The running maximum begins at 0, and 0 / 0 is left."""
+
+import torch
+
+KILLED_BY = "very negative scores"
+
+
+def tiled_forward(q, k, v, causal, scale, block):
+    batch, heads, n_q, head_size = q.shape
+    n_k = k.shape[2]
+    queries = q.float()
+    rows = torch.arange(n_q, device=q.device)[:, None]
+    m = torch.zeros(batch, heads, n_q, 1, device=q.device)
+    l = torch.zeros(batch, heads, n_q, 1, device=q.device)
+    acc = torch.zeros(batch, heads, n_q, head_size, device=q.device)
+    for start in range(0, n_k, block):
+        keys = k[:, :, start : start + block].float()
+        values = v[:, :, start : start + block].float()
+        s = queries @ keys.mT * scale
+        if causal:
+            columns = torch.arange(start, start + keys.shape[2], device=q.device)
+            s = s.masked_fill(columns > rows + n_k - n_q, -float("inf"))
+        new = torch.maximum(m, s.amax(dim=-1, keepdim=True))
+        shift = torch.where(new == -float("inf"), 0.0, new)
+        p = torch.exp(s - shift)
+        factor = torch.exp(m - shift)
+        l = l * factor + p.sum(dim=-1, keepdim=True)
+        acc = acc * factor + p @ values
+        m = new
+    o = acc / l
+    return o.to(q.dtype), (m + torch.log(l)).squeeze(-1)
