@@ -21,6 +21,29 @@ Trial = tuple[Case, Call, Outcome]
 
 def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> Verdict:
     """The verdict over all calls of one submission; the truth is computed here, after every call has ended."""
+    cases, evidence = _compared(exercise, trials)
+    note = _note(exercise, evidence)
+    right = sum(case.right for case in cases)
+    return Verdict(
+        exercise=exercise.name,
+        tier=tier,
+        seed=seed,
+        points=0.0 if note else credit(right, len(cases), exercise.points),
+        out_of=exercise.points,
+        cases=cases,
+        diagnosis=diagnose(evidence),
+        limits=tuple(tolerance.in_words(exercise, evidence.limits)),
+        shows_not=exercise.shows_not if tier == "interpreter" else "",
+        note=note,
+    )
+
+
+def case_verdict(exercise: Exercise, trial: Trial) -> CaseVerdict:
+    """One call by itself, undiagnosed."""
+    return _compared(exercise, [trial])[0][0]
+
+
+def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVerdict, ...], Evidence]:
     known = [{**call.args, **call.secret} for _, call, _ in trials]
     # the arguments of a call that raised may lie on a device that no longer answers
     wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
@@ -31,21 +54,7 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
         picture = _picture(want, outcome, limits) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
-    evidence = Evidence(exercise, tuple(tried), limits)
-    note = _note(exercise, evidence)
-    right = sum(case.right for case in cases)
-    return Verdict(
-        exercise=exercise.name,
-        tier=tier,
-        seed=seed,
-        points=0.0 if note else credit(right, len(cases), exercise.points),
-        out_of=exercise.points,
-        cases=tuple(cases),
-        diagnosis=diagnose(evidence),
-        limits=tuple(tolerance.in_words(exercise, limits)),
-        shows_not=exercise.shows_not if tier == "interpreter" else "",
-        note=note,
-    )
+    return tuple(cases), Evidence(exercise, tuple(tried), limits)
 
 
 def _note(exercise: Exercise, evidence: Evidence) -> str:

@@ -20,13 +20,11 @@ import torch
 from autograder import calling
 from autograder.exercise import Exercise
 from autograder.judging.judge import judge, no_speed
-from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
-from autograder.referee import audit, clock
+from autograder.referee import audit, clock, lanes
 from autograder.referee.room import DEFAULT, Lost, Patience, Room, Worker
 from autograder.referee.submission import Submission
-from autograder.trial import judged_part
 from course_lib import device
 
 TRIES = 3  # to find the device quiet
@@ -134,6 +132,12 @@ class Referee:
             worker.end()
 
     def _examined(self, exercise: Exercise, seed: int) -> Verdict:
+        try:
+            return self._judged(exercise, seed, lanes.several())
+        except lanes.Disturbed:
+            return self._judged(exercise, seed, 1)
+
+    def _judged(self, exercise: Exercise, seed: int, several: int) -> Verdict:
         if device.TIER not in exercise.tiers:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
@@ -142,7 +146,7 @@ class Referee:
                 why_not = worker.load(exercise.entry)
                 if why_not:
                     return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
-                trials = list(self._trials(worker, exercise, seed))
+                trials = lanes.tried(worker, exercise, seed, several)
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 earned = verdict.points and exercise.asks_for_kernels
@@ -150,19 +154,3 @@ class Referee:
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
-
-    def _trials(self, worker: Worker, exercise: Exercise, seed: int):
-        """Every case of this tier; when the worker is lost, the cases that are left are not tried."""
-        lost = ""
-        for case in exercise.cases:
-            if device.TIER not in case.tiers:
-                continue
-            call = exercise.draw(case, seed, device.DEVICE, device.TIER)
-            if lost:
-                yield (case, call, Outcome(error=f"NotTried: {lost}"))
-                continue
-            outcome = worker.attempt(exercise, case, call, watched=exercise.asks_for_kernels)
-            yield (case, judged_part(call, case), outcome)
-            lost = f"in \u201c{case.name}\u201d: {worker.lost}" if worker.lost else ""
-            if outcome.not_written:
-                return

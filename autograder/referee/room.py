@@ -86,7 +86,7 @@ class Room:
     ):
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
         self.hides = hides
-        self.code_s = 0.0  # in which code of the submission was compiled or running, as its workers say
+        self.ran: list[tuple[float, float]] = []  # when code of the submission compiled or ran, as its workers say
 
     def __enter__(self) -> Room:
         sandbox.require()
@@ -117,6 +117,20 @@ class Room:
 
     def __exit__(self, *_) -> None:
         self._ended()
+
+    @property
+    def code_s(self) -> float:
+        """Seconds in which code of the submission was compiled or running, in one worker or in several."""
+        total = until = 0.0
+        for start, end in sorted(self.ran):
+            total += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return total
+
+    def note(self, seconds: float) -> None:
+        """Code of the submission has just run for so long."""
+        now = time.perf_counter()
+        self.ran.append((now - seconds, now))
 
     def sweep(self) -> None:
         """End every worker and everything that they started; where that cannot be, the whole sandbox."""
@@ -170,7 +184,7 @@ class Worker:
             seconds = SHARE_OF_CELLS * self.room.patience.cells_s
             self.channel.send({"cells": cells, "entry": entry, "seconds": seconds})
             reply = self.channel.receive(self.room.patience.cells_s)
-            self.room.code_s += time.perf_counter() - began
+            self.room.note(time.perf_counter() - began)
             troubles = [(str(name), str(error), str(where)) for name, error, where in reply["troubles"]]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
@@ -184,8 +198,11 @@ class Worker:
             return f"`{entry}` should be a function. {told}".strip()
         return ""
 
-    def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False) -> Outcome:
-        """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""
+    def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False, beside: int = 0) -> Outcome:
+        """One call on fenced memory of ours; a worker that dies or hangs is an outcome too.
+
+        `beside`: so many other workers of ours are in the sandbox.
+        """
         slabs: list[Slab] = []
 
         def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
@@ -196,7 +213,7 @@ class Worker:
         try:
             fenced = lay_out(exercise, call, allocate)
             mailbox = HostSlab(MAILBOX_BYTES) if exercise.kind == "kernel" and exercise.returns else None
-            report = self._call(exercise, call, fenced, slabs, mailbox, watched)
+            report = self._call(exercise, call, fenced, slabs, mailbox, watched, beside)
             outcome = outcome_of(report)
             if outcome.error:
                 return outcome
@@ -211,7 +228,9 @@ class Worker:
         finally:
             self.close(slabs)
 
-    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool) -> dict:
+    def _call(
+        self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool, beside: int
+    ) -> dict:
         args, served = [], []
         numbers = {name: number for number, name in enumerate(fenced)}
         for name, value in call.args.items():
@@ -228,7 +247,7 @@ class Worker:
             slabs.append(mailbox)
             descriptors.append(mailbox.descriptor)
         order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
-        order["probe"] = exercise.probe
+        order |= {"probe": exercise.probe, "beside": beside}
         return self.ask(order, descriptors, self.room.patience.call_s, served)
 
     def plan(self, round_: Round, calls: int | None = None) -> None:
@@ -245,7 +264,7 @@ class Worker:
         try:
             self.channel.send(order, descriptors, patience_s)
             report = self._answered(served, patience_s)
-            self.room.code_s += outcome_of(report).seconds
+            self.room.note(outcome_of(report).seconds)
             return report
         except TimeoutError:
             self.lost = f"the call did not end in {patience_s:g} s"
@@ -278,6 +297,10 @@ class Worker:
             if "ask" not in message:
                 return message
             self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
+
+    def hang_up(self) -> None:
+        """Let the process end by itself. What it started goes with the next one that is ended."""
+        self.channel.end.close()
 
     def end(self) -> None:
         """End the process and everything it started; the next exercise finds the sandbox empty."""

@@ -72,7 +72,9 @@ def slab(size: int, device: str) -> Slab:
 
 
 def describe_slabs(slabs: Sequence[Slab]) -> tuple[list[dict], list[int]]:
-    """What goes into the message, and the descriptors that go beside it."""
+    """What goes into the message, and the descriptors that go beside it. What fills them has been done by then."""
+    if any(one.descriptor is None for one in slabs):
+        torch.cuda.synchronize()
     described, descriptors = [], []
     for one in slabs:
         if one.descriptor is None:

@@ -35,8 +35,8 @@ NAME = 200  # characters of a name
 _start_thread, _lock = _thread.start_new_thread, _thread.allocate_lock  # as they are before any cell runs
 
 
-def watched(function: Callable, args: Sequence[Any]) -> tuple[calling.Answer, dict]:
-    """The call's answer, and what was seen meanwhile:
+def watched(function: Callable, args: Sequence[Any], beside: int = 0) -> tuple[calling.Answer, dict]:
+    """The call's answer, and what was seen meanwhile, with so many workers of the referee beside this one:
 
     operators  name -> how often it was dispatched, in any thread
     kernels    name of a Triton kernel -> launches
@@ -56,7 +56,8 @@ def watched(function: Callable, args: Sequence[Any]) -> tuple[calling.Answer, di
         recording.stop()
     kernels, programs = _launched(launches)
     seen = {"operators": recording.operators(), "kernels": _bounded(kernels), "programs": programs[:SHOWN]}
-    seen |= {"device": {}, "threads": threads(), "processes": processes(), "blind": recording.blind}
+    left = max(0, processes() - beside)
+    seen |= {"device": {}, "threads": threads(), "processes": left, "blind": recording.blind}
     if _on_gpu():
         ran = recording.device_events()
         seen["device"] = _bounded(Counter(name for name, _ in ran))

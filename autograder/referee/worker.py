@@ -155,7 +155,7 @@ def answer(function, order: dict, opened: Opened, descriptors: list[int], channe
     """One call; `watched`: with a profiler looking on."""
     args = [argument(a, opened, channel) for a in order["args"]]
     function = calling.through(order["probe"], function)
-    got, seen = watched(function, args) if order["watched"] else (calling.call(function, args), None)
+    got, seen = watched(function, args, order["beside"]) if order["watched"] else (calling.call(function, args), None)
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
     if got.error is None and order["wants"]:
         report |= returned(got.value, order["wants"], descriptors)

@@ -1,0 +1,80 @@
+"""The cases of an exercise, tried one after the other, or shared out to several workers of the same sandbox.
+
+On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. Sharing changes
+no verdict: where one of several workers is lost, or its device, everything is tried again by one alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from autograder.exercise import Exercise
+from autograder.judging.judge import Trial
+from autograder.judging.outcome import Outcome
+from autograder.referee.room import Worker
+from autograder.trial import judged_part
+from course_lib import device
+
+MOST = 4
+CORES = 2  # of the host, for each worker
+MEMORY = 12 << 30  # of the GPU, for each worker
+
+
+class Disturbed(RuntimeError):
+    """One of several workers was lost or is of no use; what the others found does not count."""
+
+
+def several() -> int:
+    """How many workers this machine has room for."""
+    if device.DEVICE != "cuda":
+        return 1
+    memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES, memory // MEMORY))
+
+
+def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Trial]:
+    """Every case of this tier. When the worker is lost, the cases that are left count as not tried."""
+    cases = [case for case in exercise.cases if device.TIER in case.tiers]
+    found: dict[int, Trial] = {}
+
+    def walk(one: Worker, numbers: Sequence[int], beside: int) -> None:
+        if one is not worker and one.load(exercise.entry):
+            raise Disturbed
+        for number in numbers:
+            call = exercise.draw(cases[number], seed, device.DEVICE, device.TIER)
+            outcome = one.attempt(exercise, cases[number], call, exercise.asks_for_kernels, beside)
+            found[number] = cases[number], judged_part(call, cases[number]), outcome
+            if one.lost or outcome.not_written:
+                return
+
+    small = [number for number, case in enumerate(cases) if case.live]
+    lanes = min(lanes, len(small) // 2) if exercise.kind == "kernel" else 1
+    if lanes > 1:
+        workers = [worker, *(Worker(worker.room) for _ in range(lanes - 1))]
+        with ThreadPoolExecutor(lanes) as pool:
+            walks = [pool.submit(walk, one, small[lane::lanes], lanes - 1) for lane, one in enumerate(workers)]
+        for helper in workers[1:]:
+            helper.hang_up()
+        for done in walks:
+            done.result()
+        if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
+            raise Disturbed
+    walk(worker, [number for number in range(len(cases)) if number not in found], 0)
+    return _in_order(worker, exercise, seed, cases, found)
+
+
+def _in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, found: dict[int, Trial]) -> list[Trial]:
+    trials: list[Trial] = []
+    for number, case in enumerate(cases):
+        if number not in found:
+            call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+            where = cases[max(found)].name
+            found[number] = case, call, Outcome(error=f"NotTried: in \u201c{where}\u201d: {worker.lost}")
+        trials.append(found[number])
+        if found[number][2].not_written:
+            break
+    return trials

@@ -1,0 +1,71 @@
+"""Cases shared out to several workers: the verdict is that of one worker."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autograder import exercise
+from autograder.referee import lanes
+from autograder.referee.referee import Patience, Referee
+from autograder.referee.submission import Cell, Submission
+
+pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+BANK = Path(__file__).parents[1] / "bank/start.axpy"
+AXPY = exercise.get("start.axpy")
+RIGHT = (BANK / "right/masked.py").read_text()
+FILES = {
+    "right": RIGHT,
+    "a mistake": (BANK / "mistakes/no_mask.py").read_text(),
+    "a stub": "def axpy(a, x, y, out):\n    raise NotImplementedError('not written yet')",
+    "exits at the third size": RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n"
+    "    import os\n    os._exit(0) if x.numel() == 0 else _axpy(a, x, y, out)",
+}
+
+
+def judged(source, several, monkeypatch):
+    monkeypatch.setattr(lanes, "several", lambda: several)
+    with Referee(Submission((Cell("a", source),)), patience=Patience(20.0, 2.0)) as there:
+        return there.examine(AXPY, seed=3)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_several_workers_find_what_one_finds(name, monkeypatch):
+    one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))
+    assert [(c.name, c.right, c.why.partition("Lost")[0]) for c in one.cases] == [
+        (c.name, c.right, c.why.partition("Lost")[0]) for c in three.cases
+    ]
+    assert (one.points, one.pending, one.diagnosis) == (three.points, three.pending, three.diagnosis)
+
+
+def test_they_run_side_by_side(monkeypatch):
+    """Each case waits until another one has begun."""
+    meets = (
+        RIGHT
+        + """
+import os, time
+_axpy, folder = axpy, "/tmp/home/met"
+def axpy(a, x, y, out):
+    os.makedirs(f"{folder}/{os.getpid()}", exist_ok=True)
+    until = time.monotonic() + 1.5
+    while len(os.listdir(folder)) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    if len(os.listdir(folder)) < 2:
+        raise RuntimeError("alone")
+    _axpy(a, x, y, out)
+"""
+    )
+    assert not any("alone" in case.why for case in judged(meets, 2, monkeypatch).cases)
+    assert all("alone" in case.why for case in judged(meets, 1, monkeypatch).cases)
+
+
+def test_workers_beside_this_one_are_no_processes_left_over(monkeypatch):
+    verdict = judged(RIGHT, 3, monkeypatch)
+    assert (verdict.points, verdict.held) == (5, 0)
+
+
+def test_without_a_gpu_there_is_one():
+    if lanes.device.DEVICE == "cpu":
+        assert lanes.several() == 1
+    else:
+        assert 1 <= lanes.several() <= lanes.MOST
