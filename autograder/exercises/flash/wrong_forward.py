@@ -18,6 +18,7 @@ from autograder.exercises.flash.attention import (
 )
 from autograder.exercises.formats import significant
 from autograder.exercises.layout import as_read
+from course_lib.numerics import error
 
 NAN = float("nan")
 BLOCKS = (16, 32, 64, 128)
@@ -125,6 +126,12 @@ def scaled(v, scale):
     return attend(v, s=scores(v, scale=scale))
 
 
+def in_base_two(v, kept: int):
+    """2^s in place of e^s; `kept`: whether L is then taken for a logarithm to the base 2, and made natural."""
+    made = attend(v, s=scores(v) / LOG2_E)
+    return made if kept else made | {"lse": made["lse"] * LOG2_E}
+
+
 # ---- which keys
 
 
@@ -210,7 +217,7 @@ def stray_keys(v, variant):
 # ---- where things lie
 
 
-def read_as(v, **shapes_and_strides) -> dict:
+def read_as(v, /, **shapes_and_strides) -> dict:
     return v | {name: as_read(v[name], *how) for name, how in shapes_and_strides.items()}
 
 
@@ -225,6 +232,10 @@ def strides_ignored(v, names):
 def strides_of(v, pair):
     name, other = pair
     return attend(read_as(v, **{name: (v[name].shape, v[other].stride())}))
+
+
+def columns_adjacent(v):
+    return attend(read_as(v, **{name: (v[name].shape, (*v[name].stride()[:3], 1)) for name in "qkv"}))
 
 
 def columns_unmasked(v, names):
@@ -278,6 +289,16 @@ def heads_written(v, batches: slice, heads: slice) -> dict:
     return made
 
 
+def out_is_wrong(e):
+    """Whether `out` of a tried case is wrong anywhere."""
+
+    def answer(t) -> bool:
+        got = t.outcome.outputs.get("out")
+        return not isinstance(got, torch.Tensor) or got.shape != t.want["out"].shape or bool(e.wrong(t, "out").any())
+
+    return answer
+
+
 def lse_changed(change):
     """`out` is right; change(L, maximum, log of the sum, arguments) is stored as L."""
 
@@ -299,15 +320,25 @@ lse_is_sum = lse_changed(lambda lse, top, log_sum, v: torch.exp(log_sum))
 # ---- precision
 
 
-def in_tf32(v, cut: bool):
-    """tl.dot of fp32 with its default: both products of inputs with 10 fraction bits."""
+def in_tf32(v, which: str):
+    """tl.dot of fp32 with its default, in one product or in both: 13 fraction bits are cut off."""
     if v["q"].dtype != torch.float32:
         return {}
-    low = v | {name: significant(v[name], 11, truncate=cut) for name in ("q", "k", "v")}
-    s = masked(low)
+    low = {name: significant(v[name], 11, truncate=True) for name in ("q", "k", "v")}
+    s = masked(v | low if which != "values" else v)
     p = torch.exp(s - shift_of(s))
-    values, total = for_queries(v, low["v"]), p.sum(dim=-1, keepdim=True)
-    return divided(significant(p, 11, truncate=cut), total, values, shift_of(s))
+    total = p.sum(dim=-1, keepdim=True)
+    if which != "scores":
+        return divided(significant(p, 11, truncate=True), total, for_queries(v, low["v"]), shift_of(s))
+    return divided(p, total, for_queries(v, v["v"]).double(), shift_of(s))
+
+
+def rounded_on_the_way(e) -> bool:
+    """Wrong for fp32 inputs only, and by no more than rounding to 2 bytes explains."""
+    if any(t.outcome.error or t.args["q"].dtype != torch.float32 for t in e.failing):
+        return False
+    wanted = [(t.outcome.outputs.get(name), want) for t in e.failing for name, want in t.want.items()]
+    return all(isinstance(got, torch.Tensor) and error(got, want).rms < 1e-2 for got, want in wanted)
 
 
 def inputs_rounded(v, dtype):
