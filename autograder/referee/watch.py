@@ -56,8 +56,7 @@ def watched(function: Callable, args: Sequence[Any], beside: int = 0) -> tuple[c
         recording.stop()
     kernels, programs = _launched(launches)
     seen = {"operators": recording.operators(), "kernels": _bounded(kernels), "programs": programs[:SHOWN]}
-    left = max(0, processes() - beside)
-    seen |= {"device": {}, "threads": threads(), "processes": left, "blind": recording.blind}
+    seen |= {"device": {}, "threads": threads(), "processes": processes(beside), "blind": recording.blind}
     if _on_gpu():
         ran = recording.device_events()
         seen["device"] = _bounded(Counter(name for name, _ in ran))
@@ -196,7 +195,28 @@ def threads() -> int:
     return max(0, len(sys._current_frames()) - 1 - own)
 
 
-def processes() -> int:
-    """Processes of this sandbox besides this one and process 1, the zygote. A daemon's parent is process 1."""
-    others = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return len([pid for pid in others if pid not in (1, os.getpid())])
+def processes(beside: int = 0) -> int:
+    """Processes that this one has started, and daemons: their parent is process 1, the zygote.
+
+    So it is for `beside` other workers too; what those have started, they see themselves.
+    """
+    me, parents = os.getpid(), _parents()
+    below = 0
+    for pid in parents.keys() - {1, me}:
+        while parents.get(pid, 1) not in (1, me):
+            pid = parents[pid]
+        below += parents.get(pid) == me
+    daemons = sum(parent == 1 for pid, parent in parents.items() if pid != me)
+    return below + max(0, daemons - beside)
+
+
+def _parents() -> dict[int, int]:
+    """Every process of this sandbox, with its parent."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", errors="replace") as file:
+                found[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return found

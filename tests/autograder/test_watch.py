@@ -119,10 +119,25 @@ def test_a_thread_left_over_is_counted():
     assert during == before + 1
 
 
-def test_a_process_left_over_is_counted(monkeypatch):
-    pids = [name for name in os.listdir("/proc") if not name.isdigit()] + ["1", "7", "9", str(os.getpid())]
-    monkeypatch.setattr(watch.os, "listdir", lambda path: pids)
-    assert watch.processes() == 2
+@pytest.mark.parametrize(
+    ("others", "beside", "left"),
+    [
+        ({}, 0, 0),
+        ({7: "me", 9: 7}, 0, 2),  # a child and its child
+        ({7: 1, 9: 7}, 0, 1),  # a daemon
+        ({7: 1, 8: 1, 9: 7, 10: 9}, 2, 0),  # two other workers, and the compiler that one of them has started
+        ({7: 1, 8: 1, 9: 1, 10: "me"}, 2, 2),  # two other workers, a daemon, a child
+    ],
+)
+def test_a_process_left_over_is_counted(others, beside, left, monkeypatch):
+    me = os.getpid()
+    there = {pid: me if parent == "me" else parent for pid, parent in others.items()}
+    monkeypatch.setattr(watch, "_parents", lambda: {1: 0, me: 1} | there)
+    assert watch.processes(beside) == left
+
+
+def test_processes_are_read_with_their_parents():
+    assert watch._parents()[os.getpid()] == os.getppid()
 
 
 def test_watching_is_cheap():
