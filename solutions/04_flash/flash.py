@@ -1,0 +1,1757 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 04 FlashAttention-2 in Triton
+#
+# After this lesson you can
+#
+# - say what attention costs when its scores are written to memory, and what is left when they are not,
+# - derive the online softmax and the backward pass, and say who may write which sum,
+# - write FlashAttention-2 in Triton, forward and backward, for any lengths, masks, strides and head groups,
+# - read from the compiler, without a GPU, how many programs fit on a multiprocessor and why a kernel spills.
+#
+# **Time** 12 hours; the five exercises take about eight of them, and the backward pass alone three. Do sections 1 to 3
+# on one day, 4 on the next, 5 to 7 on a third. Run the cells from the top each time. A cell that needs an exercise
+# which you have not solved stops with "not written yet"; go on with the cell below it.
+#
+# **Needs** lesson 01: counting, the roofline, the softmax and the tiled matrix product.
+#
+# **Without a GPU** all five exercises can be solved and checked for being right, and the compiler's part of section 8
+# runs too. What a CPU cannot show: speed points, and races. Where a section needs a GPU, recorded results of an H200
+# stand in its place, and a small model of the race runs everywhere.
+#
+# The algorithm is *FlashAttention* by Tri Dao, Daniel Fu, Stefano Ermon, Atri Rudra and Christopher Ré, in the form of
+# *FlashAttention-2* by Tri Dao. It stands on the *online softmax* of Maxim Milakov and Natalia Gimelshein. The kernels
+# follow these papers and the Triton tutorial *Fused Attention*.
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, machine
+
+import math
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+from autograder import check, check_speed
+from course_lib import memory, plots, results, widgets
+from course_lib.roofline import Roof, Work, floor_s
+from course_lib.timing import time_gpu
+
+HERE = machine()
+HERE
+
+# %% [markdown]
+# Some helpers for the measurements below. On a CPU sizes are smaller and medians are known less exactly.
+
+# %%
+GPU = TIER == "gpu"
+HALF = torch.bfloat16 if GPU else torch.float32  # the type in which attention is measured here
+
+
+def timed(fn):
+    """The course's timer, told how long it may take on this tier."""
+    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.1, max_seconds=0.2)
+
+
+def normal(*shape, dtype=HALF):
+    return torch.randn(*shape, device=DEVICE, dtype=dtype)
+
+
+def recorded(section):
+    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    entry = results.load(section)
+    print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
+    return entry["rows"] if entry else []
+
+
+# %% [markdown]
+# ## 1. What the score matrix costs
+# Attention lets every query look at every key: $S = \sigma\, Q K^\top$, $P = \mathrm{softmax}(S)$ along its rows,
+# $O = P V$. The scale $\sigma$ is usually $1/\sqrt d$, where $d$ is the head size. For $n$ tokens, $Q$, $K$, $V$ and $O$
+# have $n \cdot d$ numbers each, and $S$ and $P$ have $n^2$.
+#
+# ### Case file
+# **The report says** (systems notes of a language-model course assignment, attention in plain PyTorch, batch 8, one
+# head, head size 128): at 16384 tokens 100 passes take 17.9 s forward and 7.3 s backward. The scores are the largest
+# owner of memory, 8 GB at that length. "The memory that is kept for backward grows linearly with the length." Compiled,
+# forward falls to 12.3 s, backward stays.
+#
+# Before measuring, count. One score matrix of 8 heads in fp32 has $8 \cdot 16384^2 \cdot 4$ bytes, which is 8 GiB: the
+# report's figure is exactly *one* such matrix. How often does it cross the memory bus?
+#
+# | step | forward | backward |
+# |---|---|---|
+# | $S = Q K^\top$ | writes S | reads dS twice, for dQ and for dK |
+# | scale | reads S, writes it | reads dS, writes it |
+# | softmax | reads S, writes P | reads P and dP, writes dS |
+# | $O = P V$ | reads P | reads P for dV, writes dP |
+# | crossings | **6** | **9** |
+# | products of $2 n^2 d$ FLOP | **2** | **4** |
+
+# %% [markdown]
+# ### Predict
+# Three numbers, before you run the next cells. When the length doubles, the time and the memory of a pass grow by which
+# factor? And how long does backward take, in units of forward?
+
+# %%
+predicted = {"time when the length doubles": None, "memory": None, "backward / forward": None}  # replace None
+
+
+def naive(q, k, v, causal=False):
+    """Attention as the formulas say it: every line is a kernel that passes over all scores."""
+    s = q @ k.mT
+    s = s * q.shape[-1] ** -0.5
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -float("inf"))
+    return torch.softmax(s, dim=-1) @ v
+
+
+# %% [markdown]
+# ### Measure
+# Forward, backward, and the most memory that a whole step holds beyond its inputs.
+
+
+# %%
+def one_length(n, d=64, batch=8 if GPU else 2, fn=naive):
+    """Seconds forward, seconds backward, peak bytes of both: batch x 1 head, fp32."""
+    q, k, v = (normal(batch, 1, n, d, dtype=torch.float32).requires_grad_() for _ in range(3))
+    do = normal(batch, 1, n, d, dtype=torch.float32)
+    peak = memory.peak(lambda: torch.autograd.grad(fn(q, k, v), (q, k, v), do))
+    with torch.no_grad():
+        forward = timed(lambda: fn(q, k, v)).median_s
+    o = fn(q, k, v)
+    backward = timed(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)).median_s
+    return forward, backward, peak
+
+
+lengths = (256, 1024, 4096, 16384) if GPU else (64, 128, 256, 512)
+naive_cost = {n: one_length(n) for n in lengths}
+shown = {f"{name}, length {n}": c[i] for n, c in naive_cost.items() for i, name in enumerate(("forward", "backward"))}
+results.beside("lesson04.naive", shown, unit="ms")
+
+# %%
+peaks = {f"length {n}": cost[2] / 2**20 for n, cost in naive_cost.items()}
+scores = {f"length {n}": (8 if GPU else 2) * n * n * 4 / 2**20 for n in lengths}
+for name, peak in peaks.items():
+    print(f"{name}: peak {peak:,.1f} MiB, {peak / scores[name]:.1f} score matrices")
+longest, before = naive_cost[lengths[-1]], naive_cost[lengths[-2]]
+print(f"backward / forward at length {lengths[-1]}: {longest[1] / longest[0]:.2f}")
+results.beside("lesson04.naive_memory", peaks, unit="MiB")
+
+# %% [markdown]
+# **Quadratic.** Between the two largest lengths both time and memory should grow by nearly the square of the ratio (the
+# smallest sizes are overhead, lesson 01). So the report's "linearly" is wrong for this code: what is kept for backward
+# is P, and P has $n^2$ numbers. It becomes right the moment P is not kept, and that is what this lesson builds.
+#
+# The whole table, where it was measured: eager and compiled, lengths from 256 to 16384, head sizes from 16 to 128.
+
+# %%
+table = recorded("attention_lengths")
+
+# %% [markdown]
+# ### A forward pass slower than its backward pass?
+# The table of counts says that backward has twice the products and one and a half times the crossings. So it must take
+# longer, and in our measurements it does. The report has it the other way round, by a factor of 2.5. Set the report's
+# two times beside what the counts allow on the recorded H200: the products at the fp32 rate, the crossings at the copy
+# rate. (The report's GPU ran out of memory somewhere above 70 GB; it is hardly a faster one.) The kernels run one after
+# the other, so the two parts are added.
+
+# %%
+entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
+fp32, copy = entry["matmul fp32, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12
+one_matrix = 8 * 16384**2 * 4
+report_ms = {"forward": 179, "backward": 73}  # 17.9 s and 7.3 s for 100 passes
+for name, products, crossings in (("forward", 2, 6), ("backward", 4, 9)):
+    least = products * 2 * 8 * 16384**2 * 128 / fp32 + crossings * one_matrix / copy
+    print(f"{name}: counts allow {1e3 * least:.0f} ms; the report measured {report_ms[name]} ms, "
+          f"{report_ms[name] / (1e3 * least):.1f} times that")  # fmt: skip
+
+# %% [markdown]
+# The report's backward pass is near what its operators must cost. Its forward pass is far from it, so something in the
+# forward measurement is *not* these operators. Two things fit. A softmax written by hand crosses eight times instead of
+# two, and a mask adds two more (lesson 01, section 6); even with both, most of the gap remains. And a program that holds
+# several matrices of 8 GiB is close to the end of an 80 GB card: the allocator then gives memory back to the driver and
+# asks for it again in every pass, which takes milliseconds, and all of it falls into forward, where the large matrices
+# are made. The report's figures cannot tell these apart; its compiled forward pass, which makes fewer matrices, fell
+# while backward stayed, which fits both. What to keep: **when a time is far from its count, doubt the
+# measurement before you explain it.**
+
+# %% [markdown]
+# ### What fusion could save
+# Now the other side: the least that attention must cost when S and P never leave the chip. The arithmetic stays. The
+# bytes are those of Q, K, V and O.
+
+# %%
+roof = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, copy, entry["launch, us"] * 1e-6)
+for n in (256, 1024, 4096, 16384):
+    flops = 4 * 8 * n * n * 128
+    apart, fused = Work(flops, 6 * 8 * n * n * 2), Work(flops, 4 * 8 * n * 128 * 2)
+    print(f"length {n:5}: bytes {apart.bytes / 2**20:7.0f} MiB against {fused.bytes / 2**20:3.0f} MiB, "
+          f"floor {1e3 * floor_s(apart, roof):6.3f} ms against {1e3 * floor_s(fused, roof):6.3f} ms, "
+          f"{fused.intensity:.0f} FLOP a byte")  # fmt: skip
+
+# %% [markdown]
+# At the larger lengths fusion moves attention from the slope of the roof to its flat part: its time is then set by the
+# tensor cores alone. That is the promise of FlashAttention. What stands in the way is the softmax: a row of P needs the
+# maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip together with its keys.
+
+# %% [markdown]
+# ## 2. The online softmax
+# Take one query. Its scores are $s_1 \dots s_n$ and its output is
+#
+# $$o = \sum_j \frac{e^{s_j - m}}{\ell} v_j, \qquad m = \max_j s_j, \qquad \ell = \sum_j e^{s_j - m}.$$
+#
+# Suppose only some of the keys have been seen. Keep three things about them: the maximum $m$, the sum $\ell$, and the
+# sum of values *not yet divided*, $a = \sum_j e^{s_j - m} v_j$. Now another tile of keys arrives, and the maximum
+# becomes $m' \ge m$. Every term so far was computed with $m$ and should have been computed with $m'$. They are all wrong
+# by the same factor, $e^{m - m'}$:
+#
+# $$\ell \leftarrow \ell\, e^{m-m'} + \sum_{\text{new } j} e^{s_j - m'}, \qquad
+#   a \leftarrow a\, e^{m-m'} + \sum_{\text{new } j} e^{s_j - m'} v_j, \qquad m \leftarrow m'.$$
+#
+# At the end $o = a / \ell$. The result is not an approximation: it is the softmax, summed in another order. It starts
+# with $m = -\infty$, $\ell = 0$, $a = 0$, "nothing seen".
+#
+# Step through it. The slider *tiles done* moves the program; watch what the sums hold when a tile brings a larger
+# maximum, and what a tile costs in which nothing is visible.
+
+# %%
+widgets.attention_stepper()
+
+# %% [markdown]
+# ### Wrong turns
+# Four ways to get the three lines wrong. Each is right on *some* inputs, which is why people keep them. `walk` does one
+# row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with.
+
+
+# %%
+def walk(scores, wrong="", tile=4):
+    """The shares of one row, made tile by tile; `wrong` says what is done wrong."""
+    inf = torch.tensor(float("inf"))
+    top, total, weights = torch.tensor(0.0) if wrong == "starts at 0" else -inf, torch.tensor(0.0), torch.empty(0)
+    for new in torch.tensor(scores).split(tile):
+        larger = torch.maximum(top, new.max())
+        if wrong == "no maximum":
+            larger = torch.tensor(0.0)
+        shift = larger if wrong == "no guard" or larger > -inf else torch.tensor(0.0)
+        factor = torch.tensor(1.0) if wrong == "no correction" else torch.exp(top - shift)
+        fresh = torch.exp(new - shift)
+        weights, total, top = torch.cat([weights * factor, fresh]), total * factor + fresh.sum(), larger
+    return weights / total
+
+
+row = [0.1, 1.2, -0.4, 0.6, 0.3, -1.0, 2.1, 0.2, 1.9, 0.0, 2.4, -0.7]
+wrong_turns = {
+    "no correction": row,
+    "starts at 0": [s - 150 for s in row],
+    "no maximum": [s + 100 for s in row],
+    "no guard": [-float("inf")] * 4 + row[4:],
+}
+
+# %%
+from course_lib.drawing.house import drawn
+
+
+@drawn
+def draw_shares(panels):
+    """Beside each other: the shares a wrong program ends with, hatched, and the true ones as outlines."""
+    figure, axes = plots.figure(7.6, 2.6, columns=len(panels))
+    for ax, (name, scores) in zip(axes, panels.items()):
+        got, right = walk(scores, name), walk(scores)
+        ax.bar(range(12), got.nan_to_num(0.0), color=plots.PALETTE[1], hatch="////", edgecolor="white", linewidth=0)
+        ax.bar(range(12), right, facecolor="none", edgecolor=plots.PALETTE[6], linewidth=1.2)
+        words = "\nall NaN" if got.isnan().all() else f"\nsum {got.sum():.2f}"
+        ax.set_title(name + words, fontsize=9)
+        ax.set(xlabel="key", ylim=(0, 1.15 * max(got.nan_to_num(0.0).max(), right.max())))
+    axes[0].set_ylabel("share")
+    return figure
+
+
+plots.show(draw_shares(wrong_turns), alt="Shares of one row of 12 keys by four wrong programs, beside the true ones: "
+           "without correction early keys weigh too much; the other three give NaN in all places")  # fmt: skip
+
+# %% [markdown]
+# - **No correction**: right as long as the first tile holds the maximum. In this row it does not, and the early keys
+#   weigh too much. The shares still add up to one, so no sanity check on the sum will find it.
+# - **The maximum starts at 0**: right for every row with a score above zero, which is nearly every row of a test. When
+#   all scores are far below zero, every exponential is zero in fp32, and so is the sum.
+# - **No maximum**: $e^{89}$ is infinite in fp32. Scores of trained models do get there.
+# - **No guard**: in a tile where nothing is visible the new maximum is still $-\infty$, and $-\infty - (-\infty)$ is
+#   NaN. NaN then stays in the sum for good. Replace the maximum by any finite number *for the subtraction*.
+
+# %% [markdown]
+# ## Exercise 4.1 `flash.merge` (20 min, 3 points)
+# Two programs have each seen some keys of one query. Write `merge(a, b)`, which makes one state of both. A state is a
+# dictionary:
+#
+# | entry | holds | when the part saw no key |
+# |---|---|---|
+# | `"m"` | the largest score | `-math.inf` |
+# | `"l"` | the sum of $e^{s_j - m}$ | 0 |
+# | `"o"` | the sum of $e^{s_j - m} v_j$, a list with a number for each column: *not* divided by l | zeros |
+#
+# It returns a new state with the same entries, as if all keys had come at once. A part without keys changes nothing,
+# and two of them give a state without keys, not NaN. Scores lie between $-10^4$ and $10^4$. Plain Python and `math` are
+# enough.
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_merge", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def merge(a, b):
+    """The state of the keys of a and b together."""
+    ### BEGIN SOLUTION
+    m = max(a["m"], b["m"])
+    if m == -math.inf:
+        return {"m": m, "l": 0.0, "o": [0.0] * len(a["o"])}
+    of_a, of_b = math.exp(a["m"] - m), math.exp(b["m"] - m)
+    o = [of_a * x + of_b * y for x, y in zip(a["o"], b["o"])]
+    return {"m": m, "l": of_a * a["l"] + of_b * b["l"], "o": o}
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "flash_merge_check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check("flash.merge", merge)
+
+# %% [markdown]
+# <details><summary>Hint 1: what has to be equal before two sums may be added</summary>
+#
+# Both sums are relative to a maximum of their own. Bring both to the larger of the two first: a sum that was taken
+# relative to $m_a$ and should be relative to $m$ is too large or too small by the factor $e^{m_a - m}$.
+# </details>
+# <details><summary>Hint 2: which parts need a factor</summary>
+#
+# Both. Either one may hold the smaller maximum; the other's factor is then $e^0 = 1$ by itself. The factor of a part
+# goes on its `l` *and* on every entry of its `o`. A Python list times a number, and list plus list, do something else.
+# </details>
+# <details><summary>Hint 3: parts that saw no key</summary>
+#
+# On one side: $e^{-\infty - m} = 0$, and nothing more is needed. On both sides: the new maximum is $-\infty$ too; give
+# the state without keys at once, before anything is subtracted.
+# </details>
+
+# %% [markdown]
+# Why this matters beyond tiles: the order of the parts is free, and so is who computes them. With few queries and very
+# many keys, as when a language model writes one token, several programs can share the keys of one query and merge
+# afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs.
+#
+# ## 3. Tiles
+# A **tile** is a block of queries against a block of keys. One program takes a block of queries and walks over the
+# tiles of its row of the score matrix, from left to right. What does it need on the chip? The queries, one tile of keys
+# and of values, one tile of scores, and for each query $m$, $\ell$ and $a$. None of that depends on $n$.
+#
+# ### What has to be computed at all
+# **Causal**: a query must not see later keys. With as many queries as keys, query $m$ sees the keys $0 \dots m$. With
+# fewer queries than keys the convention of FlashAttention is **bottom-right**: the last query sees the last key, so
+# query $m$ sees key $j$ when $j \le m + n_k - n_q$. **Key lengths**: in a padded batch sequence $b$ has only
+# `k_lengths[b]` keys; what lies behind them must not count, whatever its values.
+
+# %%
+figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
+plots.block_map(8, 14, 4, 4, causal=True, walk="rows", ax=axes[0], legend=False)
+plots.block_map(12, 14, 4, 4, causal=True, keys=9, walk="rows", ax=axes[1], legend=False)
+plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 queries and 14 keys, causal, the diagonal "
+           "ends in the lower right corner. Right: also only 9 keys are valid; tiles behind them are skipped")  # fmt: skip
+
+# %% [markdown]
+# Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
+# no mask, orange tiles are cut by an edge, dotted tiles are never loaded. Dots are the pairs that count. With many tiles
+# a causal mask skips nearly half of them: that is the largest single gain that a causal kernel can have, and it comes
+# from *where the loop ends*, not from the mask.
+#
+# ### Predict
+# Causal, 4096 queries and keys, tiles of 64 x 64. Which share of the tiles is skipped, and which share needs the mask?
+
+# %%
+predicted_share = {"skipped": None, "on an edge": None}  # replace None
+
+# %%
+from course_lib.tiles import tile_kinds, visible
+
+for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
+    kinds = tile_kinds(n, n, block, block, causal=True)
+    share = {kind: (kinds == kind).mean() for kind in ("skipped", "edge", "whole")}
+    print(f"length {n:4}, tiles of {block:3}: " + ", ".join(f"{kind} {part:.1%}" for kind, part in share.items()))
+
+# %% [markdown]
+# ### Wrong turns
+# Masks go wrong in four ways that tests of square, unpadded, tile-sized inputs never see. Each panel shows what a
+# program with that mistake does to the pairs.
+
+# %%
+n_q, n_k, keys = 6, 11, 9
+right = visible(n_q, n_k, causal=True, keys=keys)
+m, j = torch.arange(n_q)[:, None].numpy(), torch.arange(n_k)[None, :].numpy()
+seen_by = {
+    "top-left\ninstead of bottom-right": (j <= m) & (j < keys),
+    "off by one:\n< instead of <=": (j < m + n_k - n_q) & (j < keys),
+    "padded keys counted": j <= m + n_k - n_q,
+    "the loop ends by the\nsquare diagonal (tiles of 3)": right & (j < (m // 3 + 1) * 3),
+}
+
+
+# %%
+@drawn
+def draw_pairs(wrong, right):
+    """For each wrong mask: pairs rightly seen as dots, wrongly seen as squares, missed as crosses."""
+    figure, axes = plots.figure(6.4, 5.0, rows=2, columns=2)
+    looks = {"seen, and should be": (".", 0), "seen, should not be": ("s", 1), "missed": ("x", 6)}
+    for ax, (name, got) in zip(axes.flat, wrong.items()):
+        for pairs, (label, (marker, i)) in zip((got & right, got & ~right, ~got & right), looks.items()):
+            rows, columns = pairs.nonzero()
+            ax.plot(columns, rows, marker, color=plots.PALETTE[i], markersize=4.5, label=label)
+        ax.set(
+            xlim=(-0.7, right.shape[1] - 0.3),
+            ylim=(right.shape[0] - 0.3, -0.7),
+            aspect="equal",
+            xlabel="key",
+            ylabel="query",
+        )
+        ax.set(xticks=range(0, 11, 2), yticks=range(0, 6, 2))
+        ax.set_title(name, fontsize=9)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 11 keys of which 9 are valid: top-left "
+           "misses most pairs, off by one misses the diagonal, padded keys are seen, the loop ends too early")  # fmt: skip
+
+# %% [markdown]
+# With $n_q = n_k$, the first and the last panel would show no mistake at all. That is why the checks below draw lengths
+# that differ, and that no tile divides.
+#
+# ### What is kept: L
+# The backward pass will need P again. It could keep $m$ and $\ell$ of each row; one number is enough:
+#
+# $$L = m + \log \ell = \log \sum_j e^{s_j}, \qquad p_j = e^{s_j - L}.$$
+#
+# One exponential gives the *finished* probability, division included. L is stored in fp32 as a natural logarithm, also
+# by kernels that compute with powers of two inside.
+
+# %% [markdown]
+# ## Exercise 4.2 `flash.tiled` (35 min, 4 points)
+# Write `tiled_forward(q, k, v, causal, scale, block)` in plain PyTorch: all queries at once, and the keys `block` at a time.
+# It returns `(o, lse)`.
+#
+# - `q`: (B, H, n_q, D); `k`, `v`: (B, H, n_k, D); fp32 or fp16, any strides; they stay as they are
+# - `o`: softmax of the rows of $\sigma Q K^\top$, times V, in the shape and type of q
+# - `lse`: L, (B, H, n_q), fp32, natural logarithm
+# - `causal`: query m sees key j where `j <= m + n_k - n_q`. A query that sees no key gives zeros and $L = -\infty$
+# - `scale`: any number, also a negative one; scores may lie far from zero on either side
+# - `block`: any number of keys from 1 on; the last tile may be shorter. Maximum, sum and accumulator are fp32
+#
+# The scores of all keys at once must not exist. About 15 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_tiled", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def tiled_forward(q, k, v, causal, scale, block):
+    """Attention in tiles of `block` keys: (o, lse)."""
+    ### BEGIN SOLUTION
+    (B, H, n_q, D), n_k = q.shape, k.shape[2]
+    row_max = torch.full((B, H, n_q), -float("inf"), device=q.device)
+    row_sum = torch.zeros(B, H, n_q, device=q.device)
+    acc = torch.zeros(B, H, n_q, D, device=q.device)
+    queries = torch.arange(n_q, device=q.device)[:, None]
+
+    for start in range(0, n_k, block):
+        tile_k, tile_v = k[:, :, start : start + block].float(), v[:, :, start : start + block].float()
+        s = q.float() @ tile_k.mT * scale
+        if causal:
+            keys = torch.arange(start, start + tile_k.shape[2], device=q.device)
+            s = s.masked_fill(keys > queries + n_k - n_q, -float("inf"))
+        new_max = torch.maximum(row_max, s.amax(dim=-1))
+        shift = new_max.masked_fill(new_max == -float("inf"), 0.0)  # -inf - -inf is NaN
+        p = torch.exp(s - shift[..., None])
+        factor = torch.exp(row_max - shift)
+        row_sum = row_sum * factor + p.sum(dim=-1)
+        acc = acc * factor[..., None] + p @ tile_v
+        row_max = new_max
+
+    o = acc / row_sum.masked_fill(row_sum == 0.0, 1.0)[..., None]
+    return o.to(q.dtype), row_max + torch.log(row_sum)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "flash_tiled_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("flash.tiled", tiled_forward)
+
+# %% [markdown]
+# <details><summary>Hint 1: begin without a mask</summary>
+#
+# Three tensors before the loop: the maximum at $-\infty$, the sum at 0, the accumulator at 0. In the loop: slice `block`
+# keys and values, scores, new maximum, correction, new sum, new accumulator. Divide once, after the loop. Slices behind
+# the last key are shorter by themselves, so the tail needs no care here.
+# </details>
+# <details><summary>Hint 2: causal</summary>
+#
+# A key's number is `start` plus its place in the tile. Compare it with `query + n_k - n_q`. When rows with no visible
+# key come out as NaN, look at what is subtracted in the exponential.
+# </details>
+# <details><summary>Hint 3: rows with no key, and L</summary>
+#
+# Their sum is 0: divide by 1 instead. `row_max + log(row_sum)` is then $-\infty$ by itself, as it should be.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# The same result as the naive version, with how much memory? The next cell needs your `tiled_forward`.
+
+# %%
+n = 4096 if GPU else 1024
+q, k, v = (normal(1, 2, n, 64, dtype=torch.float32) for _ in range(3))
+far = (tiled_forward(q, k, v, True, 0.125, 64)[0] - naive(q, k, v, causal=True)).abs().max().item()
+held = {
+    "naive": memory.peak(lambda: naive(q, k, v, causal=True)) / 2**20,
+    "in tiles of 64": memory.peak(lambda: tiled_forward(q, k, v, True, 0.125, 64)) / 2**20,
+}
+print(f"largest difference {far:.1e}; one score matrix: {2 * n * n * 4 / 2**20:.0f} MiB")
+results.beside("lesson04.tiled_memory", held, unit="MiB")
+
+# %% [markdown]
+# The memory no longer holds a score matrix, and it grows with the length instead of its square. But each tile still
+# goes through device memory between two lines of PyTorch, so this version is no faster. To keep a tile on the chip, the
+# whole loop has to be one kernel.
+
+# %% [markdown]
+# ## 4. The forward kernel
+# One program owns `BLOCK_M` queries of one head and walks over the keys, `BLOCK_N` at a time. It loads its queries once
+# and keeps them. For every tile it loads K and V, and everything between the two loads and the next tile stays in
+# registers. At the end it writes O and L.
+#
+# ### In which precision?
+# Tensor cores multiply 2-byte numbers and add in fp32. So each quantity needs a decision.
+#
+# | quantity | precision | why |
+# |---|---|---|
+# | q, k, v | as they come | the tensor cores want 2 bytes |
+# | scores s | fp32 | the accumulator of the product; never stored |
+# | maximum, sum, L | fp32 | one number a row, nothing to save |
+# | p | cast to the type of v for the product | it is between 0 and 1; the cast costs one rounding |
+# | accumulator | **fp32** | it is a long sum, and it is corrected in every tile |
+#
+# The report says the same of its buffers: fp32, cast at the store. What does it cost to cast p, and what would it cost
+# to keep the accumulator in fp16? Predict which one grows with the number of keys. The cell is a model of one row with
+# nearly equal scores, in tiles of 64, and runs anywhere.
+
+# %%
+predicted_growth = {"p in fp16": None, "accumulator in fp16": None}  # replace None: the error at 16384 over that at 64
+
+
+def one_row(n, p_type, acc_type):
+    """Relative error of 64 rows of n keys, with p and the accumulator rounded to these types."""
+    torch.manual_seed(n)
+    s, v = 0.1 * torch.randn(64, n), torch.rand(n, 32)
+    p = torch.exp(s - s.amax(dim=-1, keepdim=True))
+    acc = torch.zeros(64, 32, dtype=acc_type)
+    for start in range(0, n, 64):
+        part = p[:, start : start + 64].to(p_type).float() @ v[start : start + 64]
+        acc = (acc.float() + part).to(acc_type)
+    want = torch.softmax(s.double(), dim=-1) @ v.double()
+    got = acc.double() / p.double().sum(dim=-1, keepdim=True)
+    return ((got - want).norm() / want.norm()).item()
+
+
+fp16, fp32 = torch.float16, torch.float32
+kinds = {"all in fp32": (fp32, fp32), "p in fp16": (fp16, fp32), "accumulator in fp16": (fp32, fp16)}
+key_counts = [2**i for i in range(6, 15)]
+errors = {name: [one_row(n, *types) for n in key_counts] for name, types in kinds.items()}
+
+# %%
+axes = plots.sweep(key_counts, errors, xlabel="keys", ylabel="relative error", unit="", yscale="log",
+                   title="A rounded p costs once; a rounded accumulator costs in every tile",
+                   device="a model, on any machine")  # fmt: skip
+axes.yaxis.set_major_formatter("{x:.0e}")
+plots.show(axes, alt="Relative error against the number of keys: that of p in fp16 falls, that of the accumulator in fp16 "
+                     "is larger and grows, fp32 lies far below both")  # fmt: skip
+growth = {name: errors[name][-1] / errors[name][0] for name in ("p in fp16", "accumulator in fp16")}
+for name, factor in growth.items():
+    print(f"{name}: the error at {key_counts[-1]} keys is {factor:.2f} times that at {key_counts[0]}")
+
+# %% [markdown]
+# Casting p is one rounding a term, and the roundings of many terms cancel: the error even falls. The accumulator is rounded again in
+# every tile, at the size it has *then*; late in a long row a whole tile adds less than a few steps of fp16. So short
+# test rows pass, and long rows fail. `tl.dot(p, v, acc)` keeps an fp32 accumulator if `acc` is one.
+#
+# ### Powers of two
+# The hardware has $2^x$, not $e^x$. A kernel therefore multiplies the scores once by $\sigma \log_2 e$ and uses
+# `tl.exp2` everywhere; maximum and sum live in that base. Only L is turned back: $L = (m_2 + \log_2 \ell) \ln 2$. What
+# goes wrong here is easy to name: L left in base 2 is too large by a constant factor, 1.44.
+#
+# ### Where is my tile?
+# A tensor arrives as an address and four strides, and **no stride may be assumed**: q is often a transposed view. You
+# are given one helper, because 20 lines of strides teach nothing. `addresses` gives the address of each element of a
+# block of rows and columns of one head, in 64 bits where they are needed.
+
+
+# %% tags=["setup"]
+LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, stride_column):
+    """(rows, columns) of addresses in the matrix of one head; batch and head in 64 bits."""
+    ptr += batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
+    return ptr + rows[:, None].to(tl.int64) * stride_row + columns[None, :] * stride_column
+
+
+# %% [markdown]
+# Four more things that a general kernel has to get right.
+#
+# - **The grid has one dimension**: tiles x heads x batch. The other two dimensions of a grid end at 65535, and a large
+#   batch times its heads may pass that.
+# - **Head sizes that are no power of two.** Blocks are powers of two, so 72 columns are loaded as 128 with 56 masked.
+#   That is right, and it multiplies zeros. (The course's own kernel splits 72 into 64 + 16.) A product of tensor cores
+#   wants at least 16 columns.
+# - **Groups of heads.** With fewer heads of keys than of queries, neighbours share: head $h$ uses the keys of head
+#   `h // GROUP`. The wrong turn `h % H_kv` has the right shape and the wrong neighbours.
+# - **Two loops.** Tiles that are visible as a whole need no mask, and they are nearly all. `tl.static_range(2)` makes
+#   the compiler write the loop twice, once for each value of `EDGE`, so that the first copy holds no mask at all. Begin
+#   with one loop that masks every tile; make two of it when the checks pass.
+
+# %% [markdown]
+# ## Exercise 4.3 `flash.forward` (120 min, 12 points)
+# Write `flash_forward(q, k, v, out, lse, causal, scale, k_lengths)`.
+#
+# - `q`, `out`: (B, H, n_q, D); `k`, `v`: (B, H_kv, n_k, D), H a multiple of H_kv: query head h reads head
+#   `h // (H // H_kv)`. D is anything from 16 to 128, 72 among them
+# - fp16 or bf16 on a GPU, fp16 or fp32 in the interpreter; products of fp32 keep fp32 (`input_precision="ieee"`)
+# - any strides for q, k, v and out, the last one included; batch x heads may pass 65535, and the offset at which a head
+#   starts $2^{31}$ (both tried on a GPU)
+# - writes `out`, and `lse`: L, (B, H, n_q), contiguous, fp32, natural logarithm
+# - `causal`: query m sees key j where `j <= m + n_k - n_q`
+# - `k_lengths`: `None`, or (B,) int32, from 0 to n_k: sequence b has only its first `k_lengths[b]` keys. This moves no
+#   diagonal; both conditions hold together
+# - a query that sees no key gives zeros and $L = -\infty$; `scale` may be any number
+#
+# The two kernel cells are a proposal: `_take_in` is the arithmetic of one tile, `_forward_kernel` the walk. The cells of
+# section 8 compile `_forward_kernel` by the names of its arguments, so keep them. About 10 lines and 30 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_forward_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _take_in(acc, row_max, row_sum, q, k_t, v, see, scale_log2, EDGE: tl.constexpr):
+    """One more tile of keys. q (M, D), k_t (D, N), v (N, D), see (M, N): which pairs count; EDGE: do not all?"""
+    ### BEGIN SOLUTION
+    s = tl.dot(q, k_t, input_precision="ieee") * scale_log2
+    if EDGE:
+        s = tl.where(see, s, -float("inf"))
+    new_max = tl.maximum(row_max, tl.max(s, axis=1))
+    shift = new_max
+    if EDGE:  # a row that has seen no key: -inf - -inf would be NaN
+        shift = tl.where(new_max == -float("inf"), 0.0, new_max)
+    p = tl.exp2(s - shift[:, None])
+    factor = tl.exp2(row_max - shift)
+    row_sum = row_sum * factor + tl.sum(p, axis=1)
+    acc = tl.dot(p.to(v.dtype), v, acc * factor[:, None], input_precision="ieee")
+    return acc, new_max, row_sum
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_forward_kernel", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _forward_kernel(
+    out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr,
+    heads, n_q, n_k, scale,
+    stride_o_b, stride_o_h, stride_o_m, stride_o_d,
+    stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    stride_k_b, stride_k_h, stride_k_n, stride_k_d,
+    stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    blocks = tl.cdiv(n_q, BLOCK_M)
+    block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    batch, head = pair // heads, pair % heads
+    if CAUSAL:
+        block = blocks - 1 - block  # the longest programs first, so that none of them finishes alone
+    n_valid = tl.load(lengths_ptr + batch) if lengths_ptr is not None else n_k
+    offs_m, offs_n = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m, mask_d = offs_m < n_q, offs_d < D
+    mask = mask_m[:, None] & mask_d[None, :]
+    q_ptrs = addresses(q_ptr, batch, head, offs_m, offs_d, stride_q_b, stride_q_h, stride_q_m, stride_q_d)
+    q = tl.load(q_ptrs, mask=mask, other=0.0)
+
+    # Where a tile starts is one 64-bit number; where an element lies inside it, a block of 32-bit ones.
+    k_at = k_ptr + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    v_at = v_ptr + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n  # transposed
+    v_tile = offs_n[:, None] * stride_v_n + offs_d[None, :] * stride_v_d
+
+    diagonal = n_k - n_q
+    full, end = n_valid, n_valid  # keys that every query of the block sees whole, and those that any sees
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(block * BLOCK_M + diagonal + 1, 0))
+        end = tl.minimum(end, tl.maximum((block + 1) * BLOCK_M + diagonal, 0))
+    full = full // BLOCK_N * BLOCK_N
+    row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for EDGE in tl.static_range(2):
+        for start in tl.range(full if EDGE else 0, end if EDGE else full, BLOCK_N, num_stages=1 if EDGE else None):
+            keys = start + offs_n
+            mask_n = keys < n_valid if EDGE else offs_n < BLOCK_N  # a whole tile has no tail
+            k_t = tl.load(k_at + k_tile, mask=mask_d[:, None] & mask_n[None, :], other=0.0)
+            v = tl.load(v_at + v_tile, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+            see = mask_n[None, :]
+            if CAUSAL:
+                see = see & (keys[None, :] <= offs_m[:, None] + diagonal)
+            acc, row_max, row_sum = _take_in(acc, row_max, row_sum, q, k_t, v, see, scale * LOG2_E, EDGE)
+            k_at += BLOCK_N * stride_k_n
+            v_at += BLOCK_N * stride_v_n
+
+    row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)  # no key at all: zeros, and L = -inf
+    out_ptrs = addresses(out_ptr, batch, head, offs_m, offs_d, stride_o_b, stride_o_h, stride_o_m, stride_o_d)
+    tl.store(out_ptrs, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(lse_ptr + pair.to(tl.int64) * n_q + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=mask_m)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def flash_forward(q, k, v, out, lse, causal, scale, k_lengths, tiles=None):
+    """Fill out and lse. tiles: queries and keys a tile, warps, stages."""
+    ### BEGIN SOLUTION
+    (B, H, n_q, D), (H_kv, n_k) = q.shape, k.shape[1:3]
+    if out.numel() == 0:
+        return
+    block_m, block_n, warps, stages = tiles or ((64, 64, 4, 2) if q.is_cuda else (32, 32, 4, 1))
+    _forward_kernel[(triton.cdiv(n_q, block_m) * B * H,)](
+        out, lse, q, k, v, k_lengths,
+        H, n_q, n_k, scale,
+        *out.stride(), *q.stride(), *k.stride(), *v.stride(),
+        GROUP=H // H_kv, D=D, BLOCK_D=max(16, triton.next_power_of_2(D)), CAUSAL=causal,
+        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "flash_forward_check", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false}
+check("flash.forward", flash_forward)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# First without mask, groups and lengths, one loop over all keys, lengths that the tiles divide. `_take_in` is the body
+# of your `tiled_forward` with `tl.dot`, `tl.max(..., axis=1)`, `tl.sum(..., axis=1)` and `tl.exp2`. Then the tail: keys
+# past the end need $-\infty$ in the scores, and not only 0 in the load, because $e^0$ is not 0. Then lengths, causal,
+# groups. Run the check after each.
+# </details>
+# <details><summary>Hint 2: right for square sizes only</summary>
+#
+# The diagonal lies at `n_k - n_q`, in the mask *and* where the loop ends: a block of queries that begins at `first`
+# sees keys below `first + BLOCK_M + n_k - n_q`, which can be negative or past the last key. Wrong only for some heads:
+# `h // GROUP`. Wrong by a constant factor in L: base 2.
+# </details>
+# <details><summary>Hint 3: NaN</summary>
+#
+# Three places make it. A tile in which a row has seen no key yet: subtract 0 instead of $-\infty$. A row with no key at
+# all: divide by 1 instead of 0, and L comes out as $-\infty$ by itself. Columns past the head size: load them as 0.
+# </details>
+# <details><summary>Hint 4: the loop</summary>
+#
+# `for start in range(0, end, BLOCK_N)`: load `k_t` (transposed) and `v` from where the tile starts, build `see` from
+# `start + offs_n < n_valid` and, when causal, `start + offs_n <= offs_m + n_k - n_q`, call `_take_in`, move both
+# addresses on by `BLOCK_N` rows. For two loops around one body: `for EDGE in tl.static_range(2)` and inside it
+# `range(full if EDGE else 0, end if EDGE else full, BLOCK_N)`, with `full` rounded down to whole tiles.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# How far is it from the tensor cores? On a GPU the cell times your kernel, PyTorch's fused attention (SDPA) and the
+# naive version, forward. In the interpreter a kernel's time says nothing, so a CPU shows the recorded run only.
+
+# %%
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+
+def forward_times(n, d, causal, batch=4, heads=16):
+    """name -> TFLOP/s; 4 n^2 d FLOP a head, half of it causal."""
+    q, k, v = (normal(batch, heads, n, d) for _ in range(3))
+    out, lse = torch.empty_like(q), normal(batch, heads, n, dtype=torch.float32)
+    took = {
+        "mine": timed(lambda: flash_forward(q, k, v, out, lse, causal, d**-0.5, None)),
+        "SDPA": timed(lambda: sdpa(q, k, v, is_causal=causal)),
+        "naive": timed(lambda: naive(q, k, v, causal)),
+    }
+    flops = 4 * batch * heads * n * n * d / (2 if causal else 1)
+    return {name: flops / t.median_s / 1e12 for name, t in took.items()}
+
+
+rates = {}
+if GPU:
+    for n, d, causal in ((1024, 64, False), (4096, 64, False), (4096, 64, True), (4096, 128, False)):
+        words = f"length {n}, head size {d}{', causal' if causal else ''}"
+        rates |= {f"{words}, {name}": rate for name, rate in forward_times(n, d, causal).items()}
+results.beside("lesson04.forward", rates, unit="TFLOP/s")
+
+# %% [markdown]
+# The FLOPs are counted once, whatever a kernel makes: a causal kernel that computes all tiles and masks half of them
+# shows half the rate. Where naive attention stands far below, it is waiting for memory; that part of the claim "fused
+# attention is faster" is bytes, not launches. How to come nearer to the ceiling is section 8.
+
+# %% [markdown]
+# ## 5. The backward pass, derived
+# Given $dO = \partial \text{loss} / \partial O$. Three of the five steps are the product rule for matrices:
+#
+# $$dV = P^\top dO, \qquad dP = dO\, V^\top, \qquad dQ = \sigma\, dS\, K, \qquad dK = \sigma\, dS^\top Q.$$
+#
+# The step in the middle is softmax. For one row, $\partial p_j / \partial s_k = p_j (\delta_{jk} - p_k)$, so
+#
+# $$ds_k = \sum_j dp_j\, p_j (\delta_{jk} - p_k) = p_k \Big(dp_k - \underbrace{\sum_j p_j\, dp_j}_{\textstyle \delta}\Big).$$
+#
+# Every element needs $\delta$, a sum over the *whole row*. For a kernel in tiles that would be a pass of its own. One
+# line of algebra saves it:
+#
+# $$\delta = \sum_j p_j\, dp_j = \sum_j p_j \sum_c do_c\, v_{jc} = \sum_c do_c \sum_j p_j v_{jc} = \sum_c do_c\, o_c.$$
+#
+# So $\delta$ is a dot product of two rows of length $d$ that exist already. And P? It is made again: $p = e^{s - L}$.
+# The scores are computed a second time, and nothing of size $n^2$ was kept.
+#
+# Is it true? The cell does it in float64 and compares with autograd.
+
+
+# %%
+def by_hand(q, k, v, do, scale, s_hidden=None):
+    """The five steps, in plain PyTorch, with all the names of the derivation."""
+    s = scale * q @ k.mT
+    if s_hidden is not None:
+        s = s.masked_fill(s_hidden, -float("inf"))
+    lse = torch.logsumexp(s, dim=-1, keepdim=True)
+    p = torch.exp(s - lse)
+    delta = ((p @ v) * do).sum(dim=-1, keepdim=True)
+    ds = p * (do @ v.mT - delta)
+    return {"dq": scale * ds @ k, "dk": scale * ds.mT @ q, "dv": p.mT @ do}
+
+
+torch.manual_seed(0)
+q, k, v, do = (torch.randn(2, 3, 50, 16, dtype=torch.float64).requires_grad_() for _ in range(4))
+hidden = torch.ones(50, 50, dtype=torch.bool).triu(1)
+truth = torch.autograd.grad(sdpa(q, k, v, is_causal=True, scale=0.3), (q, k, v), do)
+for (name, got), want in zip(by_hand(q, k, v, do, 0.3, hidden).items(), truth):
+    print(f"{name}: largest difference from autograd {(got - want).abs().max():.1e}")
+
+# %% [markdown]
+# ### Wrong turns
+# The three gradients do not go wrong together, and *which* of them is wrong tells you where to look. The figure makes
+# some well-known mistakes on purpose and shows the relative error of each gradient.
+
+
+# %%
+def one_mistake(name):
+    """dq, dk and dv with one mistake made."""
+    with torch.no_grad():
+        s = (0.3 * q @ k.mT).masked_fill(hidden, -float("inf"))
+        p = torch.softmax(s, dim=-1)
+        loose = torch.exp(0.3 * q @ k.mT - torch.logsumexp(s, dim=-1, keepdim=True))  # not masked again
+        dp = do @ v.mT
+        delta = 0.0 if name == "delta forgotten" else (p * dp).sum(dim=-1, keepdim=True)
+        ds = p * (dp - delta)
+        wide = loose if name == "no causal mask in dk, dv" else p
+        scale_q = 1.0 if name == "no scale in dq" else 0.3 / math.log(2) if name == "dq off by ln 2" else 0.3
+        dv = (dp if name == "dv from dp" else wide).mT @ do
+        return scale_q * ds @ k, 0.3 * (wide * (dp - delta)).mT @ q, dv
+
+
+mistakes = ("delta forgotten", "no scale in dq", "dq off by ln 2", "no causal mask in dk, dv", "dv from dp")
+errors = {m: [((g - t).norm() / t.norm()).item() for g, t in zip(one_mistake(m), truth)] for m in mistakes}
+
+
+# %%
+@drawn
+def draw_errors(errors, columns):
+    """One cell for each mistake and gradient: blue where it is right, orange where it is wrong, with the error."""
+    figure, ax = plots.figure(6.2, 0.9 + 0.36 * len(errors))
+    for y, row in enumerate(errors.values()):
+        for x, value in enumerate(row):
+            wrong = value > 1e-9
+            ax.barh(y, 0.94, left=x - 0.47, height=0.84, color="#FBE3C8" if wrong else "#E3EDF5")
+            words = f"{value:.2f}" if wrong else "right"
+            ax.text(x, y, words, ha="center", va="center", fontsize=8.5, weight="bold" if wrong else "normal")
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(errors)), list(errors))
+    ax.set(ylim=(len(errors) - 0.5, -0.5), xlim=(-0.5, len(columns) - 0.5))
+    ax.tick_params(length=0)
+    ax.xaxis.tick_top()
+    ax.spines[:].set_visible(False)
+    return figure
+
+
+plots.show(draw_errors(errors, ("dq", "dk", "dv")), alt="Table of relative errors: a forgotten delta spoils dq and dk, "
+           "a scale only dq, a missing mask in one pass dk and dv, dv from dp only dv")  # fmt: skip
+
+# %% [markdown]
+# Read the rows. $dq$ and $dk$ wrong, $dv$ right: look at $\delta$. Only $dq$: its scale, or a leftover of base 2. $dk$
+# and $dv$ wrong and $dq$ right: the pass that owns the keys, so its mask, its lengths, its sum over a group of heads.
+# Only $dv$: it needs P, and nothing else.
+
+# %% [markdown]
+# ## 6. Who may write which sum?
+# In the forward pass every output row belongs to one program. In the backward pass there are two kinds of sums: $dQ$
+# sums over keys, $dK$ and $dV$ sum over queries. Whichever way the tiles are dealt out, one kind crosses the programs.
+
+# %%
+figure, axes = plots.figure(width=7.6, height=3.2, columns=2)
+plots.block_map(16, 16, 4, 4, causal=True, walk="rows", ax=axes[0], title="dQ: a program owns queries", legend=False)
+plots.block_map(16, 16, 4, 4, causal=True, walk="columns", ax=axes[1], title="dK, dV: a program owns keys",
+                legend=False)  # fmt: skip
+plots.show(figure, alt="Two causal block maps of 16 queries and keys in tiles of 4. Left, numbers run along the rows: one "
+           "program a row. Right, they run down the columns: one program a column")  # fmt: skip
+
+# %% [markdown]
+# - **Two passes.** One kernel in which programs own queries and make $dQ$; one in which programs own keys and make $dK$
+#   and $dV$. Nothing is shared. $S$ and $dP$ are made twice: 3 products in the first, 4 in the second, **7** in all.
+# - **One pass.** Programs own keys. $dK$ and $dV$ are theirs; to $dQ$ they all add. **5** products. The additions have
+#   to be *atomic*, which means that reading, adding and writing cannot be interrupted.
+#
+# ### Case file
+# **The report says** (systems notes of the course assignment): the handout's single-pass backward loads a $dQ$ that was
+# never initialised and updates it from many programs at once; two passes make this right; and "atomics kill
+# performance".
+#
+# Three claims: a missing zero, a race, and a speed. Take them one by one. The missing zero first, because it is the
+# simplest: `torch.empty` gives memory as it was left. A sum that starts from it is wrong by whatever lay there. Fresh
+# memory of a process is often zero, so the mistake passes its first test and fails later. That is why the check fills
+# every output with NaN: a sum on top of NaN stays NaN.
+
+# %%
+left_behind = torch.full((64, 64), 3.0, device=DEVICE)
+del left_behind
+for name, shape in (("small, used before", (64, 64)), ("large, fresh", (2**14, 2**13))):
+    found = torch.empty(shape, device=DEVICE)
+    print(f"{name}: {(found == 0).double().mean().item():.0%} zeros, largest value {found.abs().max().item():.3g}")
+
+# %% [markdown]
+# ### The race
+# Two programs add to the same number, which is 5. One adds 2, the other 3.
+#
+# | program A | program B | in memory |
+# |---|---|---|
+# | loads 5 | | 5 |
+# | | loads 5 | 5 |
+# | stores 5 + 2 | | 7 |
+# | | stores 5 + 3 | **8**, and the 2 is lost |
+#
+# Nothing was done twice and nothing failed; one addition never happened. Whether it does depends on who is how fast, so
+# it is another number in the next run. Below is a model that runs everywhere: 8 programs add their part of one row of
+# $dQ$, each as load, then add and store, and a random scheduler decides who goes next.
+
+
+# %%
+def scheduled(parts, rng, atomic):
+    """What is in memory after all programs have added their part: fp32, any order; not atomic: as load, then store."""
+    total, waiting = torch.tensor(0.0), []
+    todo = [(i, "load") for i in range(len(parts))]
+    while todo or waiting:
+        pick = int(torch.randint(len(todo) + len(waiting), (1,), generator=rng))
+        if pick < len(todo):
+            program, _ = todo.pop(pick)
+            waiting.append((program, total))  # what it has read
+        else:
+            program, read = waiting.pop(pick - len(todo))
+            total = (total if atomic else read) + parts[program]
+    return total.item()
+
+
+rng = torch.Generator().manual_seed(4)
+parts = torch.rand(8, generator=rng) + 0.5
+answers = {kind: [scheduled(parts, rng, kind == "atomic") for _ in range(300)] for kind in ("racy", "atomic")}
+for kind, values in answers.items():
+    print(f"{kind}: {len(set(values))} different answers in 300 runs, from {min(values):.7f} to {max(values):.7f}")
+
+# %%
+axes = plots.histogram(answers, xlabel="dQ, one element", title="A race loses whole parts; atomics only reorder the sum",
+                       device="a model, on any machine")  # fmt: skip
+plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums are spread far below the true one, the "
+                     "atomic ones lie on it")  # fmt: skip
+
+# %% [markdown]
+# The racy sum is short by whole parts. The atomic one is right, and yet not the same every time: fp32 addition is not
+# associative, so another order gives another last digit. That is what "not deterministic" means for a correct kernel.
+#
+# ### The same with real kernels
+# `course_lib.kernels.one_pass` has the one-pass backward in three forms: `"atomic"`, `"racy"` (load, add, store) and
+# `"none"`, which leaves $dQ$ out. Predict: how many of the elements of $dQ$ will differ between two racy runs on a GPU?
+# And between two atomic runs? And in the interpreter?
+
+# %%
+predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None, in per cent
+
+# %%
+from course_lib.kernels.one_pass import backward_in_one_pass
+
+n = 1024 if GPU else 64
+q, k, v, do = (normal(2, 4, n, 64, dtype=torch.float16 if GPU else torch.float32) for _ in range(4))
+s = 0.125 * q.double() @ k.double().mT
+lse = torch.logsumexp(s, dim=-1).float()
+out = (torch.softmax(s, dim=-1) @ v.double()).to(q.dtype)
+want = by_hand(*(x.double() for x in (q, k, v, do)), 0.125)["dq"]
+runs = {add: [backward_in_one_pass(do, q, k, v, out, lse, False, 0.125, add)[0] for _ in range(5)]
+        for add in ("racy", "atomic")}  # fmt: skip
+found = {}
+for add, dqs in runs.items():
+    differ = max((x != dqs[0]).double().mean().item() for x in dqs)
+    found[f"{add}, elements that differ between runs, %"] = 100 * differ
+    found[f"{add}, largest relative error of dq"] = max(((x - want).norm() / want.norm()).item() for x in dqs)
+results.beside("lesson04.race", found, unit="")
+
+# %% [markdown]
+# **In the interpreter the racy kernel is right**, every time: it runs one program after the other, so nobody interrupts.
+# A check on a CPU cannot find a race, and neither can a GPU test with a single program a head. What finds it: running
+# twice and comparing *bits*; many more programs than one; and a tool, `compute-sanitizer --tool racecheck`, for races
+# inside a program's shared memory. The best protection is an argument: every element of every output has exactly one
+# program that writes it. For two passes that argument takes one line.
+
+# %% [markdown]
+# ### A gradient that is not contiguous
+# **The report says**: a non-contiguous $dO$ gives wrong answers or illegal reads if its strides are ignored, and running
+# under `torch.compile` can hide it. Here is a function whose backward ignores strides on purpose: it reads its gradient
+# as if rows followed each other. Attention's output is usually transposed before the next layer, so its gradient comes
+# back transposed; the gradient of a `sum` is even one single number with strides of 0.
+
+
+# %%
+class Careless(torch.autograd.Function):
+    """Multiplies by 2; its backward reads the gradient as if it were contiguous."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, dout):
+        return 2 * torch.as_strided(dout, dout.shape, (dout.shape[1], 1))
+
+
+def worst_gradient(function, x, weight):
+    """Largest error of the gradient of sum(f(x)ᵀ weight), which is 2 weightᵀ."""
+    x = x.clone().requires_grad_()
+    (function(x).t() * weight).sum().backward()
+    return (x.grad - 2 * weight.t()).abs().max().item()
+
+
+x, weight = torch.randn(6, 4), torch.randn(4, 6)
+compiled = torch.compile(Careless.apply, backend="aot_eager")
+print(f"eager: error {worst_gradient(Careless.apply, x, weight):.2f}")
+print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
+
+# %% [markdown]
+# The claim is right, and now you see why. A compiled function is traced before it is known with which strides gradients
+# will arrive, so it is written for the usual ones, and what arrives otherwise is *copied into that layout* before the
+# backward graph runs. The copy costs a pass over the gradient, and the mistake stays in the kernel until somebody runs
+# it without compile. So test a backward pass in eager mode, with a $dO$ that is a transposed view. `.contiguous()` in
+# the launcher would be right too, at the price of the copy; a kernel that takes strides needs neither.
+
+# %% [markdown]
+# ## Exercise 4.4 `flash.backward` (180 min, 12 points)
+# Write `flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths)`.
+#
+# - `out` and `lse` are what the forward pass stored; `dout` is like q, **with strides of its own**
+# - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in 4.3
+# - dk and dv of a head of keys are sums over all query heads that share it
+# - keys from `k_lengths[b]` on get zeros, and so does a query that sees no key
+# - the same inputs give the same bits every time: no two programs add to one number
+# - fp32 accumulators; p and ds may be cast to the type of the inputs. All arithmetic is in kernels, also that of $\delta$
+#
+# The exercise is cut into four cells: what each row needs first; the pass for $dQ$; the pass for $dK$ and $dV$; the
+# launcher. A row with no key has $L = -\infty$: if the first kernel turns it into $+\infty$, then
+# $2^{s - \infty} = 0$ without any further question.
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_backward_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _rows_kernel(
+    shift_ptr, delta_ptr, lse_ptr, out_ptr, do_ptr,
+    heads, n_q,
+    stride_o_b, stride_o_h, stride_o_m, stride_o_d,
+    stride_do_b, stride_do_h, stride_do_m, stride_do_d,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """For each query: shift, which is L in base 2, and delta, the dot product of its rows of out and dout."""
+    ### BEGIN SOLUTION
+    blocks = tl.cdiv(n_q, BLOCK_M)
+    block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    batch, head = pair // heads, pair % heads
+    offs_m, offs_d = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    mask_m = offs_m < n_q
+    mask = mask_m[:, None] & (offs_d < D)[None, :]
+    o_ptrs = addresses(out_ptr, batch, head, offs_m, offs_d, stride_o_b, stride_o_h, stride_o_m, stride_o_d)
+    do_ptrs = addresses(do_ptr, batch, head, offs_m, offs_d, stride_do_b, stride_do_h, stride_do_m, stride_do_d)
+    o = tl.load(o_ptrs, mask=mask, other=0.0).to(tl.float32)
+    do = tl.load(do_ptrs, mask=mask, other=0.0).to(tl.float32)
+    row = pair.to(tl.int64) * n_q + offs_m
+    lse = tl.load(lse_ptr + row, mask=mask_m, other=0.0)
+    tl.store(shift_ptr + row, tl.where(lse == -float("inf"), float("inf"), lse * LOG2_E), mask=mask_m)
+    tl.store(delta_ptr + row, tl.sum(o * do, axis=1), mask=mask_m)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_backward_dq", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _dq_kernel(
+    dq_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr, lengths_ptr,
+    heads, n_q, n_k, scale,
+    stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d,
+    stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    stride_k_b, stride_k_h, stride_k_n, stride_k_d,
+    stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    stride_do_b, stride_do_h, stride_do_m, stride_do_d,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    blocks = tl.cdiv(n_q, BLOCK_M)
+    block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    batch, head = pair // heads, pair % heads
+    n_valid = tl.load(lengths_ptr + batch) if lengths_ptr is not None else n_k
+    offs_m, offs_n = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m, mask_d = offs_m < n_q, offs_d < D
+    mask = mask_m[:, None] & mask_d[None, :]
+    q_ptrs = addresses(q_ptr, batch, head, offs_m, offs_d, stride_q_b, stride_q_h, stride_q_m, stride_q_d)
+    do_ptrs = addresses(do_ptr, batch, head, offs_m, offs_d, stride_do_b, stride_do_h, stride_do_m, stride_do_d)
+    q, do = tl.load(q_ptrs, mask=mask, other=0.0), tl.load(do_ptrs, mask=mask, other=0.0)
+    row = pair.to(tl.int64) * n_q + offs_m
+    shift = tl.load(shift_ptr + row, mask=mask_m, other=float("inf"))
+    delta = tl.load(delta_ptr + row, mask=mask_m, other=0.0)
+    k_at = k_ptr + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    v_at = v_ptr + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n  # both transposed
+    v_tile = offs_d[:, None] * stride_v_d + offs_n[None, :] * stride_v_n
+
+    diagonal = n_k - n_q
+    full, end = n_valid, n_valid  # as in the forward pass
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(block * BLOCK_M + diagonal + 1, 0))
+        end = tl.minimum(end, tl.maximum((block + 1) * BLOCK_M + diagonal, 0))
+    full = full // BLOCK_N * BLOCK_N
+    dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for EDGE in tl.static_range(2):
+        for start in tl.range(full if EDGE else 0, end if EDGE else full, BLOCK_N, num_stages=1 if EDGE else None):
+            keys = start + offs_n
+            mask_n = keys < n_valid if EDGE else offs_n < BLOCK_N
+            mask_k = mask_d[:, None] & mask_n[None, :]
+            k_t, v_t = tl.load(k_at + k_tile, mask=mask_k, other=0.0), tl.load(v_at + v_tile, mask=mask_k, other=0.0)
+            s = tl.dot(q, k_t, input_precision="ieee") * (scale * LOG2_E)
+            if EDGE:
+                see = mask_n[None, :]
+                if CAUSAL:
+                    see = see & (keys[None, :] <= offs_m[:, None] + diagonal)
+                s = tl.where(see, s, -float("inf"))
+            p = tl.exp2(s - shift[:, None])
+            ds = p * (tl.dot(do, v_t, input_precision="ieee") - delta[:, None])
+            dq = tl.dot(ds.to(k_t.dtype), tl.trans(k_t), dq, input_precision="ieee")
+            k_at += BLOCK_N * stride_k_n
+            v_at += BLOCK_N * stride_v_n
+    dq_ptrs = addresses(dq_ptr, batch, head, offs_m, offs_d, stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d)
+    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_backward_dkdv_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _add_queries(dk, dv, k, v, q, do, shift, delta, see, scale_log2, EDGE: tl.constexpr):
+    """One more tile of queries. k, v (N, D); q, do (M, D); shift, delta (M); see (N, M). dk is not scaled yet."""
+    ### BEGIN SOLUTION
+    s = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2  # keys go down, queries across
+    if EDGE:
+        s = tl.where(see, s, -float("inf"))
+    p = tl.exp2(s - shift[None, :])
+    dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
+    ds = p * (tl.dot(v, tl.trans(do), input_precision="ieee") - delta[None, :])
+    dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    return dk, dv
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_backward_dkdv", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _dkdv_kernel(
+    dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr, lengths_ptr,
+    kv_heads, n_q, n_k, scale,
+    stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d,
+    stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d,
+    stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    stride_k_b, stride_k_h, stride_k_n, stride_k_d,
+    stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    stride_do_b, stride_do_h, stride_do_m, stride_do_d,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    blocks = tl.cdiv(n_k, BLOCK_N)
+    block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    batch, head = pair // kv_heads, pair % kv_heads
+    n_valid = tl.load(lengths_ptr + batch) if lengths_ptr is not None else n_k
+    offs_n, offs_m = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_d = offs_d < D
+    mask = (offs_n < n_k)[:, None] & mask_d[None, :]
+    k_ptrs = addresses(k_ptr, batch, head, offs_n, offs_d, stride_k_b, stride_k_h, stride_k_n, stride_k_d)
+    v_ptrs = addresses(v_ptr, batch, head, offs_n, offs_d, stride_v_b, stride_v_h, stride_v_n, stride_v_d)
+    k, v = tl.load(k_ptrs, mask=mask, other=0.0), tl.load(v_ptrs, mask=mask, other=0.0)
+    q_tile = offs_m[:, None] * stride_q_m + offs_d[None, :] * stride_q_d
+    do_tile = offs_m[:, None] * stride_do_m + offs_d[None, :] * stride_do_d
+
+    diagonal, first, whole = n_k - n_q, 0, 0  # where a block of queries begins to see some keys, and all of them
+    if CAUSAL:
+        first = tl.maximum(block * BLOCK_N - diagonal, 0) // BLOCK_M * BLOCK_M
+        whole = tl.cdiv(tl.maximum((block + 1) * BLOCK_N - 1 - diagonal, 0), BLOCK_M) * BLOCK_M
+    whole = tl.where((block + 1) * BLOCK_N > n_valid, n_q, tl.minimum(whole, n_q))
+    dk, dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    for member in range(GROUP):  # the heads of queries that share these keys
+        wide_b, head_q = batch.to(tl.int64), head.to(tl.int64) * GROUP + member
+        row = (wide_b * kv_heads * GROUP + head_q) * n_q
+        q_at, do_at = wide_b * stride_q_b + head_q * stride_q_h, wide_b * stride_do_b + head_q * stride_do_h
+        for EDGE in tl.static_range(2):
+            begin, end = (first, whole) if EDGE else (whole, n_q)
+            for start in tl.range(begin, end, BLOCK_M, num_stages=1 if EDGE else None):
+                queries, wide = start + offs_m, tl.cast(start, tl.int64)
+                mask_q = (queries < n_q)[:, None] & mask_d[None, :]
+                q = tl.load(q_ptr + q_at + wide * stride_q_m + q_tile, mask=mask_q, other=0.0)
+                do = tl.load(do_ptr + do_at + wide * stride_do_m + do_tile, mask=mask_q, other=0.0)
+                shift = tl.load(shift_ptr + row + queries, mask=queries < n_q, other=float("inf"))
+                delta = tl.load(delta_ptr + row + queries, mask=queries < n_q, other=0.0)
+                see = (offs_n < n_valid)[:, None]
+                if CAUSAL:
+                    see = see & (offs_n[:, None] <= queries[None, :] + diagonal)
+                dk, dv = _add_queries(dk, dv, k, v, q, do, shift, delta, see, scale * LOG2_E, EDGE)
+    dk_ptrs = addresses(dk_ptr, batch, head, offs_n, offs_d, stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d)
+    dv_ptrs = addresses(dv_ptr, batch, head, offs_n, offs_d, stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d)
+    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=mask)
+    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths, tiles=(None, None)):
+    """Fill dq, dk and dv. tiles: of the pass for dq, and of the pass for dk and dv."""
+    ### BEGIN SOLUTION
+    (B, H, n_q, D), (H_kv, n_k) = q.shape, k.shape[1:3]
+    usual = ((64, 64, 4, 2), (64, 64, 4, 2)) if q.is_cuda else ((32, 32, 4, 1), (32, 32, 4, 1))
+    for_q, for_k = (given or default for given, default in zip(tiles, usual))
+    shift, delta = (torch.empty(B, H, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
+    inputs = (q, k, v, dout)
+    strides = [stride for x in inputs for stride in x.stride()]
+    meta = {"GROUP": H // H_kv, "D": D, "BLOCK_D": max(16, triton.next_power_of_2(D)), "CAUSAL": causal}
+    if dq.numel():
+        _rows_kernel[(triton.cdiv(n_q, 32) * B * H,)](
+            shift, delta, lse, out, dout, H, n_q, *out.stride(), *dout.stride(),
+            D=D, BLOCK_D=meta["BLOCK_D"], BLOCK_M=32,
+        )  # fmt: skip
+        _dq_kernel[(triton.cdiv(n_q, for_q[0]) * B * H,)](
+            dq, *inputs, shift, delta, k_lengths, H, n_q, n_k, scale, *dq.stride(), *strides, **meta,
+            BLOCK_M=for_q[0], BLOCK_N=for_q[1], num_warps=for_q[2], num_stages=for_q[3],
+        )  # fmt: skip
+    if dk.numel():
+        _dkdv_kernel[(triton.cdiv(n_k, for_k[1]) * B * H_kv,)](
+            dk, dv, *inputs, shift, delta, k_lengths, H_kv, n_q, n_k, scale, *dk.stride(), *dv.stride(), *strides,
+            **meta, BLOCK_M=for_k[0], BLOCK_N=for_k[1], num_warps=for_k[2], num_stages=for_k[3],
+        )  # fmt: skip
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "flash_backward_check", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false}
+check("flash.backward", flash_backward)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# The rows first: compare `delta` with the sum in PyTorch. Then $dQ$, which is your forward kernel with another body:
+# same loop, same ends, no maximum and no sum. Then $dK$ and $dV$ without causal, lengths and groups. Give $dK$ and $dV$
+# some values by `zero_()` while you work on $dQ$: the check reports each gradient by itself.
+# </details>
+# <details><summary>Hint 2: the pass that owns keys</summary>
+#
+# Write the tile transposed, keys down and queries across: `s = tl.dot(k, tl.trans(q))`. Then `shift` and `delta` stand
+# along the columns, $dV$ adds `tl.dot(p, do)` and $dK$ adds `tl.dot(ds, q)`, both without a transposition. When causal,
+# the walk *begins* at the block that holds query `first_key - (n_k - n_q)`, and it ends at the last query.
+# </details>
+# <details><summary>Hint 3: right but for a factor, or for some shapes</summary>
+#
+# $dQ$ and $dK$ need the scale once, $dV$ not at all; scale the finished sum and not every tile. `scale * log2(e)` belongs
+# into the exponent only. Query rows past the end: give them a shift of $+\infty$, so that $p = 0$; a masked load of `do`
+# alone is not enough, because $0 \cdot \infty$ is NaN. Shared keys: a loop over the heads of the group around the loop
+# over tiles, one accumulator for all.
+# </details>
+# <details><summary>Hint 4: dO</summary>
+#
+# It has strides of its own, all four of them, and they are not those of `out` or q.
+# </details>
+
+# %% [markdown]
+# ## 7. Atomics against a second pass
+# **The report says**: "atomics kill performance". The CUDA code of FlashAttention-2, whose author is known for neither
+# wasting a product nor a byte, accumulates $dQ$ with atomics and makes 5 products; two passes make 7. So somebody pays
+# 40 % more arithmetic to avoid atomics, or somebody pays for atomics to avoid arithmetic. Count what the additions cost.
+#
+# ### Predict
+# 4096 tokens, 4 x 16 heads of size 64, tiles of 64 keys. Every program adds to all rows of $dQ$ in fp32. How many bytes
+# are added in all, and how does that compare with the bytes of q, k, v, o and their gradients? Which version wins?
+
+# %%
+predicted_winner = None  # replace None: "one pass with atomics" or "two passes", and by how much
+
+# %%
+n, d, pairs, tile = 4096, 64, 4 * 16, 64
+one_product = 2 * pairs * n * n * d
+added = pairs * n * d * 4 * (n // tile)
+print(f"one pass: 5 products, {1e3 * 5 * one_product / roof.flops_per_s:.2f} ms at the sustained rate; "
+      f"{added / 2**30:.1f} GiB added to dQ")  # fmt: skip
+print(f"two passes: 7 products, {1e3 * 7 * one_product / roof.flops_per_s:.2f} ms, nothing added")
+print(f"all tensors together: {8 * pairs * n * d * 2 / 2**30:.2f} GiB; dQ in fp32: {pairs * n * d * 4 / 2**20:.0f} MiB")
+
+# %% [markdown]
+# The additions are many times the tensors. They do not go to memory one by one, though: atomics are carried out in the
+# L2 cache, and the $dQ$ of the heads at work is small enough to stay there. Whether the cache is fast enough is not a
+# matter of opinion. On a GPU the cell measures one pass with atomics, the same kernel without the additions, and two
+# passes.
+
+
+# %%
+def backward_times(d, causal):
+    """name -> time of the backward pass of 4 x 16 heads of 4096 tokens."""
+    q, k, v, do = (normal(4, 16, 4096, d) for _ in range(4))
+    out, lse = torch.empty_like(q), normal(4, 16, 4096, dtype=torch.float32)
+    flash_forward(q, k, v, out, lse, causal, d**-0.5, None)
+    grads = [torch.empty_like(q) for _ in range(3)]
+    took = {
+        "one pass, atomics": lambda: backward_in_one_pass(do, q, k, v, out, lse, causal, d**-0.5, "atomic"),
+        "one pass, dQ left out": lambda: backward_in_one_pass(do, q, k, v, out, lse, causal, d**-0.5, "none"),
+        "two passes": lambda: flash_backward(q, k, v, out, lse, do, *grads, causal, d**-0.5, None),
+    }
+    words = f"head size {d}{', causal' if causal else ''}"
+    return {f"{words}: {name}": timed(fn) for name, fn in took.items()}
+
+
+backward_ms = {}
+for d, causal in ((64, False), (64, True), (128, False), (128, True)) if GPU else ():
+    backward_ms |= backward_times(d, causal)
+results.beside("lesson04.atomics", backward_ms, unit="ms")
+
+# %% [markdown]
+# Compare "dQ left out" with "atomics": the difference is what the additions and the fifth product cost. Compare
+# "atomics" with "two passes": that is the price of determinism, and it can have either sign. What the report saw as the
+# cost of atomics was, as far as its text tells, a race and a missing zero; nobody had measured them apart.
+
+# %% [markdown]
+# ## 8. What fits on a multiprocessor
+# A tile size is a bet. Larger tiles move fewer bytes for each FLOP and need more registers and shared memory, so fewer
+# programs fit beside each other. Three budgets of a multiprocessor decide, on an H100 or H200:
+#
+# - **registers**: 65536 of 4 bytes. A program takes registers a thread x 32 x warps. At most 255 a thread; what does
+#   not fit is **spilled**, stored to memory and read back;
+# - **shared memory**: 228 KiB. Tiles of K and V wait there, `num_stages` of them at once: while one is multiplied the
+#   next ones are on their way;
+# - **warps**: 64.
+#
+# Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the exponentials
+# are. A second program fills the pause. `num_warps` divides the same tile among more threads: fewer registers each.
+#
+# All this can be read **without a GPU**. The cell compiles your kernel for sm_90.
+
+# %%
+from course_lib.compiled import compile_kernel
+
+ROWS = {f"stride_{x}_{of}": "i32" for x in "oqkv" for of in ("b", "h", "n" if x in "kv" else "m")}
+TYPES = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), "*bf16") | {"lse_ptr": "*fp32", "scale": "fp32"}
+TYPES |= dict.fromkeys(("heads", "n_q", "n_k"), "i32") | ROWS
+
+
+def compiled(head_size, tiles, causal=True):
+    """The report on the forward kernel in bf16: tiles are queries, keys, warps and stages."""
+    block_m, block_n, warps, stages = tiles
+    fixed = {"lengths_ptr": None, "GROUP": 1, "D": head_size, "BLOCK_D": triton.next_power_of_2(head_size)}
+    fixed |= {"CAUSAL": causal, "BLOCK_M": block_m, "BLOCK_N": block_n} | {f"stride_{x}_d": 1 for x in "oqkv"}
+    return compile_kernel(_forward_kernel, TYPES, fixed, num_warps=warps, num_stages=stages)
+
+
+print(compiled(64, (64, 64, 4, 2)))
+
+# %% [markdown]
+# ### Predict
+# Head size 128, tiles of 128 x 64. With 4 warps, how many fp32 numbers of the accumulator does each of the 128 threads
+# hold, and of the scores? What is left of 255 registers? Then say which of the five settings below spills, and which
+# budget runs out first for each.
+
+# %%
+predicted_spills = None  # replace None: the names of the settings that spill
+
+# %%
+settings = {
+    "64: 64 x 64, 4 warps, 2 stages": (64, (64, 64, 4, 2)),
+    "64: 64 x 64, 4 warps, 4 stages": (64, (64, 64, 4, 4)),
+    "128: 64 x 64, 4 warps, 2 stages": (128, (64, 64, 4, 2)),
+    "128: 128 x 64, 4 warps, 2 stages": (128, (128, 64, 4, 2)),
+    "128: 128 x 64, 8 warps, 2 stages": (128, (128, 64, 8, 2)),
+    "128: 128 x 128, 8 warps, 2 stages": (128, (128, 128, 8, 2)),
+}
+made = {name: compiled(*setting) for name, setting in settings.items()}
+axes = plots.programs_that_fit(made)
+plots.show(axes, alt="For six settings of the forward kernel: the share of registers, shared memory and warps of a "
+           "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
+
+# %% [markdown]
+# Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
+# first, that budget is what limits. More stages eat shared memory and nothing else. Fewer warps need more registers a
+# thread, up to the point where the kernel spills.
+#
+# ### A wrong turn that only the compiler sees
+# Two ways to say where the next tile of K is. Both are right. The first keeps a *block of addresses*, 64 bits for each
+# element, and moves it on. The second keeps *one* address, where the tile starts, and a block of 32-bit offsets that
+# never changes. The kernel below walks as yours does, in two loops, and does less with each tile.
+
+
+# %%
+@triton.jit
+def _walk_kernel(out_ptr, q_ptr, k_ptr, v_ptr, n, stride, ONE: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    rows, columns = tl.arange(0, N), tl.arange(0, D)
+    k_tile, v_tile = columns[:, None] + rows[None, :] * stride, rows[:, None] * stride + columns[None, :]
+    if not ONE:
+        k_tile, v_tile = k_ptr + k_tile, v_ptr + v_tile
+    q = tl.load(q_ptr + rows[:, None] * D + columns[None, :])
+    acc = tl.zeros((N, D), tl.float32)
+    for EDGE in tl.static_range(2):
+        for start in tl.range(n // N * N if EDGE else 0, n if EDGE else n // N * N, N, num_stages=1 if EDGE else None):
+            mask = start + rows < n
+            k = tl.load(k_ptr + k_tile if ONE else k_tile, mask=mask[None, :], other=0.0)
+            v = tl.load(v_ptr + v_tile if ONE else v_tile, mask=mask[:, None], other=0.0)
+            acc = tl.dot(tl.exp2(tl.dot(q, k)).to(v.dtype), v, acc)
+            if ONE:
+                k_ptr += N * stride
+                v_ptr += N * stride
+            else:
+                k_tile += N * stride
+                v_tile += N * stride
+    tl.store(out_ptr + rows[:, None] * D + columns[None, :], acc)
+
+
+# %%
+types = {"out_ptr": "*fp32"} | dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16") | {"n": "i32", "stride": "i32"}
+for d in (64, 128):
+    for words, one in (("a block of addresses", False), ("one address", True)):
+        report = compile_kernel(_walk_kernel, types, {"ONE": one, "N": 64, "D": d}, num_warps=4, num_stages=2)
+        print(f"head size {d:3}, {words:20}: {report.registers} registers, {report.spills_bytes} bytes spilled")
+
+# %% [markdown]
+# Same arithmetic, same loads, other registers: the addresses have to live from the first loop to the second, beside the
+# accumulator, and at head size 128 that no longer fits. If `compiled` shows more registers than you expect, look for
+# blocks of addresses that change in a loop.
+#
+# ## Exercise 4.5 `flash.speed` (90 min, 4 points and 10 for speed)
+# Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.
+#
+# - fills `out` and `lse`, then `dq`, `dk` and `dv`; as many heads of keys as of queries, all keys valid; otherwise as
+#   in 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
+# - you may change your kernels of 4.3 and 4.4, or write others
+#
+# Timed in bf16 with 4 x 16 heads of 4096 tokens: head size 64, and head size 128 causal. The floor counts 2 products
+# forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward, so
+# no such kernel reaches it. Full points at 85 % of the floor's speed or of our own kernel's speed, whichever is less.
+
+
+# %% nbgrader={"grade": false, "grade_id": "flash_speed", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale):
+    """Forward, then backward, with the tiles that suit the head size."""
+    ### BEGIN SOLUTION
+    forward, for_q, for_k = None, None, None
+    if q.is_cuda:  # queries and keys a tile, warps, stages: chosen by the compiler's report, no spills
+        if q.shape[-1] <= 64:
+            forward, for_q, for_k = (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2)
+        else:
+            forward, for_q, for_k = (128, 64 if causal else 128, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)
+    flash_forward(q, k, v, out, lse, causal, scale, None, tiles=forward)
+    flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, None, tiles=(for_q, for_k))
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "flash_speed_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("flash.speed", attention_step)
+
+# %% nbgrader={"grade": true, "grade_id": "flash_speed_speed", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
+check_speed("flash.speed", attention_step)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look first</summary>
+#
+# Time the three parts by themselves: forward, the pass for dq, the pass for dk and dv. Divide each by its products (2, 3
+# and 4) and compare the rates. Begin with the slowest.
+# </details>
+# <details><summary>Hint 2: in this order</summary>
+#
+# No spills (`compiled`). No mask in the loop over whole tiles. When causal, no tile that nobody sees, and the longest
+# programs first. `exp2` and a scale that was multiplied once. One address and an offset, not a block of addresses.
+# </details>
+# <details><summary>Hint 3: settings to try</summary>
+#
+# Head size 64: tiles of 64 x 64 with 4 warps, so that several programs fit. Head size 128: tiles of 128 queries with 8
+# warps forward and for dq; 64 queries and 128 keys with 8 warps for dk and dv, whose two accumulators need the registers.
+# Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of compiling them all.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# What do the settings of section 8 do on the real device? Write down which one wins for each head size, then look.
+
+# %%
+predicted_fastest = {"head size 64": None, "head size 128": None}  # replace None
+
+
+# %%
+def forward_rate(d, tiles):
+    """TFLOP/s of my forward kernel with these tiles: causal, 4 x 16 heads of 4096 tokens."""
+    q, k, v = (normal(4, 16, 4096, d) for _ in range(3))
+    out, lse = torch.empty_like(q), normal(4, 16, 4096, dtype=torch.float32)
+    took = timed(lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None, tiles=tiles))
+    return 2 * 64 * 4096**2 * d / took.median_s / 1e12
+
+
+rates = {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
+results.beside("lesson04.settings", rates, unit="TFLOP/s")
+
+# %% [markdown]
+# ## 9. Compile, SDPA, and a factor of 33
+# ### Case file
+# **The report says** (a deep-learning-systems lab): replacing naive attention by `scaled_dot_product_attention` takes a
+# CPU from 2.384 s to 70.7 ms, a factor of 33, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is put
+# down to fewer launches.
+#
+# A factor of 33 should make you suspicious: the arithmetic is the same, and a CPU has no tensor cores to wake up. The
+# report's profile has a detail that nobody followed: 15360 calls of `select` in 20 batched products (`bmm`) in fp16.
+#
+# ### Predict
+# Naive attention on a CPU, 64 heads of 128 tokens. How many times faster is SDPA in fp32? And in fp16?
+
+# %%
+predicted_gain = {"fp32": None, "fp16": None}  # replace None
+
+# %% [markdown]
+# oneDNN is the library with which PyTorch multiplies on a CPU, where the processor has instructions for the type. The
+# cell runs naive attention and SDPA on the CPU (on every machine) with and without it, since whether *your* processor
+# has fp16 instructions is chance.
+
+# %%
+from course_lib import profiling
+
+
+def on_cpu(dtype, with_onednn):
+    """ms of naive attention, ms of SDPA, `select` calls in one naive call: 8 x 8 heads of 128 tokens, size 64."""
+    q, k, v = (torch.randn(8, 8, 128, 64).to(dtype) for _ in range(3))
+    before = torch.backends.mkldnn.set_flags(_enabled=with_onednn)[0]
+    took = []
+    for fn in (naive, sdpa):
+        fn(q, k, v)
+        runs = []
+        for _ in range(7):
+            begin = time.perf_counter()
+            fn(q, k, v)
+            runs.append(time.perf_counter() - begin)
+        took.append(1e3 * sorted(runs)[3])
+    seen = profiling.record(lambda: naive(q, k, v), warmup=0)
+    torch.backends.mkldnn.set_flags(_enabled=before)
+    return *took, sum(op.name == "aten::select" for op in seen.operators)
+
+
+# %%
+gains = {}
+for dtype in (torch.float32, torch.float16):
+    for with_onednn in (True, False):
+        name = f"{str(dtype)[6:]}, {'with' if with_onednn else 'without'} oneDNN"
+        naive_ms, sdpa_ms, selects = on_cpu(dtype, with_onednn)
+        gains[name] = naive_ms / sdpa_ms
+        print(
+            f"{name:24}: naive {naive_ms:6.1f} ms, SDPA {sdpa_ms:5.1f} ms, {selects} selects; {gains[name]:4.1f} times"
+        )
+
+# %% [markdown]
+# There it is. Where the library has no fp16 product, the batched product falls back to a loop over the matrices: three
+# `select` calls for each, one for every operand and one for the result, and inside a slow product. $2$ products $\cdot\,64$
+# heads $\cdot\, 3 = 384$; the report's $15360 = 20 \cdot 256 \cdot 3$. Its factor of 33 compares a fallback with a kernel. In
+# fp32, where both sides use proper products, the gain of fusion on a CPU is what the table shows.
+#
+# And on the GPU? Two products and a softmax are a handful of launches, tens of microseconds; the report's difference is
+# 4 *milliseconds*. What naive attention adds is bytes: section 1 counted six crossings. Launches explain it only for
+# tiny shapes.
+#
+# ### Everything together
+# `torch.compile` fuses scale, mask and softmax into one kernel and so saves crossings of the scores. It does not merge the
+# two products with the softmax, because that needs the algebra of section 2, which no fusion rule finds by itself. (Its
+# *FlexAttention* is a template: a kernel like yours, into which the compiler writes your mask.)
+#
+# ### Predict
+# Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. How many of the six crossings does the compiled
+# version keep, and what does that make its time, in units of the naive one?
+
+# %%
+predicted_share = {"compiled / naive": None}  # replace None
+
+
+def together(n=4096, d=64):
+    """name -> time forward, and name -> MiB at the peak of forward and backward; causal, 4 x 16 heads."""
+    q, k, v = (normal(4, 16, n, d).requires_grad_() for _ in range(3))
+    do, out, lse = normal(4, 16, n, d), torch.empty_like(q), normal(4, 16, n, dtype=torch.float32)
+    compiled_naive = torch.compile(naive)
+    versions = {
+        "naive": lambda: naive(q, k, v, True),
+        "naive, compiled": lambda: compiled_naive(q, k, v, True),
+        "SDPA": lambda: sdpa(q, k, v, is_causal=True),
+    }
+    peaks = {
+        name: memory.peak(lambda fn=fn: torch.autograd.grad(fn(), (q, k, v), do)) / 2**20
+        for name, fn in versions.items()
+    }
+    with torch.no_grad():
+        took = {name: timed(fn) for name, fn in versions.items()}
+        took["mine"] = timed(lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None))
+    return took, peaks
+
+
+# %%
+took, peaks = together() if GPU else ({}, {})
+results.beside("lesson04.together", took, unit="ms")
+
+# %%
+results.beside("lesson04.together_memory", peaks, unit="MiB")
+
+# %% [markdown]
+# Last, the best that the field has to offer. The course measures its own kernels against every backend of SDPA (`flash`
+# is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against
+# naive attention, all in one process and in turn. In the figure a point is one kernel in one case.
+
+# %%
+rates = {}
+for row in recorded("attention"):
+    work = row["TFLOP/s"] * row["value"]  # the work of the case, in a unit of its own
+    peers = {name.removesuffix(" us"): work / us for name, us in row.items() if name.endswith(" us") and us}
+    rates[row["name"].removeprefix("attention ")] = {"ours": row["TFLOP/s"]} | peers
+for case, by_name in rates.items():
+    print(f"{case:40} " + ", ".join(f"{name} {rate:.0f}" for name, rate in by_name.items()) + " TFLOP/s")
+
+
+# %%
+@drawn
+def draw_rates(rates, device):
+    """One line a case, one marker a kernel, at its TFLOP/s."""
+    figure, ax = plots.figure(7.4, 1.3 + 0.42 * len(rates))
+    kernels = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
+    for i, kernel in enumerate(kernels):
+        places = [(by_name[kernel], y) for y, by_name in enumerate(rates.values()) if kernel in by_name]
+        ax.plot(*zip(*places), plots.MARKERS[i], color=plots.PALETTE[i], label=kernel, markersize=7)
+    ax.set_yticks(range(len(rates)), list(rates))
+    ax.set(xlabel=f"TFLOP/s ({device})", ylim=(len(rates) - 0.5, -0.5), xlim=(0, None))
+    ax.grid(True)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+if rates:
+    plots.show(
+        draw_rates(rates, "recorded H200"), alt="TFLOP/s of our attention and of its peers in every recorded case"
+    )
+
+# %% [markdown]
+# ## Verdicts
+# What was claimed, and what we found. The numbers are in the tables above, on your machine and on the recorded H200.
+#
+# | claim of the reports | verdict | for your own work |
+# |---|---|---|
+# | memory kept for backward grows linearly | wrong for naive attention: quadratic; right without P | keep L, make P again |
+# | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
+# | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
+# | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
+# | atomics kill performance | two questions in one: see the table of section 7 | count the additions, then measure |
+# | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
+# | SDPA is 33 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
+# | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
+
+# %% [markdown]
+# ## Questions
+# Three answers in your own words, graded by a person. A few sentences each are enough.
+#
+# ### Question 4.6 (10 min, 3 points)
+# A colleague's attention kernel passes a test with one shape: batch 2, 4 heads, 128 queries, 128 keys, head size 64,
+# normal values, causal, compared at $10^{-2}$. Name three different mistakes that this test cannot see, and for each the
+# input that would show it.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_tests", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Any three, each with an input:
+#
+# - tails: 128 is a multiple of every tile; lengths such as 113 or 131 show keys or rows counted past the end
+# - top-left instead of bottom-right causal, or a loop that ends by the square diagonal: n_q different from n_k
+# - a scale hard-coded to 1/8, which is right for head size 64: another head size, or an explicit scale
+# - no maximum, or one that starts at 0: large, or very negative, scores
+# - an fp16 accumulator: thousands of keys with values of one sign
+# - strides assumed: q, k, v as transposed views, dO as a view
+# - wrong neighbours in a group: fewer heads of keys than of queries
+# - rows with no key: a length of 0, or more queries than keys when causal
+# - races and 32-bit offsets: many programs, repeated runs; a very large batch
+#
+# *Marking guide.* 1 point for each mistake **with** an input that shows it (at most 3). Half a point without the input.
+# "Use more shapes" alone earns nothing.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 4.7 (15 min, 4 points)
+# A language model writes one token: 1 query, 100,000 keys, 32 heads, head size 128, bf16, on a GPU with 132
+# multiprocessors. How would the kernel of exercise 4.3 use the GPU, and what sets its time? Which change would you make,
+# and which exercise of this lesson contains the missing piece?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_decode", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# One block of queries a head makes 32 programs: 100 of the 132 multiprocessors have nothing to do, and of each tile of
+# 64 queries one row is used. The work is reading K and V: $2 \cdot 32 \cdot 100000 \cdot 128 \cdot 2$ bytes = 1.6 GB, at an
+# intensity of about 1 FLOP a byte, so bandwidth sets the floor (about 0.4 ms at 4.2 TB/s), and 32 programs cannot keep
+# enough loads in flight to reach it. Change: split the keys among several programs a head; each writes its maximum, sum
+# and accumulator, and a second small kernel merges them. That is `merge` of exercise 4.1.
+#
+# *Marking guide.* 1 point for 32 programs on 132 multiprocessors. 1 for bytes of K and V as the limit, with a number or an
+# intensity. 1 for splitting the keys. 1 for the merge with the correction of exercise 4.1 (adding outputs without the
+# factors earns nothing here).
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 4.8 (10 min, 3 points)
+# FlashAttention makes S a second time in the backward pass. Lesson 01 said: recompute cheap elementwise chains, *not*
+# products. Why is it right here to recompute a product? Estimate for 4096 tokens and head size 64 in bf16, for one head,
+# what recomputing costs in time and what reading a stored P would cost. The rates are in section 1.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_recompute", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.2 microseconds at 660 TFLOP/s. Storing P in forward and
+# reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory for
+# each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against the
+# bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge of about
+# 155. The rule of lesson 01 is the same rule: recompute when the arithmetic takes less time than the bytes.
+#
+# *Marking guide.* 1 point for the time of the product, 1 for the bytes of P and their time (write, read or both, if
+# said), 1 for the comparison with the ridge or an equivalent reason. Memory saved may replace the third.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Further reading
+# - Tri Dao, Daniel Y. Fu, Stefano Ermon, Atri Rudra and Christopher Ré, *FlashAttention: Fast and Memory-Efficient Exact
+#   Attention with IO-Awareness*, NeurIPS 2022, arXiv:2205.14135. Section 3 counts bytes as section 1 did.
+# - Tri Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023, arXiv:2307.08691.
+#   Algorithms 1 and 2 are your two exercises; algorithm 2 adds to $dQ$ with atomics.
+# - Maxim Milakov and Natalia Gimelshein, *Online normalizer calculation for softmax*, 2018, arXiv:1805.02867.
+# - Markus N. Rabe and Charles Staats, *Self-attention Does Not Need $O(n^2)$ Memory*, 2021, arXiv:2112.05682.
+# - The Triton tutorial [Fused Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
+# - Jay Shah and others, *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024,
+#   arXiv:2407.08608: what Hopper's asynchronous units add.
+# - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
+#   arXiv:2412.05496.
+# - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted for
+#   them and what was measured.
+# - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of this lesson answer.
