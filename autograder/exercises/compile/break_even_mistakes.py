@@ -1,0 +1,198 @@
+"""When compiling pays: the sum that has to be made, and how people make another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from statistics import mean, median
+
+from autograder.exercise import Mistake
+
+SAMPLES, SETTLED = 12, 6  # calls of each shape that were timed, and of these the ones that may be slow
+HORIZON = 20_000  # calls: no drawn situation needs a fourth of it
+
+Times = Mapping[str, Sequence[float]]
+
+
+def steady(times: Times, middle=median, since: int = SETTLED) -> dict[str, float]:
+    return {shape: middle(seconds[since:]) for shape, seconds in times.items()}
+
+
+def totals(times: Times, settled: Mapping[str, float], steps: Sequence[str], first: int = SETTLED) -> Iterator[float]:
+    """Seconds since the start after each call: the first calls of a shape as measured, then its steady time."""
+    met: dict[str, int] = {}
+    total = 0.0
+    for shape in cycle(steps):
+        number = met[shape] = met.get(shape, 0) + 1
+        total += times[shape][number - 1] if number <= first else settled[shape]
+        yield total
+
+
+def calls_until(eager: Iterator[float], compiled: Iterator[float], steps: Sequence[str]) -> int | None:
+    """The least number of calls from which on `compiled` stays ahead; None when it loses more in each round."""
+    ahead = [e - c for e, c in islice(zip(eager, compiled, strict=False), HORIZON)]
+    if ahead[-1] <= ahead[-1 - len(steps)]:
+        return None
+    behind = [number for number, lead in enumerate(ahead, 1) if lead < 0]
+    return (behind[-1] if behind else 0) + 1
+
+
+def _from_measured(v, middle=median, first: int = SETTLED, eager_first: int = SETTLED, since: int = SETTLED):
+    """The right sum, but for what is given."""
+    eager, compiled, steps = v["eager"], v["compiled"], v["steps"]
+    return calls_until(
+        totals(eager, steady(eager, middle, since), steps, eager_first),
+        totals(compiled, steady(compiled, middle, since), steps, first),
+        steps,
+    )
+
+
+def _costs(v, shape: str) -> tuple[float, float, float]:
+    """What is paid once for compiling, and the steady times."""
+    compiled, settled = v["compiled"][shape], steady(v["compiled"])[shape]
+    return sum(t - settled for t in compiled[:SETTLED]), steady(v["eager"])[shape], settled
+
+
+def _differs(rule):
+    """Where this answer is the right one it explains nothing."""
+
+    def wrong(v):
+        said, want = rule(v), v["want"]
+        return {} if said == want else {"calls": said}
+
+    return wrong
+
+
+def _mean_of_all(v):
+    eager, compiled = (mean(t for times in v[way].values() for t in times) for way in ("eager", "compiled"))
+    if compiled >= eager:
+        return None
+    return 1
+
+
+def _mean_of_all_as_steady(v):
+    """The steady time is the mean of all calls, the slow ones among them, and the first call comes on top."""
+    return _from_measured(v, middle=mean, since=0)
+
+
+def _one_compilation(v):
+    """Only the first shape of the program pays for being compiled."""
+    first = v["steps"][0]
+    compiled = {s: t if s == first else [steady(v["compiled"])[s]] * SAMPLES for s, t in v["compiled"].items()}
+    return _from_measured({**v, "compiled": compiled})
+
+
+def _first_call_only(v):
+    """Later slow calls are taken for steady ones."""
+    return _from_measured(v, first=1)
+
+
+def _first_time_ahead(v):
+    eager, compiled = (totals(v[way], steady(v[way]), v["steps"]) for way in ("eager", "compiled"))
+    pairs = islice(zip(eager, compiled, strict=False), HORIZON)
+    return next((number for number, (e, c) in enumerate(pairs, 1) if e >= c), None)
+
+
+def _equal_shares(v):
+    """Shapes in turn, whatever the steps say."""
+    return _from_measured({**v, "steps": sorted(v["eager"])})
+
+
+def _rounds(v):
+    calls = _from_measured(v)
+    return None if calls is None else math.ceil(calls / len(v["steps"]))
+
+
+def _seconds(v):
+    calls = _from_measured(v)
+    return None if calls is None else next(islice(totals(v["eager"], steady(v["eager"]), v["steps"]), calls - 1, None))
+
+
+def _once_over_a_call(v, way: str):
+    """What all shapes pay for compiling, over the time of a call in place of what it saves."""
+    once, settled = sum(_costs(v, shape)[0] for shape in v["compiled"]), steady(v[way])
+    return once / mean(settled[shape] for shape in v["steps"]) if _from_measured(v) is not None else None
+
+
+def _first_call_over_gain(v):
+    """The whole first calls are taken for compilation, though each runs the work too, and eager pays nothing."""
+    usual = {shape: e - c for shape in v["eager"] for _, e, c in [_costs(v, shape)]}
+    gain = mean(usual[shape] for shape in v["steps"])
+    return sum(times[0] for times in v["compiled"].values()) / gain if gain > 0 else None
+
+
+MISTAKES = (
+    Mistake(
+        "number_for_never",
+        "When compiled stays slower there is no such number: return None, not a negative or a huge one.",
+        sign=lambda e: (
+            bool(e.failing)
+            and all(t.want["calls"] is None and _no_number_of_calls(t.outcome.outputs.get("calls")) for t in e.failing)
+        ),
+    ),
+    Mistake(
+        "rounds_returned",
+        "These are rounds of `steps`: asked for is the number of calls.",
+        answer=_differs(_rounds),
+    ),
+    Mistake(
+        "seconds_returned",
+        "This is a time: asked for is the number of calls.",
+        answer=_differs(_seconds),
+    ),
+    Mistake(
+        "mean_of_disturbed",
+        "A few disturbed calls pull the mean up: take the median of the settled ones.",
+        sign=lambda e: e.failed_only("disturbed timings"),
+    ),
+    Mistake(
+        "first_time_ahead",
+        "The compiled program is ahead there, and falls behind again later: a new shape is compiled, or a round of "
+        "`steps` loses.",
+        answer=_differs(_first_time_ahead),
+    ),
+    Mistake(
+        "one_compilation",
+        "Every shape costs its own first calls when the program meets it, not only the first one.",
+        answer=_differs(_one_compilation),
+    ),
+    Mistake(
+        "steps_ignored",
+        "Shapes do not come equally often: go through `steps`.",
+        answer=_differs(_equal_shares),
+    ),
+    Mistake(
+        "first_call_only",
+        "Not only the first call of a shape is slow: tuning and recording may take several. Add up all that is above "
+        "the steady time.",
+        answer=_differs(_first_call_only),
+    ),
+    Mistake(
+        "eager_warm_up_forgotten",
+        "The first calls in eager mode are slow too, and that is paid whether or not something is compiled.",
+        answer=_differs(lambda v: _from_measured(v, eager_first=0)),
+    ),
+    Mistake(
+        "run_in_the_compilation",
+        "The first call compiles and also runs once: only what is above the steady time is paid for compiling.",
+        answer=_differs(_first_call_over_gain),
+    ),
+    Mistake(
+        "gain_forgotten",
+        "Compiling is made up for by what each call saves, eager - compiled, not by a whole call.",
+        answer=lambda v, way: _differs(lambda v: _once_over_a_call(v, way))(v),
+        variants=("compiled", "eager"),
+    ),
+    Mistake(
+        "compilation_in_the_mean",
+        "The slow first calls are in the mean that was taken for the steady time: compiled looks slower than it is, as "
+        "in a benchmark with the compilation in the timed region. Take the times after they have settled.",
+        answer=lambda v, rule: _differs(rule)(v),
+        variants=(_mean_of_all, _mean_of_all_as_steady),
+    ),
+)
+
+
+def _no_number_of_calls(got) -> bool:
+    return isinstance(got, int | float) and (got <= 0 or got > 10_000 or got != got)

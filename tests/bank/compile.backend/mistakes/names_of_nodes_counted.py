@@ -1,0 +1,23 @@
+"""Counts node.name."""
+
+from torch.fx import GraphModule
+
+KILLED_BY = "one kind in three spellings"
+
+
+def counting(counts):
+    def backend(module, inputs):
+        for part in module.modules():
+            if not isinstance(part, GraphModule):
+                continue
+            for node in part.graph.nodes:
+                if node.op == "call_function":
+                    kind = node.name
+                elif node.op == "call_method":
+                    kind = node.name
+                else:
+                    continue
+                counts[kind] = counts.get(kind, 0) + 1
+        return module.forward
+
+    return backend

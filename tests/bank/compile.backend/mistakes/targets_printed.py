@@ -1,0 +1,23 @@
+"""str(node.target)."""
+
+from torch.fx import GraphModule
+
+KILLED_BY = "a straight line"
+
+
+def counting(counts):
+    def backend(module, inputs):
+        for part in module.modules():
+            if not isinstance(part, GraphModule):
+                continue
+            for node in part.graph.nodes:
+                if node.op == "call_function":
+                    kind = str(node.target)
+                elif node.op == "call_method":
+                    kind = node.target
+                else:
+                    continue
+                counts[kind] = counts.get(kind, 0) + 1
+        return module.forward
+
+    return backend

@@ -1,0 +1,25 @@
+"""A negative number where compiling never pays."""
+
+from statistics import median
+
+KILLED_BY = "slower when compiled"
+
+
+def break_even(eager, compiled, steps):
+    usual = {shape: median(eager[shape][6:]) - median(compiled[shape][6:]) for shape in eager}
+    gain = sum(usual[shape] for shape in steps)
+    if gain <= 0:
+        return sum(sum(compiled[s][:6]) for s in eager) / gain
+    met = dict.fromkeys(eager, 0)
+    lead, number, last_behind = 0.0, 0, 0
+    while number < 50 * len(steps) + 50 or number < 2 * last_behind:
+        shape = steps[number % len(steps)]
+        if met[shape] < 6:
+            lead += eager[shape][met[shape]] - compiled[shape][met[shape]]
+        else:
+            lead += usual[shape]
+        met[shape] += 1
+        number += 1
+        if lead < 0:
+            last_behind = number
+    return last_behind + 1
