@@ -9,14 +9,13 @@ Backward: 10 B H n_q n_k D FLOP are counted (5 products); the two passes here ma
 A causal mask halves both for n_q = n_k. At 4096 keys and 2 bytes an element that is about 1000 FLOP a byte: far right
 of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k elements a row each, and is left of it.
 
-Not yet run on a GPU: right in the interpreter, compiled for sm_90, blocks chosen by what the compiler said.
-
     parts      a head size in two blocks of columns, and what is done with both
     masks      which program does what, and which query sees which key
     operands   what a launcher says about its tensors
     tuning     the table of blocks
     forward    o and L
-    backward   its launcher, and what is made of each row first; the two passes are in dq and dkdv
+    backward   its launcher; the two passes are in dq and dkdv
+    step       forward and backward as one call into given tensors
     public     autograd, the operator, `attention`
 """
 

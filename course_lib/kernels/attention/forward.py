@@ -16,11 +16,12 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.attention.masks import head_start, key_range, keys_of, visible, which_head
-from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, unit
+from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, tiles, unit
 from course_lib.kernels.attention.parts import (
     add_products,
     load_rows,
     matrix_products,
+    rows_to_walk,
     scale_rows,
     split,
     store_rows,
@@ -28,29 +29,27 @@ from course_lib.kernels.attention.parts import (
 )
 from course_lib.kernels.attention.tuning import Blocks, tuned
 
-__all__ = ["forward"]
+__all__ = ["forward", "write_forward"]
 
 
 @triton.jit
 def _walk(
-    acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
+    acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
     first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-    stride_k_n, stride_k_d, stride_v_n, stride_v_d,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight."""
     # Only one of two loops that share accumulators may be pipelined: with both, the assembler cannot tell who holds
     # the accumulator between them and waits after every single wgmma of either (its note C7515).
     stages: tl.constexpr = 1 if MASKED else None
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
-        k, k_rest = load_rows(
-            k_ptr, start, n_k, stride_k_n, stride_k_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED
-        )  # fmt: skip
+        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
         s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)
         if MASKED:
             offs_n = start + tl.arange(0, BLOCK_N)
-            see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL)
+            see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, WHOLE)
             s = tl.where(see, s * scale_log2, -float("inf"))
             new_max = tl.maximum(row_max, tl.max(s, axis=1))
             # -inf - -inf is NaN; any finite shift makes 0 of the terms of a row that has seen no key.
@@ -62,18 +61,16 @@ def _walk(
             p = tl.exp2(s * scale_log2 - shift[:, None])
         correction = tl.exp2(row_max - shift)
         row_max = new_max
-        row_sum = row_sum * correction + tl.sum(p, axis=1)
         acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        v, v_rest = load_rows(
-            v_ptr, start, n_k, stride_v_n, stride_v_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED
-        )  # fmt: skip
+        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
         acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)
+        row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
     return acc, acc_rest, row_max, row_sum
 
 
 @triton.jit
 def _forward_kernel(
-    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr,
+    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, k_rest_tiles, v_tiles, v_rest_tiles, lengths_ptr,
     heads, n_q, n_k,
     stride_o_b, stride_o_h, stride_o_m, stride_o_d,
     stride_q_b, stride_q_h, stride_q_m, stride_q_d,
@@ -81,7 +78,7 @@ def _forward_kernel(
     stride_v_b, stride_v_h, stride_v_n, stride_v_d,
     scale_log2,
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
-    UNIT: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
@@ -98,24 +95,26 @@ def _forward_kernel(
     q_ptr = head_start(q_ptr, batch, head, stride_q_b, stride_q_h, UNIT)
     k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k_b, stride_k_h, UNIT)
     v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v_b, stride_v_h, UNIT)
-    q, q_rest = load_rows(q_ptr, first_m, n_q, stride_q_m, stride_q_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    q_rows = (q_ptr, stride_q_m, stride_q_d)
+    k_rows = rows_to_walk(k_ptr, k_tiles, k_rest_tiles, batch, head // GROUP, stride_k_n, stride_k_d, REST, TMA)
+    v_rows = rows_to_walk(v_ptr, v_tiles, v_rest_tiles, batch, head // GROUP, stride_v_n, stride_v_d, REST, TMA)
+    q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
     row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
     # Two loops: blocks that every query sees whole need no mask, and they are nearly all.
     acc, acc_rest, row_max, row_sum = _walk(
-        acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
+        acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
         0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
-        stride_k_n, stride_k_d, stride_v_n, stride_v_d,
-        HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, False, BLOCK_N, PRECISION,
+        HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, BLOCK_N, PRECISION,
     )  # fmt: skip
-    acc, acc_rest, row_max, row_sum = _walk(
-        acc, acc_rest, row_max, row_sum, q, q_rest, k_ptr, v_ptr,
-        full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-        stride_k_n, stride_k_d, stride_v_n, stride_v_d,
-        HEAD, MAIN, REST, UNIT, WIDE, CAUSAL, True, BLOCK_N, PRECISION,
-    )  # fmt: skip
+    if CAUSAL or not WHOLE:
+        acc, acc_rest, row_max, row_sum = _walk(
+            acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
+            full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, BLOCK_N, PRECISION,
+        )  # fmt: skip
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
@@ -126,27 +125,32 @@ def _forward_kernel(
     tl.store(l_ptr + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=offs_m < n_q)
 
 
-def forward(q, k, v, causal: bool, scale: float, k_lengths=None, blocks: Blocks | None = None):
+def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
     """q (B, H, n_q, D), k and v (B, H / group, n_k, D), any strides -> o like q, L (B, H, n_q) fp32.
 
     k_lengths (B,) int32 or None. FLOP: 4 B H n_q n_k D, half of it causal. Bytes: read q, k, v, write o and L.
     """
+    o, l = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    write_forward(o, l, q, k, v, causal, scale, k_lengths, tuned(q.shape[-1], causal, q.dtype, q.device).forward)
+    return o, l
+
+
+def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks) -> None:
+    """o and L into given tensors: o of any strides, L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
-    o = torch.empty_like(q)
-    l = torch.empty(B, H, n_q, dtype=torch.float32, device=q.device)
     if o.numel() == 0:
-        return o, l
-    blocks = blocks or tuned(D, causal, q.dtype, q.device).forward
+        return
     main, rest = split(D)
     step = unit(q, k, v, o)
+    walked = tiles(blocks.n, k, v)
     _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
-        o, l, q, k, v, k_lengths,
+        o, l, q, k, v, *walked, k_lengths,
         H, n_q, n_k,
         *strides(o, step), *strides(q, step), *strides(k, step), *strides(v, step),
         scale * LOG2_E,
         GROUP=H // k.shape[1], HEAD=D, MAIN=main, REST=rest,
-        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), CAUSAL=causal,
+        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
+        CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
-        num_warps=blocks.warps, num_stages=blocks.stages,
+        num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip
-    return o, l

@@ -37,11 +37,17 @@ def keys_of(lengths_ptr, batch, n_k):
 
 
 @triton.jit
-def visible(offs_m, offs_n, n_valid, diagonal, CAUSAL: tl.constexpr):
-    """May query m look at key n? The offsets come with the dimensions they are to be broadcast to."""
-    mask = offs_n < n_valid
-    if CAUSAL:
-        mask = mask & (offs_n <= offs_m + diagonal)
+def visible(offs_m, offs_n, n_valid, diagonal, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
+    """May query m look at key n? The offsets come with the dimensions they are to be broadcast to.
+
+    WHOLE: every block of keys is full, so that only the diagonal is left to ask about.
+    """
+    if WHOLE:
+        mask = offs_n <= offs_m + diagonal
+    else:
+        mask = offs_n < n_valid
+        if CAUSAL:
+            mask = mask & (offs_n <= offs_m + diagonal)
     return mask
 
 
@@ -72,11 +78,12 @@ def query_range(
 
 @triton.jit
 def probabilities(
-    s, shift, offs_m, offs_n, n_valid, diagonal, scale_log2, CAUSAL: tl.constexpr, MASKED: tl.constexpr
+    s, shift, offs_m, offs_n, n_valid, diagonal, scale_log2,
+    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """exp2(s scale - shift), 0 out of sight: p of the forward pass again. All three vectors come broadcastable to s."""
     if MASKED:
-        see = visible(offs_m, offs_n, n_valid, diagonal, CAUSAL)
+        see = visible(offs_m, offs_n, n_valid, diagonal, CAUSAL, WHOLE)
         p = tl.exp2(tl.where(see, s * scale_log2, -float("inf")) - shift)
     else:
         p = tl.exp2(s * scale_log2 - shift)

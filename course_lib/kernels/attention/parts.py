@@ -11,7 +11,16 @@ tuple holds no None, and costs nothing.
 import triton
 import triton.language as tl
 
-__all__ = ["add_products", "load_rows", "matrix_products", "scale_rows", "split", "store_rows", "zero_rows"]
+__all__ = [
+    "add_products",
+    "load_rows",
+    "matrix_products",
+    "rows_to_walk",
+    "scale_rows",
+    "split",
+    "store_rows",
+    "zero_rows",
+]
 
 
 def split(head_size: int) -> tuple[int, int]:
@@ -61,19 +70,43 @@ def _load_part(
 
 
 @triton.jit
-def load_rows(
-    ptr, first, n_rows, stride_row, stride_col,
-    ROWS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
-    UNIT: tl.constexpr, WIDE: tl.constexpr, MASK_ROWS: tl.constexpr,
+def rows_to_walk(
+    ptr, tiles, rest_tiles, batch, head, stride_row, stride_col, REST: tl.constexpr, TMA: tl.constexpr
 ):  # fmt: skip
-    """Rows first .. first + ROWS of the matrix at ptr: (ROWS, MAIN) and (ROWS, REST).
+    """The rows of one head as load_rows takes them: `tiles` for the copy engine, or `ptr`, where the head begins."""
+    if TMA and REST:
+        rows = (batch, head, tiles, rest_tiles)
+    elif TMA:
+        rows = (batch, head, tiles)
+    else:
+        rows = (ptr, stride_row, stride_col)
+    return rows
 
-    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there.
+
+@triton.jit
+def load_rows(
+    rows, first, n_rows,
+    ROWS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr = False,
+):  # fmt: skip
+    """Rows first .. first + ROWS of a head: (ROWS, MAIN) and (ROWS, REST).
+
+    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there. The copy engine sees to that
+    by itself.
     """
-    main = _load_part(ptr, first, n_rows, stride_row, stride_col, ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
-    rest = main
-    if REST:
-        rest = _load_part(ptr, first, n_rows, stride_row, stride_col, ROWS, MAIN, REST, HEAD, UNIT, WIDE, MASK_ROWS)
+    if TMA:
+        main = rows[2].load([rows[0], rows[1], first, 0]).reshape(ROWS, MAIN)
+        rest = main
+        if REST:
+            rest = rows[3].load([rows[0], rows[1], first, MAIN]).reshape(ROWS, REST)
+    else:
+        ptr, stride_row, stride_col = rows
+        main = _load_part(ptr, first, n_rows, stride_row, stride_col, ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
+        rest = main
+        if REST:
+            rest = _load_part(
+                ptr, first, n_rows, stride_row, stride_col, ROWS, MAIN, REST, HEAD, UNIT, WIDE, MASK_ROWS
+            )  # fmt: skip
     return main, rest
 
 
@@ -103,9 +136,11 @@ def store_rows(
 @triton.jit
 def matrix_products(a, a_rest, b, b_rest, REST: tl.constexpr, PRECISION: tl.constexpr):
     """a bᵀ, summed over the columns of both parts, in fp32: (rows of a, rows of b)."""
-    c = tl.dot(a, tl.trans(b), input_precision=PRECISION)
-    if REST:
-        c = tl.dot(a_rest, tl.trans(b_rest), c, input_precision=PRECISION)
+    if REST:  # first: the compiler waits for one product before it adds the next, and this one is short
+        c = tl.dot(a_rest, tl.trans(b_rest), input_precision=PRECISION)
+        c = tl.dot(a, tl.trans(b), c, input_precision=PRECISION)
+    else:
+        c = tl.dot(a, tl.trans(b), input_precision=PRECISION)
     return c
 
 
