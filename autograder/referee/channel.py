@@ -24,7 +24,6 @@ class ChannelError(RuntimeError):
 class Channel:
     def __init__(self, end: socket.socket):
         self.end = end
-        self._waiting = b""
 
     def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float | None = None) -> None:
         """TimeoutError when the other side does not read."""
@@ -63,19 +62,20 @@ class Channel:
         return json.loads(self._take(length, None)), descriptors
 
     def _take(self, count: int, until: float | None) -> bytes:
-        while len(self._waiting) < count:
+        """So many bytes and no more: descriptors may come with the next ones, and would be lost."""
+        taken = bytearray()
+        while len(taken) < count:
             left = None if until is None else until - time.monotonic()
             if left is not None and (left <= 0 or not select.select([self.end], [], [], left)[0]):
                 raise TimeoutError
             try:
-                piece = self.end.recv(1 << 16)
+                piece = self.end.recv(min(count - len(taken), 1 << 16))
             except OSError as error:
                 raise ChannelError("the other side hung up") from error
             if not piece:
                 raise ChannelError("the other side hung up")
-            self._waiting += piece
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return taken
+            taken += piece
+        return bytes(taken)
 
 
 # ------------------------------------------------------------------------------------------- plain data
