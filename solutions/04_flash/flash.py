@@ -21,9 +21,9 @@
 # - write FlashAttention-2 in Triton, forward and backward, for any lengths, masks, strides and head groups,
 # - read from the compiler, without a GPU, how many programs fit on a multiprocessor and why a kernel spills.
 #
-# **Time** 12 hours; the five exercises take about eight of them, and the backward pass alone three. Do sections 1 to 3
-# on one day, 4 on the next, 5 to 7 on a third. Run the cells from the top each time. A cell that needs an exercise
-# which you have not solved stops with "not written yet"; go on with the cell below it.
+# **Time** 12 hours; the five exercises take seven and a half of them, the backward pass alone three. Do sections 1 to 3
+# on one day, 4 on the next, 5 to 7 on a third, 8 and 9 on a fourth. Run the cells from the top each time. A cell that
+# needs an exercise which you have not solved stops with "not written yet"; go on with the cell below it.
 #
 # **Needs** lesson 01: counting, the roofline, the softmax and the tiled matrix product.
 #
@@ -77,11 +77,17 @@ def recorded(section):
     return entry["rows"] if entry else []
 
 
+def against(predicted, came):
+    """What was predicted beside what came."""
+    for name, guess in predicted.items():
+        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
+
+
 # %% [markdown]
 # ## 1. What the score matrix costs
 # Attention lets every query look at every key: $S = \sigma\, Q K^\top$, $P = \mathrm{softmax}(S)$ along its rows,
-# $O = P V$. The scale $\sigma$ is usually $1/\sqrt d$, where $d$ is the head size. For $n$ tokens, $Q$, $K$, $V$ and $O$
-# have $n \cdot d$ numbers each, and $S$ and $P$ have $n^2$.
+# $O = P V$. The scale $\sigma$ is usually $1/\sqrt d$, where $d$ is the head size. For $n$ tokens, $Q$, $K$, $V$ and
+# $O$ have $n \cdot d$ numbers each, and $S$ and $P$ have $n^2$.
 #
 # ### Case file
 # **The report says** (systems notes of a language-model course assignment, attention in plain PyTorch, batch 8, one
@@ -103,11 +109,11 @@ def recorded(section):
 
 # %% [markdown]
 # ### Predict
-# Three numbers, before you run the next cells. When the length doubles, the time and the memory of a pass grow by which
-# factor? And how long does backward take, in units of forward?
+# Three numbers, before you run the next cells. When a great length doubles, by which factor do the time and the memory
+# of a pass grow? And how long does backward take, in units of forward?
 
 # %%
-predicted = {"time when the length doubles": None, "memory": None, "backward / forward": None}  # replace None
+predicted = {"time, doubled length": None, "memory, doubled length": None, "backward / forward": None}  # replace None
 
 
 def naive(q, k, v, causal=False):
@@ -147,13 +153,19 @@ peaks = {f"length {n}": cost[2] / 2**20 for n, cost in naive_cost.items()}
 scores = {f"length {n}": (8 if GPU else 2) * n * n * 4 / 2**20 for n in lengths}
 for name, peak in peaks.items():
     print(f"{name}: peak {peak:,.1f} MiB, {peak / scores[name]:.1f} score matrices")
-longest, before = naive_cost[lengths[-1]], naive_cost[lengths[-2]]
-print(f"backward / forward at length {lengths[-1]}: {longest[1] / longest[0]:.2f}")
+doublings = math.log2(lengths[-1] / lengths[-2])
+last, before = naive_cost[lengths[-1]], naive_cost[lengths[-2]]
+came = {
+    "time, doubled length": ((last[0] + last[1]) / (before[0] + before[1])) ** (1 / doublings),
+    "memory, doubled length": (last[2] / before[2]) ** (1 / doublings),
+    "backward / forward": last[1] / last[0],
+}
+against(predicted, came)
 results.beside("lesson04.naive_memory", peaks, unit="MiB")
 
 # %% [markdown]
-# **Quadratic.** Between the two largest lengths both time and memory should grow by nearly the square of the ratio (the
-# smallest sizes are overhead, lesson 01). So the report's "linearly" is wrong for this code: what is kept for backward
+# **Quadratic.** For long sequences both factors come near 4, memory first; where the time's factor is far below,
+# overhead still sets the time (lesson 01). So the report's "linearly" is wrong for this code: what is kept for backward
 # is P, and P has $n^2$ numbers. It becomes right the moment P is not kept, and that is what this lesson builds.
 #
 # The whole table, where it was measured: eager and compiled, lengths from 256 to 16384, head sizes from 16 to 128.
@@ -171,23 +183,23 @@ table = recorded("attention_lengths")
 
 # %%
 entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
-fp32, copy = entry["matmul fp32, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12
+fp32_rate, copy_rate = entry["matmul fp32, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12
 one_matrix = 8 * 16384**2 * 4
 report_ms = {"forward": 179, "backward": 73}  # 17.9 s and 7.3 s for 100 passes
 for name, products, crossings in (("forward", 2, 6), ("backward", 4, 9)):
-    least = products * 2 * 8 * 16384**2 * 128 / fp32 + crossings * one_matrix / copy
+    least = products * 2 * 8 * 16384**2 * 128 / fp32_rate + crossings * one_matrix / copy_rate
     print(f"{name}: counts allow {1e3 * least:.0f} ms; the report measured {report_ms[name]} ms, "
           f"{report_ms[name] / (1e3 * least):.1f} times that")  # fmt: skip
 
 # %% [markdown]
 # The report's backward pass is near what its operators must cost. Its forward pass is far from it, so something in the
-# forward measurement is *not* these operators. Two things fit. A softmax written by hand crosses eight times instead of
-# two, and a mask adds two more (lesson 01, section 6); even with both, most of the gap remains. And a program that holds
-# several matrices of 8 GiB is close to the end of an 80 GB card: the allocator then gives memory back to the driver and
-# asks for it again in every pass, which takes milliseconds, and all of it falls into forward, where the large matrices
-# are made. The report's figures cannot tell these apart; its compiled forward pass, which makes fewer matrices, fell
-# while backward stayed, which fits both. What to keep: **when a time is far from its count, doubt the
-# measurement before you explain it.**
+# forward measurement is *not* these operators. Two things would fit. A softmax written by hand crosses eight times
+# instead of two, and a mask adds two more (lesson 01, section 6); even with both, most of the gap remains. And a
+# program that holds several matrices of 8 GiB is close to the end of an 80 GB card: the allocator then gives memory
+# back to the driver and asks for it again in every pass, which takes milliseconds, and all of it falls into forward,
+# where the large matrices are made. The report's figures cannot tell these apart; its compiled forward pass, which
+# makes fewer matrices, fell while backward stayed, which fits both. What to keep: **when a time is far from its count,
+# doubt the measurement before you explain it.**
 
 # %% [markdown]
 # ### What fusion could save
@@ -195,7 +207,7 @@ for name, products, crossings in (("forward", 2, 6), ("backward", 4, 9)):
 # bytes are those of Q, K, V and O.
 
 # %%
-roof = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, copy, entry["launch, us"] * 1e-6)
+roof = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, copy_rate, entry["launch, us"] * 1e-6)
 for n in (256, 1024, 4096, 16384):
     flops = 4 * 8 * n * n * 128
     apart, fused = Work(flops, 6 * 8 * n * n * 2), Work(flops, 4 * 8 * n * 128 * 2)
@@ -216,8 +228,8 @@ for n in (256, 1024, 4096, 16384):
 #
 # Suppose only some of the keys have been seen. Keep three things about them: the maximum $m$, the sum $\ell$, and the
 # sum of values *not yet divided*, $a = \sum_j e^{s_j - m} v_j$. Now another tile of keys arrives, and the maximum
-# becomes $m' \ge m$. Every term so far was computed with $m$ and should have been computed with $m'$. They are all wrong
-# by the same factor, $e^{m - m'}$:
+# becomes $m' \ge m$. Every term so far was computed with $m$ and should have been computed with $m'$. They are all
+# wrong by the same factor, $e^{m - m'}$:
 #
 # $$\ell \leftarrow \ell\, e^{m-m'} + \sum_{\text{new } j} e^{s_j - m'}, \qquad
 #   a \leftarrow a\, e^{m-m'} + \sum_{\text{new } j} e^{s_j - m'} v_j, \qquad m \leftarrow m'.$$
@@ -268,7 +280,8 @@ from course_lib.drawing.house import drawn
 @drawn
 def draw_shares(panels):
     """Beside each other: the shares a wrong program ends with, hatched, and the true ones as outlines."""
-    figure, axes = plots.figure(7.6, 2.6, columns=len(panels))
+    figure, axes = plots.figure(7.6, 3.0, columns=len(panels))
+    figure.suptitle("One early mistake turns good shares bad, or everything to NaN", x=0.01, ha="left", weight="bold")
     for ax, (name, scores) in zip(axes, panels.items()):
         got, right = walk(scores, name), walk(scores)
         ax.bar(range(12), got.nan_to_num(0.0), color=plots.PALETTE[1], hatch="////", edgecolor="white", linewidth=0)
@@ -288,7 +301,7 @@ plots.show(draw_shares(wrong_turns), alt="Shares of one row of 12 keys by four w
 #   weigh too much. The shares still add up to one, so no sanity check on the sum will find it.
 # - **The maximum starts at 0**: right for every row with a score above zero, which is nearly every row of a test. When
 #   all scores are far below zero, every exponential is zero in fp32, and so is the sum.
-# - **No maximum**: $e^{89}$ is infinite in fp32. Scores of trained models do get there.
+# - **No maximum**: right for scores around zero. $e^{89}$ is infinite in fp32, and infinity over infinity is NaN.
 # - **No guard**: in a tile where nothing is visible the new maximum is still $-\infty$, and $-\infty - (-\infty)$ is
 #   NaN. NaN then stays in the sum for good. Replace the maximum by any finite number *for the subtraction*.
 
@@ -366,9 +379,9 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 
 # %% [markdown]
 # Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
-# no mask, orange tiles are cut by an edge, dotted tiles are never loaded. Dots are the pairs that count. With many tiles
-# a causal mask skips nearly half of them: that is the largest single gain that a causal kernel can have, and it comes
-# from *where the loop ends*, not from the mask.
+# no mask, orange tiles are cut by an edge, dotted tiles are never loaded. Dots are the pairs that count. With many
+# tiles a causal mask skips nearly half of them: that is the largest single gain that a causal kernel can have, and it
+# comes from *where the loop ends*, not from the mask.
 #
 # ### Predict
 # Causal, 4096 queries and keys, tiles of 64 x 64. Which share of the tiles is skipped, and which share needs the mask?
@@ -383,6 +396,8 @@ for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
     kinds = tile_kinds(n, n, block, block, causal=True)
     share = {kind: (kinds == kind).mean() for kind in ("skipped", "edge", "whole")}
     print(f"length {n:4}, tiles of {block:3}: " + ", ".join(f"{kind} {part:.1%}" for kind, part in share.items()))
+    if (n, block) == (4096, 64):
+        against(predicted_share, {"skipped": share["skipped"], "on an edge": share["edge"]})
 
 # %% [markdown]
 # ### Wrong turns
@@ -405,7 +420,8 @@ seen_by = {
 @drawn
 def draw_pairs(wrong, right):
     """For each wrong mask: pairs rightly seen as dots, wrongly seen as squares, missed as crosses."""
-    figure, axes = plots.figure(6.4, 5.0, rows=2, columns=2)
+    figure, axes = plots.figure(6.4, 5.2, rows=2, columns=2)
+    figure.suptitle("Four wrong masks: some pairs are missed, some counted", x=0.01, ha="left", weight="bold")
     looks = {"seen, and should be": (".", 0), "seen, should not be": ("s", 1), "missed": ("x", 6)}
     for ax, (name, got) in zip(axes.flat, wrong.items()):
         for pairs, (label, (marker, i)) in zip((got & right, got & ~right, ~got & right), looks.items()):
@@ -441,8 +457,8 @@ plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 1
 
 # %% [markdown]
 # ## Exercise 4.2 `flash.tiled` (35 min, 4 points)
-# Write `tiled_forward(q, k, v, causal, scale, block)` in plain PyTorch: all queries at once, and the keys `block` at a time.
-# It returns `(o, lse)`.
+# Write `tiled_forward(q, k, v, causal, scale, block)` in plain PyTorch: all queries at once, and the keys `block` at a
+# time. It returns `(o, lse)`.
 #
 # - `q`: (B, H, n_q, D); `k`, `v`: (B, H, n_k, D); fp32 or fp16, any strides; they stay as they are
 # - `o`: softmax of the rows of $\sigma Q K^\top$, times V, in the shape and type of q
@@ -489,9 +505,9 @@ check("flash.tiled", tiled_forward)
 # %% [markdown]
 # <details><summary>Hint 1: begin without a mask</summary>
 #
-# Three tensors before the loop: the maximum at $-\infty$, the sum at 0, the accumulator at 0. In the loop: slice `block`
-# keys and values, scores, new maximum, correction, new sum, new accumulator. Divide once, after the loop. Slices behind
-# the last key are shorter by themselves, so the tail needs no care here.
+# Three tensors before the loop: the maximum at $-\infty$, the sum at 0, the accumulator at 0. In the loop: slice
+# `block` keys and values, scores, new maximum, correction, new sum, new accumulator. Divide once, after the loop.
+# Slices behind the last key are shorter by themselves, so the tail needs no care here.
 # </details>
 # <details><summary>Hint 2: causal</summary>
 #
@@ -574,14 +590,13 @@ axes = plots.sweep(key_counts, errors, xlabel="keys", ylabel="relative error", u
 axes.yaxis.set_major_formatter("{x:.0e}")
 plots.show(axes, alt="Relative error against the number of keys: that of p in fp16 falls, that of the accumulator in fp16 "
                      "is larger and grows, fp32 lies far below both")  # fmt: skip
-growth = {name: errors[name][-1] / errors[name][0] for name in ("p in fp16", "accumulator in fp16")}
-for name, factor in growth.items():
-    print(f"{name}: the error at {key_counts[-1]} keys is {factor:.2f} times that at {key_counts[0]}")
+against(predicted_growth, {name: column[-1] / column[0] for name, column in errors.items()})
 
 # %% [markdown]
-# Casting p is one rounding a term, and the roundings of many terms cancel: the error even falls. The accumulator is rounded again in
-# every tile, at the size it has *then*; late in a long row a whole tile adds less than a few steps of fp16. So short
-# test rows pass, and long rows fail. `tl.dot(p, v, acc)` keeps an fp32 accumulator if `acc` is one.
+# Casting p is one rounding a term, and the roundings of many terms cancel: the error even falls. The accumulator is
+# rounded again in every tile, at the size it has *then*; late in a long row a whole tile is no more than a few steps of
+# fp16 (and above 65504 there is nothing). So short test rows pass, and long rows fail. `tl.dot(p, v, acc)` keeps an
+# fp32 accumulator if `acc` is one.
 #
 # ### Powers of two
 # The hardware has $2^x$, not $e^x$. A kernel therefore multiplies the scores once by $\sigma \log_2 e$ and uses
@@ -606,7 +621,7 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 
 
 # %% [markdown]
-# Four more things that a general kernel has to get right.
+# Five more things that a general kernel has to get right.
 #
 # - **The grid has one dimension**: tiles x heads x batch. The other two dimensions of a grid end at 65535, and a large
 #   batch times its heads may pass that.
@@ -615,9 +630,11 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 #   wants at least 16 columns.
 # - **Groups of heads.** With fewer heads of keys than of queries, neighbours share: head $h$ uses the keys of head
 #   `h // GROUP`. The wrong turn `h % H_kv` has the right shape and the wrong neighbours.
-# - **Two loops.** Tiles that are visible as a whole need no mask, and they are nearly all. `tl.static_range(2)` makes
-#   the compiler write the loop twice, once for each value of `EDGE`, so that the first copy holds no mask at all. Begin
-#   with one loop that masks every tile; make two of it when the checks pass.
+# - **No lengths.** An argument may be `None`. `if lengths_ptr is not None` is decided when the kernel is compiled.
+# - **Two loops.** Tiles that are visible as a whole need no mask, and they are nearly all.
+#   `for EDGE in tl.static_range(2)` makes the compiler write what is inside it twice, once for each value of `EDGE`, so
+#   that the first copy holds no mask at all. Begin with one loop that masks every tile; make two of it when the checks
+#   pass.
 
 # %% [markdown]
 # ## Exercise 4.3 `flash.forward` (120 min, 12 points)
@@ -634,8 +651,8 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 #   diagonal; both conditions hold together
 # - a query that sees no key gives zeros and $L = -\infty$; `scale` may be any number
 #
-# The two kernel cells are a proposal: `_take_in` is the arithmetic of one tile, `_forward_kernel` the walk. The cells of
-# section 8 compile `_forward_kernel` by the names of its arguments, so keep them. About 10 lines and 30 lines.
+# The two kernel cells are a proposal: `_take_in` is the arithmetic of one tile, `_forward_kernel` the walk. The cells
+# of section 8 compile `_forward_kernel` by the names of its arguments, so keep them. About 10 lines and 30 lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_forward_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -807,9 +824,9 @@ results.beside("lesson04.forward", rates, unit="TFLOP/s")
 #
 # $$dV = P^\top dO, \qquad dP = dO\, V^\top, \qquad dQ = \sigma\, dS\, K, \qquad dK = \sigma\, dS^\top Q.$$
 #
-# The step in the middle is softmax. For one row, $\partial p_j / \partial s_k = p_j (\delta_{jk} - p_k)$, so
+# The step in the middle is softmax. For one row, $\partial p_j / \partial s_k = p_j (1_{j=k} - p_k)$, so
 #
-# $$ds_k = \sum_j dp_j\, p_j (\delta_{jk} - p_k) = p_k \Big(dp_k - \underbrace{\sum_j p_j\, dp_j}_{\textstyle \delta}\Big).$$
+# $$ds_k = \sum_j dp_j\, p_j (1_{j=k} - p_k) = p_k \Big(dp_k - \underbrace{\sum_j p_j\, dp_j}_{\textstyle \delta}\Big).$$
 #
 # Every element needs $\delta$, a sum over the *whole row*. For a kernel in tiles that would be a pass of its own. One
 # line of algebra saves it:
@@ -872,7 +889,8 @@ errors = {m: [((g - t).norm() / t.norm()).item() for g, t in zip(one_mistake(m),
 @drawn
 def draw_errors(errors, columns):
     """One cell for each mistake and gradient: blue where it is right, orange where it is wrong, with the error."""
-    figure, ax = plots.figure(6.2, 0.9 + 0.36 * len(errors))
+    figure, ax = plots.figure(6.6, 1.3 + 0.36 * len(errors))
+    figure.suptitle("Which gradients are wrong says which mistake it is", x=0.01, ha="left", weight="bold")
     for y, row in enumerate(errors.values()):
         for x, value in enumerate(row):
             wrong = value > 1e-9
@@ -986,7 +1004,7 @@ plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums 
 # And between two atomic runs? And in the interpreter?
 
 # %%
-predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None, in per cent
+predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None: per cent
 
 # %%
 from course_lib.kernels.one_pass import backward_in_one_pass
@@ -1007,18 +1025,18 @@ for add, dqs in runs.items():
 results.beside("lesson04.race", found, unit="")
 
 # %% [markdown]
-# **In the interpreter the racy kernel is right**, every time: it runs one program after the other, so nobody interrupts.
-# A check on a CPU cannot find a race, and neither can a GPU test with a single program a head. What finds it: running
-# twice and comparing *bits*; many more programs than one; and a tool, `compute-sanitizer --tool racecheck`, for races
-# inside a program's shared memory. The best protection is an argument: every element of every output has exactly one
-# program that writes it. For two passes that argument takes one line.
+# **In the interpreter the racy kernel is right**, every time: it runs one program after the other, so nobody
+# interrupts. A check on a CPU cannot find a race, and neither can a GPU test with a single program a head. What finds
+# it: running twice and comparing *bits*; many more programs than one; and a tool, `compute-sanitizer --tool racecheck`,
+# for races inside a program's shared memory. The best protection is an argument: every element of every output has
+# exactly one program that writes it. For two passes that argument takes one line.
 
 # %% [markdown]
 # ### A gradient that is not contiguous
-# **The report says**: a non-contiguous $dO$ gives wrong answers or illegal reads if its strides are ignored, and running
-# under `torch.compile` can hide it. Here is a function whose backward ignores strides on purpose: it reads its gradient
-# as if rows followed each other. Attention's output is usually transposed before the next layer, so its gradient comes
-# back transposed; the gradient of a `sum` is even one single number with strides of 0.
+# **The report says**: a non-contiguous $dO$ gives wrong answers or illegal reads if its strides are ignored, and
+# running under `torch.compile` can hide it. Here is a function whose backward ignores strides on purpose: it reads its
+# gradient as if rows followed each other. Attention's output is usually transposed before the next layer, so its
+# gradient comes back transposed; the gradient of a `sum` is even one single number with strides of 0.
 
 
 # %%
@@ -1062,7 +1080,8 @@ print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
 # - dk and dv of a head of keys are sums over all query heads that share it
 # - keys from `k_lengths[b]` on get zeros, and so does a query that sees no key
 # - the same inputs give the same bits every time: no two programs add to one number
-# - fp32 accumulators; p and ds may be cast to the type of the inputs. All arithmetic is in kernels, also that of $\delta$
+# - fp32 accumulators; p and ds may be cast to the type of the inputs. All arithmetic is in kernels, also that of
+#   $\delta$
 #
 # The exercise is cut into four cells: what each row needs first; the pass for $dQ$; the pass for $dK$ and $dV$; the
 # launcher. A row with no key has $L = -\infty$: if the first kernel turns it into $+\infty$, then
@@ -1280,10 +1299,10 @@ check("flash.backward", flash_backward)
 # </details>
 # <details><summary>Hint 3: right but for a factor, or for some shapes</summary>
 #
-# $dQ$ and $dK$ need the scale once, $dV$ not at all; scale the finished sum and not every tile. `scale * log2(e)` belongs
-# into the exponent only. Query rows past the end: give them a shift of $+\infty$, so that $p = 0$; a masked load of `do`
-# alone is not enough, because $0 \cdot \infty$ is NaN. Shared keys: a loop over the heads of the group around the loop
-# over tiles, one accumulator for all.
+# $dQ$ and $dK$ need the scale once, $dV$ not at all; scale the finished sum and not every tile. `scale * log2(e)`
+# belongs into the exponent only. Query rows past the end: give them a shift of $+\infty$, so that $p = 0$; a masked
+# load of `do` alone is not enough, because $0 \cdot \infty$ is NaN. Shared keys: a loop over the heads of the group
+# around the loop over tiles, one accumulator for all.
 # </details>
 # <details><summary>Hint 4: dO</summary>
 #
@@ -1292,9 +1311,9 @@ check("flash.backward", flash_backward)
 
 # %% [markdown]
 # ## 7. Atomics against a second pass
-# **The report says**: "atomics kill performance". The CUDA code of FlashAttention-2, whose author is known for neither
-# wasting a product nor a byte, accumulates $dQ$ with atomics and makes 5 products; two passes make 7. So somebody pays
-# 40 % more arithmetic to avoid atomics, or somebody pays for atomics to avoid arithmetic. Count what the additions cost.
+# **The report says**: "atomics kill performance". It gives no measurement. The CUDA code of FlashAttention-2
+# accumulates $dQ$ with atomics and makes 5 products; two passes make 7, which is 40 % more arithmetic. Either can be
+# the better bargain, so count what the additions cost.
 #
 # ### Predict
 # 4096 tokens, 4 x 16 heads of size 64, tiles of 64 keys. Every program adds to all rows of $dQ$ in fp32. How many bytes
@@ -1327,6 +1346,7 @@ def backward_times(d, causal):
     flash_forward(q, k, v, out, lse, causal, d**-0.5, None)
     grads = [torch.empty_like(q) for _ in range(3)]
     took = {
+        "delta in PyTorch": lambda: (out.float() * do.float()).sum(-1),
         "one pass, atomics": lambda: backward_in_one_pass(do, q, k, v, out, lse, causal, d**-0.5, "atomic"),
         "one pass, dQ left out": lambda: backward_in_one_pass(do, q, k, v, out, lse, causal, d**-0.5, "none"),
         "two passes": lambda: flash_backward(q, k, v, out, lse, do, *grads, causal, d**-0.5, None),
@@ -1342,8 +1362,8 @@ results.beside("lesson04.atomics", backward_ms, unit="ms")
 
 # %% [markdown]
 # Compare "dQ left out" with "atomics": the difference is what the additions and the fifth product cost. Compare
-# "atomics" with "two passes": that is the price of determinism, and it can have either sign. What the report saw as the
-# cost of atomics was, as far as its text tells, a race and a missing zero; nobody had measured them apart.
+# "atomics" with "two passes": that is the price of determinism, and it can have either sign. (Our one-pass kernel makes
+# $\delta$ in PyTorch, which a row of its own shows; take it off both of its rows before you compare with two passes.)
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -1356,8 +1376,9 @@ results.beside("lesson04.atomics", backward_ms, unit="ms")
 #   next ones are on their way;
 # - **warps**: 64.
 #
-# Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the exponentials
-# are. A second program fills the pause. `num_warps` divides the same tile among more threads: fewer registers each.
+# Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the
+# exponentials are. A second program fills the pause. `num_warps` divides the same tile among more threads: fewer
+# registers each.
 #
 # All this can be read **without a GPU**. The cell compiles your kernel for sm_90.
 
@@ -1382,7 +1403,7 @@ print(compiled(64, (64, 64, 4, 2)))
 # %% [markdown]
 # ### Predict
 # Head size 128, tiles of 128 x 64. With 4 warps, how many fp32 numbers of the accumulator does each of the 128 threads
-# hold, and of the scores? What is left of 255 registers? Then say which of the five settings below spills, and which
+# hold, and of the scores? What is left of 255 registers? Then say which of the seven settings below spill, and which
 # budget runs out first for each.
 
 # %%
@@ -1391,6 +1412,7 @@ predicted_spills = None  # replace None: the names of the settings that spill
 # %%
 settings = {
     "64: 64 x 64, 4 warps, 2 stages": (64, (64, 64, 4, 2)),
+    "64: 64 x 64, 4 warps, 3 stages": (64, (64, 64, 4, 3)),
     "64: 64 x 64, 4 warps, 4 stages": (64, (64, 64, 4, 4)),
     "128: 64 x 64, 4 warps, 2 stages": (128, (64, 64, 4, 2)),
     "128: 128 x 64, 4 warps, 2 stages": (128, (128, 64, 4, 2)),
@@ -1398,14 +1420,15 @@ settings = {
     "128: 128 x 128, 8 warps, 2 stages": (128, (128, 128, 8, 2)),
 }
 made = {name: compiled(*setting) for name, setting in settings.items()}
+print("predicted to spill:", predicted_spills, "- spills:", [name for name, one in made.items() if one.spills_bytes])
 axes = plots.programs_that_fit(made)
-plots.show(axes, alt="For six settings of the forward kernel: the share of registers, shared memory and warps of a "
+plots.show(axes, alt="For seven settings of the forward kernel: the share of registers, shared memory and warps of a "
            "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
 
 # %% [markdown]
 # Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
-# first, that budget is what limits. More stages eat shared memory and nothing else. Fewer warps need more registers a
-# thread, up to the point where the kernel spills.
+# first, that budget is what limits. A stage more costs shared memory, and at some number of stages a program less fits.
+# Half the warps need nearly twice the registers a thread, up to the point where the kernel spills.
 #
 # ### A wrong turn that only the compiler sees
 # Two ways to say where the next tile of K is. Both are right. The first keeps a *block of addresses*, 64 bits for each
@@ -1457,8 +1480,8 @@ for d in (64, 128):
 # - you may change your kernels of 4.3 and 4.4, or write others
 #
 # Timed in bf16 with 4 x 16 heads of 4096 tokens: head size 64, and head size 128 causal. The floor counts 2 products
-# forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward, so
-# no such kernel reaches it. Full points at 85 % of the floor's speed or of our own kernel's speed, whichever is less.
+# forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward,
+# so no such kernel reaches it. Full points at 85 % of the floor's speed, or of our own kernel's where that is less.
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_speed", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1485,19 +1508,21 @@ check_speed("flash.speed", attention_step)
 # %% [markdown]
 # <details><summary>Hint 1: where to look first</summary>
 #
-# Time the three parts by themselves: forward, the pass for dq, the pass for dk and dv. Divide each by its products (2, 3
-# and 4) and compare the rates. Begin with the slowest.
+# Time the three parts by themselves: forward, the pass for dq, the pass for dk and dv. Divide each by its products (2,
+# 3 and 4) and compare the rates. Begin with the slowest.
 # </details>
 # <details><summary>Hint 2: in this order</summary>
 #
 # No spills (`compiled`). No mask in the loop over whole tiles. When causal, no tile that nobody sees, and the longest
-# programs first. `exp2` and a scale that was multiplied once. One address and an offset, not a block of addresses.
+# programs first. `exp2` and a scale that was multiplied once. One address and an offset, not a block of addresses. Of
+# two loops that share an accumulator only one should have several stages: `tl.range(..., num_stages=1)` for the edge.
 # </details>
 # <details><summary>Hint 3: settings to try</summary>
 #
 # Head size 64: tiles of 64 x 64 with 4 warps, so that several programs fit. Head size 128: tiles of 128 queries with 8
-# warps forward and for dq; 64 queries and 128 keys with 8 warps for dk and dv, whose two accumulators need the registers.
-# Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of compiling them all.
+# warps forward and for dq; 64 queries and 128 keys with 8 warps for dk and dv, whose two accumulators need the
+# registers. Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of compiling
+# them all.
 # </details>
 
 # %% [markdown]
@@ -1518,28 +1543,31 @@ def forward_rate(d, tiles):
 
 
 rates = {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
+for head_size in ("64", "128") if GPU else ():
+    fastest = max((name for name in rates if name.startswith(head_size + ":")), key=rates.get)
+    print(f"fastest: {fastest}; predicted {predicted_fastest[f'head size {head_size}']}")
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
 # ## 9. Compile, SDPA, and a factor of 33
 # ### Case file
 # **The report says** (a deep-learning-systems lab): replacing naive attention by `scaled_dot_product_attention` takes a
-# CPU from 2.384 s to 70.7 ms, a factor of 33, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is put
-# down to fewer launches.
+# CPU from 2.384 s to 70.7 ms, a factor of 33, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is
+# put down to fewer launches.
 #
-# A factor of 33 should make you suspicious: the arithmetic is the same, and a CPU has no tensor cores to wake up. The
-# report's profile has a detail that nobody followed: 15360 calls of `select` in 20 batched products (`bmm`) in fp16.
+# A factor of 33 deserves suspicion: the arithmetic is the same on both sides. The report's profile has a detail that
+# nobody followed: 15360 calls of `select` in 20 batched products (`bmm`) in fp16.
 #
 # ### Predict
-# Naive attention on a CPU, 64 heads of 128 tokens. How many times faster is SDPA in fp32? And in fp16?
+# Naive attention on a CPU, 64 heads of 128 tokens. How many times faster is SDPA in fp32? And in fp16, where PyTorch
+# may not use oneDNN? (oneDNN is the library with which PyTorch multiplies on a CPU, if the processor can do the type.)
 
 # %%
-predicted_gain = {"fp32": None, "fp16": None}  # replace None
+predicted_gain = {"float32, with oneDNN": None, "float16, without oneDNN": None}  # replace None
 
 # %% [markdown]
-# oneDNN is the library with which PyTorch multiplies on a CPU, where the processor has instructions for the type. The
-# cell runs naive attention and SDPA on the CPU (on every machine) with and without it, since whether *your* processor
-# has fp16 instructions is chance.
+# The cell runs naive attention and SDPA on the CPU, on every machine, with and without oneDNN, because not every
+# processor has fp16 instructions.
 
 # %%
 from course_lib import profiling
@@ -1571,13 +1599,14 @@ for dtype in (torch.float32, torch.float16):
         naive_ms, sdpa_ms, selects = on_cpu(dtype, with_onednn)
         gains[name] = naive_ms / sdpa_ms
         print(
-            f"{name:24}: naive {naive_ms:6.1f} ms, SDPA {sdpa_ms:5.1f} ms, {selects} selects; {gains[name]:4.1f} times"
+            f"{name:23} naive {naive_ms:6.1f} ms, SDPA {sdpa_ms:5.1f} ms, {gains[name]:4.1f} times; {selects} selects"
         )
+against(predicted_gain, gains)
 
 # %% [markdown]
-# There it is. Where the library has no fp16 product, the batched product falls back to a loop over the matrices: three
-# `select` calls for each, one for every operand and one for the result, and inside a slow product. $2$ products $\cdot\,64$
-# heads $\cdot\, 3 = 384$; the report's $15360 = 20 \cdot 256 \cdot 3$. Its factor of 33 compares a fallback with a kernel. In
+# There it is. Without a library product for fp16, `bmm` falls back to a loop over the matrices: three calls of `select`
+# for each, one for every operand and one for the result, and a slow product inside. 2 products of 64 heads with 3 calls
+# are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 33 compares a fallback with a kernel. In
 # fp32, where both sides use proper products, the gain of fusion on a CPU is what the table shows.
 #
 # And on the GPU? Two products and a softmax are a handful of launches, tens of microseconds; the report's difference is
@@ -1585,13 +1614,13 @@ for dtype in (torch.float32, torch.float16):
 # tiny shapes.
 #
 # ### Everything together
-# `torch.compile` fuses scale, mask and softmax into one kernel and so saves crossings of the scores. It does not merge the
-# two products with the softmax, because that needs the algebra of section 2, which no fusion rule finds by itself. (Its
-# *FlexAttention* is a template: a kernel like yours, into which the compiler writes your mask.)
+# `torch.compile` fuses scale, mask and softmax into one kernel and so saves crossings of the scores. It does not merge
+# the two products with the softmax, because that needs the algebra of section 2, which no fusion rule finds by itself.
+# (Its *FlexAttention* is a template: a kernel like yours, into which the compiler writes your mask.)
 #
 # ### Predict
-# Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. How many of the six crossings does the compiled
-# version keep, and what does that make its time, in units of the naive one?
+# Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. How many of the six crossings does the
+# compiled version keep, and what does that make its time, in units of the naive one?
 
 # %%
 predicted_share = {"compiled / naive": None}  # replace None
@@ -1619,6 +1648,8 @@ def together(n=4096, d=64):
 
 # %%
 took, peaks = together() if GPU else ({}, {})
+if GPU:
+    against(predicted_share, {"compiled / naive": took["naive, compiled"].ms / took["naive"].ms})
 results.beside("lesson04.together", took, unit="ms")
 
 # %%
@@ -1626,8 +1657,8 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 
 # %% [markdown]
 # Last, the best that the field has to offer. The course measures its own kernels against every backend of SDPA (`flash`
-# is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against
-# naive attention, all in one process and in turn. In the figure a point is one kernel in one case.
+# is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and
+# against naive attention, all in one process and in turn. In the figure a point is one kernel in one case.
 
 # %%
 rates = {}
@@ -1681,8 +1712,8 @@ if rates:
 #
 # ### Question 4.6 (10 min, 3 points)
 # A colleague's attention kernel passes a test with one shape: batch 2, 4 heads, 128 queries, 128 keys, head size 64,
-# normal values, causal, compared at $10^{-2}$. Name three different mistakes that this test cannot see, and for each the
-# input that would show it.
+# normal values, causal, compared at $10^{-2}$. Name three different mistakes that this test cannot see, and for each
+# the input that would show it.
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_tests", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
@@ -1705,34 +1736,35 @@ if rates:
 # %% [markdown]
 # ### Question 4.7 (15 min, 4 points)
 # A language model writes one token: 1 query, 100,000 keys, 32 heads, head size 128, bf16, on a GPU with 132
-# multiprocessors. How would the kernel of exercise 4.3 use the GPU, and what sets its time? Which change would you make,
-# and which exercise of this lesson contains the missing piece?
+# multiprocessors. How would the kernel of exercise 4.3 use the GPU, and what sets its time? Which change would you
+# make, and which exercise of this lesson contains the missing piece?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_decode", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # One block of queries a head makes 32 programs: 100 of the 132 multiprocessors have nothing to do, and of each tile of
-# 64 queries one row is used. The work is reading K and V: $2 \cdot 32 \cdot 100000 \cdot 128 \cdot 2$ bytes = 1.6 GB, at an
-# intensity of about 1 FLOP a byte, so bandwidth sets the floor (about 0.4 ms at 4.2 TB/s), and 32 programs cannot keep
-# enough loads in flight to reach it. Change: split the keys among several programs a head; each writes its maximum, sum
-# and accumulator, and a second small kernel merges them. That is `merge` of exercise 4.1.
+# 64 queries one row is used. The work is reading K and V: $2 \cdot 32 \cdot 100000 \cdot 128 \cdot 2$ bytes = 1.6 GB,
+# at an intensity of about 1 FLOP a byte, so bandwidth sets the floor (about 0.4 ms at 4.2 TB/s), and 32 programs cannot
+# keep enough loads in flight to reach it. Change: split the keys among several programs a head; each writes its
+# maximum, sum and accumulator, and a second small kernel merges them. That is `merge` of exercise 4.1.
 #
-# *Marking guide.* 1 point for 32 programs on 132 multiprocessors. 1 for bytes of K and V as the limit, with a number or an
-# intensity. 1 for splitting the keys. 1 for the merge with the correction of exercise 4.1 (adding outputs without the
-# factors earns nothing here).
+# *Marking guide.* 1 point for 32 programs on 132 multiprocessors. 1 for bytes of K and V as the limit, with a number or
+# an intensity. 1 for splitting the keys. 1 for the merge with the correction of exercise 4.1 (adding outputs without
+# the factors earns nothing here).
 # ### END SOLUTION
 
 # %% [markdown]
 # ### Question 4.8 (10 min, 3 points)
 # FlashAttention makes S a second time in the backward pass. Lesson 01 said: recompute cheap elementwise chains, *not*
-# products. Why is it right here to recompute a product? Estimate for 4096 tokens and head size 64 in bf16, for one head,
-# what recomputing costs in time and what reading a stored P would cost. The rates are in section 1.
+# products. Why is it right here to recompute a product? Estimate for 4096 tokens and head size 64 in bf16, for one
+# head, what recomputing costs in time and what reading a stored P would cost. The rates are in section 1.
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_recompute", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.2 microseconds at 660 TFLOP/s. Storing P in forward and
-# reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory for
-# each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against the
-# bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge of about
+# reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory
+# for each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against
+# the bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge
+# of about
 # 155. The rule of lesson 01 is the same rule: recompute when the arithmetic takes less time than the bytes.
 #
 # *Marking guide.* 1 point for the time of the product, 1 for the bytes of P and their time (write, read or both, if
@@ -1741,17 +1773,18 @@ if rates:
 
 # %% [markdown]
 # ## Further reading
-# - Tri Dao, Daniel Y. Fu, Stefano Ermon, Atri Rudra and Christopher Ré, *FlashAttention: Fast and Memory-Efficient Exact
-#   Attention with IO-Awareness*, NeurIPS 2022, arXiv:2205.14135. Section 3 counts bytes as section 1 did.
+# - Tri Dao, Daniel Y. Fu, Stefano Ermon, Atri Rudra and Christopher Ré, *FlashAttention: Fast and Memory-Efficient
+#   Exact Attention with IO-Awareness*, NeurIPS 2022, arXiv:2205.14135. Section 3 counts bytes as section 1 did.
 # - Tri Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023, arXiv:2307.08691.
 #   Algorithms 1 and 2 are your two exercises; algorithm 2 adds to $dQ$ with atomics.
 # - Maxim Milakov and Natalia Gimelshein, *Online normalizer calculation for softmax*, 2018, arXiv:1805.02867.
 # - Markus N. Rabe and Charles Staats, *Self-attention Does Not Need $O(n^2)$ Memory*, 2021, arXiv:2112.05682.
-# - The Triton tutorial [Fused Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
+# - The Triton tutorial [Fused
+#   Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
 # - Jay Shah and others, *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024,
 #   arXiv:2407.08608: what Hopper's asynchronous units add.
 # - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
 #   arXiv:2412.05496.
-# - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted for
-#   them and what was measured.
+# - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted
+#   for them and what was measured.
 # - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of this lesson answer.
