@@ -76,18 +76,18 @@ def _one_pass_kernel(
 
 def backward_in_one_pass(
     do, q, k, v, o, l, causal: bool, scale: float, add: Literal["atomic", "racy", "none"] = "atomic",
-    blocks: tuple[int, int, int, int] | None = None,
+    blocks: tuple[int, int, int, int] | None = None, delta: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """q, o, do (B, H, n_q, D), k, v (B, H, n_k, D), l (B, H, n_q) as attention gives it -> dq in fp32, dk, dv.
 
-    blocks: queries and keys a block, warps, stages.
+    blocks: queries and keys a block, warps, stages. delta: (B, H, n_q) fp32, when it is already made.
     """
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     assert k.shape == v.shape == (B, H, n_k, D) and D in (16, 32, 64, 128), (q.shape, k.shape)
     assert all(x.is_contiguous() for x in (do, q, k, v, o, l)), "this kernel takes contiguous tensors"
     assert add in ("atomic", "racy", "none"), add
     block_m, block_n, warps, stages = blocks or ((64, 64, 4, 2) if q.is_cuda else (16, 32, 4, 1))
-    delta = (o.float() * do.float()).sum(-1)
+    delta = (o.float() * do.float()).sum(-1) if delta is None else delta
     dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)  # added to, so it must begin at 0
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     if dk.numel():
