@@ -19,7 +19,7 @@ def ends():
 def test_messages_that_wait_together_keep_their_descriptors(ends):
     here, there = ends
     pipes = [os.pipe() for _ in range(3)]
-    for number, (read, write) in enumerate(pipes):
+    for number, (_, write) in enumerate(pipes):
         here.send({"order": number}, [write])
         os.close(write)
     for number, (read, _) in enumerate(pipes):
