@@ -75,7 +75,7 @@ def _walk_queries(
 @triton.jit
 def dkdv_kernel(
     dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr,
-    q_tiles, q_rest_tiles, do_tiles, do_rest_tiles, shift_tiles, delta_tiles, lengths_ptr,
+    q_tiles, do_tiles, shift_tiles, delta_tiles, lengths_ptr,
     kv_heads, n_q, n_k, stride_terms,
     stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d,
     stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d,
@@ -109,8 +109,8 @@ def dkdv_kernel(
         delta_row = _terms_to_walk(delta_ptr, delta_tiles, row, stride_terms, TMA)
         q_head = head_start(q_ptr, batch, head, stride_q_b, stride_q_h, UNIT)
         do_head = head_start(do_ptr, batch, head, stride_do_b, stride_do_h, UNIT)
-        q_rows = rows_to_walk(q_head, q_tiles, q_rest_tiles, batch, head, stride_q_m, stride_q_d, REST, TMA)
-        do_rows = rows_to_walk(do_head, do_tiles, do_rest_tiles, batch, head, stride_do_m, stride_do_d, REST, TMA)
+        q_rows = rows_to_walk(q_head, q_tiles, batch, head, stride_q_m, stride_q_d, TMA)
+        do_rows = rows_to_walk(do_head, do_tiles, batch, head, stride_do_m, stride_do_d, TMA)
         # The pipelined loop comes first: the other way round the assembler serializes its wgmma (C7515).
         dk, dk_rest, dv, dv_rest = _walk_queries(
             dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_rows, do_rows, shift_row, delta_row,

@@ -63,7 +63,7 @@ def _walk_keys(
 @triton.jit
 def dq_kernel(
     dq_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
-    k_tiles, k_rest_tiles, v_tiles, v_rest_tiles, lengths_ptr,
+    k_tiles, v_tiles, lengths_ptr,
     heads, n_q, n_k, stride_terms,
     stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d,
     stride_q_b, stride_q_h, stride_q_m, stride_q_d,
@@ -91,8 +91,8 @@ def dq_kernel(
     do_rows = (head_start(do_ptr, batch, head, stride_do_b, stride_do_h, UNIT), stride_do_m, stride_do_d)
     k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k_b, stride_k_h, UNIT)
     v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v_b, stride_v_h, UNIT)
-    k_rows = rows_to_walk(k_ptr, k_tiles, k_rest_tiles, batch, head // GROUP, stride_k_n, stride_k_d, REST, TMA)
-    v_rows = rows_to_walk(v_ptr, v_tiles, v_rest_tiles, batch, head // GROUP, stride_v_n, stride_v_d, REST, TMA)
+    k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
+    v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
     q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
     do, do_rest = load_rows(do_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
     o, o_rest = load_rows(o_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)

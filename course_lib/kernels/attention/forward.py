@@ -70,7 +70,7 @@ def _walk(
 
 @triton.jit
 def _forward_kernel(
-    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, k_rest_tiles, v_tiles, v_rest_tiles, lengths_ptr,
+    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, lengths_ptr,
     heads, n_q, n_k,
     stride_o_b, stride_o_h, stride_o_m, stride_o_d,
     stride_q_b, stride_q_h, stride_q_m, stride_q_d,
@@ -96,8 +96,8 @@ def _forward_kernel(
     k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k_b, stride_k_h, UNIT)
     v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v_b, stride_v_h, UNIT)
     q_rows = (q_ptr, stride_q_m, stride_q_d)
-    k_rows = rows_to_walk(k_ptr, k_tiles, k_rest_tiles, batch, head // GROUP, stride_k_n, stride_k_d, REST, TMA)
-    v_rows = rows_to_walk(v_ptr, v_tiles, v_rest_tiles, batch, head // GROUP, stride_v_n, stride_v_d, REST, TMA)
+    k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
+    v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
     q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)

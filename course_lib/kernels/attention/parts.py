@@ -70,14 +70,10 @@ def _load_part(
 
 
 @triton.jit
-def rows_to_walk(
-    ptr, tiles, rest_tiles, batch, head, stride_row, stride_col, REST: tl.constexpr, TMA: tl.constexpr
-):  # fmt: skip
-    """The rows of one head as load_rows takes them: `tiles` for the copy engine, or `ptr`, where the head begins."""
-    if TMA and REST:
-        rows = (batch, head, tiles, rest_tiles)
-    elif TMA:
-        rows = (batch, head, tiles)
+def rows_to_walk(ptr, tiles, batch, head, stride_row, stride_col, TMA: tl.constexpr):
+    """The rows of one head as load_rows takes them: `ptr` is where the head begins, `tiles` is for the copy engine."""
+    if TMA:
+        rows = (ptr, stride_row, stride_col, tiles, batch, head)
     else:
         rows = (ptr, stride_row, stride_col)
     return rows
@@ -91,22 +87,15 @@ def load_rows(
 ):  # fmt: skip
     """Rows first .. first + ROWS of a head: (ROWS, MAIN) and (ROWS, REST).
 
-    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there. The copy engine sees to that
-    by itself.
+    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there.
     """
-    if TMA:
-        main = rows[2].load([rows[0], rows[1], first, 0]).reshape(ROWS, MAIN)
-        rest = main
-        if REST:
-            rest = rows[3].load([rows[0], rows[1], first, MAIN]).reshape(ROWS, REST)
+    if TMA:  # the copy engine sees by itself to what lies outside
+        main = rows[3].load([rows[4], rows[5], first, 0]).reshape(ROWS, MAIN)
     else:
-        ptr, stride_row, stride_col = rows
-        main = _load_part(ptr, first, n_rows, stride_row, stride_col, ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
-        rest = main
-        if REST:
-            rest = _load_part(
-                ptr, first, n_rows, stride_row, stride_col, ROWS, MAIN, REST, HEAD, UNIT, WIDE, MASK_ROWS
-            )  # fmt: skip
+        main = _load_part(rows[0], first, n_rows, rows[1], rows[2], ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
+    rest = main
+    if REST:  # narrow: a tile of its own would cost every turn of the loop a barrier more for each tensor
+        rest = _load_part(rows[0], first, n_rows, rows[1], rows[2], ROWS, MAIN, REST, HEAD, UNIT, WIDE, MASK_ROWS)
     return main, rest
 
 
