@@ -102,7 +102,7 @@ MISTAKES = (
         "backward_before_forward",
         "out and lse are right and all gradients are NaN: the backward pass has read out or lse before they were "
         "there. Kernels run in the order of their launches.",
-        sign=lambda e: _right_so_far(e) and all_nan(e, "dk") and some_nan(e),
+        sign=lambda e: _right_so_far(e) and all_nan(e, "dk") and not right_in_failing(e, "dq"),
     ),
     Mistake(
         "dq_not_zeroed",
