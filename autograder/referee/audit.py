@@ -6,10 +6,8 @@ in the text of the submission: wholly, and for a half of their programs. What al
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from autograder.calling import quiet
@@ -17,7 +15,6 @@ from autograder.exercise import Case, Exercise
 from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.judging.work import broken, judge_work, merged, telling
-from autograder.referee import lanes
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import suspicious
 from autograder.referee.room import Lost, Room, Worker
@@ -46,11 +43,11 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     cells, kernels = room.submission.cells, set(seen["kernels"])
     trial = _SwitchedOff(room, exercise, case, verdict.seed)
     salt = random.SystemRandom().getrandbits(30)
-    empty, one_half = trial.of(emptied(cells, kernels), halved(cells, kernels, salt))
-    half = broken(one_half)
+    empty = trial.of(emptied(cells, kernels))
+    half = broken(trial.of(halved(cells, kernels, salt)))
     if half == "right":  # by luck, when all the work lay in the other half
-        half = broken(*trial.of(halved(cells, kernels, ~salt)))
-    trial.end()
+        half = broken(trial.of(halved(cells, kernels, ~salt)))
+    trial.worker.end()
     missing = not_found(cells, kernels)
     refused, review = judge_work(exercise, seen, empty.right, half, missing, suspicious(cells))
     review = " ".join(filter(None, [unsure, review]))
@@ -95,27 +92,18 @@ def _words(listed: object) -> str:
 
 
 class _SwitchedOff:
-    """Changed copies of the submission, tried on one case with fresh values: side by side, where there is room."""
+    """Changed copies of the submission, tried on one case with fresh values."""
 
     def __init__(self, room: Room, exercise: Exercise, case: Case, seed: int):
-        self.exercise, self.case, self.seed = exercise, case, seed
-        self.workers = [Worker(room) for _ in range(min(2, lanes.several()))]
+        self.worker, self.exercise, self.case, self.seed = Worker(room), exercise, case, seed
 
-    def of(self, *copies: Sequence[Cell]) -> list[CaseVerdict]:
-        with ThreadPoolExecutor(len(self.workers)) as pool:
-            found = list(pool.map(self._tried, itertools.cycle(self.workers), copies))
-        with quiet():
-            return [one if isinstance(one, CaseVerdict) else case_verdict(self.exercise, one) for one in found]
-
-    def _tried(self, worker: Worker, cells: Sequence[Cell]) -> Trial | CaseVerdict:
-        submission = replace(worker.room.submission, cells=tuple(cells))
-        why_not = "" if worker.lost else worker.load(self.exercise.entry, submission)
-        if why_not or worker.lost:
-            return CaseVerdict(self.case.name, "", False, why_not or worker.lost)
+    def of(self, cells: Sequence[Cell]) -> CaseVerdict:
+        submission = replace(self.worker.room.submission, cells=tuple(cells))
+        why_not = "" if self.worker.lost else self.worker.load(self.exercise.entry, submission)
+        if why_not or self.worker.lost:
+            return CaseVerdict(self.case.name, "", False, why_not or self.worker.lost)
         values = random.SystemRandom().getrandbits(62)
         call = self.exercise.draw(self.case, self.seed, device.DEVICE, device.TIER, values=values)
-        return self.case, judged_part(call, self.case), worker.attempt(self.exercise, self.case, call)
-
-    def end(self) -> None:
-        for worker in self.workers:
-            worker.end()
+        outcome = self.worker.attempt(self.exercise, self.case, call)
+        with quiet():
+            return case_verdict(self.exercise, (self.case, judged_part(call, self.case), outcome))

@@ -24,6 +24,7 @@ class ChannelError(RuntimeError):
 class Channel:
     def __init__(self, end: socket.socket):
         self.end = end
+        self._waiting = b""  # of later messages; of those with descriptors nothing may be read ahead
 
     def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float | None = None) -> None:
         """TimeoutError when the other side does not read."""
@@ -32,8 +33,10 @@ class Channel:
             raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
         try:
             self.end.settimeout(None if timeout_s is None else max(1e-3, timeout_s))
-            socket.send_fds(self.end, [struct.pack("!I", len(data))], list(descriptors))
-            self.end.sendall(data)
+            head = struct.pack("!I", len(data))
+            if descriptors:
+                socket.send_fds(self.end, [head], list(descriptors))
+            self.end.sendall(data if descriptors else head + data)
         except TimeoutError:
             raise
         except OSError as error:
@@ -42,11 +45,11 @@ class Channel:
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next message; TimeoutError when none came in time. Descriptors that come along are closed."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        (length,) = struct.unpack("!I", self._take(4, until))
+        (length,) = struct.unpack("!I", self._take(4, until, 1 << 16))
         if length > MESSAGE_BYTES:
             raise ChannelError(f"a message of {length} bytes was announced; at most {MESSAGE_BYTES} may be sent")
         try:
-            return json.loads(self._take(length, until), parse_int=_no_giant)
+            return json.loads(self._take(length, until, 1 << 16), parse_int=_no_giant)
         except (ValueError, RecursionError) as error:
             raise ChannelError("a message that is not JSON") from error
 
@@ -61,21 +64,21 @@ class Channel:
         (length,) = struct.unpack("!I", head)
         return json.loads(self._take(length, None)), descriptors
 
-    def _take(self, count: int, until: float | None) -> bytes:
-        """So many bytes and no more: descriptors may come with the next ones, and would be lost."""
-        taken = bytearray()
-        while len(taken) < count:
+    def _take(self, count: int, until: float | None, ahead: int = 0) -> bytes:
+        """So many bytes, and no more than `ahead` are read at once beyond them."""
+        while len(self._waiting) < count:
             left = None if until is None else until - time.monotonic()
             if left is not None and (left <= 0 or not select.select([self.end], [], [], left)[0]):
                 raise TimeoutError
             try:
-                piece = self.end.recv(min(count - len(taken), 1 << 16))
+                piece = self.end.recv(max(count - len(self._waiting), ahead))
             except OSError as error:
                 raise ChannelError("the other side hung up") from error
             if not piece:
                 raise ChannelError("the other side hung up")
-            taken += piece
-        return bytes(taken)
+            self._waiting += piece
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
 
 
 # ------------------------------------------------------------------------------------------- plain data

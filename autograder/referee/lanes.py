@@ -1,6 +1,7 @@
 """The cases of an exercise, tried one after the other, or shared out to several workers of the same sandbox.
 
-On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. Sharing changes
+On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. So exercises that
+ask for kernels are shared; whether a call lives on the one before it, the audit looks at for those. Sharing changes
 no verdict: where one of several workers is lost, or its device, everything is tried again by one alone.
 """
 
@@ -41,29 +42,30 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
     cases = [case for case in exercise.cases if device.TIER in case.tiers]
     found: dict[int, Trial] = {}
 
-    def walk(one: Worker, numbers: Sequence[int], beside: int) -> None:
+    def walk(one: Worker, numbers: Sequence[int]) -> None:
         if one is not worker and one.load(exercise.entry):
             raise Disturbed
         for number in numbers:
             call = exercise.draw(cases[number], seed, device.DEVICE, device.TIER)
-            outcome = one.attempt(exercise, cases[number], call, exercise.asks_for_kernels, beside)
+            outcome = one.attempt(exercise, cases[number], call, watched=exercise.asks_for_kernels)
             found[number] = cases[number], judged_part(call, cases[number]), outcome
             if one.lost or outcome.not_written:
                 return
 
     small = [number for number, case in enumerate(cases) if case.live]
-    lanes = min(lanes, len(small) // 2) if exercise.kind == "kernel" else 1
+    lanes = min(lanes, len(small) // 2) if exercise.asks_for_kernels else 1
     if lanes > 1:
-        workers = [worker, *(Worker(worker.room) for _ in range(lanes - 1))]
+        worker.helpers = [Worker(worker.room) for _ in range(lanes - 1)]
+        workers = [worker, *worker.helpers]
+        for one in workers:
+            one.beside = lanes - 1
         with ThreadPoolExecutor(lanes) as pool:
-            walks = [pool.submit(walk, one, small[lane::lanes], lanes - 1) for lane, one in enumerate(workers)]
-        for helper in workers[1:]:
-            helper.hang_up()
+            walks = [pool.submit(walk, one, small[lane::lanes]) for lane, one in enumerate(workers)]
         for done in walks:
             done.result()
         if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
             raise Disturbed
-    walk(worker, [number for number in range(len(cases)) if number not in found], 0)
+    walk(worker, [number for number in range(len(cases)) if number not in found])
     return _in_order(worker, exercise, seed, cases, found)
 
 

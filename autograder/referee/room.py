@@ -166,6 +166,8 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
+        self.beside = 0  # so many other workers of ours are in the sandbox
+        self.helpers: list[Worker] = []  # those of them that end with this one
         here, there = socket.socketpair()
         read, write = os.pipe()
         room.start([there.fileno(), write])
@@ -198,11 +200,8 @@ class Worker:
             return f"`{entry}` should be a function. {told}".strip()
         return ""
 
-    def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False, beside: int = 0) -> Outcome:
-        """One call on fenced memory of ours; a worker that dies or hangs is an outcome too.
-
-        `beside`: so many other workers of ours are in the sandbox.
-        """
+    def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False) -> Outcome:
+        """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""
         slabs: list[Slab] = []
 
         def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
@@ -213,7 +212,7 @@ class Worker:
         try:
             fenced = lay_out(exercise, call, allocate)
             mailbox = HostSlab(MAILBOX_BYTES) if exercise.kind == "kernel" and exercise.returns else None
-            report = self._call(exercise, call, fenced, slabs, mailbox, watched, beside)
+            report = self._call(exercise, call, fenced, slabs, mailbox, watched)
             outcome = outcome_of(report)
             if outcome.error:
                 return outcome
@@ -228,9 +227,7 @@ class Worker:
         finally:
             self.close(slabs)
 
-    def _call(
-        self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool, beside: int
-    ) -> dict:
+    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool) -> dict:
         args, served = [], []
         numbers = {name: number for number, name in enumerate(fenced)}
         for name, value in call.args.items():
@@ -247,7 +244,7 @@ class Worker:
             slabs.append(mailbox)
             descriptors.append(mailbox.descriptor)
         order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
-        order |= {"probe": exercise.probe, "beside": beside}
+        order |= {"probe": exercise.probe, "beside": self.beside}
         return self.ask(order, descriptors, self.room.patience.call_s, served)
 
     def plan(self, round_: Round, calls: int | None = None) -> None:
@@ -298,15 +295,12 @@ class Worker:
                 return message
             self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
 
-    def hang_up(self) -> None:
-        """Let the process end by itself. What it started goes with the next one that is ended."""
-        self.channel.end.close()
-
     def end(self) -> None:
         """End the process and everything it started; the next exercise finds the sandbox empty."""
         self.room.sweep()
-        self.channel.end.close()
-        self._reader.join(5.0)
+        for one in (self, *self.helpers):
+            one.channel.end.close()
+            one._reader.join(5.0)
 
 
 def _private(fenced: Fenced) -> Fenced:
