@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from course_lib.tracing.events import RECOMPILED
@@ -11,6 +12,7 @@ from course_lib.tracing.guards import name_of
 from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
+REASON = re.compile(r"\d+/\d+: ")
 SIZE = re.compile(r"tensor '(.+)' size mismatch at index (\d+)\. expected (\d+), actual (\d+)")
 STRIDE = re.compile(r"tensor '(.+)' stride mismatch at index (\d+)\. expected (\d+), actual (\d+)")
 GRADIENT = re.compile(r"tensor '(.+)' requires_grad mismatch\. expected requires_grad=(\d)")
@@ -51,7 +53,17 @@ def _reasons(one: Compilation) -> list[str]:
     except ValueError:
         several = text
     several = [several] if isinstance(several, str) else several
-    return [line for reason in several for line in str(reason).split("\n") if line.strip()]
+    lines = [line for reason in several for line in str(reason).split("\n") if line.strip()]
+    return list(_without_stacks(lines))
+
+
+def _without_stacks(lines: list[str]) -> Iterator[str]:
+    """Below some reasons torch prints where the guard was made, down to the next reason: "0/1: ..."."""
+    stack = False
+    for line in lines:
+        stack = line.startswith("User stack trace") or (stack and not REASON.match(line))
+        if not stack:
+            yield line
 
 
 def in_words(reason: str) -> str:

@@ -178,6 +178,17 @@ def test_a_failed_guard_that_is_not_known_stays_as_it_is():
     assert in_words("something new about L['k']") == "something new about k"
 
 
+def test_of_a_failed_guard_with_a_stack_only_the_guard_is_listed():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    compiled = torch.compile(module, backend="eager")
+    with tracing.watch() as seen:
+        compiled(torch.ones(2, 4))
+        module.eval()
+        compiled(torch.ones(2, 4))
+    (row,) = tracing.recompiles(seen)
+    assert row.failed.endswith(".training == True") and row.earlier == "0/0"
+
+
 def test_what_is_not_compiled_again_is_not_listed():
     seen = watched(scaled, (torch.rand(3, 4), 3), (torch.rand(3, 4), 3))
     assert len(seen.compilations) == 1 and len(tracing.recompiles(seen)) == 0
