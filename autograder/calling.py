@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import os
+import threading
 import time
 import traceback
 import warnings
@@ -78,10 +79,13 @@ def counted_launches() -> Iterator[list]:
         hooks.remove(note)
 
 
+_stderr = threading.RLock()  # it belongs to all threads, so one at a time may redirect it
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[io.StringIO]:
     """Keep warnings and stderr out of the cell: one line there would make stock nbgrader give zero."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()) as text:
+    with _stderr, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()) as text:
         warnings.simplefilter("ignore")
         yield text
 

@@ -15,7 +15,9 @@ from autograder.referee.submission import extract
 from course_lib.results import ROOT
 
 LESSON = "01_roofline/roofline.ipynb"
-FILES = tuple(f"autograder/referee/{name}.py" for name in ("referee", "room", "audit", "clock", "worker", "watch"))
+FILES = tuple(
+    f"autograder/referee/{name}.py" for name in ("referee", "lanes", "room", "audit", "clock", "worker", "watch")
+)
 
 
 def run() -> list[dict]:
@@ -30,7 +32,19 @@ def run() -> list[dict]:
             rows.append(_row(referee, name, any(a.speed for a in asked if a.name == name)))
     parts = ("seconds", "code_s", "own_s", "timing_s")
     total = {part: sum(row.get(part, 0.0) for row in rows) for part in parts}
-    return [*rows, {"name": "all", **total}]
+    return [*rows, {"name": "one after the other", **total}, *_side_by_side(release, solved, dict.fromkeys(asked))]
+
+
+def _side_by_side(release, solved, asked) -> list[dict]:
+    """The whole submission as nbgrader has it graded: several exercises at once, where the machine has room."""
+    began = time.perf_counter()
+    with Referee(extract(release, solved), imported_by(release)) as referee:
+        names = dict.fromkeys(a.name for a in asked)
+        referee.examine_ahead(map(exercises.get, names), 1)
+        ahead = len(referee.verdicts)
+        points = sum(referee.examine(exercises.get(name), 1).points for name in names)
+        took = time.perf_counter() - began
+    return [{"name": "as graded, sandbox included", "seconds": took, "points": points, "judged_ahead": ahead}]
 
 
 def _row(referee: Referee, name: str, timed: bool) -> dict:

@@ -159,6 +159,7 @@ class Judging:
     def __init__(self, submission: Submission, release: NotebookNode, seed: int, folder: Path):
         self.submission, self.seed, self.folder = submission, seed, folder
         self.imports = imported_by(release)
+        self.asked = list(filter(None, map(asked_by, filter(is_check, release.cells))))
         self.referee: Referee | None = None
 
     def __enter__(self) -> Judging:
@@ -169,7 +170,7 @@ class Judging:
             self.referee.__exit__(*error)
 
     def verdict(self, asked: Asked) -> dict:
-        path = self.folder / f"{self._key(asked)}.json"
+        path = self._path(asked)
         known = _read(path)
         if known is None:
             exercise, referee = exercises.get(asked.name), self._referee()
@@ -182,7 +183,12 @@ class Judging:
     def _referee(self) -> Referee:
         if self.referee is None:
             self.referee = Referee(self.submission, self.imports).__enter__()
+            names = {asked.name for asked in self.asked if _read(self._path(asked)) is None}
+            self.referee.examine_ahead(map(exercises.get, sorted(names)), self.seed)
         return self.referee
+
+    def _path(self, asked: Asked) -> Path:
+        return self.folder / f"{self._key(asked)}.json"
 
     def _key(self, asked: Asked) -> str:
         """The hash of all that a verdict depends on."""

@@ -8,6 +8,7 @@ no verdict: where one of several workers is lost, or its device, everything is t
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,7 @@ from course_lib import device
 
 MOST = 4
 CORES = 2  # of the host, for each worker
+_large = threading.Lock()  # two large cases at once might not fit into the memory of the GPU
 MEMORY = 12 << 30  # of the GPU, for each worker
 
 
@@ -65,7 +67,8 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
             done.result()
         if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
             raise Disturbed
-    walk(worker, [number for number in range(len(cases)) if number not in found])
+    with _large:
+        walk(worker, [number for number in range(len(cases)) if number not in found])
     return _in_order(worker, exercise, seed, cases, found)
 
 

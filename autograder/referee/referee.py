@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
@@ -36,6 +38,19 @@ def fingerprint(seed: int) -> str:
     return f"hidden (hash {hashlib.sha256(f'seed {seed}'.encode()).hexdigest()[:8]})"
 
 
+def _calm(verdict: Verdict) -> bool:
+    """Whether nothing happened that something beside it could have caused."""
+    fate = ("raised", "not tried")
+    return not (verdict.note or verdict.pending or any(case.why.startswith(fate) for case in verdict.cases))
+
+
+def _next(waiting: deque[Exercise]) -> Exercise | None:
+    try:
+        return waiting.popleft()
+    except IndexError:  # another row took the last one
+        return None
+
+
 class Referee:
     """Judges the exercises of one submission."""
 
@@ -56,6 +71,30 @@ class Referee:
         if key not in self.verdicts:
             self.verdicts[key] = replace(self._examined(exercise, seed), seed=fingerprint(seed))
         return self.verdicts[key]
+
+    def examine_ahead(self, wanted: Iterable[Exercise], seed: int) -> None:
+        """Judge several exercises side by side, in a sandbox for each row, where this machine has room.
+
+        Only what went without trouble is kept: everything else `examine` judges alone.
+        """
+        waiting = deque(sorted(wanted, key=lambda one: not one.asks_for_kernels))  # what takes longest first
+        rows = min(lanes.several(), len(waiting))
+        if rows < 2:
+            return
+
+        def judge_some(one: Referee) -> None:
+            with contextlib.nullcontext() if one is self else one:
+                while exercise := _next(waiting):
+                    with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError):
+                        verdict = one._judged(exercise, seed, lanes.several())
+                        if _calm(verdict):
+                            self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed))
+
+        room = self.room
+        others = [Referee(room.submission, room.imports, room.patience) for _ in range(rows - 1)]
+        with ThreadPoolExecutor(rows) as pool:
+            list(pool.map(judge_some, [self, *others]))
+        room.ran += [ran for one in others for ran in one.room.ran]
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
         """Time an exercise that is right; without a GPU, or on a device that is not quiet, the points stay pending."""

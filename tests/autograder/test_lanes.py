@@ -69,3 +69,26 @@ def test_without_a_gpu_there_is_one():
         assert lanes.several() == 1
     else:
         assert 1 <= lanes.several() <= lanes.MOST
+
+
+SCENARIO = exercise.get("roofline.regime")
+REGIME = next((BANK.parent / "roofline.regime/right").glob("*.py")).read_text()
+
+
+def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypatch):
+    monkeypatch.setattr(lanes, "several", lambda: 2)
+    with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME)))) as there:
+        there.examine_ahead([SCENARIO, AXPY], seed=3)
+        ahead = dict(there.verdicts)
+        assert set(ahead) == {("start.axpy", 3), ("roofline.regime", 3)}
+        there.verdicts.clear()
+        for one in (SCENARIO, AXPY):
+            assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
+
+
+def test_what_met_trouble_beside_others_is_judged_alone(monkeypatch):
+    monkeypatch.setattr(lanes, "several", lambda: 2)
+    with Referee(Submission((Cell("a", FILES["exits at the third size"]), Cell("b", REGIME)))) as there:
+        there.examine_ahead([SCENARIO, AXPY], seed=3)
+        assert set(there.verdicts) == {("roofline.regime", 3)}
+        assert "process ended" in there.examine(AXPY, 3).cases[-1].why
