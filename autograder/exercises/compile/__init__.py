@@ -2,7 +2,9 @@
 
 from autograder.exercises.compile.backend import BACKEND
 from autograder.exercises.compile.break_even import BREAK_EVEN
+from autograder.exercises.compile.breaks import BREAKS
 from autograder.exercises.compile.fuse import FUSE
 from autograder.exercises.compile.guards import GUARDS
+from autograder.exercises.compile.operator import OPERATOR
 
-EXERCISES = (GUARDS, BACKEND, FUSE, BREAK_EVEN)
+EXERCISES = (BREAKS, GUARDS, BACKEND, FUSE, OPERATOR, BREAK_EVEN)

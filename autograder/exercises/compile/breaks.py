@@ -1,0 +1,149 @@
+"""compile.breaks: repair a small vision tower, so that torch.compile makes one graph of it.
+
+    RepairedTower(width=..., heads=..., layers=..., positions=...) -> a torch.nn.Module
+    module(patches, lengths) -> (images, width)
+
+`course_lib.models.broken_tower.Tower` computes what is wanted and says what the arguments are. Four of its habits end a
+graph: every layer reads a number out of a tensor to make the mask; the positions go through NumPy; it prints; it takes
+the time. The repaired module has the same weights under the same names (the easiest way is a subclass) and need not
+print or take the time.
+
+Right means, for every mask: the results are those of the broken tower; Dynamo makes one graph of the first call; and
+nothing is compiled again when lengths change or the number of images grows. That number may be dynamic from the first
+call on (`maybe_mark_dynamic`).
+"""
+
+from __future__ import annotations
+
+from autograder.exercise import Call, Case, Draw, Exercise
+from autograder.exercises.compile.breaks_mistakes import MISTAKES, truth
+
+LIMIT = 1e-9  # of the largest number: float64, the same maths in another order
+
+# -------------------------------------------------------------------------------------------- the comparison
+
+
+def accept(got, want, args) -> str | None:
+    return _graphs_wrong(got, want) if isinstance(want, dict) else _results_wrong(got, want)
+
+
+def _results_wrong(got, want) -> str | None:
+    if not isinstance(got, list | tuple) or len(got) != len(want):
+        return "the tower should return a tensor in every call"
+    for number, (here, true) in enumerate(zip(got, want, strict=True), 1):
+        if _shape(here) != _shape(true):
+            return f"call {number} returned shape {_shape(here)}; (images, width) was expected"
+        size = max((abs(t) for row in true for t in row if t == t), default=1.0)
+        wrong = [i for i, rows in enumerate(zip(here, true, strict=True)) if _far(*rows, LIMIT * size)]
+        if wrong:
+            return f"call {number} of {len(want)}: {len(wrong)} of {len(true)} images are not those of the broken tower"
+    return None
+
+
+def _shape(rows) -> tuple[int, ...] | None:
+    if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == len(rows[0]) for r in rows):
+        return None
+    return len(rows), len(rows[0]) if rows else 0
+
+
+def _far(got, want, limit: float) -> bool:
+    """A wrong answer may be NaN, and known wrong answers are compared here too."""
+    return any(
+        not isinstance(g, float) or not (abs(g - w) <= limit or (g != g and w != w))
+        for g, w in zip(got, want, strict=True)
+    )
+
+
+def _graphs_wrong(got, want) -> str | None:
+    if not isinstance(got, dict) or set(got) != set(want):
+        return "the graphs could not be counted"
+    if got["first"] != want["first"]:
+        because = f" A graph ends because {got['ended'][0]}." if got["ended"] else ""
+        return f"the first call made {got['first']} graphs where one was asked for.{because}"
+    if got["later"] != want["later"]:
+        return f"later calls were compiled again: {got['later']} graphs more"
+    return None
+
+
+# ------------------------------------------------------------------------------------------------- the cases
+
+
+def _call(d: Draw, lengths: list[list[int]], patches: int, layers: int = 1, **config) -> Call:
+    config = {"width": 4, "heads": 2, "layers": layers, "positions": d.integer(5, 7), **config}
+    config["seed"] = d.integer(0, 2**31)
+    calls = [{"patches": patches, "lengths": images, "seed": d.integer(0, 2**31)} for images in lengths]
+    return Call({"config": config, "calls": calls}, f"{layers} layers, {patches} patches, {len(calls)} calls")
+
+
+def _lengths(d: Draw, images: int, patches: int) -> list[int]:
+    """At least one image is padded, and they are not all alike."""
+    lengths = [d.integer(2, patches) for _ in range(images)]
+    lengths[d.integer(0, images - 1)] = 1
+    return lengths
+
+
+def _full(d: Draw) -> Call:
+    n = d.integer(4, 7)
+    return _call(d, [[n] * images for images in (2, 4)], n)
+
+
+def _short(d: Draw) -> Call:
+    """No image fills the patches."""
+    n = d.integer(7, 9)
+    return _call(d, [_lengths(d, images, n - 3) for images in (3, 5)], n)
+
+
+def _other_masks(d: Draw) -> Call:
+    n, images = d.integer(5, 7), d.integer(3, 5)
+    return _call(d, [_lengths(d, images, n) for _ in range(4)], n)
+
+
+def _grows(d: Draw) -> Call:
+    n = d.integer(4, 6)
+    return _call(d, [_lengths(d, images, n) for images in (2, 3, 5, 8)], n)
+
+
+def _shrinks(d: Draw) -> Call:
+    n = d.integer(4, 6)
+    return _call(d, [_lengths(d, images, n) for images in (7, 4, 2)], n)
+
+
+def _interpolated(d: Draw) -> Call:
+    n = d.integer(9, 13)
+    return _call(d, [_lengths(d, 3, n)], n, positions=d.integer(3, 6))
+
+
+def _layers(d: Draw) -> Call:
+    n = d.integer(4, 6)
+    return _call(d, [_lengths(d, images, n) for images in (2, 3)], n, layers=3)
+
+
+def _wide(d: Draw) -> Call:
+    n, heads = d.integer(4, 6), d.choice((1, 3))
+    return _call(d, [_lengths(d, images, n) for images in (3, 2)], n, width=6, heads=heads)
+
+
+CASES = (
+    Case("images of full length", _full),
+    Case("short images", _short),
+    Case("another mask each time", _other_masks),
+    Case("the batch grows", _grows),
+    Case("positions in between", _interpolated),
+    Case("three layers", _layers),
+    Case("the batch shrinks", _shrinks, live=False),
+    Case("other sizes of the model", _wide, live=False),
+)
+
+BREAKS = Exercise(
+    name="compile.breaks",
+    entry="RepairedTower",
+    points=8,
+    kind="scenario",
+    cases=CASES,
+    oracle=truth,
+    mistakes=MISTAKES,
+    returns=("results", "graphs"),
+    accept=accept,
+    launches=False,
+    probe="course_lib.probes.towers:compiled",
+)

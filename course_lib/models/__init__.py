@@ -1,0 +1,1 @@
+"""Small models that lessons take apart, written here, with random weights."""

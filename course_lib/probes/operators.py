@@ -1,0 +1,113 @@
+"""An operator of torch.library, looked at from all sides, as plain data. And the kernel that it is to wrap."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from course_lib.tracing.reuse import settings
+
+_number = itertools.count()
+SPACE = "speed_of_light"
+
+
+def gate_into(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    """out = x * sigmoid(y), into contiguous memory: stands for a kernel of one's own, which no compiler looks into."""
+    if not out.is_contiguous():
+        raise ValueError(f"gate_into writes contiguous memory; out has strides {tuple(out.stride())}")
+    with np.errstate(over="ignore"):
+        np.copyto(out.detach().numpy(), x.detach().numpy() / (1 + np.exp(-y.detach().numpy())))
+
+
+def tensors(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y as a case describes them; one seed gives the same values in every process."""
+    generator = torch.Generator().manual_seed(call["seed"])
+    made = []
+    for layout, needs in zip(call["layouts"], call["needs_grad"], strict=True):
+        values = torch.randn(call["shape"], generator=generator, dtype=torch.float64).to(getattr(torch, call["dtype"]))
+        made.append(_laid_out(values, layout).requires_grad_(needs))
+    return made[0], made[1]
+
+
+def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
+    if layout == "transposed":
+        return values.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "every second":
+        return torch.stack([values, values], dim=-1)[..., 0]
+    return values
+
+
+def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
+    """What the operator that `make(name)` registers computes, alone, for autograd and under torch.compile."""
+    operator = make(f"{SPACE}::gate{next(_number)}")
+    if not isinstance(operator, torch.library.CustomOpDef | torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        kind = type(operator).__name__
+        raise TypeError(f"expected the operator that torch.library registered under this name, got {kind}")
+    with settings(recompile_limit=8), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            "result": _or_error(_result, operator, call),
+            "gradients": _or_error(_gradients, operator, call),
+            "compiled": _or_error(_compiled, operator, call),
+            "opcheck": _or_error(_opcheck, operator, call),
+        }
+
+
+def _or_error(look: Callable, operator, call) -> Any:
+    try:
+        return look(operator, call)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:400]
+
+
+def _result(operator, call) -> dict[str, Any]:
+    x, y = (t.detach() for t in tensors(call))
+    before = x.clone(), y.clone()
+    out = operator(x, y)
+    return {
+        "values": _numbers(out),
+        "dtype": str(out.dtype).removeprefix("torch."),
+        "strides": list(out.stride()),
+        "shares_memory": any(out.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in (x, y)),
+        "inputs_changed": not all(torch.equal(a, b) for a, b in zip((x, y), before, strict=True)),
+    }
+
+
+def _gradients(operator, call) -> list[list[float] | None]:
+    """Of sum(sin(out)), for each input that needs one."""
+    given = tensors(call)
+    if not any(t.requires_grad for t in given):
+        return [None, None]
+    operator(*given).sin().sum().backward()
+    return [None if t.grad is None else _numbers(t.grad) for t in given]
+
+
+def _compiled(operator, call) -> dict[str, Any]:
+    """Between two other operators, through AOTAutograd: graphs, and what comes out."""
+    graphs = []
+
+    def backend(module, inputs):
+        from torch._dynamo.backends.debugging import aot_eager
+
+        graphs.append(module)
+        return aot_eager(module, inputs)
+
+    names: dict[str, Any] = {"operator": operator}
+    exec(compile("def f(x, y):\n    return operator(x + 0, y).sin()\n", f"<gate {next(_number)}>", "exec"), names)
+    out = torch.compile(names["f"], backend=backend)(*tensors(call))
+    return {"graphs": len(graphs), "values": _numbers(out)}
+
+
+def _opcheck(operator, call) -> dict[str, str]:
+    """torch's own tests of an operator: "SUCCESS", or the beginning of what is wrong."""
+    done = torch.library.opcheck(operator, tensors(call), raise_exception=False)
+    return {name: str(said)[:300] for name, said in done.items()}
+
+
+def _numbers(tensor: torch.Tensor) -> list[float]:
+    return tensor.detach().to(torch.float64).reshape(-1).tolist()
