@@ -119,6 +119,7 @@ class Precision:
     good_is: str  # "fp32 throughout"
     lower: Callable[[Values], Values]
     lower_is: str  # "inputs rounded to TF32"
+    floor_ulps: float = 2.0  # no honest answer is asked to do better: two roundings of an output near 1
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Speed:
     floor_s: Callable[[Values, Any], float]  # (arguments, device.Ceilings) -> seconds
     full: float = 0.9  # share of the floor, or of the reference's speed, that earns all points
     none: float = 0.3  # share that earns nothing; linear between
+    least_kernels: Callable[[Values], int] | None = None  # a timed call runs at least so many on the device
     reference: str | None = None  # "course_lib.kernels.softmax:softmax_into", same arguments as the entry point
 
     def kernel(self) -> Callable | None:
@@ -184,7 +186,10 @@ class Exercise:
 
 
 UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
-WITHOUT_LESSON = ("compile", "flash")  # units whose exercises stand and whose lesson does not yet: no part of the registry
+WITHOUT_LESSON = (
+    "compile",
+    "flash",
+)  # units whose exercises stand and whose lesson does not yet: no part of the registry
 
 
 def of_unit(unit: str) -> tuple[Exercise, ...]:

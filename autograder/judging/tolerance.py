@@ -45,11 +45,11 @@ def derive(exercise: Exercise, situations: Iterable[tuple[Values, Values]]) -> L
             dtype = args[name].dtype if name in exercise.writes else good[name].dtype
             pair = (error(good[name].to(dtype), truth), error(lower[name].to(dtype), truth))
             measured.setdefault((name, dtype), []).append(pair)
-    return {key: {m: _limit(pairs, m, key[1]) for m in METRICS} for key, pairs in measured.items()}
+    floors = {dtype: exercise.precision.floor_ulps * ulp(1.0, dtype) for _, dtype in measured}
+    return {key: {m: _limit(pairs, m, floors[key[1]]) for m in METRICS} for key, pairs in measured.items()}
 
 
-def _limit(pairs: list[tuple[Error, Error]], metric: str, dtype: torch.dtype) -> Limit:
-    floor = 2 * ulp(1.0, dtype)  # two roundings of an output near 1: no honest answer is asked to do better
+def _limit(pairs: list[tuple[Error, Error]], metric: str, floor: float) -> Limit:
     good = max([floor, *(getattr(g, metric) for g, _ in pairs)])
     lower = sorted(getattr(low, metric) for _, low in pairs if low.elements >= ENOUGH)
     return Limit(good, max(lower[len(lower) // 2] if lower else 0.0, 4 * good))

@@ -84,6 +84,15 @@ def judge_work(
     return " ".join(filter(None, refused)), " ".join(filter(None, review))
 
 
+def judge_count(seen: Mapping, least: int) -> tuple[str, str]:
+    """The same for an exercise that leaves it to the submission what runs, and asks how often."""
+    seen, malformed = _in_shape(seen)
+    if malformed or seen["blind"]:
+        return "", "How many kernels ran could not be seen."
+    ran = sum(seen["device"].values())
+    return (f"the GPU ran {ran} kernels where at least {least} are asked for" if ran < least else ""), ""
+
+
 def broken(case: CaseVerdict) -> str:
     """How far the answer of a case is wrong: "right", "partly", "broken", or "none" that could be compared."""
     if case.right:

@@ -146,7 +146,7 @@ def forward_truth(v) -> dict:
     return in_parts(attend, v, ("out", "lse"))
 
 
-def forward_in_fp32(v, rounded=lambda x, dtype=None: x) -> dict:
+def forward_in_fp32(v, rounded=lambda x: x) -> dict:
     """What a good kernel computes: fp32, base-2 exponentials with log2(e) folded into the scale, p in the type of v.
 
     `rounded` is applied to q, k and v first.
@@ -169,7 +169,7 @@ def backward_truth(v) -> dict:
     return in_parts(gradients, v, ("dq", "dk", "dv"))
 
 
-def backward_in_fp32(v, rounded=lambda x, dtype=None: x) -> dict:
+def backward_in_fp32(v, rounded=lambda x: x) -> dict:
     """What a good kernel computes: p from the L it is given, delta from `out`, p and ds in the type of the inputs."""
 
     def make(v):

@@ -25,11 +25,14 @@ from autograder.exercises.flash.attention import backward_in_fp32, backward_trut
 from autograder.exercises.flash.backward_mistakes import MISTAKES
 from autograder.exercises.flash.draws import (
     BRAIN,
+    FLOOR_ULPS,
     HALF,
+    NEXT_DOWN_IS,
     call,
     columns_apart,
     empty_like,
     laid_out,
+    next_format_down,
     odd,
     rows_apart,
     settings,
@@ -39,7 +42,6 @@ from autograder.exercises.flash.draws import (
 )
 from autograder.exercises.flash.forward import CAUSAL, GPU, PROJECTED, SOME_SIZE, TURNED, some_lengths
 from autograder.exercises.flash.where import where
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
 
 ORDER = "q k v out lse dout dq dk dv causal scale k_lengths"
 WRITES = ("dq", "dk", "dv")
@@ -154,6 +156,7 @@ BACKWARD = Exercise(
         good_is="fp32 throughout, p and ds in the type of the inputs",
         lower=lambda v: backward_in_fp32(v, next_format_down),
         lower_is=f"inputs {NEXT_DOWN_IS}",
+        floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     where=where,

@@ -4,6 +4,7 @@ import torch
 
 from autograder.exercise import Call, Draw
 from autograder.exercises.flash.attention import forward_truth
+from autograder.exercises.formats import significant
 
 HALF, FULL, BRAIN = torch.float16, torch.float32, torch.bfloat16
 SHORT = {FULL: "fp32", HALF: "fp16", BRAIN: "bf16"}
@@ -12,6 +13,16 @@ SHORT = {FULL: "fp32", HALF: "fp16", BRAIN: "bf16"}
 def wide(draw: Draw) -> torch.dtype:
     """fp32 where there are no tensor cores to use, the interpreter; fp16 on a GPU."""
     return FULL if draw.tier == "interpreter" else HALF
+
+
+NEXT_DOWN_IS = "rounded to fewer bits: fp32 to TF32, fp16 and bf16 to E4M3"
+# half a unit, for the outputs are sums of many: two units would let products in fp8 pass for bf16
+FLOOR_ULPS = 0.5
+
+
+def next_format_down(x: torch.Tensor) -> torch.Tensor:
+    """As roofline's, but for bf16: E4M3 is nearer to it than E5M2, and as fast."""
+    return significant(x, 11 if x.dtype == FULL else 4).to(x.dtype)
 
 
 def odd(draw: Draw, low: int, high: int) -> int:

@@ -24,12 +24,15 @@ from autograder.exercise import Call, Case, Draw, Exercise, Precision
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
 from autograder.exercises.flash.draws import (
     BRAIN,
+    FLOOR_ULPS,
     HALF,
+    NEXT_DOWN_IS,
     call,
     columns_apart,
     empty_like,
     laid_out,
     lse_of,
+    next_format_down,
     odd,
     rows_apart,
     settings,
@@ -37,7 +40,6 @@ from autograder.exercises.flash.draws import (
 )
 from autograder.exercises.flash.forward_mistakes import MISTAKES
 from autograder.exercises.flash.where import where
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
 
 ORDER = "q k v out lse causal scale k_lengths"
 GPU = ("gpu",)
@@ -149,6 +151,7 @@ FORWARD = Exercise(
         good_is="fp32 throughout, the weights in the type of v",
         lower=lambda v: forward_in_fp32(v, next_format_down),
         lower_is=f"inputs {NEXT_DOWN_IS}",
+        floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     where=where,

@@ -338,6 +338,13 @@ PRECISION = (
         variants=("both", "scores", "values"),
     ),
     Mistake(
+        "scaled_queries_rounded",
+        "q was multiplied with the scale and converted back to 2 bytes, so the scores lose digits, the more the larger "
+        "they are. Scale the scores, in fp32.",
+        answer=wrong.scaled_queries_rounded,
+        variants=(1.0, wrong.LOG2_E),
+    ),
+    Mistake(
         "half_precision",
         "fp32 inputs give the error of 2-byte numbers: something was rounded to fp16 or bf16 on the way. Convert the "
         "weights to the type of v, and nothing else.",

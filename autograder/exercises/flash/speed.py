@@ -14,13 +14,16 @@ from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
 from autograder.exercises.flash.attention import backward_in_fp32, backward_truth, forward_in_fp32, forward_truth
 from autograder.exercises.flash.draws import (
     BRAIN,
+    FLOOR_ULPS,
     HALF,
+    NEXT_DOWN_IS,
     SHORT,
     call,
     columns_apart,
     empty_like,
     laid_out,
     lse_of,
+    next_format_down,
     odd,
     rows_apart,
     settings,
@@ -30,7 +33,6 @@ from autograder.exercises.flash.draws import (
 from autograder.exercises.flash.forward import CAUSAL, GPU
 from autograder.exercises.flash.speed_mistakes import MISTAKES
 from autograder.exercises.flash.where import where
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
 
 ORDER = "q k v dout out lse dq dk dv causal scale"
 WRITES = ("out", "lse", "dq", "dk", "dv")
@@ -107,6 +109,7 @@ SPEED = Exercise(
         good_is="fp32 throughout, p and ds in the type of the inputs",
         lower=lambda v: _both(forward_in_fp32, backward_in_fp32)(v, next_format_down),
         lower_is=f"inputs {NEXT_DOWN_IS}",
+        floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     where=where,

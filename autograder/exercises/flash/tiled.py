@@ -19,9 +19,20 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Exercise, Precision
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
-from autograder.exercises.flash.draws import HALF, a_scale, call, columns_apart, laid_out, odd, rows_apart, tensors
+from autograder.exercises.flash.draws import (
+    FLOOR_ULPS,
+    HALF,
+    NEXT_DOWN_IS,
+    a_scale,
+    call,
+    columns_apart,
+    laid_out,
+    next_format_down,
+    odd,
+    rows_apart,
+    tensors,
+)
 from autograder.exercises.flash.tiled_mistakes import MISTAKES
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
 
 FULL = torch.float32
 ORDER = "q k v causal scale block"
@@ -88,6 +99,7 @@ TILED = Exercise(
         good_is="fp32 throughout, the weights in the type of v",
         lower=lambda v: typed(v, forward_in_fp32(v, next_format_down)),
         lower_is=f"inputs {NEXT_DOWN_IS}",
+        floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     launches=False,

@@ -333,6 +333,14 @@ def in_tf32(v, which: str):
     return divided(p, total, for_queries(v, v["v"]).double(), shift_of(s))
 
 
+def scaled_queries_rounded(v, factor: float):
+    """q times the scale, with log2(e) or without, back in the 2-byte type of q."""
+    if v["q"].dtype == torch.float32:
+        return {}
+    q = (v["q"].float() * (v["scale"] * factor)).to(v["q"].dtype)
+    return attend(v | {"q": q}, s=scores(v | {"q": q}, scale=1 / factor), cast=True)
+
+
 def rounded_on_the_way(e) -> bool:
     """Wrong for fp32 inputs only, and by no more than rounding to 2 bytes explains."""
     if any(t.outcome.error or t.args["q"].dtype != torch.float32 for t in e.failing):
