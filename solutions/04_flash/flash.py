@@ -1473,7 +1473,7 @@ settings = {
     "64: 64 x 64, 4 warps, 2 stages": (64, (64, 64, 4, 2)),
     "64: 64 x 64, 4 warps, 3 stages": (64, (64, 64, 4, 3)),
     "64: 64 x 64, 4 warps, 4 stages": (64, (64, 64, 4, 4)),
-    "64: 64 x 128, 4 warps, 2 stages": (64, (64, 128, 4, 2)),
+    "64: 128 x 64, 4 warps, 3 stages": (64, (128, 64, 4, 3)),
     "128: 64 x 64, 4 warps, 3 stages": (128, (64, 64, 4, 3)),
     "128: 128 x 64, 4 warps, 2 stages": (128, (128, 64, 4, 2)),
     "128: 128 x 64, 8 warps, 2 stages": (128, (128, 64, 8, 2)),
@@ -1551,9 +1551,10 @@ def attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale):
     forward, for_q, for_k = None, None, None
     if q.is_cuda:  # queries and keys a tile, warps, stages: what fits, near the blocks of the course's own kernels
         if q.shape[-1] <= 64:
-            forward, for_q, for_k = (64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 3)
+            forward, for_q, for_k = (128, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)
         else:
-            forward, for_q, for_k = (64, 64, 4, 3) if causal else (128, 128, 8, 2), (128, 64, 8, 3), (64, 128, 8, 2)
+            forward = (128, 128, 8, 2) if causal else (128, 64, 8, 3)
+            for_q, for_k = (128, 64, 8, 3), (64, 128, 8, 2)
     flash_forward(q, k, v, out, lse, causal, scale, None, tiles=forward)
     flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, None, tiles=(for_q, for_k))
     ### END SOLUTION
@@ -1579,10 +1580,10 @@ check_speed("flash.speed", attention_step)
 # </details>
 # <details><summary>Hint 3: settings to try</summary>
 #
-# Head size 64: 64 queries, 64 or 128 keys and 4 warps, so that several programs fit. Head size 128: 64 x 64 with 4
-# warps or 128 queries with 8 warps, forward and for dq; for dk and dv, whose two accumulators need the registers, 64
-# queries and 128 keys with 8 warps. Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you,
-# at the price of compiling them all.
+# Head size 64: 64 or 128 queries, 64 keys and 4 warps, so that several programs fit. Head size 128: 128 queries with 8
+# warps, forward and for dq; for dk and dv, whose two accumulators need the registers, 32 or 64 queries and 128 keys with 8
+# warps. Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of compiling
+# them all.
 # </details>
 
 # %% [markdown]
