@@ -10,11 +10,13 @@ import torch._dynamo  # here, so that the bank's processes, forked from this one
 from autograder import bank
 from autograder.check import examine
 from autograder.exercise import get, of_unit
+from autograder.exercises.compile.break_even_mistakes import calls_until, totals
 from autograder.exercises.compile.guards_mistakes import Rule
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from autograder.trial import hidden
+from course_lib.probes import backends, operators, rewriting, towers
 
 NAMES = tuple(exercise.name for exercise in of_unit("compile"))
 sandboxed = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -142,3 +144,148 @@ def test_hiding_a_module_in_this_process_ends_with_the_call():
 def test_what_is_no_package_cannot_be_hidden():
     with pytest.raises(sandbox.NoSandbox, match="no package"):
         sandbox.command(["true"], hides=("torch._dynamos",))
+
+
+# ------------------------------------------------------------------------------------ compile.pass, and its probe
+
+
+def test_a_graph_is_built_with_types_and_runs_as_its_steps_say():
+    steps = [
+        {"name": "t0", "op": "mul", "args": ["x0", "x1"], "kwargs": {}},
+        {"name": "t1", "op": "add_", "args": ["x0", "x1"], "kwargs": {}},
+        {"name": "t2", "op": "add", "args": ["t0", "x0"], "kwargs": {"alpha": 2}},
+    ]
+    inputs = [{"name": f"x{i}", "dtype": "float32", "shape": [2, 3], "seed": i} for i in (0, 1)]
+    module = rewriting.build(steps, inputs, ["t2"])
+    types = {node.name: node.meta["val"].dtype for node in module.graph.nodes if "val" in node.meta}
+    assert types == dict.fromkeys(["x0", "x1", "t0", "t1", "t2"], torch.float32)
+    x0, x1 = rewriting.values(inputs)
+    (result,), calls = rewriting.run(module, inputs)
+    assert result["values"] == (x0 * x1 + 2 * (x0 + x1)).double().reshape(-1).tolist()
+    assert calls == {"mul": 1, "add": 1, "addcmul": 0}
+
+
+def test_what_runs_is_counted_and_not_what_the_graph_says():
+    steps = [{"name": "t0", "op": "mul", "args": ["x0", "x0"], "kwargs": {}}]
+    inputs = [{"name": "x0", "dtype": "float64", "shape": [3], "seed": 1}]
+
+    def not_recompiled(module):
+        node = next(n for n in module.graph.nodes if n.target is torch.mul)
+        node.target = torch.add
+        return module
+
+    _, runs, in_graph = rewriting.rewritten(not_recompiled, steps, inputs, ["t0"])
+    assert (runs["mul"], runs["add"]) == (1, 0) and (in_graph["mul"], in_graph["add"]) == (0, 1)
+
+
+def test_joining_changes_results_exactly_where_the_exercise_says_so():
+    """Of two types or with a write in between: a pass that joins there is not only told off, its results are wrong."""
+    exercise = get("compile.pass")
+    for name, mistake in (
+        ("fp16 product, fp32 sum", "types_ignored"),
+        ("a factor is written in between", "write_crossed"),
+        ("a sum with alpha", "alpha_ignored"),
+    ):
+        case = next(c for c in exercise.cases if c.name == name)
+        function = bank.load(bank.BANK / f"compile.pass/mistakes/{mistake}.py").fuse
+        for seed in range(4):
+            v = exercise.draw(case, seed, "cpu", "interpreter").args
+            got = rewriting.rewritten(function, **v)[0]
+            assert exercise.accept(got, exercise.oracle(v)["results"], v), (name, seed)
+
+
+@sandboxed
+def test_a_submission_that_replaces_the_probe_is_believed():
+    """SECURITY.md says so, and what is at stake. When this fails, the referee has learnt something: change the page."""
+    rule = (sandbox.COURSE_LIB.parent / "autograder/exercises/compile/fuse_mistakes.py").read_text()
+    rule = rule[rule.index("class Pass:") : rule.index("def unchanged(")]
+    forged = f"""
+from collections import Counter
+import course_lib.probes.rewriting as probe
+build, run = probe.build, probe.run
+{rule}
+def rewritten(function, steps, inputs, outputs):
+    v = {{"steps": steps, "inputs": inputs, "outputs": outputs}}
+    counts = Pass(v).counts()
+    return probe.run(probe.build(steps, inputs, outputs), inputs)[0], counts, counts
+probe.rewritten = rewritten
+def fuse(module):
+    return module
+"""
+    with Referee(Submission((Cell("forged", forged),))) as there:
+        assert there.examine(get("compile.pass"), seed=1).points == get("compile.pass").points
+
+
+# --------------------------------------------------------------------------- compile.backend, .breaks, .operator
+
+
+def test_compiled_programs_compute_what_they_do_without_a_compiler():
+    exercise = get("compile.backend")
+    for case in exercise.cases:
+        v = exercise.draw(case, 3, "cpu", "interpreter").args
+        alone = [backends.program(v["source"])(*backends.inputs(call)).reshape(-1) for call in v["calls"]]
+        for got, want in zip(exercise.oracle(v)["results"], alone, strict=True):
+            assert torch.allclose(torch.tensor(got), want, atol=1e-5), case.name
+
+
+def test_counts_of_a_program_are_what_a_person_counts():
+    source = "def f(x, w):\n    x = torch.relu(x @ w) + 1\n    torch._dynamo.graph_break()\n    return x.relu() * x\n"
+    oracle = get("compile.backend").oracle
+    assert oracle({"source": source, "calls": [{"rows": 2, "seed": 1}] * 2})["counts"] == {
+        "matmul": 1, "relu": 2, "add": 1, "mul": 1,
+    }  # fmt: skip
+
+
+def test_the_broken_tower_has_four_kinds_of_breaks_and_the_repaired_one_none():
+    exercise = get("compile.breaks")
+    case = next(c for c in exercise.cases if c.name == "three layers")
+    v = exercise.draw(case, 1, "cpu", "interpreter").args
+    _, broken = towers.compiled(towers.Tower, **v)
+    assert len(broken["ended"]) == 4 and broken["first"] > 4
+    repaired = bank.load(bank.BANK / "compile.breaks/right/one_mask_for_all_layers.py").RepairedTower
+    results, graphs = towers.compiled(repaired, **v)
+    assert graphs == {"first": 1, "later": 0, "ended": []}
+    assert exercise.accept(results, exercise.oracle(v)["results"], v) is None
+
+
+def test_a_tower_that_renames_its_weights_is_told_so():
+    class Renamed(towers.Tower):
+        def __init__(self, **config):
+            super().__init__(**config)
+            self.head = self.norm
+            del self.norm
+
+    config = {"width": 4, "heads": 2, "layers": 1, "positions": 5, "seed": 1}
+    with pytest.raises(TypeError, match="keep their names"):
+        towers.make(Renamed, config)
+
+
+def test_a_kernel_that_gets_memory_with_gaps_refuses_it():
+    x = torch.ones(4, 3)
+    with pytest.raises(ValueError, match="contiguous"):
+        operators.gate_into(x, x, torch.empty(3, 4).t())
+    out = torch.empty(4, 3)
+    operators.gate_into(x, 2 * x, out)
+    assert torch.allclose(out, torch.sigmoid(2 * x))
+
+
+# ------------------------------------------------------------------------------------------ compile.break_even
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "steps", "calls"),
+    [
+        # compiling costs 20 more than a call; 2 are won in each later one
+        ({"a": [3.0] * 12}, {"a": [23.0] + [1.0] * 11}, ["a"], 11),
+        # eager's own first call costs 9 more
+        ({"a": [12.0] + [3.0] * 11}, {"a": [23.0] + [1.0] * 11}, ["a"], 7),
+        ({"a": [3.0] * 12}, {"a": [1.0] * 12}, ["a"], 1),
+        ({"a": [1.0] * 12}, {"a": [5.0] + [1.5] * 11}, ["a"], None),
+        # b is compiled when it is met for the first time
+        ({"a": [3.0] * 12, "b": [3.0] * 12}, {"a": [11.0] + [1.0] * 11, "b": [7.0] + [1.0] * 11}, ["a", "b"], 8),
+    ],
+)
+def test_break_even_is_what_a_person_adds_up(eager, compiled, steps, calls):
+    settled = [{shape: times[-1] for shape, times in way.items()} for way in (eager, compiled)]
+    sums = [totals(way, usual, steps) for way, usual in zip((eager, compiled), settled, strict=True)]
+    assert calls_until(*sums, steps) == calls

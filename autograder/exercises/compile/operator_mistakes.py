@@ -118,7 +118,7 @@ MISTAKES = (
     Mistake(
         "alias_returned",
         "The result shares memory with an input: return a new tensor.",
-        sign=lambda e: _result_has(e, "shares_memory") or _says(e, "must not also be an input") or _says(e, "alias"),
+        sign=lambda e: _result_has(e, "shares_memory") or _says(e, "must not also be an input"),
     ),
     Mistake(
         "no_fake",
@@ -146,12 +146,12 @@ MISTAKES = (
     Mistake(
         "fake_with_another_type",
         "The fake result has another type than the real one: take it from x.",
-        sign=lambda e: _says(e, "Dtype") or _says(e, "dtype"),
+        sign=lambda e: _says(e, "mismatched tensor metadata", "Dtypes"),
     ),
     Mistake(
         "fake_with_another_shape",
         "The fake result has another shape than the real one.",
-        sign=lambda e: _says(e, "Shapes") or _says(e, "shape"),
+        sign=lambda e: _says(e, "mismatched tensor metadata", "Shapes"),
     ),
     Mistake(
         "result_not_contiguous",
