@@ -10,6 +10,7 @@ A file is the source of one cell and is never imported here; what it says about 
     CAUGHT   how it is expected to be caught
     TIERS    where it can be tried, if not everywhere
     HELD     True: being sent to a person counts as caught, because the evidence against it can be forged
+    ALONE    True: it takes the whole device, so nothing is tried beside it
     SPEED    True: its answers are right and its points for them earned; it is after the points for speed
 
 Every cheat is tried in a room of its own, between two honest neighbours: one in the fresh room before it, whose full
@@ -80,6 +81,8 @@ FAMILIES = (
     "crash",
 )
 
+TAKE_ALL = ("bomb", "hang")  # of a machine
+
 
 @dataclass(frozen=True)
 class Cheat:
@@ -92,6 +95,7 @@ class Cheat:
     tiers: tuple[str, ...]
     held: bool
     speed: bool
+    alone: bool
 
     @property
     def source(self) -> str:
@@ -122,6 +126,7 @@ def read(path: Path) -> Cheat:
         says.get("TIERS", get(exercise).tiers),
         says.get("HELD", False),
         says.get("SPEED", False),
+        says.get("ALONE", False) or says.get("SPEED", False) or says["FAMILY"] in TAKE_ALL,
     )
 
 
@@ -165,7 +170,7 @@ class Tried:
 def attempt(cheat: Cheat, seed: int) -> Tried:
     """One cheat between its neighbours, in this process. What it raises here is a miss too."""
     start = time.perf_counter()
-    honest, exercise = get(NEIGHBOUR), get(cheat.exercise)
+    honest, exercise = _small(get(NEIGHBOUR)), _small(get(cheat.exercise))
     if cheat.speed:  # one timed case shows it
         exercise = replace(exercise, speed=replace(exercise.speed, cases=exercise.speed.cases[:1]))
     patience = Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
@@ -179,6 +184,11 @@ def attempt(cheat: Cheat, seed: int) -> Tried:
     harm = [after and f"the neighbour in the same room: {after}", "<script" in shown and "a script in the report"]
     tried = Tried(cheat, verdict.points, getattr(verdict, "held", 0.0), how(verdict), before=before)
     return replace(tried, harm="; ".join(filter(None, harm)), seconds=time.perf_counter() - start)
+
+
+def _small(exercise: Exercise) -> Exercise:
+    """On a GPU, without the cases that fill its memory: others are tried beside this one."""
+    return replace(exercise, cases=tuple(case for case in exercise.cases if case.live or device.TIER != "gpu"))
 
 
 def _referee() -> Referee:
@@ -210,7 +220,6 @@ def how(verdict) -> str:
 # ------------------------------------------------------------------------------------------------- many of them
 
 
-ALONE = ("bomb", "hang")  # families that take a machine; so do those that are after points for speed
 PROCESSORS = 4  # for one cheat and its neighbours
 
 
@@ -218,7 +227,7 @@ def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
     """Side by side where the machine is large enough; those that take a machine one after the other, at the end."""
     alone, together = [], []
     for cheat in todo:
-        (alone if cheat.speed or cheat.family in ALONE else together).append(cheat)
+        (alone if cheat.alone else together).append(cheat)
     rows = max(1, (os.cpu_count() or 1) // PROCESSORS)
     if rows == 1:
         yield from in_a_row([*together, *alone], seed)
@@ -251,7 +260,7 @@ def in_a_row(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
         waiting = tried
     if waiting:
         with _referee() as there:
-            short = _short_of(there, get(NEIGHBOUR), seed)
+            short = _short_of(there, _small(get(NEIGHBOUR)), seed)
         yield _spoilt(waiting, short and f"the neighbour in the next room: {short}")
 
 

@@ -20,7 +20,7 @@ import torch
 from autograder.exercise import Case, Exercise
 from autograder.judging import tolerance
 from autograder.judging.verdict import Timed
-from autograder.judging.work import judge_work
+from autograder.judging.work import judge_count, judge_work
 from autograder.referee.room import Room, Worker
 from autograder.referee.rounds import Round, bytes_of_a_call
 from autograder.referee.submission import Cell, Submission
@@ -254,11 +254,14 @@ def same_when_watched(worker: Worker, setting: Setting) -> str:
             raise NotRight(f"raised {str(report['error'])[:300]} when a profiler looked on")
         outputs = list(round_.outputs(0).values())
         differing = sum(int((a != b).sum()) for a, b in zip(unwatched, outputs, strict=True))
+        least = setting.exercise.speed.least_kernels
+        least = least(round_.calls[0]) if least else 0
     finally:
         worker.close(round_.slabs)
-    refused, review = "", ""
+    seen = report.get("seen") or {}
+    refused, review = judge_count(seen, least) if least else ("", "")
     if setting.exercise.asks_for_kernels:
-        refused, review = judge_work(setting.exercise, report.get("seen") or {}, False, "partly", (), ())
+        refused, review = judge_work(setting.exercise, seen, False, "partly", (), ())
     if refused:
         raise NotRight(refused)
     if differing:

@@ -14,7 +14,7 @@ from autograder.exercise import get, registry
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import CaseVerdict
-from autograder.judging.work import broken, judge_work, merged, telling
+from autograder.judging.work import broken, judge_count, judge_work, merged, telling
 from autograder.referee import watch
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import suspicious
@@ -327,3 +327,17 @@ def test_a_long_list_is_cut():
     found = [("mine", line, "uses os") for line in range(30)]
     _, review = judged(found=found)
     assert "and 22 more" in review and len(review) < 600
+
+
+def test_kernels_are_counted_where_an_exercise_asks_how_many():
+    seen = {"operators": {}, "kernels": {}, "device": {"add": 30, "sin": 19}, "programs": [], "threads": 0}
+    seen |= {"processes": 0, "blind": ""}
+    assert judge_count(seen, 49) == ("", "")
+    refused, review = judge_count(seen, 50)
+    assert "49 kernels" in refused and "50" in refused and not review
+
+
+@pytest.mark.parametrize("seen", [{}, {"device": "many"}, None])
+def test_kernels_that_could_not_be_counted_refuse_nothing(seen):
+    refused, review = judge_count(seen, 50)
+    assert review and not refused

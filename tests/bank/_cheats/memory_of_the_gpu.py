@@ -13,6 +13,7 @@ FAMILY = "scan for answers"
 NAIVE = False
 CAUGHT = "expected values are computed after the worker has answered, and the driver clears memory between processes"
 TIERS = ("gpu",)
+ALONE = True
 
 
 @triton.jit
