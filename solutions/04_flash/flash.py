@@ -281,8 +281,8 @@ for n in (256, 1024, 4096, 16384):
 # At the end $o = a / \ell$. The result is not an approximation: it is the softmax, summed in another order. It starts
 # with $m = -\infty$, $\ell = 0$, $a = 0$, "nothing seen".
 #
-# Step through it. The slider *tiles done* moves the program; watch what the sums hold when a tile brings a larger
-# maximum, and what a tile costs in which nothing is visible.
+# Step through it. The slider *tiles of keys done* moves the program; watch what the sums hold when a tile brings a
+# larger maximum, and what a tile costs in which nothing is visible.
 
 # %%
 widgets.attention_stepper()
@@ -443,8 +443,8 @@ for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
 
 # %% [markdown]
 # ### Wrong turns
-# Masks go wrong in four ways that tests of square, unpadded, tile-sized inputs never see. Each panel shows what a
-# program with that mistake does to the pairs.
+# Masks go wrong in more ways than a test of square, unpadded inputs can see. Each panel shows what a program with one
+# mistake does to the pairs.
 
 # %%
 n_q, n_k, keys = 6, 11, 9
@@ -482,9 +482,25 @@ plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 1
            "misses most pairs, off by one misses the diagonal, padded keys are seen, the loop ends too early")  # fmt: skip
 
 # %% [markdown]
-# With $n_q = n_k$, the first and the last panel would show no mistake at all. That is why the checks below draw lengths
-# that differ, and that no tile divides.
+# With $n_q = n_k$ the first and the last panel would show no mistake at all, and without padding the third would not.
+# That is why the checks below draw lengths that differ and that no tile divides.
 #
+# How does a check tell such things apart? It knows the wrong answers, too. The next cell hands in naive attention with
+# a diagonal from the top left corner: read what it is called, and where the picture shows the error.
+
+
+# %%
+def top_left(q, k, v, causal, scale, block):
+    """Naive, and right but for the diagonal."""
+    s = scale * q.float() @ k.float().mT
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -float("inf"))
+    return (torch.softmax(s, dim=-1) @ v.float()).to(q.dtype), torch.logsumexp(s, dim=-1)
+
+
+check("flash.tiled", top_left)
+
+# %% [markdown]
 # ### What is kept: L
 # The backward pass will need P again. It could keep $m$ and $\ell$ of each row; one number is enough:
 #
@@ -1581,9 +1597,9 @@ check_speed("flash.speed", attention_step)
 # <details><summary>Hint 3: settings to try</summary>
 #
 # Head size 64: 64 or 128 queries, 64 keys and 4 warps, so that several programs fit. Head size 128: 128 queries with 8
-# warps, forward and for dq; for dk and dv, whose two accumulators need the registers, 32 or 64 queries and 128 keys with 8
-# warps. Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of compiling
-# them all.
+# warps, forward and for dq; for dk and dv, whose two accumulators need the registers, 32 or 64 queries and 128 keys
+# with 8 warps. Then 2 or 3 stages, measured. `triton.autotune` tries a list of settings for you, at the price of
+# compiling them all.
 # </details>
 
 # %% [markdown]
@@ -1680,8 +1696,9 @@ against(predicted_gain, gains)
 # (Its *FlexAttention* is a template: a kernel like yours, into which the compiler writes your mask.)
 #
 # ### Predict
-# Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. How many of the six crossings does the
-# compiled version keep, and what does that make its time, in units of the naive one?
+# Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. The naive version crosses the scores eight
+# times: six as in section 1, and two for the mask. How many crossings must the compiled version keep, and what does
+# that make its time, in units of the naive one?
 
 # %%
 predicted_share = {"compiled / naive": None}  # replace None
@@ -1717,6 +1734,10 @@ results.beside("lesson04.together", took, unit="ms")
 results.beside("lesson04.together_memory", peaks, unit="MiB")
 
 # %% [markdown]
+# Four crossings have to stay: the first product writes S, one kernel reads it and writes P, the second product reads P.
+# So the compiled version cannot be faster than about half of the naive time where bytes set it, and its memory is still
+# quadratic. SDPA and your kernel have neither.
+#
 # Last, the best that the field has to offer. The course measures its own kernels against every backend of SDPA (`flash`
 # is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and
 # against naive attention, all in one process and in turn. In the figure a point is one kernel in one case.
