@@ -68,8 +68,8 @@ CASES = (
         lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
     ),
     Case("fp16", lambda d: _square(d, odd(d, 60, 80), 2, 2, 40, dtype=HALF, mask=CAUSAL)),
-    Case("bf16", lambda d: _square(d, odd(d, 500, 700), 2, 4, 128, dtype=BRAIN), tiers=GPU),
-    Case("bf16, many tiles", lambda d: _square(d, odd(d, 2000, 2200), 1, 4, 64, dtype=BRAIN, mask=CAUSAL), tiers=GPU),
+    Case("bf16", lambda d: _square(d, odd(d, 400, 500), 1, 4, 128, dtype=BRAIN), tiers=GPU),
+    Case("bf16, many tiles", lambda d: _square(d, odd(d, 1000, 1100), 1, 2, 64, dtype=BRAIN, mask=CAUSAL), tiers=GPU),
 )
 
 TIMED = (
