@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,7 +63,7 @@ def _or_error(look: Callable, operator, call) -> Any:
     try:
         return look(operator, call)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"[:400]
+        return _told(f"{type(error).__name__}: {error}")
 
 
 def _result(operator, call) -> dict[str, Any]:
@@ -106,7 +107,12 @@ def _compiled(operator, call) -> dict[str, Any]:
 def _opcheck(operator, call) -> dict[str, str]:
     """torch's own tests of an operator: "SUCCESS", or the beginning of what is wrong."""
     done = torch.library.opcheck(operator, tensors(call), raise_exception=False)
-    return {name: str(said)[:300] for name, said in done.items()}
+    return {name: _told(str(said)) for name, said in done.items()}
+
+
+def _told(text: str) -> str:
+    """What torch says, without the number in the operator's name and the places of torch's files."""
+    return re.sub(r" \(with implementation in .*?>\)|(?<=gate)\d+", "", text)[:300]
 
 
 def _numbers(tensor: torch.Tensor) -> list[float]:

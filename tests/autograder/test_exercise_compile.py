@@ -19,6 +19,7 @@ from autograder.trial import hidden
 from course_lib.probes import backends, operators, rewriting, towers
 
 NAMES = tuple(exercise.name for exercise in of_unit("compile"))
+COMPILING = ("compile.breaks", "compile.guards", "compile.backend", "compile.operator")  # half a second a case
 sandboxed = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -39,7 +40,7 @@ def test_two_right_solutions_and_a_file_for_every_mistake(name):
     assert {e.mistake for e in files if e.kind == "mistakes"} == {m.name for m in get(name).mistakes}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in COMPILING else n for n in NAMES])
 def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
     results = list(bank.run(bank.entries([name]), seed=20260101, quick=True, limit_s=60))
     surprising = [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
