@@ -1399,9 +1399,8 @@ print(f"all tensors together: {8 * pairs * n * d * 2 / 2**30:.2f} GiB; dQ in fp3
 
 # %% [markdown]
 # The additions are many times the tensors. They do not go to memory one by one, though: atomics are carried out in the
-# L2 cache, and the $dQ$ of the heads at work is small enough to stay there. Whether the cache is fast enough is not a
-# matter of opinion. On a GPU the cell measures one pass with atomics, the same kernel without the additions, and your
-# two passes. (One pass is given $\delta$; yours makes it.)
+# L2 cache, and the $dQ$ of the heads at work is small enough to stay there. On a GPU the cell measures one pass with
+# atomics, the same kernel without the additions, and your two passes. (One pass is given $\delta$; yours makes it.)
 
 
 # %%
@@ -1437,8 +1436,8 @@ for row in one_pass:
 
 # %% [markdown]
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
-# "one pass" with "two passes": that is the price of determinism, and it can have either sign. What no table shows is
-# how many of your own hours a result that is the same every time saves when you look for a mistake.
+# "one pass" with "two passes": that is the price of determinism, and it can have either sign. No table shows what a
+# result that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
