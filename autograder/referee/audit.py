@@ -47,6 +47,9 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     half = broken(trial.of(halved(cells, kernels, salt)))
     if half == "right":  # by luck, when all the work lay in the other half
         half = broken(trial.of(halved(cells, kernels, ~salt)))
+    elif half == "broken" and len(kernels) > 1:  # what one kernel lacks, another may spread over everything
+        alone = (broken(trial.of(halved(cells, {kernel}, salt))) for kernel in sorted(kernels))
+        half = "partly" if "partly" in alone else half
     trial.worker.end()
     missing = not_found(cells, kernels)
     refused, review = judge_work(exercise, seen, empty.right, half, missing, suspicious(cells))

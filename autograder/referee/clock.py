@@ -3,8 +3,8 @@
 A round tells its sizes, then sends the handles of fresh slabs together with "go", waits for the report, and reads a few
 elements of every output; the time when those have arrived is the end. Then every output is checked, so no call can
 have been skipped. What a round costs when one call does nothing is measured in a worker that holds no submission, and
-subtracted. The reference kernel runs turn by turn with the submission (A B B A): when it is slower than it was alone,
-something else slowed the device down, and nothing is concluded.
+subtracted. The reference kernel and such empty rounds run turn by turn with the submission (A B E, B A E): when the
+reference is slower than it was alone, something else slowed the device down, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -211,27 +212,33 @@ def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
     # compiles and tunes, on other data; what compiles later counts
     time_round(worker, replace(setting, calls=1), limits, WARM_S)
     time_round(worker, setting, limits, ROUND_PATIENCE_S)
-    reference, empty_s = yard.reference(setting.exercise), yard.empty_s[setting.key]
-    ours: list[float] = []
-    theirs: list[float] = []
-    events: list[float] = []
-    while not _enough(ours):
-        ours_first = len(ours) % 2  # A B B A
+    reference, idle = yard.reference(setting.exercise), yard.nothing(setting.exercise)
+    ours: list[Lap] = []
+    theirs: list[Lap] = []
+    empty: list[Lap] = []
+    while not _enough(_net(ours, empty)):
+        ours_first = len(ours) % 2
         for turn in (ours_first, 1 - ours_first):
             if turn:
-                lap = time_round(worker, setting, limits, ROUND_PATIENCE_S)
-                ours.append(max(0.0, lap.seconds - empty_s))
-                events.append(lap.events_s / setting.calls)
+                ours.append(time_round(worker, setting, limits, ROUND_PATIENCE_S))
             elif reference:
-                theirs.append(max(0.0, time_round(reference, setting, None, ROUND_PATIENCE_S).seconds - empty_s))
-    per_call = np.array(ours) / setting.calls
+                theirs.append(time_round(reference, setting, None, ROUND_PATIENCE_S))
+        empty.append(time_round(idle, setting, None, ROUND_PATIENCE_S, calls=1))
+    per_call = _net(ours, empty) / setting.calls
+    events = [lap.events_s / setting.calls for lap in ours]
     low, high = median_interval(per_call)
     middle = float(np.median(per_call)) if half_width(per_call) <= NARROW else high
-    reference_s = float(np.median(theirs)) / setting.calls if theirs else None
-    slowed = float(np.median(theirs)) / yard.alone_s[setting.key] - 1 if theirs else 0.0
+    reference_s = float(np.median(_net(theirs, empty))) / setting.calls if theirs else None
+    slowed = reference_s * setting.calls / yard.alone_s[setting.key] - 1 if theirs else 0.0
     timed = Timed(setting.sizes, middle, low, high, setting.floor_s, reference_s)
     review = same_when_watched(worker, setting)
     return Measured(timed, slowed, tuple(per_call.tolist()), tuple(events), time.perf_counter() - began, review)
+
+
+def _net(laps: Sequence[Lap], empty: Sequence[Lap]) -> np.ndarray:
+    """What rounds took beyond the empty ones between them."""
+    nothing = float(np.median([lap.seconds for lap in empty])) if empty else 0.0
+    return np.maximum(0.0, np.array([lap.seconds for lap in laps]) - nothing)
 
 
 def same_when_watched(worker: Worker, setting: Setting) -> str:
@@ -269,7 +276,7 @@ def same_when_watched(worker: Worker, setting: Setting) -> str:
     return review
 
 
-def _enough(took: list[float]) -> bool:
-    if len(took) < FEWEST or (sum(took) < ENOUGH_S and len(took) < MOST):
+def _enough(took: np.ndarray) -> bool:
+    if len(took) < FEWEST or (took.sum() < ENOUGH_S and len(took) < MOST):
         return False
     return len(took) >= MOST or half_width(took) <= NARROW

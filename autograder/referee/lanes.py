@@ -21,7 +21,8 @@ from autograder.referee.room import Worker
 from autograder.trial import judged_part
 from course_lib import device
 
-MOST = 4
+MOST = 6
+CASES = 4  # at least, for each worker: each has a device to open first
 CORES = 2  # of the host, for each worker
 _large = threading.Lock()  # two large cases at once might not fit into the memory of the GPU
 MEMORY = 12 << 30  # of the GPU, for each worker
@@ -55,7 +56,7 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
                 return
 
     small = [number for number, case in enumerate(cases) if case.live]
-    lanes = min(lanes, len(small) // 2) if exercise.asks_for_kernels else 1
+    lanes = min(lanes, len(small) // CASES) if exercise.asks_for_kernels else 1
     if lanes > 1:
         worker.helpers = [Worker(worker.room) for _ in range(lanes - 1)]
         workers = [worker, *worker.helpers]

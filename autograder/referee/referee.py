@@ -29,6 +29,7 @@ from autograder.referee.room import DEFAULT, Lost, Patience, Room, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
 
+ROWS = 4  # of exercises that are judged side by side, at most
 TRIES = 3  # to find the device quiet
 TOO_MUCH = 0.25  # of a GPU's memory, held by a submission while none was left to judge with
 
@@ -78,7 +79,7 @@ class Referee:
         Only what went without trouble is kept: everything else `examine` judges alone.
         """
         waiting = deque(sorted(wanted, key=lambda one: not one.asks_for_kernels))  # what takes longest first
-        rows = min(lanes.several(), len(waiting))
+        rows = min(lanes.several(), ROWS, len(waiting))
         if rows < 2:
             return
 

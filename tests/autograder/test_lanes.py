@@ -25,6 +25,7 @@ FILES = {
 
 def judged(source, several, monkeypatch):
     monkeypatch.setattr(lanes, "several", lambda: several)
+    monkeypatch.setattr(lanes, "CASES", 2)
     with Referee(Submission((Cell("a", source),)), patience=Patience(20.0, 2.0)) as there:
         return there.examine(AXPY, seed=3)
 

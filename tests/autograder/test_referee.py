@@ -199,3 +199,33 @@ def test_a_kernel_that_cannot_be_compiled_alone_waits_for_a_person():
     source = RIGHT.replace("n, a, BLOCK: tl.constexpr", "n, a, how: tl.constexpr, BLOCK: tl.constexpr")
     verdict = judged(source.replace("n, a, BLOCK=", "n, a, object(), BLOCK="))
     assert verdict.held == 5 and "could not be seen" in verdict.note
+
+
+def test_kernels_that_build_on_each_other_are_honest():
+    """Half of the programs of the first kernel spoil everything that the second makes of it."""
+    chain = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _part_kernel(parts_ptr, a):
+    tl.store(parts_ptr + tl.program_id(0), a / 32)
+
+
+@triton.jit
+def _axpy_kernel(parts_ptr, x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    a = tl.sum(tl.load(parts_ptr + tl.arange(0, 32)), 0)
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + offs, mask=offs < n), tl.load(y_ptr + offs, mask=offs < n)
+    tl.store(out_ptr + offs, a * x + y, mask=offs < n)
+
+
+def axpy(a, x, y, out):
+    parts = torch.full((32,), float("nan"), device=x.device)
+    _part_kernel[(32,)](parts, a)
+    _axpy_kernel[(triton.cdiv(x.numel(), 128),)](parts, x, y, out, x.numel(), BLOCK=128)
+"""
+    verdict = judged(chain)
+    assert (verdict.points, verdict.held) == (5, 0), verdict.note
