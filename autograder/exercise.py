@@ -188,6 +188,7 @@ class Exercise:
 UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
 WITHOUT_LESSON = (
     "compile",
+    "dispatch",
     "flash",
 )  # units whose exercises stand and whose lesson does not yet: no part of the registry
 
