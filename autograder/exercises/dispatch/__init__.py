@@ -1,5 +1,6 @@
 """Unit 03: the dispatcher."""
 
+from autograder.exercises.dispatch.meter import METER
 from autograder.exercises.dispatch.table import TABLE
 
-EXERCISES = (TABLE,)
+EXERCISES = (TABLE, METER)

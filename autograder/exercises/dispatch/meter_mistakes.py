@@ -1,0 +1,201 @@
+"""The meter that is asked for, and the ones that people write: one rule overridden each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autograder.exercise import Mistake
+from course_lib.probes.meters import metered
+
+
+class Meter(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.flops = self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        given = [*args, *(kwargs or {}).values()]
+        self.flops += self.flops_of(_name(func), args)
+        if not self.moves_nothing(func):
+            self.bytes += self.read(given) + self.written(func, out)
+        return out
+
+    def flops_of(self, name: str, args) -> int:
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            a, b = args[-2:] if name in ("mm", "bmm") else args[1:3]
+            return self.product(a.shape, b.shape)
+        return 0
+
+    def product(self, a, b) -> int:
+        return 2 * math.prod(a) * b[-1]
+
+    def moves_nothing(self, func) -> bool:
+        return self.is_view(func) or "empty" in _name(func)
+
+    def is_view(self, func) -> bool:
+        return func.is_view or _name(func) == "_unsafe_view"
+
+    def read(self, given) -> int:
+        return sum(self.size(t) for t in self.tensors_in(given))
+
+    def written(self, func, out) -> int:
+        return sum(self.size(t) for t in self.tensors_in(out))
+
+    def tensors_in(self, values) -> list[torch.Tensor]:
+        if isinstance(values, torch.Tensor):
+            return [values]
+        return [t for v in values for t in self.tensors_in(v)] if isinstance(values, list | tuple) else []
+
+    def size(self, tensor) -> int:
+        return tensor.numel() * tensor.element_size()
+
+
+def _name(func) -> str:
+    return func.name().partition("::")[2].partition(".")[0]
+
+
+class WithoutTwo(Meter):
+    def product(self, a, b):
+        return super().product(a, b) // 2
+
+
+class BatchForgotten(Meter):
+    def product(self, a, b):
+        return super().product(a[-2:], b)
+
+
+class OnlyMm(Meter):
+    def flops_of(self, name, args):
+        return super().flops_of(name, args) if name in ("mm", "bmm") else 0
+
+
+class OnlyTwoDimensions(Meter):
+    def flops_of(self, name, args):
+        return super().flops_of(name, args) if name in ("mm", "addmm") else 0
+
+
+class WrongOperands(Meter):
+    """The first two arguments of addmm, of which the first is the bias."""
+
+    def flops_of(self, name, args):
+        return self.product(*(a.shape for a in args[:2])) if "mm" in name else 0
+
+
+class ViewsCounted(Meter):
+    def is_view(self, func):
+        return False
+
+
+class UnsafeViewCounted(Meter):
+    def is_view(self, func):
+        return func.is_view
+
+
+class AllocationsCounted(Meter):
+    def moves_nothing(self, func):
+        return self.is_view(func)
+
+
+class OnlyRead(Meter):
+    def written(self, func, out):
+        return 0
+
+
+class OnlyWritten(Meter):
+    def read(self, given):
+        return 0
+
+
+class ListsMissed(Meter):
+    def read(self, given):
+        return sum(self.size(t) for t in given if isinstance(t, torch.Tensor))
+
+
+class FirstResultOnly(Meter):
+    def written(self, func, out):
+        return super().written(func, out[0] if isinstance(out, tuple | list) and out else out)
+
+
+class OneTensorResults(Meter):
+    def written(self, func, out):
+        return super().written(func, out) if isinstance(out, torch.Tensor) else 0
+
+
+class FourBytes(Meter):
+    def size(self, tensor):
+        return 4 * tensor.numel()
+
+
+class InPlaceOnce(Meter):
+    def written(self, func, out):
+        return 0 if _name(func).endswith("_") else super().written(func, out)
+
+
+class WholeMemory(Meter):
+    """The memory behind a tensor, however little of it the tensor shows."""
+
+    def size(self, tensor):
+        return tensor.untyped_storage().nbytes()
+
+
+def _counts(*kinds):
+    """FLOPs and bytes of these meters, where they differ from the truth."""
+
+    def answer(v, kind):
+        counts, right = (metered(made, v["source"], v["sizes"])[0] for made in (kind, Meter))
+        return {"counts": counts} if counts != right else {}
+
+    return {"answer": answer, "variants": kinds}
+
+
+MISTAKES = (
+    Mistake(
+        "result_not_returned",
+        "`__torch_dispatch__` has to run the operator and return its result.",
+        sign=lambda e: e.raised("Unable to cast") or e.raised("NoneType"),
+    ),
+    Mistake(
+        "unsafe_view_counted",
+        "aten._unsafe_view moves nothing: it is a view in all but name.",
+        **_counts(UnsafeViewCounted),
+    ),
+    Mistake(
+        "allocations_counted",
+        "Memory that is only allocated was counted: nothing is written into it yet.",
+        **_counts(AllocationsCounted),
+    ),
+    Mistake(
+        "lists_missed", "Tensors in a list of arguments were missed: cat and stack take one.", **_counts(ListsMissed)
+    ),
+    Mistake(
+        "further_results_missed",
+        "Operators with several results write all of them: layer norm also its mean and its scale.",
+        **_counts(FirstResultOnly, OneTensorResults),
+    ),
+    Mistake(
+        "in_place_counted_once",
+        "An operator in place reads its argument and writes it: count both.",
+        **_counts(InPlaceOnce),
+    ),
+    Mistake("four_bytes_an_element", "Elements are not always 4 bytes: ask `element_size()`.", **_counts(FourBytes)),
+    Mistake(
+        "batch_forgotten",
+        "A product of batches is one product for each of them, and `bmm` is one.",
+        **_counts(BatchForgotten, OnlyTwoDimensions),
+    ),
+    Mistake("addmm_missed", "A product with a bias goes by the name of addmm, in batches baddbmm.", **_counts(OnlyMm)),
+    Mistake(
+        "bias_taken_for_a_factor",
+        "The first argument of addmm is the bias: the factors are the second and the third.",
+        **_counts(WrongOperands),
+    ),
+    Mistake("views_counted", "Views were counted: they move no byte.", **_counts(ViewsCounted)),
+    Mistake("only_read", "What an operator writes counts too.", **_counts(OnlyRead)),
+    Mistake("only_written", "What an operator reads counts too.", **_counts(OnlyWritten)),
+    Mistake("whole_memory", "The memory behind a tensor was counted: count its own elements.", **_counts(WholeMemory)),
+    Mistake("without_the_two", "A multiplication and an addition are two operations: 2 m n k.", **_counts(WithoutTwo)),
+)
