@@ -98,8 +98,7 @@ SOFTMAX = (
         "nan_without_keys",
         "NaN for queries that see no key: their maximum stays -inf, and -inf - (-inf), or 0 / 0, is NaN. Subtract 0 "
         "while the maximum is -inf, and divide by 1 where the sum is 0.",
-        answer=lambda v, lse: wrong.in_keyless_rows(v, torch.tensor(NAN), lse),
-        variants=(torch.tensor(NAN), None),
+        sign=wrong.nan_without_keys,
     ),
     Mistake(
         "lse_without_keys",

@@ -8,13 +8,12 @@ from autograder.exercise import Mistake
 from autograder.exercises.flash import wrong_backward, wrong_forward
 from autograder.exercises.flash.attention import LOG2_E, attend, delta_of, gradients, visible
 from autograder.exercises.flash.backward_mistakes import IN_ONE
-from autograder.exercises.flash.wrong_backward import WHICH, all_nan, from_lse, right_in_failing, some_nan
+from autograder.exercises.flash.wrong_backward import WHICH, all_nan, from_lse, is_right, right_in_failing, some_nan
 from autograder.exercises.flash.wrong_forward import BLOCKS, rounded_on_the_way
 from course_lib.device import TIER
 
 WRITES = ("out", "lse", "dq", "dk", "dv")
 INPUTS = ("q", "k", "v", "dout")
-IN_TWO_BYTES = ("fp16", "bf16", "bf16, many tiles")
 
 
 def _stored(v, made: dict) -> dict:
@@ -77,9 +76,12 @@ def _strides_ignored(v, names):
     )
 
 
-def _nan_out(e) -> bool:
-    outs = [t.outcome.outputs.get("out") for t in e.failing if t.case.name == "large scores"]
-    return all(isinstance(x, torch.Tensor) and bool(x.isnan().any()) for x in outs)
+def _overflows(e) -> bool:
+    """`out` is NaN for large scores, and right wherever else something is wrong."""
+    large = [t for t in e.failing if t.case.name == "large scores"]
+    outs = [t.outcome.outputs.get("out") for t in large]
+    nan = bool(outs) and all(isinstance(x, torch.Tensor) and bool(x.isnan().any()) for x in outs)
+    return nan and all(is_right(e, t, "out") for t in e.failing if t not in large)
 
 
 def _right_so_far(e) -> bool:
@@ -102,7 +104,9 @@ MISTAKES = (
         "backward_before_forward",
         "out and lse are right and all gradients are NaN: the backward pass has read out or lse before they were "
         "there. Kernels run in the order of their launches.",
-        sign=lambda e: _right_so_far(e) and all_nan(e, "dk") and not right_in_failing(e, "dq"),
+        sign=lambda e: (
+            e.failed("whole tiles") and _right_so_far(e) and all_nan(e, "dk") and not right_in_failing(e, "dq")
+        ),
     ),
     Mistake(
         "dq_not_zeroed",
@@ -124,7 +128,7 @@ MISTAKES = (
     Mistake(
         "no_maximum",
         "exp overflows when scores are large: subtract the running maximum in the forward pass.",
-        sign=lambda e: e.failed("large scores") and e.failed_only("large scores", *IN_TWO_BYTES) and _nan_out(e),
+        sign=_overflows,
     ),
     Mistake(
         "lse_in_base_two",
