@@ -288,6 +288,13 @@ PLACES = (
         variants=("qkvo", "qkv", "kv", "q", "o"),
     ),
     Mistake(
+        "grid_of_the_other",
+        "Blocks are missing when n_q and n_k differ: dk and dv need one program a block of keys, dq one a block of "
+        "queries.",
+        answer=wrong.grid_of_the_other,
+        variants=tuple(product(("dkdv", "dq"), BLOCKS)),
+    ),
+    Mistake(
         "last_keys_unwritten",
         "dk and dv of the last partial block of keys are never computed: the grid has triton.cdiv(n_k, BLOCK_N) "
         "blocks.",
@@ -299,13 +306,6 @@ PLACES = (
         "dq of the last partial block of queries is never computed: the grid has triton.cdiv(n_q, BLOCK_M) blocks.",
         answer=lambda v, block: wrong.unwritten(v, ("dq",), slice(0, v["q"].shape[2] // block * block)),
         variants=BLOCKS,
-    ),
-    Mistake(
-        "grid_of_the_other",
-        "Blocks are missing when n_q and n_k differ: dk and dv need one program a block of keys, dq one a block of "
-        "queries.",
-        answer=wrong.grid_of_the_other,
-        variants=tuple(product(("dkdv", "dq"), BLOCKS)),
     ),
 )
 
