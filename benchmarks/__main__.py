@@ -18,6 +18,7 @@ SECTIONS = (
     "attention",
     "attention_sizes",
     "one_pass",
+    "rope",
     "timing",
     "clock",
     "grading",
