@@ -1,0 +1,122 @@
+"""y = x wᵀ + bias with weights in the format: three routes, the operator, and its gradient."""
+
+from functools import partial
+
+import torch
+from torch.nn.functional import linear
+
+from course_lib.kernels.mx.convert import dequantize
+from course_lib.kernels.mx.format import Quantized
+from course_lib.kernels.mx.gemm import write_gemm
+from course_lib.kernels.mx.gemv import write_gemv
+from course_lib.kernels.mx.routes import measure_routes, routes_for
+from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, vector_blocks
+from course_lib.kernels.tiles import multiprocessors
+from course_lib.timing import time_graph
+
+__all__ = ["calibrate", "mx_linear", "mx_linear_operator", "product"]
+
+DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight may be 2^127
+
+
+def _vector(x, w: Quantized, bias):
+    out = torch.empty(x.shape[0], w.mantissas.shape[0], dtype=x.dtype, device=x.device)
+    write_gemv(out, x, w, bias, vector_blocks(x.device))
+    return out
+
+
+def _matrix(x, w: Quantized, bias):
+    N, K = w.mantissas.shape
+    out = torch.empty(x.shape[0], N, dtype=x.dtype, device=x.device)
+    write_gemm(out, x, w, bias, matrix_blocks(x.shape[0], N, K, x.device, multiprocessors(x.device)))
+    return out
+
+
+def _dequantized(x, w: Quantized, bias):
+    """2 N K bytes more are written and read, once: many rows of x pay for that, and the vendor's product is fastest."""
+    return linear(x, dequantize(w, x.dtype), bias)
+
+
+ROUTES = {"vector": _vector, "matrix": _matrix, "dequantize": _dequantized}
+
+
+def _route(rows: int, routes: Routes) -> str:
+    if rows >= routes.dequantize:
+        return "dequantize"
+    return "matrix" if rows >= routes.tensor_cores or rows > VECTOR_ROWS else "vector"
+
+
+def product(x, w: Quantized, bias=None, route: str | None = None) -> torch.Tensor:
+    """x (rows, K), w (N, K) -> (rows, N) in x's type; the route that was measured fastest, or the one that is named."""
+    (N, K), rows = w.mantissas.shape, x.shape[0]
+    if rows == 0 or N == 0 or K == 0:
+        return _dequantized(x, w, bias)
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    return ROUTES[route or _route(rows, routes_for(N, K, w.group))](x, w, bias)
+
+
+def calibrate(w: Quantized, dtype: torch.dtype = torch.bfloat16) -> Routes:
+    """Measure on this GPU from how many rows on each route is fastest for weights of this shape, and keep it."""
+    N, K = w.mantissas.shape
+
+    def seconds(route: str, rows: int) -> float:
+        x = torch.randn(rows, K, device=w.mantissas.device, dtype=dtype)
+        return time_graph(partial(product, x, w, None, route), precision=0.02, max_seconds=0.3).median_s
+
+    return measure_routes(N, K, w.group, seconds)
+
+
+@torch.library.custom_op("speed_of_light::mx_linear", mutates_args=())
+def mx_linear_operator(
+    x: torch.Tensor, mantissas: torch.Tensor, exponents: torch.Tensor, bias: torch.Tensor | None, group: int
+) -> torch.Tensor:
+    """x (..., K) -> (..., N). To torch.compile one node; differentiable in x and bias, and not in the weights."""
+    out = product(x.reshape(-1, x.shape[-1]), Quantized(mantissas, exponents, group), bias)
+    return out.view(*x.shape[:-1], mantissas.shape[0])
+
+
+@mx_linear_operator.register_fake
+def _(x, mantissas, exponents, bias, group):
+    return x.new_empty(*x.shape[:-1], mantissas.shape[0])
+
+
+@torch.library.custom_op("speed_of_light::mx_linear_backward", mutates_args=())
+def _backward_operator(dy: torch.Tensor, mantissas: torch.Tensor, exponents: torch.Tensor, group: int) -> torch.Tensor:
+    """dx (..., K): weights are read along the other side there, so they are made whole once."""
+    return dy @ dequantize(Quantized(mantissas, exponents, group), dy.dtype)
+
+
+@_backward_operator.register_fake
+def _(dy, mantissas, exponents, group):
+    return dy.new_empty(*dy.shape[:-1], mantissas.shape[1])
+
+
+def _keep_for_backward(ctx, inputs, output):
+    _, mantissas, exponents, _, ctx.group = inputs
+    ctx.save_for_backward(mantissas, exponents)
+
+
+def _operator_backward(ctx, dy):
+    dx = _backward_operator(dy, *ctx.saved_tensors, ctx.group) if ctx.needs_input_grad[0] else None
+    dbias = dy.flatten(0, -2).sum(0) if ctx.needs_input_grad[3] else None
+    return dx, None, None, dbias, None
+
+
+mx_linear_operator.register_autograd(_operator_backward, setup_context=_keep_for_backward)
+
+
+def mx_linear(x: torch.Tensor, w: Quantized, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x (..., K) bf16 or fp32, w (N, K), bias (N,) -> (..., N) in x's type, summed in fp32.
+
+    Differentiable in x and bias; weights have no gradient. Bytes: N K (1 + 1 / group) for few rows of x.
+    """
+    N, K = w.mantissas.shape
+    assert x.dtype in DTYPES, f"x is one of {DTYPES}, not {x.dtype}"
+    assert x.dim() > 0 and x.shape[-1] == K, f"x {tuple(x.shape)} does not end in {K}"
+    assert bias is None or bias.shape == (N,), f"bias {tuple(bias.shape)} for {N} outputs"
+    recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
+    if recorded or torch.compiler.is_compiling():
+        return mx_linear_operator(x, w.mantissas, w.exponents, bias, w.group)
+    # The operator costs the host 20 us, which is more than a small product takes.
+    return product(x.reshape(-1, K), w, bias).view(*x.shape[:-1], N)
