@@ -19,6 +19,7 @@ SECTIONS = (
     "attention_sizes",
     "one_pass",
     "rope",
+    "mx",
     "timing",
     "clock",
     "grading",

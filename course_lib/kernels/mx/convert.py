@@ -1,6 +1,6 @@
 """To the format and back, each in one read and one write.
 
-A program takes some groups, whichever rows they lie in, and a thread 16 adjacent elements of one.
+A program takes some groups, whichever rows they lie in, and a thread 8 adjacent elements of one.
 
 Bytes an element, groups of 32: quantize reads 2 (bf16) and writes 1.03; dequantize reads 1.03 and writes 2.
 """
@@ -14,9 +14,11 @@ from course_lib.kernels.mx.parts import scale_of
 
 __all__ = ["dequantize", "quantize"]
 
-# Elements and warps a program: 16 elements a thread and access, as many programs as fit. Chosen by the softmax's
-# experience, not yet run on a GPU; `python -m benchmarks.mx_sweep` tries others.
-ELEMENTS, WARPS = 4096, 4
+# Elements and warps a program: 8 elements a thread, so that the wider of its two accesses is 16 bytes and both lie in
+# the same threads. With 16 elements a thread the results change hands through shared memory before the store: 144
+# instructions for 16 elements against 80 for 8, and barriers. Not yet run on a GPU; `python -m benchmarks.mx_sweep`
+# tries others.
+ELEMENTS, WARPS = 2048, 8
 
 
 @triton.jit

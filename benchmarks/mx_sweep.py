@@ -1,0 +1,140 @@
+"""python -m benchmarks.mx_sweep [--seconds 300] [--kinds convert vector matrix]: try blocks, one JSON line each.
+
+Every line: kind, shape, blocks, us a call, time over that of the defaults (turn by turn, in a graph), and for products
+over bf16 cuBLAS; or what went wrong. Likeliest blocks first, kinds and shapes in turn, each product on its own weights.
+"""
+
+import argparse
+import json
+import time
+from functools import partial
+from itertools import zip_longest
+
+import torch
+
+from benchmarks.against import ring_of
+from benchmarks.mx import normal
+from course_lib.kernels.mx import dequantize, dequantize_reference, quantize
+from course_lib.kernels.mx.convert import ELEMENTS, WARPS
+from course_lib.kernels.mx.gemm import write_gemm
+from course_lib.kernels.mx.gemv import write_gemv
+from course_lib.kernels.mx.tuning import VECTOR, Matrix, Vector, matrix_blocks
+from course_lib.kernels.tiles import multiprocessors
+from course_lib.timing import compare
+
+SHAPES = {  # kind -> (rows of x, N, K); of conversions (rows, columns)
+    "dequantize": [(8192, 28672), (4096, 4096)],
+    "quantize": [(8192, 28672)],
+    "vector": [(1, 14336, 4096), (1, 4096, 4096), (4, 14336, 4096), (1, 4096, 14336)],
+    "matrix": [(16, 14336, 4096), (16, 4096, 4096), (2, 14336, 4096), (64, 14336, 4096), (256, 14336, 4096),
+               (1024, 14336, 4096)],
+}  # fmt: skip
+CONVERT = [(1024, 4), (4096, 16), (4096, 4), (8192, 8), (1024, 2), (512, 2), (2048, 4), (4096, 8), (512, 1)]
+CANDIDATES = {
+    "dequantize": CONVERT,
+    "quantize": CONVERT,
+    # rows of weights, columns, warps
+    "vector": [
+        (2, 4096, 4), (4, 4096, 8), (2, 4096, 8), (8, 4096, 8), (4, 2048, 4), (8, 2048, 4), (8, 1024, 4), (1, 4096, 4),
+        (4, 1024, 1), (16, 1024, 8), (1, 4096, 2), (16, 512, 4), (8, 512, 2), (2, 2048, 2), (4, 4096, 16), (1, 4096, 1),
+    ],
+    # rows of x, rows of weights, columns, warps, stages, parts
+    "matrix": [
+        (16, 64, 128, 4, 3, 1), (16, 64, 128, 4, 5, 1), (16, 64, 128, 4, 4, 2), (16, 64, 256, 4, 3, 1),
+        (16, 64, 256, 4, 3, 2), (16, 128, 128, 4, 4, 2), (16, 64, 64, 4, 6, 2), (16, 64, 128, 4, 4, 4),
+        (16, 128, 128, 8, 4, 2), (16, 64, 256, 8, 3, 2), (16, 32, 256, 4, 4, 1), (16, 32, 128, 2, 4, 1),
+        (32, 64, 128, 4, 3, 2), (64, 64, 128, 4, 3, 2), (64, 128, 128, 8, 3, 1), (64, 64, 64, 4, 4, 2),
+        (128, 128, 64, 8, 4, 1), (128, 128, 128, 8, 3, 1), (128, 64, 64, 4, 4, 1), (256, 128, 64, 8, 3, 1),
+        (128, 256, 64, 8, 3, 1), (64, 128, 64, 4, 4, 1), (256, 64, 64, 8, 3, 1),
+    ],
+}  # fmt: skip
+KINDS = {"convert": ("dequantize", "quantize"), "vector": ("vector",), "matrix": ("matrix",)}
+NEAR = {"method": "graph", "cold": False, "precision": 0.005, "max_seconds": 0.3}
+
+
+def jobs(kinds: list[str]) -> list[tuple]:
+    """(kind, shape, blocks): first candidates of everything, then second ones."""
+    columns = [
+        [(kind, shape, blocks) for blocks in CANDIDATES[kind]]
+        for name in kinds
+        for kind in KINDS[name]
+        for shape in SHAPES[kind]
+    ]
+    return [job for row in zip_longest(*columns) for job in row if job is not None]
+
+
+class Conversion:
+    def __init__(self, kind: str, rows: int, columns: int):
+        self.given = ring_of(partial(normal, rows, columns), 3 * rows * columns)
+        if kind == "dequantize":
+            self.given = [quantize(x) for x in self.given]
+        self.function = {"dequantize": dequantize, "quantize": quantize}[kind]
+        self.default, self.outputs = (ELEMENTS, WARPS), [None] * len(self.given)
+
+    def run(self, blocks: tuple) -> None:
+        for i, given in enumerate(self.given):
+            self.outputs[i] = self.function(given, elements=blocks[0], warps=blocks[1])
+
+    def right(self, blocks: tuple) -> bool:
+        got, want = (self.function(self.given[0], elements=e, warps=w) for e, w in (blocks, self.default))
+        return torch.equal(getattr(got, "mantissas", got), getattr(want, "mantissas", want))
+
+
+class Product:
+    def __init__(self, kind: str, rows: int, N: int, K: int):
+        self.plain = ring_of(partial(normal, N, K), N * K)
+        self.given = [quantize(w) for w in self.plain]
+        self.x, self.out = normal(rows, K), torch.empty(rows, N, device="cuda", dtype=torch.bfloat16)
+        self.write, self.type = {"vector": (write_gemv, Vector), "matrix": (write_gemm, Matrix)}[kind]
+        default = (
+            VECTOR if kind == "vector" else matrix_blocks(rows, N, K, self.x.device, multiprocessors(self.x.device))
+        )
+        self.default = tuple(vars(default).values())
+        self.want = self.x.double() @ dequantize_reference(self.given[0]).double().T
+
+    def run(self, blocks: tuple) -> None:
+        for w in self.given:
+            self.write(self.out, self.x, w, None, self.type(*blocks))
+
+    def peer(self) -> None:
+        for w in self.plain:
+            torch.nn.functional.linear(self.x, w)
+
+    def right(self, blocks: tuple) -> bool:
+        self.write(self.out.fill_(float("nan")), self.x, self.given[0], None, self.type(*blocks))
+        return bool((self.out.double() - self.want).norm() < 3e-3 * self.want.norm())
+
+
+def measured(ready: Conversion | Product, blocks: tuple) -> dict:
+    if not ready.right(blocks):
+        return {"wrong": "not the result of the defaults"}
+    seen = compare(lambda: ready.run(blocks), lambda: ready.run(ready.default), **NEAR)
+    line = {"us": round(seen.a.us / len(ready.given), 2), "over the default": round(seen.ratio, 4)}
+    if isinstance(ready, Product):
+        line["over cublas"] = round(compare(lambda: ready.run(blocks), ready.peer, **NEAR).ratio, 4)
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    asked = parser.parse_args()
+    deadline, ready = time.time() + asked.seconds, {}
+    for kind, shape, blocks in jobs(asked.kinds):
+        if time.time() > deadline:
+            return
+        line = {"kind": kind, "shape": shape, "blocks": blocks}
+        try:
+            if (kind, shape) not in ready:
+                ready[kind, shape] = (Product if len(shape) == 3 else Conversion)(kind, *shape)
+                default = ready[kind, shape].default
+                print(json.dumps(line | {"blocks": default} | measured(ready[kind, shape], default)), flush=True)
+            line |= measured(ready[kind, shape], blocks)
+        except Exception as failed:  # whatever one configuration does, the next is to be tried
+            line |= {"failed": f"{type(failed).__name__}: {str(failed)[:120]}"}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
