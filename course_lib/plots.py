@@ -5,7 +5,10 @@ something was measured, `device` (the machine's name, printed small). `show(ax, 
 """
 
 from course_lib.drawing.errormap import error_map
+from course_lib.drawing.fxgraphs import graphs
+from course_lib.drawing.gains import gains, totals
 from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
+from course_lib.drawing.pipeline import pipeline
 from course_lib.drawing.programs import grid
 from course_lib.drawing.residents import programs_that_fit
 from course_lib.drawing.roofs import Point, roofline
@@ -23,9 +26,12 @@ __all__ = [
     "block_map",
     "error_map",
     "figure",
+    "gains",
+    "graphs",
     "grid",
     "histogram",
     "online_steps",
+    "pipeline",
     "png",
     "programs_that_fit",
     "quantity",
@@ -37,4 +43,5 @@ __all__ = [
     "sweep",
     "timeline",
     "timing",
+    "totals",
 ]

@@ -1,4 +1,5 @@
-"""Figures to play with: a kernel that moves under the roofs, the three limits of its time, and attention in tiles.
+"""Figures to play with: a kernel that moves under the roofs, the three limits of its time, attention in tiles, and
+when compiling pays.
 
 Where nobody can move a slider (a page, an executed notebook) the same object shows a still: one figure with
 several positions of the sliders drawn into it.
@@ -10,6 +11,7 @@ from html import escape
 import ipywidgets
 import numpy as np
 
+from course_lib.drawing.gains import saved_words, totals
 from course_lib.drawing.house import (
     INK,
     Shown,
@@ -29,7 +31,7 @@ from course_lib.drawing.tiles import draw_step, online_steps, step_axes
 from course_lib.roofline import Roof, Work, floor_s, regime, ridge, terms_s
 from course_lib.tiles import SKIPPED, online, tile_kinds, visible
 
-__all__ = ["Explorer", "attention_stepper", "regime_explorer", "roofline_explorer"]
+__all__ = ["Explorer", "attention_stepper", "break_even_explorer", "regime_explorer", "roofline_explorer"]
 
 _DTYPES = {"fp32": 4, "bf16": 2}  # bytes an element
 _TERMS = ("overhead", "bandwidth", "compute")
@@ -266,3 +268,38 @@ def _step_words(step, done, visited) -> str:
         output = ", ".join(f"{x:.2f}" for x in step.acc / step.row_sum)
         words += f" Done: o = ({output}), L = {step.row_max + np.log(step.row_sum):.2f}."
     return words
+
+
+@drawn
+def break_even_explorer():
+    """Seconds saved by compiling against the number of calls: how long a call takes, what it gains, how many shapes.
+
+    Every shape costs one compilation; shapes take turns, so all are met in the first calls.
+    """
+    axes = axes_or_new(None, 7.0, 4.0)
+
+    def move(eager_ms, percent, compile_s, shapes):
+        eager = 1e-3 * eager_ms
+        costs = (eager, eager * (1 - percent / 100), float(compile_s * shapes))
+        axes.clear()
+        totals({"this program": costs}, axes)
+        return saved_words(*costs)
+
+    def still():
+        places = {"10 ms, 30 % less": (10, 30, 10, 1), "3 shapes": (10, 30, 10, 3), "20 ms": (20, 30, 10, 1),
+                  "50 % less": (10, 50, 10, 1)}  # fmt: skip
+        named = {n: (ms / 1e3, ms / 1e3 * (1 - p / 100), float(s * k)) for n, (ms, p, s, k) in places.items()}
+        title = "A longer call pays sooner, and so does a larger gain; each new shape puts it off"
+        return totals(named, title=title)
+
+    controls = {
+        "eager_ms": _powers("eager call (ms)", range(12), 16),
+        "percent": _slider("time saved a call (%)", 0, 80, 30),
+        "compile_s": _slider("one compilation (s)", 1, 120, 10),
+        "shapes": _slider("shapes compiled", 1, 8, 1),
+    }
+    alt = (
+        "Seconds saved against the number of calls: each line starts below zero by the time of compiling and rises; "
+        "a longer call or a larger gain crosses zero earlier, three shapes cross it later."
+    )
+    return Explorer(axes, controls, move, still, alt)

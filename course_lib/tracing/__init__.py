@@ -11,6 +11,7 @@
     tracing.saved(seen)           what forward keeps for backward, in bytes
     tracing.kernels(seen)         the code that was written, beside the Python it came from
     tracing.phases(seen)          where the time went
+    tracing.flow(fn, seen)        all of it, cut down to one picture
 
     tracing.compiles(calls)       which calls compile and which use code that is there
 
@@ -19,6 +20,7 @@ Every view is a table for a notebook and a sequence of named tuples for a progra
 
 from course_lib.tracing.breaks import Break, breaks
 from course_lib.tracing.bytecode import Line, bytecode, graphs
+from course_lib.tracing.flow import Flow, flow
 from course_lib.tracing.guards import Guard, guards
 from course_lib.tracing.kernels import Kernel, kernels
 from course_lib.tracing.phases import Part, phases
@@ -31,6 +33,7 @@ from course_lib.tracing.watching import Compilation, Watched, watch
 __all__ = [
     "Break",
     "Compilation",
+    "Flow",
     "Guard",
     "Joint",
     "Kernel",
@@ -43,6 +46,7 @@ __all__ = [
     "breaks",
     "bytecode",
     "compiles",
+    "flow",
     "graphs",
     "guards",
     "joint",

@@ -205,3 +205,13 @@ def test_a_reader_without_widget_state_sees_the_still_with_its_alt_text(executed
 
 def test_public_names_are_sorted():
     assert widgets.__all__ == sorted(widgets.__all__)
+
+
+def test_a_longer_compilation_moves_break_even_out_and_no_gain_never_pays(still_picture):
+    explorer = widgets.break_even_explorer()
+    assert "paid back after" in explorer.words.value
+    before = explorer.axes.get_xlim()[1]
+    explorer.controls["shapes"].value = 3
+    assert explorer.axes.get_xlim()[1] == pytest.approx(3 * before)
+    explorer.controls["percent"].value = 0
+    assert "never pays" in explorer.words.value
