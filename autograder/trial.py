@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,18 +22,28 @@ def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
     """Call `function` once in this process and look at everything it touched."""
     fenced = lay_out(exercise, call)
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
-    with hidden(exercise.hides):
-        answer = calling.call(calling.through(exercise.probe, function), args)
+    answer = calling.call(_alone(calling.through(exercise.probe, function), exercise.hides), args)
     outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
     return outcome if answer.error else inspect(exercise, outcome, answer.value, fenced)
+
+
+def _alone(function: Callable, hides: Sequence[str]) -> Callable:
+    """The function without what its exercise hides."""
+    if not hides:
+        return function
+
+    def call(*args):
+        with hidden(hides), _emptied(getattr(function, "__globals__", {}), hides):
+            return function(*args)
+
+    return call
 
 
 @contextlib.contextmanager
 def hidden(modules: Sequence[str]) -> Iterator[None]:
     """Inside, importing one of them fails: a hint, for the process is the student's. The referee has none to import."""
-    below = tuple(f"{name}." for name in modules)
-    kept = {name: module for name, module in sys.modules.items() if name in modules or name.startswith(below)}
-    places = [(sys.modules[parent], name) for parent, _, name in (m.rpartition(".") for m in modules)]
+    kept = {name: sys.modules[name] for name in _named(sys.modules, modules)}
+    places = [(sys.modules[parent], name) for parent, _, name in (m.rpartition(".") for m in modules) if parent]
     loaded = [(parent, name, vars(parent).pop(name)) for parent, name in places if name in vars(parent)]
     sys.modules.update(dict.fromkeys([*modules, *kept]))
     try:
@@ -43,6 +54,23 @@ def hidden(modules: Sequence[str]) -> Iterator[None]:
         sys.modules.update(kept)
         for parent, name, module in loaded:
             setattr(parent, name, module)
+
+
+@contextlib.contextmanager
+def _emptied(names: dict[str, Any], modules: Sequence[str]) -> Iterator[None]:
+    """Inside, those of the names that stand for one of these modules stand for an empty one, as for the referee."""
+    kept = {k: v for k, v in names.items() if isinstance(v, types.ModuleType) and _named([v.__name__], modules)}
+    names.update({name: types.ModuleType(module.__name__) for name, module in kept.items()})
+    try:
+        yield
+    finally:
+        names.update(kept)
+
+
+def _named(names: Iterable[str], modules: Sequence[str]) -> list[str]:
+    """Those of the names that are one of the modules or lie in one."""
+    below = tuple(f"{module}." for module in modules)
+    return [name for name in names if name in modules or name.startswith(below)]
 
 
 def lay_out(exercise: Exercise, call: Call, allocate: Callable | None = None) -> dict[str, Fenced]:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import shutil
+import sys
 
 import pytest
 import torch
@@ -10,11 +11,14 @@ import torch
 from autograder import bank
 from autograder.check import examine
 from autograder.exercise import get, of_unit
+from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter
 from autograder.exercises.dispatch.table_mistakes import Table
 from autograder.referee.referee import Referee
+from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
 from course_lib.models.broken_tower import Tower
+from course_lib.probes import keysets
 from course_lib.probes.dispatching import ran
 from course_lib.probes.meters import metered
 
@@ -128,3 +132,135 @@ def test_the_meter_agrees_with_torchs_own_count_of_flops_on_a_vision_tower():
     with contextlib.redirect_stdout(io.StringIO()), FlopCounterMode(display=False) as counter:
         tower(patches, lengths).sum().backward()
     assert meter.flops == counter.get_total_flops() > 0
+
+
+# ------------------------------------------------------------------------------------------------ dispatch.keys
+
+
+def _calls(name, seeds):
+    exercise = get(name)
+    for seed in seeds:
+        for case in exercise.cases:
+            yield case, exercise.draw(case, seed, "cpu", "interpreter").args
+
+
+def test_the_rule_that_mistakes_are_made_from_says_what_torch_says():
+    for case, v in _calls("dispatch.keys", range(8)):
+        assert Rule().met(**v) == keysets.met(**v), (case.name, v)
+
+
+KEYS = "PythonTLSSnapshot AutocastCPU AutogradCPU AutogradMeta ADInplaceOrView Conjugate Functionalize Python".split()
+KEYS += "BackendSelect SparseCPU SparseMeta CPU Meta".split()
+
+
+def test_a_call_really_meets_the_keys_that_the_probe_names_in_this_order():
+    """An operator with a kernel on every key: each notes itself and goes on with the keys below."""
+    met = []
+
+    def kernel(key):
+        def run(keys, xs):
+            met.append(key)
+            below = keys & torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, key))
+            if below.highestPriorityTypeId() != torch._C.DispatchKey.Undefined:
+                operator.redispatch(below, xs)
+
+        return run
+
+    with torch.library._scoped_library("speed_of_light_keys", "DEF") as library:
+        library.define("path(Tensor[] xs) -> ()")
+        operator = torch.ops.speed_of_light_keys.path.default
+        for key in KEYS:
+            library.impl("path", kernel(key), key, with_keyset=True)
+        for case, v in _calls("dispatch.keys", range(3)):
+            made = [keysets.tensor(told) for told in v["tensors"]]
+            met.clear()
+            keysets.within(v["around"], lambda given=made: operator(given))
+            assert met == keysets.met(**v), (case.name, v)
+
+
+def test_asking_for_keys_leaves_the_state_of_the_thread_as_it_was():
+    before = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for _, v in _calls("dispatch.keys", range(2)):
+        keysets.met(**v)
+    assert (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()) == before
+    with pytest.raises(RuntimeError, match="nesting"):
+        keysets.met([], ["functionalization", "functionalization"])
+    assert (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()) == before
+    assert not torch.is_inference_mode_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+TRIES = """
+import torch  # an empty folder
+
+def keys(tensors, around):
+    import ctypes, gc, importlib, pathlib, subprocess, sys
+    found = []
+    for name in ("torch._C", "functorch", "functorch._C", "triton.runtime", "course_lib.probes.keysets"):
+        try:
+            importlib.import_module(name)
+            found.append(f"imported {name}")
+        except Exception:
+            pass
+    for library in ("libtorch.so", "libtorch_cpu.so", "libtorch_python.so", "libc10.so"):
+        try:
+            ctypes.CDLL(library)
+            found.append(f"loaded {library}")
+        except OSError:
+            pass
+    native = ("libc10", "libtorch", "torch/_C", "torch/lib")
+    for maps in ("/proc/self/maps", "/proc/1/maps"):
+        try:
+            found += {line.split()[-1] for line in open(maps) if any(name in line for name in native)}
+        except OSError:
+            pass
+    for place in {*sys.path, sys.prefix, "/usr", "/tmp", "/dev/shm"}:
+        for path in pathlib.Path(place).rglob("*.so*"):
+            if any(name in str(path) for name in native):
+                found.append(str(path))
+    found += [repr(o)[:60] for o in gc.get_objects() if "_dispatch_key" in getattr(o, "__name__", "")]
+    child = "import torch; torch.ones(1)"
+    if subprocess.run([sys.executable, "-c", child], capture_output=True).returncode == 0:
+        found.append("a child has torch")
+    return [*found, "looked"]
+"""
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_for_the_referee_the_rule_runs_where_there_is_no_torch_at_all():
+    exercise = get("dispatch.keys")
+    call = exercise.draw(exercise.cases[0], 1, "cpu", "interpreter")
+    with Room(Submission((Cell("rule", TRIES),)), hides=exercise.hides) as room:
+        worker = Worker(room)
+        assert worker.load(exercise.entry) == ""
+        outcome = worker.attempt(exercise, exercise.cases[0], call)
+        worker.end()
+    assert (outcome.error, outcome.outputs) == (None, {"keys": ["looked"]})
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_cells_that_need_torch_cost_the_rule_nothing_and_other_exercises_keep_theirs():
+    rule = (bank.BANK / "dispatch.keys/right/bits.py").read_text()
+    table = (bank.BANK / "dispatch.table/right/bit_sets.py").read_text()
+    meter = (bank.BANK / "dispatch.meter/right/packets.py").read_text()
+    setup = "import torch\nimport torch.nn.functional as F\nfrom course_lib.device import DEVICE\n"
+    cells = [("setup", setup), ("rule", rule), ("table", table), ("meter", meter)]
+    with Referee(Submission(tuple(Cell(name, source) for name, source in cells))) as there:
+        for name in ("dispatch.keys", "dispatch.meter", "dispatch.table"):
+            assert there.examine(get(name), seed=5).accepted, name
+
+
+def test_in_a_notebook_the_rule_finds_no_torch_either_and_the_notebook_keeps_it():
+    names = {"torch": torch, "functional": torch.nn.functional, "seen": []}
+    source = """
+def keys(tensors, around):
+    for look in (lambda: torch._C, lambda: functional.relu, lambda: __import__("torch.nn")):
+        try:
+            seen.append(look())
+        except (AttributeError, ImportError):
+            pass
+    return []
+"""
+    exec(source, names)
+    examine(get("dispatch.keys"), names["keys"], seed=1)
+    assert names["seen"] == []
+    assert names["torch"] is torch is sys.modules["torch"] and names["functional"] is torch.nn.functional

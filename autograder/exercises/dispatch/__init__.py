@@ -1,6 +1,7 @@
 """Unit 03: the dispatcher."""
 
+from autograder.exercises.dispatch.keys import KEYS
 from autograder.exercises.dispatch.meter import METER
 from autograder.exercises.dispatch.table import TABLE
 
-EXERCISES = (TABLE, METER)
+EXERCISES = (TABLE, KEYS, METER)

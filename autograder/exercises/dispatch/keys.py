@@ -1,0 +1,138 @@
+"""dispatch.keys: a rule for the keys that a call meets, in their order.
+
+    keys(tensors, around) -> ["AutogradCPU", "ADInplaceOrView", "BackendSelect", "CPU"]
+
+`tensors`: the arguments of a call, and `around`: the contexts in which it is made, outermost first. Both are plain
+data; `course_lib.probes.keysets` says what the words in them mean and makes the real thing of them.
+
+Asked for: the names of the keys in the set with which the call begins, (those of all tensors and those that the thread
+includes) less those that the thread excludes, highest priority first. Of each kind of key only the highest backend's
+counts: a call with tensors on "cpu" and on "meta" meets AutogradMeta and Meta, not AutogradCPU and CPU.
+
+The truth is what torch says when the answer is judged, on calls drawn at random. The rule itself has no torch: for the
+referee it runs where the folder of that package is empty.
+"""
+
+from __future__ import annotations
+
+from autograder.exercise import Call, Case, Draw, Exercise
+from autograder.exercises.dispatch.keys_mistakes import MISTAKES
+from course_lib.probes import keysets
+
+# -------------------------------------------------------------------------------------------- the comparison
+
+
+def accept(got, want, args) -> str | None:
+    if not isinstance(got, list | tuple) or not all(isinstance(name, str) for name in got):
+        return f"`keys` should return a list of names of keys, got {got!r:.60}"
+    got = list(got)
+    if len(set(got)) < len(got):
+        return "a key is in the list twice"
+    if surplus := [name for name in got if name not in want]:
+        return f"{surplus[0]:.40} does not belong to the set"
+    if missing := len(want) - len(got):
+        return f"{missing} key{' is' if missing == 1 else 's are'} missing"
+    return None if got == want else "the keys are right, their order is not"
+
+
+# ------------------------------------------------------------------------------------------------- the cases
+
+
+def _tensor(*made: str, device="cpu", layout="strided", dtype="float32", needs=False) -> dict:
+    return {"device": device, "layout": layout, "dtype": dtype, "requires_grad": needs, "made": list(made)}
+
+
+def _call(d: Draw, tensors, around=()) -> Call:
+    tensors = list(tensors)
+    d.rng.shuffle(tensors)
+    told = "; ".join(" ".join([t["device"], *([t["layout"]] * (t["layout"] == "sparse")), *t["made"]]) for t in tensors)
+    return Call(
+        {"tensors": tensors, "around": list(around)}, f"{told or 'no tensor'}, in {', '.join(around) or 'none'}"
+    )
+
+
+def _plain(d: Draw, **options) -> dict:
+    """A tensor of which nothing matters but its device."""
+    kinds = {"device": d.choice(("cpu", "meta"))} | options
+    return _tensor(*d.choice(((), ("view",), ("clone",))), **kinds)
+
+
+def _conjugated(d: Draw) -> dict:
+    return _tensor(*d.choice((("conj",), ("conj", "view"), ("view", "conj"))), dtype="complex64")
+
+
+def _of_inference(d: Draw, *later: str, **options) -> dict:
+    return _tensor("inference", *later, **options)
+
+
+def _mode_and_handler(d: Draw, *around: str) -> Call:
+    return _call(d, [_plain(d, device="cpu"), _plain(d)], [d.choice(("no_grad", "below autograd")), *around])
+
+
+def _mixture(d: Draw) -> Call:
+    made = [(), ("view",), ("clone",), ("subclass",), ("functional",), ("wrapped",), ("clone", "functional")]
+    made += [("inference",), ("inference", "view"), ("inference", "clone"), ("inference", "functional")]
+    tensors = [_tensor(*d.choice(made), device=d.choice(("cpu", "cpu", "meta"))) for _ in range(d.integer(1, 3))]
+    tensors += [_conjugated(d)] * (d.number(0, 1) < 0.3) + [_tensor(layout="sparse")] * (d.number(0, 1) < 0.3)
+    around = [d.choice([*keysets.CONTEXTS, "handler"]) for _ in range(d.integer(1, 5))]
+    if d.number(0, 1) < 0.3:
+        around.insert(d.integer(0, len(around)), "functionalization")
+    return _call(d, tensors, around)
+
+
+CASES = (
+    Case("no gradient required", lambda d: _call(d, [_plain(d)], d.choice(([], ["enable_grad"])))),
+    Case("a gradient required", lambda d: _call(d, [_plain(d, needs=True), _plain(d, device="cpu")])),
+    Case("no_grad", lambda d: _call(d, [_plain(d, needs=True)], ["no_grad"])),
+    Case("no tensor", lambda d: _call(d, [], d.choice((["no_grad"], ["autocast"], ["dispatch mode", "autocast"])))),
+    Case("in inference mode", lambda d: _call(d, [_plain(d, needs=True)], ["inference_mode"])),
+    Case("inference mode, taken back", lambda d: _call(d, [_plain(d)], ["inference_mode", "inference_mode(False)"])),
+    Case("inference mode within its end", lambda d: _call(d, [_plain(d)], ["inference_mode(False)", "inference_mode"])),
+    Case("an inference tensor outside", lambda d: _call(d, [_of_inference(d)])),
+    Case("an inference tensor in its mode", lambda d: _call(d, [_of_inference(d, "view")], ["inference_mode"])),
+    Case("views of inference tensors", lambda d: _call(d, [_of_inference(d, "view")], d.choice(([], ["no_grad"])))),
+    Case("clones of inference tensors", lambda d: _call(d, [_of_inference(d, "clone"), _of_inference(d)])),
+    Case("inference tensors, wrapped", lambda d: _call(d, [_of_inference(d, "wrapped")])),
+    Case("with an inference tensor", lambda d: _call(d, [_of_inference(d), _plain(d, device="meta")])),
+    Case("in autocast", lambda d: _call(d, [_plain(d, device="cpu"), _plain(d)], ["autocast"])),
+    Case("in autocast, on meta", lambda d: _call(d, [_plain(d, device="meta")], ["autocast"])),
+    Case("autocast, taken back", lambda d: _call(d, [_plain(d, device="cpu")], ["autocast", "autocast(False)"])),
+    Case("autocast within its end", lambda d: _call(d, [_plain(d, device="cpu")], ["autocast(False)", "autocast"])),
+    Case("two backends", lambda d: _call(d, [_plain(d, device="cpu"), _plain(d, device="meta")])),
+    Case("sparse", lambda d: _call(d, [_tensor(layout="sparse")])),
+    Case("sparse and dense", lambda d: _call(d, [_tensor(layout="sparse"), _plain(d, device="cpu")])),
+    Case("conjugated", lambda d: _call(d, [_conjugated(d)])),
+    Case("conjugated and copied", lambda d: _call(d, [_tensor("conj", "clone", dtype="complex64")])),
+    Case("a subclass", lambda d: _call(d, [_tensor("subclass", needs=d.choice((False, True)))])),
+    Case("wrapped", lambda d: _call(d, [_tensor("wrapped", device=d.choice(("cpu", "meta")))])),
+    Case("functionalised", lambda d: _call(d, [_tensor("functional", device=d.choice(("cpu", "meta"))), _plain(d)])),
+    Case("functionalised and wrapped", lambda d: _call(d, [_tensor("functional"), _tensor("wrapped")], ["autocast"])),
+    Case("functionalization", lambda d: _call(d, [_plain(d)], ["functionalization"])),
+    Case("a function mode", lambda d: _call(d, [_plain(d)], ["function mode"])),
+    Case("a dispatch mode", lambda d: _call(d, [_plain(d)], ["dispatch mode"])),
+    Case("in a handler", lambda d: _call(d, [_tensor("functional")], ["autocast", "handler"])),
+    Case("a mode around a handler", lambda d: _mode_and_handler(d, "dispatch mode", "handler")),
+    Case("a mode in a handler", lambda d: _mode_and_handler(d, "handler", "dispatch mode")),
+    Case("a wrapper in a handler", lambda d: _call(d, [_tensor("wrapped"), _plain(d)], ["handler"])),
+    Case("inference mode in a handler", lambda d: _call(d, [_plain(d)], ["handler", "inference_mode(False)"])),
+    Case("functionalization in a handler", lambda d: _call(d, [_plain(d)], ["handler", "functionalization"])),
+    Case("below autograd", lambda d: _call(d, [_plain(d, needs=True)], ["below autograd"])),
+    Case("below autograd, taken back", lambda d: _call(d, [_plain(d)], ["below autograd", "inference_mode(False)"])),
+    Case("a mixture", _mixture),
+    Case("another mixture", _mixture),
+    Case("a third mixture", _mixture),
+)
+
+KEYS = Exercise(
+    name="dispatch.keys",
+    entry="keys",
+    points=6,
+    kind="scenario",
+    cases=CASES,
+    oracle=lambda v: {"keys": keysets.met(v["tensors"], v["around"])},
+    mistakes=MISTAKES,
+    returns=("keys",),
+    accept=accept,
+    launches=False,
+    hides=("torch", "triton", "course_lib.probes"),
+)

@@ -1,0 +1,206 @@
+"""What people get wrong about the keys of a call, those first that show in the fewest cases."""
+
+from __future__ import annotations
+
+from autograder.exercise import Mistake
+from autograder.exercises.dispatch import keys_rules as rules
+from autograder.exercises.dispatch.keys_rules import ORDER, moved, ordered
+
+
+def _answers(*kinds):
+    return {"answer": lambda v, kind: {"keys": kind().met(v["tensors"], v["around"])}, "variants": kinds}
+
+
+def _asked(e) -> bool:
+    return e.raised("module 'torch' has no attribute") or e.raised("ModuleNotFoundError")
+
+
+MISTAKES = (
+    Mistake(
+        "asked_the_machine",
+        "The rule asks torch, and where it is judged there is none: say in plain Python what the dispatcher does.",
+        sign=_asked,
+    ),
+    Mistake(
+        "no_grad_changes_keys",
+        "`no_grad` changed the set. It changes what the kernel of Autograd does, and no key.",
+        **_answers(rules.NoGradExcludes),
+    ),
+    Mistake(
+        "function_mode_counts",
+        "A TorchFunctionMode works before the dispatcher is called: it adds no key.",
+        **_answers(rules.FunctionModeCounts),
+    ),
+    Mistake(
+        "handler_ends_all_modes",
+        "In its handler a mode is off the stack, but the modes around it are still there.",
+        **_answers(rules.HandlerEndsModes),
+    ),
+    Mistake(
+        "every_subclass",
+        "A subclass carries Python only where it has a `__torch_dispatch__` of its own.",
+        **_answers(rules.EverySubclass),
+    ),
+    Mistake(
+        "sparse_and_dense",
+        "A sparse tensor carries the sparse key in place of the dense one.",
+        **_answers(rules.SparseIsDense),
+    ),
+    Mistake(
+        "conjugate_stays",
+        "A clone of a conjugated view holds the conjugated numbers: it is an ordinary tensor.",
+        **_answers(rules.ConjugateStays),
+    ),
+    Mistake(
+        "conjugate_forgotten",
+        "A conjugated view carries Conjugate, so that kernels which do not know it get the numbers resolved.",
+        **_answers(rules.ConjugateIgnored),
+    ),
+    Mistake(
+        "autocast_includes",
+        "Autocast adds no key: it stops excluding one that tensors on the CPU carry. Without such a tensor there is "
+        "nothing to run.",
+        **_answers(rules.AutocastIncludes),
+    ),
+    Mistake(
+        "views_of_inference_tensors_are_new",
+        "A view of an inference tensor was taken for a new tensor: it shares its keys, as it shares its memory.",
+        **_answers(rules.ViewsAreNew),
+    ),
+    Mistake(
+        "copies_stay_inference_tensors",
+        "What is made from an inference tensor outside of inference mode, a clone or a wrapper, is a new tensor and "
+        "carries Autograd's keys.",
+        **_answers(rules.ClonesStay, rules.WrappersStay, rules.AllStay),
+    ),
+    Mistake(
+        "order_of_contexts_lost",
+        "Of two contexts that contradict each other the inner one has the last word, whichever it is.",
+        **_answers(rules.EndsWin),
+    ),
+    Mistake(
+        "functional_ignored",
+        "A functionalised tensor carries Functionalize.",
+        **_answers(rules.FunctionalIgnored),
+    ),
+    Mistake(
+        "inference_tensors_alike",
+        "A tensor that was made in inference mode lacks AutogradCPU and ADInplaceOrView, also outside of the mode.",
+        **_answers(rules.InferenceTensorsAlike),
+    ),
+    Mistake(
+        "inference_mode_excludes_views",
+        "In inference mode ADInplaceOrView is no longer included, but it is not excluded either: a tensor from outside "
+        "brings it along.",
+        **_answers(rules.InferenceModeExcludesBoth),
+    ),
+    Mistake(
+        "views_not_included",
+        "ADInplaceOrView was taken from the tensors alone: outside of inference mode the thread includes it always.",
+        **_answers(rules.ViewsOfTensorsOnly),
+    ),
+    Mistake(
+        "autocast_forgotten",
+        "In autocast the key AutocastCPU is missing.",
+        **_answers(rules.AutocastNever),
+    ),
+    Mistake(
+        "handler_in_its_own_mode",
+        "In its handler a mode is off the stack: otherwise it would call itself for ever.",
+        **_answers(rules.HandlerInItsMode),
+    ),
+    Mistake(
+        "autocast_below_autograd",
+        "Autocast is above Autograd: the conversions that it makes are part of what is differentiated.",
+        **_answers(
+            moved("Autocast", "ADInplaceOrView"), moved("Autocast", "Conjugate"), moved("Autocast", "BackendSelect")
+        ),
+    ),
+    Mistake(
+        "functionalize_above_autograd",
+        "Functionalize is below Autograd, which therefore sees the mutations still.",
+        **_answers(moved("Functionalize", "Autograd"), moved("Functionalize", "Autocast")),
+    ),
+    Mistake(
+        "mode_ignored",
+        "A TorchDispatchMode on the stack adds Python to every call, whatever the tensors are.",
+        **_answers(rules.ModeIgnored),
+    ),
+    Mistake(
+        "ends_ignored",
+        "`inference_mode(False)` and `autocast(enabled=False)` take back what an outer context did.",
+        **_answers(rules.EndsIgnored, rules.InferenceEndsIgnored),
+    ),
+    Mistake(
+        "wrapper_ignored",
+        "A tensor whose class has a `__torch_dispatch__` carries Python.",
+        **_answers(rules.WrapperIgnored),
+    ),
+    Mistake(
+        "only_the_wrapping",
+        "A wrapper or a functionalised tensor also carries the keys of its backend and of Autograd.",
+        **_answers(rules.WrapperOnly, rules.FunctionalOnly, rules.OutsideOnly),
+    ),
+    Mistake(
+        "snapshot_forgotten",
+        "Python comes with a second key, PythonTLSSnapshot, high above: it notes the state of the thread for later.",
+        **_answers(rules.WithoutSnapshot),
+    ),
+    Mistake(
+        "python_on_top",
+        "Python is below Autograd and Functionalize: a mode or a wrapper sees what they have left.",
+        **_answers(moved("Python", "Autocast"), moved("Python", "PythonTLSSnapshot"), moved("Python", "Functionalize")),
+    ),
+    Mistake(
+        "inference_mode_ignored",
+        "Inference mode is a state of the thread too: inside, Autograd's key is excluded, whatever the tensors carry.",
+        **_answers(rules.InferenceModeIgnored),
+    ),
+    Mistake(
+        "a_key_of_each_backend",
+        "Two backends gave two keys of one kind. Kinds and backends are kept apart: the highest backend of all tensors "
+        "stands for every kind.",
+        **_answers(rules.BothBackends),
+    ),
+    Mistake(
+        "lower_backend_wins",
+        "With tensors of two backends the lower one was taken: Meta is above CPU, and so is CUDA.",
+        **_answers(rules.LowerBackend),
+    ),
+    Mistake(
+        "handler_ignored",
+        "In a handler everything above Python is excluded: Autograd, autocast and functionalisation are done.",
+        **_answers(rules.HandlerIgnored),
+    ),
+    Mistake(
+        "exclude_before_include",
+        "What the thread includes was added after the exclusion: exclude has the last word.",
+        **_answers(rules.ExcludeFirst),
+    ),
+    Mistake(
+        "first_tensor_only",
+        "The set was not made from all tensors: it is the union.",
+        **_answers(rules.FirstTensorOnly, rules.CommonOnly),
+    ),
+    Mistake(
+        "only_where_gradients_are_required",
+        "Autograd's key was left out where no tensor requires a gradient. Every tensor carries it that was not made "
+        "in inference mode: the kernel of Autograd looks at requires_grad, the dispatcher does not.",
+        **_answers(rules.OnlyWhereRequired),
+    ),
+    Mistake(
+        "autocast_never_excluded",
+        "AutocastCPU is in the set of every tensor on the CPU, and excluded where autocast is not switched on.",
+        **_answers(rules.AutocastAlways),
+    ),
+    Mistake(
+        "backend_select_forgotten",
+        "BackendSelect is missing: every thread includes it, for calls that bring no tensor.",
+        **_answers(rules.Unincluded),
+    ),
+    Mistake(
+        "lowest_first",
+        "The list begins with the key whose kernel runs first.",
+        **_answers(ordered(*ORDER[::-1])),
+    ),
+)
