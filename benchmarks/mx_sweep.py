@@ -18,7 +18,7 @@ from course_lib.kernels.mx import dequantize, dequantize_reference, quantize
 from course_lib.kernels.mx.convert import ELEMENTS, WARPS
 from course_lib.kernels.mx.gemm import write_gemm
 from course_lib.kernels.mx.gemv import write_gemv
-from course_lib.kernels.mx.tuning import VECTOR, Matrix, Vector, matrix_blocks
+from course_lib.kernels.mx.tuning import Matrix, Vector, matrix_blocks, vector_blocks
 from course_lib.kernels.tiles import multiprocessors
 from course_lib.timing import compare
 
@@ -35,8 +35,9 @@ CANDIDATES = {
     "quantize": CONVERT,
     # rows of weights, columns, warps
     "vector": [
-        (2, 4096, 4), (4, 4096, 8), (2, 4096, 8), (8, 4096, 8), (4, 2048, 4), (8, 2048, 4), (8, 1024, 4), (1, 4096, 4),
-        (4, 1024, 1), (16, 1024, 8), (1, 4096, 2), (16, 512, 4), (8, 512, 2), (2, 2048, 2), (4, 4096, 16), (1, 4096, 1),
+        (8, 4096, 4), (4, 2048, 4), (4, 4096, 4), (2, 4096, 4), (4, 4096, 8), (2, 4096, 8), (8, 4096, 8), (8, 2048, 4),
+        (8, 1024, 4), (1, 4096, 4), (4, 1024, 1), (16, 1024, 8), (1, 4096, 2), (16, 512, 4), (8, 512, 2), (2, 2048, 2),
+        (4, 4096, 16), (1, 4096, 1), (16, 2048, 4),
     ],
     # rows of x, rows of weights, columns, warps, stages, parts
     "matrix": [
@@ -86,9 +87,10 @@ class Product:
         self.given = [quantize(w) for w in self.plain]
         self.x, self.out = normal(rows, K), torch.empty(rows, N, device="cuda", dtype=torch.bfloat16)
         self.write, self.type = {"vector": (write_gemv, Vector), "matrix": (write_gemm, Matrix)}[kind]
-        default = (
-            VECTOR if kind == "vector" else matrix_blocks(rows, N, K, self.x.device, multiprocessors(self.x.device))
-        )
+        device = self.x.device
+        default = vector_blocks(rows, N, device)
+        if kind == "matrix":
+            default = matrix_blocks(rows, N, K, device, multiprocessors(device))
         self.default = tuple(vars(default).values())
         self.want = self.x.double() @ dequantize_reference(self.given[0]).double().T
 

@@ -25,7 +25,7 @@ from course_lib.kernels.mx.convert import ELEMENTS, WARPS, dequantize_kernel, qu
 from course_lib.kernels.mx.gemm import gemm_kernel, write_gemm
 from course_lib.kernels.mx.gemv import gemv_kernel, write_gemv
 from course_lib.kernels.mx.product import _route, product
-from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks
+from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks, vector_blocks
 
 U = 2.0**-24
 GROUPS = [1, 2, 16, 32, 64, 256]
@@ -413,7 +413,7 @@ def conversion(kernel, group=32, **options):
     return compiled(kernel, fixed, num_warps=WARPS, **options)
 
 
-def vector(rows=1, blocks=tuning.VECTOR, group=32, **options):
+def vector(rows, blocks, group=32, **options):
     fixed = {"ROWS": rows, "ROWS_PADDED": 1 << (rows - 1).bit_length(), "GROUP_SIZE": group, "EVEN": True}
     fixed |= {"BLOCK_N": blocks.n, "BLOCK_G": blocks.k // group}
     return compiled(gemv_kernel, fixed, num_warps=blocks.warps, **options)
@@ -447,23 +447,25 @@ def test_conversions_compile_without_spills_to_wide_accesses(arch):
 
 
 @pytest.mark.parametrize("arch", [80, 90])
-def test_the_product_of_one_row_compiles_without_spills_to_loads_of_16_bytes(arch):
-    made = vector(arch=arch)
+@pytest.mark.parametrize(("rows", "N"), [(1, 14336), (1, 4096), (2, 4096), (8, 4096)])
+def test_products_of_few_rows_compile_without_spills_to_loads_of_16_bytes(rows, N, arch):
+    made = vector(rows, vector_blocks(rows, N, torch.device("cuda")), arch=arch)
     assert made.fits and made.spills_bytes == 0, str(made)
     assert 16 in widths(made)["ld"] and not made.instructions["wgmma"] + made.instructions["mma"], str(made)
 
 
 @pytest.mark.parametrize("most", tuning.MATRIX)
 def test_products_of_more_rows_compile_to_tensor_cores_and_fit(most):
-    made = matrix(tuning.MATRIX[most])
+    made = matrix(tuning.MATRIX[most][0])
     assert made.fits and made.spills_bytes == 0, str(made)
     assert made.instructions["wgmma"] and made.instructions["cp.async"] and not made.instructions["atomic"], str(made)
 
 
 def test_blocks_fill_the_device_by_cutting_k():
     cuda = torch.device("cuda")
-    assert matrix_blocks(16, 14336, 4096, cuda, 132).split == 1
-    assert matrix_blocks(16, 4096, 4096, cuda, 132).split == 4
+    assert matrix_blocks(16, 14336, 4096, cuda, 132).split == 2
+    assert matrix_blocks(16, 4096, 4096, cuda, 132).split == 8
+    assert matrix_blocks(256, 14336, 4096, cuda, 132).split == 1
     assert matrix_blocks(16, 64, 512, cuda, 132).split == 1, "four blocks along K a part, at least"
     assert [matrix_blocks(rows, 4096, 4096, cuda, 132).m for rows in (1, 17, 64, 65, 5000)] == [16, 32, 64, 128, 128]
 

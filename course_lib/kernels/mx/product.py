@@ -20,8 +20,9 @@ DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight m
 
 
 def _vector(x, w: Quantized, bias):
-    out = torch.empty(x.shape[0], w.mantissas.shape[0], dtype=x.dtype, device=x.device)
-    write_gemv(out, x, w, bias, vector_blocks(x.device))
+    rows, N = x.shape[0], w.mantissas.shape[0]
+    out = torch.empty(rows, N, dtype=x.dtype, device=x.device)
+    write_gemv(out, x, w, bias, vector_blocks(rows, N, x.device))
     return out
 
 

@@ -37,30 +37,35 @@ class Routes:
     dequantize: int
 
 
-# 4 rows of 4096 weights are 128 bytes a thread: 8 accesses of 16 bytes on their way at once.
-VECTOR = Vector(n=4, k=4096, warps=4)
+# Few programs with much in flight each, where N makes enough of them: 256 weights a thread, 16 accesses of 16 bytes on
+# their way at once, 5.9 instructions a weight (4 rows: 6.8, 2 rows: 8.8). Below, more programs: all of 4096 at once.
+VECTOR = {"many": Vector(n=8, k=4096, warps=4), "few": Vector(n=4, k=2048, warps=4)}
+MANY = 8192  # rows of weights
 VECTOR_ROWS = 8  # most rows of x: they are unrolled
-# rows of x, at most -> blocks; `split` is what fills the device, found when N and K are known
+# rows of x, at most -> blocks, and how many programs a multiprocessor holds: so many are wanted, and splitting along K
+# makes them where N does not. 4 programs of 4 warps: each waits for its loads, its barrier, its product in turn.
 MATRIX = {
-    16: Matrix(16, 64, 128, 4, 4),
-    32: Matrix(32, 64, 128, 4, 4),
-    64: Matrix(64, 64, 128, 4, 4),
-    128: Matrix(128, 128, 64, 8, 3),
+    16: (Matrix(16, 64, 128, 4, 4), 4),
+    32: (Matrix(32, 64, 128, 4, 4), 3),
+    64: (Matrix(64, 64, 128, 4, 4), 2),
+    128: (Matrix(128, 128, 64, 8, 3), 1),
 }
-PROGRAMS = 2  # a multiprocessor, that splitting along K aims at
 MOST_PARTS = 8
-DEFAULT = Routes(tensor_cores=5, dequantize=256)
+# Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 16 take 7.
+DEFAULT = Routes(tensor_cores=2, dequantize=256)
 INTERPRETED = Vector(n=2, k=64, warps=4), Matrix(16, 16, 32, 4, 1, split=3)
 
 
-def vector_blocks(device: torch.device) -> Vector:
-    return VECTOR if device.type == "cuda" else INTERPRETED[0]
+def vector_blocks(rows: int, N: int, device: torch.device) -> Vector:
+    if device.type != "cuda":
+        return INTERPRETED[0]
+    return VECTOR["many" if rows == 1 and N >= MANY else "few"]  # several rows of x take registers of their own
 
 
 def matrix_blocks(rows: int, N: int, K: int, device: torch.device, multiprocessors: int) -> Matrix:
     if device.type != "cuda":
         return INTERPRETED[1]
-    blocks = MATRIX[min((most for most in MATRIX if rows <= most), default=max(MATRIX))]
+    blocks, wanted = MATRIX[min((most for most in MATRIX if rows <= most), default=max(MATRIX))]
     programs = triton.cdiv(N, blocks.n) * triton.cdiv(rows, blocks.m)
-    split = min(MOST_PARTS, max(1, PROGRAMS * multiprocessors // programs), triton.cdiv(K, 4 * blocks.k))
+    split = min(MOST_PARTS, max(1, wanted * multiprocessors // programs), triton.cdiv(K, 4 * blocks.k))
     return Matrix(blocks.m, blocks.n, blocks.k, blocks.warps, blocks.stages, split)
