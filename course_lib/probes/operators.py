@@ -31,11 +31,11 @@ def tensors(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     made = []
     for layout, needs in zip(call["layouts"], call["needs_grad"], strict=True):
         values = torch.randn(call["shape"], generator=generator, dtype=torch.float64).to(getattr(torch, call["dtype"]))
-        made.append(_laid_out(values, layout).requires_grad_(needs))
+        made.append(laid_out(values, layout).requires_grad_(needs))
     return made[0], made[1]
 
 
-def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
+def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
     if layout == "transposed":
         return values.transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "every second":
@@ -52,18 +52,18 @@ def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
     with settings(recompile_limit=8), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {
-            "result": _or_error(_result, operator, call),
-            "gradients": _or_error(_gradients, operator, call),
-            "compiled": _or_error(_compiled, operator, call),
-            "opcheck": _or_error(_opcheck, operator, call),
+            "result": or_error(_result, operator, call),
+            "gradients": or_error(_gradients, operator, call),
+            "compiled": or_error(_compiled, operator, call),
+            "opcheck": or_error(_opcheck, operator, call),
         }
 
 
-def _or_error(look: Callable, operator, call) -> Any:
+def or_error(look: Callable, operator, call) -> Any:
     try:
         return look(operator, call)
     except Exception as error:
-        return _told(f"{type(error).__name__}: {error}")
+        return told(f"{type(error).__name__}: {error}")
 
 
 def _result(operator, call) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _result(operator, call) -> dict[str, Any]:
     before = x.clone(), y.clone()
     out = operator(x, y)
     return {
-        "values": _numbers(out),
+        "values": numbers(out),
         "dtype": str(out.dtype).removeprefix("torch."),
         "strides": list(out.stride()),
         "shares_memory": any(out.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in (x, y)),
@@ -85,7 +85,7 @@ def _gradients(operator, call) -> list[list[float] | None]:
     if not any(t.requires_grad for t in given):
         return [None, None]
     operator(*given).sin().sum().backward()
-    return [None if t.grad is None else _numbers(t.grad) for t in given]
+    return [None if t.grad is None else numbers(t.grad) for t in given]
 
 
 def _compiled(operator, call) -> dict[str, Any]:
@@ -101,19 +101,19 @@ def _compiled(operator, call) -> dict[str, Any]:
     names: dict[str, Any] = {"operator": operator}
     exec(compile("def f(x, y):\n    return operator(x + 0, y).sin()\n", f"<gate {next(_number)}>", "exec"), names)
     out = torch.compile(names["f"], backend=backend)(*tensors(call))
-    return {"graphs": len(graphs), "values": _numbers(out)}
+    return {"graphs": len(graphs), "values": numbers(out)}
 
 
 def _opcheck(operator, call) -> dict[str, str]:
     """torch's own tests of an operator: "SUCCESS", or the beginning of what is wrong."""
     done = torch.library.opcheck(operator, tensors(call), raise_exception=False)
-    return {name: _told(str(said)) for name, said in done.items()}
+    return {name: told(str(said)) for name, said in done.items()}
 
 
-def _told(text: str) -> str:
+def told(text: str) -> str:
     """What torch says, without the number in the operator's name and the places of torch's files."""
-    return re.sub(r" \(with implementation in .*?>\)|(?<=gate)\d+", "", text)[:300]
+    return re.sub(r" \(with implementation in .*?>\)|(?<=gate|_cap)\d+", "", text)[:300]
 
 
-def _numbers(tensor: torch.Tensor) -> list[float]:
+def numbers(tensor: torch.Tensor) -> list[float]:
     return tensor.detach().to(torch.float64).reshape(-1).tolist()

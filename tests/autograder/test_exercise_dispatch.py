@@ -14,6 +14,8 @@ from autograder.exercise import get, of_unit
 from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter
 from autograder.exercises.dispatch.table_mistakes import Table
+from autograder.judging.judge import judge
+from autograder.judging.outcome import Outcome
 from autograder.referee.referee import Referee
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
@@ -21,6 +23,7 @@ from course_lib.models.broken_tower import Tower
 from course_lib.probes import keysets
 from course_lib.probes.dispatching import ran
 from course_lib.probes.meters import metered
+from course_lib.probes.registering import looked_at
 
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
 
@@ -264,3 +267,30 @@ def keys(tensors, around):
     examine(get("dispatch.keys"), names["keys"], seed=1)
     assert names["seen"] == []
     assert names["torch"] is torch is sys.modules["torch"] and names["functional"] is torch.nn.functional
+
+
+# ---------------------------------------------------------------------------------------------- dispatch.custom
+
+
+def test_looking_at_an_operator_leaves_no_operator_and_no_mask_behind():
+    register = bank.load(bank.BANK / "dispatch.custom/mistakes/mask_kept.py").register
+    spaces, excluded = set(dir(torch.ops)), torch._C._dispatch_tls_local_exclude_set()
+    case, v = next(_calls("dispatch.custom", [1]))
+    report = looked_at(register, v["call"])
+    assert report["state_kept"] is False and case.name == "contiguous"
+    assert torch._C._dispatch_tls_local_exclude_set() == excluded
+    new = set(dir(torch.ops)) - spaces
+    assert all(not hasattr(getattr(torch.ops, space), "cap") for space in new)
+
+
+@pytest.mark.parametrize(
+    "look", ["result", "meta", "gradients", "second", "seen", "no_grad", "registered", "state_kept"]
+)
+@pytest.mark.parametrize("value", [None, [], {}, "words", [[1]], {"values": 1}, 7])
+def test_a_report_that_was_made_up_is_wrong_and_never_an_error(look, value):
+    exercise = get("dispatch.custom")
+    case = exercise.cases[0]
+    call = exercise.draw(case, 1, "cpu", "interpreter")
+    report = {**exercise.oracle(call.args)["report"], look: value}
+    verdict = judge(exercise, "interpreter", 1, [(case, call, Outcome(outputs={"report": report}))])
+    assert not verdict.cases[0].right and verdict.diagnosis
