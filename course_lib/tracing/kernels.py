@@ -12,6 +12,7 @@ from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
 PLACE = re.compile(r'File "(.*)", line (\d+), in .*\n\s*(.*)')
+HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+)")
 CASTS = (
     (re.compile(r"static_cast<int64_t>\((\w+?)L?\)"), r"\1"),
     (re.compile(r"static_cast<int64_t>\(([^()]*)\)"), r"\1"),
@@ -53,8 +54,10 @@ def _rows(one: Compilation):
     for module, known in _modules(one):
         runs = "backward" if re.search(r"AOT ID: \['\d+_backward'\]", module) else "forward"
         written = dict(_written(module))
+        # the record of a backward pass also lists what earlier ones of this process launched; the module names its own
+        own = set(HANDLE.findall(module)) or set(known)
         # keys end in the number of the launch: "cpp_fused_add_0:1"
-        for key in sorted(known, key=lambda k: int(k.rpartition(":")[2] or 0)):
+        for key in sorted(own & set(known), key=lambda k: int(k.rpartition(":")[2] or 0)):
             name = key.rpartition(":")[0] or key
             language, code = written.pop(name, ("library", ""))
             yield Kernel(name, runs, _python(known[key]), code, language)

@@ -317,6 +317,21 @@ def test_kernels_stand_in_the_order_of_their_launches_beside_their_python(whole)
     assert "exp" in before.code and "exp" not in after.code
 
 
+def test_a_backward_pass_lists_its_own_kernels_and_not_those_of_earlier_ones():
+    def f(x, w):
+        return torch.tanh(x @ w)
+
+    listed = []
+    for rows in (5, 6):  # other sizes, so that nothing comes from the disk
+        torch._dynamo.reset()
+        x, w = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+        compiled = torch.compile(f, dynamic=False)
+        with tracing.watch() as seen:
+            compiled(x, w).sum().backward()
+        listed.append([(row.name, row.runs) for row in tracing.kernels(seen)])
+    assert listed[0] == listed[1] and sum(runs == "backward" for _, runs in listed[0]) == 3
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_kernels_are_triton_beside_their_python():
     x, w = torch.randn(24, 16, device="cuda", requires_grad=True), torch.randn(16, 16, device="cuda")
