@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from benchmarks.rope import BATCH, HEAD_SIZE, HEADS, heads_of, pairs, scale
+from benchmarks.rope import BATCH, HEAD_SIZE, HEADS, heads_of, pairs, relative, scale
 from course_lib.kernels.rope import Computed, Tables, rope_frequencies
 from course_lib.kernels.rope.launch import heads_inside, write_rope
 from course_lib.kernels.rope.tuning import Blocks, blocks_for
@@ -68,8 +68,10 @@ class Ready:
 
 
 def measured(ready: Ready, blocks: Blocks) -> dict:
-    if not all(map(torch.equal, ready.once(blocks), ready.once(ready.table))):
-        return {"wrong": "not the same bits as with the table's blocks"}
+    errors = [relative(got, want.double()) for got, want in zip(ready.once(blocks), ready.once(ready.table))]
+    # Another program may round a last bit of fp32 differently, and a few of bf16 with it. NaN is below nothing.
+    if not all(error < 2e-4 for error in errors):
+        return {"wrong": f"{errors} from the result with the table's blocks"}
     near = {"cold": False, "precision": 0.003, "max_seconds": 0.25}
     seen = compare(lambda: ready.run(blocks), lambda: ready.run(ready.table), **near)
     over = compare(lambda: ready.run(blocks), ready.scale, **near)

@@ -24,6 +24,13 @@ def empty_tensors_hold_nan(monkeypatch):
     monkeypatch.setattr(torch, "empty_like", lambda x, **how: original(x, **how).fill_(float("nan")))
 
 
+def alike(a, b):
+    """Equal bits; on a GPU nearly, since two ways in are two programs, and those need not round alike."""
+    if TIER != "gpu":
+        return torch.equal(a, b)
+    return torch.allclose(a.float(), b.float(), rtol=2 * torch.finfo(a.dtype).eps, atol=1e-5)
+
+
 @pytest.fixture
 def make(random):
     """make(B, H, H_kv, S, D, dtype): q and k."""
@@ -65,12 +72,12 @@ def check(assert_within):
         for turn in (rope, rope_):
             outs = turn(*(x.view_as(x) for x in (leaf * 1 for leaf in leaves)), angles, **options)
             for got, want in zip(outs, fresh):
-                assert torch.equal(got, want)
+                assert alike(got, want)
             for got, given in zip(torch.autograd.grad(outs, leaves, grads), grads):
                 assert_within(got, *oracle(given, rotary_size, kind=kind, **backwards))
         results = rope_(q, k, angles, **options)
         for x, got, want, before in zip((q, k), results, fresh, old):
-            assert got is x and torch.equal(got, want)
+            assert got is x and alike(got, want)
             assert torch.equal(got[..., rotary_size:], before[..., rotary_size:])
 
     return run
@@ -133,7 +140,7 @@ def test_both_layouts_are_one_rotation_of_differently_ordered_heads(make):
     order = torch.arange(16).view(2, 8).T.flatten()  # 0, 8, 1, 9, ..
     halves = rope(q, k, angles_of(Tables, 16), "halves")
     inter = rope(q[..., order], k[..., order], angles_of(Tables, 16), "interleaved")
-    assert all(torch.equal(a[..., order], b) for a, b in zip(halves, inter))
+    assert all(alike(a[..., order], b) for a, b in zip(halves, inter))
 
 
 def scattered(x, kind):
@@ -189,7 +196,7 @@ def test_views_of_one_projection_can_be_turned_in_place(make):
         q, k, v = (x * 2).view(2, 5, 6, 16).transpose(1, 2).split((3, 1, 2), dim=1)
         q, k = turn(q, k, angles)
         results.append(torch.autograd.grad((q.sum(1) * k[:, 0] * v.sum(1)).sum(), x)[0])
-    assert torch.equal(*results)
+    torch.testing.assert_close(*results)
 
 
 def test_a_position_that_the_tables_do_not_hold_gives_nan_and_touches_no_other(make):
@@ -264,7 +271,7 @@ def test_a_compiled_call_without_gradients_still_writes_into_q_and_k(make):
     angles = angles_of(Tables, 16)
     want = rope(q, k, angles)
     torch.compile(lambda q, k: rope_(q, k, angles), fullgraph=True, backend="aot_eager")(q, k)
-    assert all(torch.equal(x, y) for x, y in zip((q, k), want))
+    assert all(alike(x, y) for x, y in zip((q, k), want))
 
 
 def test_what_it_cannot_do_is_refused(make):
@@ -369,7 +376,7 @@ def test_the_launcher_takes_other_blocks(make):
     for blocks in (tuning.Blocks(1, 8, 2, 4), tuning.Blocks(8, 1, 1, 4), tuning.Blocks(4, 4, 2, 4)):
         got = [torch.full_like(x, float("nan")) for x in (q, k)]
         write_rope(*got, q, k, *angles_of(Tables, 16).parts, None, 0, False, False, False, blocks)
-        assert all(torch.equal(a, b) for a, b in zip(got, want))
+        assert all(alike(a, b) for a, b in zip(got, want))
 
 
 def test_the_module_lists_what_it_offers():
