@@ -1,0 +1,1551 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 02 torch.compile from the inside
+#
+# After this lesson you can
+#
+# - say what `torch.compile` does to your function, step by step, and look at the result of every step,
+# - find out why a program falls apart into many graphs or is compiled again and again, and repair it,
+# - read the kernel that was written for you, and say which bytes it saves and which it cannot save,
+# - give the compiler a pass and a kernel of your own,
+# - say after how many calls compiling has paid, and for which models it pays little.
+#
+# **Time** 6 hours; the six exercises take about three of them. The sections can be done on different days. Run the
+# cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go
+# on with the cell below it.
+#
+# **Needs** lesson 01: bytes and FLOPs, the ridge, fusion, overhead, and how to time.
+#
+# **Without a GPU** all six exercises can be solved and checked, and every section runs: the compiler writes C++ for a
+# CPU and Triton for a GPU, and everything before the last step is the same. Recorded results of an H200 stand beside
+# yours where there are any. What a CPU cannot show: what launches cost a GPU, and the Triton code (a recorded kernel
+# stands in its place). You need a C++ compiler (`g++`); `make lab` says if it is missing.
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, machine
+
+import contextlib
+import io
+import logging
+import os
+import tempfile
+import time
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from autograder import check
+from course_lib import plots, results, tracing, widgets
+from course_lib.timing import time_gpu
+
+HERE = machine()
+HERE
+
+# %% [markdown]
+# Some helpers for the measurements. The compiler keeps its results on disk and uses them again, also in the next
+# process. Here they go to a folder that is new each time, so that every run of this notebook pays the full price. One
+# tiny compilation comes first: it makes what is made once a machine, such as precompiled headers. What torch would warn
+# about, we look at as tables.
+
+# %%
+import torch._functorch.config
+import torch._inductor.config
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="lesson02-")
+torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
+torch._logging.set_logs(dynamo=logging.ERROR)
+warnings.filterwarnings("ignore", message="Dynamo does not know how to trace")
+torch.compile(lambda x: x + 1)(torch.ones(8, device=DEVICE))
+
+# %%
+GPU = TIER == "gpu"
+
+
+def timed(fn):
+    """The course's timer, told how long it may take on this tier."""
+    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
+
+
+def wait():
+    """Until the device has done all that was asked of it; a CPU already has."""
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def normal(*shape, dtype=torch.float32):
+    return torch.randn(*shape, device=DEVICE, dtype=dtype)
+
+
+def against(predicted, came):
+    """What was predicted beside what came."""
+    for name, guess in predicted.items():
+        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
+
+
+# %% [markdown]
+# ## 1. Compiled is slower
+# ### Case file
+# **The report says** (a lab on deep-learning systems): we called `torch.compile` on a model and it became *slower*.
+# Later the benchmark was mended, and then a CPU went from 2.86 to 1.90 seconds and a small laptop GPU from 0.171 to
+# 0.133.
+#
+# Both sentences describe the same program on the same machine. So before we ask what a compiler does, we ask what was
+# timed.
+#
+# The function below is ours for most of this lesson: a product, a bias, and a GELU written out as papers print it.
+
+
+# %%
+def layer(x, w, bias):
+    h = x @ w + bias
+    inner = 0.7978845608 * (h + 0.044715 * h * h * h)
+    return 0.5 * h * (1 + torch.tanh(inner))
+
+
+ROWS, WIDTH, HIDDEN = (16384, 256, 1024) if GPU else (8192, 32, 256)
+
+
+def inputs(rows=ROWS):
+    return normal(rows, WIDTH), normal(WIDTH, HIDDEN), normal(HIDDEN)
+
+
+# %% [markdown]
+# ### Predict
+# Line by line, `layer` is a product and ten passes over arrays of `ROWS` x `HIDDEN` numbers: one for every `+`, `*` and
+# `tanh`. How many times faster is the compiled version, if nothing but bytes counts and all passes become one? And how
+# many times *slower* than eager does a loop of five calls become when the first of them compiles?
+
+# %%
+predicted = {"faster, compiling left out": None, "slower, compiling timed": None}  # replace None
+
+# %% [markdown]
+# ### Measure
+# First as the lab did it: the clock starts, data are made, the function is called five times, the clock stops. Then as
+# lesson 01 taught it. `tracing.watch` listens to the compiler while it works; the rest of this lesson reads what it
+# heard.
+
+
+# %%
+def as_in_the_lab(fn, runs=5):
+    """Seconds a run, with everything that happens between two readings of the clock."""
+    begin = time.perf_counter()
+    for _ in range(runs):
+        fn(*inputs())
+    wait()
+    return (time.perf_counter() - begin) / runs
+
+
+torch._dynamo.reset()
+compiled = torch.compile(layer)
+found = {"eager, as in the lab": as_in_the_lab(layer)}
+with tracing.watch() as seen:
+    found["compiled, as in the lab"] = as_in_the_lab(compiled)
+given = inputs()
+found["eager"] = timed(lambda: layer(*given)).median_s
+found["compiled"] = timed(lambda: compiled(*given)).median_s
+
+# %%
+came = {
+    "faster, compiling left out": found["eager"] / found["compiled"],
+    "slower, compiling timed": found["compiled, as in the lab"] / found["eager, as in the lab"],
+}
+against(predicted, came)
+results.beside("lesson02.lab", found, unit="ms")
+
+# %% [markdown]
+# Slower and faster, from one program. The first pair of numbers compares a compiler with a function; the second pair
+# compares two functions. Making the data belongs to neither and made the difference look smaller.
+#
+# Where did the time go? The parts add up to the whole, and their names are the sections of this lesson.
+
+# %%
+tracing.phases(seen)
+
+# %% [markdown]
+# The last steps are the expensive ones: choosing what is fused, writing code, and running a compiler on that code. (The
+# next process would find the results on disk, if we had not hidden them.) Understanding your Python, which sounds like
+# the hard part, is cheap.
+#
+# ### When is it paid back?
+# The cost comes once, the gain comes with every call. Twelve calls, one after the other, show both. A second shape may
+# cost a second compilation: section 4 says when.
+
+
+# %%
+def twelve_calls(fn, rows):
+    """Seconds of twelve calls one after the other; the compiler has forgotten everything before them."""
+    torch._dynamo.reset()
+    given, seconds = inputs(rows), []
+    for _ in range(12):
+        wait()
+        begin = time.perf_counter()
+        fn(*given)
+        wait()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+shapes = {"long": ROWS // 2, "short": ROWS // 4}
+calls_eager = {name: twelve_calls(layer, rows) for name, rows in shapes.items()}
+calls_compiled = {name: twelve_calls(torch.compile(layer), rows) for name, rows in shapes.items()}
+for name in shapes:
+    for kind, calls in (("eager", calls_eager), ("compiled", calls_compiled)):
+        print(f"{name:6}{kind:9}", " ".join(f"{1e3 * s:.3g}" for s in calls[name]), "ms")
+
+# %% [markdown]
+# ## Exercise 2.1 `compile.break_even` (25 min, 4 points)
+# Write `break_even(eager, compiled, steps)`: **the least n such that the compiled program, after n calls and after any
+# later number of calls, has taken no more time in total than the eager one.** `None` when there is no such n.
+#
+# - `eager`, `compiled`: dictionaries, shape -> the seconds of twelve calls with that shape, one after the other in a
+#   fresh process. The first calls of a shape may take longer: compiling, tuning, recording a graph; and in eager mode
+#   too, because kernels are loaded.
+# - `steps`: the shapes that a program goes through, in this order, over and over. A shape costs its first calls extra
+#   when the program meets it for the first time, whatever it has met before.
+#
+# Promised: from the seventh call on a time is steady, within a per cent or so; at most two of the last six were
+# disturbed and are far too long. Over one round of `steps` compiled is faster or slower by 4 % at least. Right means
+# within 12 % of the true number, or within 2 calls of it.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_break_even", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def break_even(eager, compiled, steps):
+    """Number of calls after which compiling has paid for good, or None."""
+    ### BEGIN SOLUTION
+    from statistics import median
+
+    usual = {shape: median(eager[shape][6:]) - median(compiled[shape][6:]) for shape in eager}
+    if sum(usual[shape] for shape in steps) <= 0:  # one whole round loses: in the end everything does
+        return None
+    met = dict.fromkeys(eager, 0)
+    lead, number, last_behind = 0.0, 0, 0
+    while number < 50 * len(steps) + 50 or number < 2 * last_behind:
+        shape = steps[number % len(steps)]
+        if met[shape] < 6:  # as measured, compilation included
+            lead += eager[shape][met[shape]] - compiled[shape][met[shape]]
+        else:
+            lead += usual[shape]
+        met[shape] += 1
+        number += 1
+        if lead < 0:
+            last_behind = number
+    return last_behind + 1
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_break_even_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("compile.break_even", break_even)
+
+# %% [markdown]
+# <details><summary>Hint 1: what is asked</summary>
+#
+# Keep one number, the lead: eager seconds minus compiled seconds, summed over the calls so far. It starts at 0, falls
+# while things are compiled, and rises later. The answer is one more than the last number of calls after which the lead
+# was negative. The *first* time it is positive may be too early: another shape may come.
+# </details>
+# <details><summary>Hint 2: the two kinds of calls</summary>
+#
+# Of every shape the first six calls cost what was measured. After that a call costs the median of the last six: a mean
+# would be moved by the two that were disturbed.
+# </details>
+# <details><summary>Hint 3: never, and when to stop</summary>
+#
+# Add up the usual gain over one round of `steps`. If it is not positive, the answer is `None`, however good the first
+# calls look. Otherwise walk through the calls, and stop when you have walked twice as far as the last call that was
+# behind, and some rounds at least.
+# </details>
+
+# %% [markdown]
+# Your machine, with your function: one shape, and two shapes in turn.
+
+# %%
+for steps in (["long"], ["short"], ["long", "short"]):
+    print(f"{' and '.join(steps)}: {break_even(calls_eager, calls_compiled, steps)} calls")
+
+# %% [markdown]
+# ### Try it
+# Total time against the number of calls. Move the sliders: what helps more, a function that takes longer, or one that
+# gains more? What do three shapes do that come later?
+
+# %%
+widgets.break_even_explorer()
+
+# %% [markdown]
+# ### Slower for good
+# There is a case in which no number of calls is enough. Every call of a compiled function checks the conditions under
+# which its code may be used (section 4), and then calls what was generated. For tiny tensors that costs more than it
+# saves.
+
+
+# %%
+def each(fn, calls=200, rounds=7):
+    """Seconds of one call among many, on the host's clock; the median of some rounds."""
+    seconds = []
+    for _ in range(rounds):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            fn()
+        wait()
+        seconds.append((time.perf_counter() - begin) / calls)
+    return sorted(seconds)[rounds // 2]
+
+
+def plus_one(x):
+    return x + 1
+
+
+tiny, compiled_plus_one = normal(8), torch.compile(plus_one)
+compiled_plus_one(tiny)
+tiny_cost = {"x + 1, eager": each(lambda: tiny + 1), "x + 1, compiled": each(lambda: compiled_plus_one(tiny))}
+results.beside("lesson02.tiny", tiny_cost, unit="us")
+
+# %% [markdown]
+# ### Verdict on the case
+# "Compiled is slower" was a benchmark with a compiler inside it. The mended benchmark is right for a program that runs
+# long, and wrong for one that runs a few seconds: which of the two is the honest number depends on how often you call.
+# That is why the answer is a number of calls and not a factor.
+
+# %% [markdown]
+# ## 2. From Python to a graph
+# The stations of a call, with our own function under way. Everything in the picture was recorded when `layer` was
+# compiled for this figure, with a backward pass.
+
+# %%
+torch._dynamo.reset()
+compiled = torch.compile(layer)
+x, w, bias = (t.requires_grad_() for t in inputs())
+with tracing.watch() as seen:
+    compiled(x, w, bias).sum().backward()
+axes = plots.pipeline(tracing.flow(layer, seen))
+plots.show(axes, alt="Stations of torch.compile from top to bottom: Python, Dynamo's graph with its guards, the joint "
+                     "graph cut into forward and backward, and the kernels of both, with the time of each station")  # fmt: skip
+
+# %% [markdown]
+# | station | takes | gives | lives in |
+# |---|---|---|---|
+# | **Dynamo** | the bytecode of your function, and the arguments of this call | a graph of torch operators, and **guards**: the conditions under which it holds | section 2, 3, 4 |
+# | **passes** | a graph | a better graph | section 5 |
+# | **AOTAutograd** | the graph | a graph of forward *and* backward in basic operators, cut in two | section 6 |
+# | **Inductor** | the two graphs | few kernels: C++ on a CPU, Triton on a GPU | section 7 |
+#
+# On the next call nothing of this runs. The guards are checked, which takes microseconds, and the kernels are called.
+#
+# ### How Dynamo reads
+# Python compiles your function to bytecode, instructions for a stack machine, and has a hook that is called before a
+# function runs. Dynamo sits in that hook. It executes the bytecode *symbolically*: with a stand-in for each tensor that
+# knows type, size and device, and no values. Every torch operator that it meets becomes a node of the graph. Everything
+# else (a loop, an `if` on a size, a list, your helper functions) is simply executed, there and then.
+
+
+# %%
+def chain(x, steps):
+    if x.shape[0] > 1000:
+        x = x / 2
+    for _ in range(steps):
+        x = torch.cos(x)
+    return x
+
+
+# %% [markdown]
+# ### Predict
+# `chain` is compiled with a tensor of 8 rows and `steps=3`. How many nodes does the graph have? What becomes of the
+# `if` and of the loop?
+
+# %%
+predicted = {"nodes": None}  # replace None
+
+# %%
+torch._dynamo.reset()
+fast = torch.compile(chain, backend="eager")  # Dynamo alone: the graph runs as it is
+with tracing.watch() as seen:
+    fast(normal(8, 4), 3)
+against(predicted, {"nodes": sum(step.line > 0 for graph in tracing.graphs(seen) for step in graph.steps)})
+tracing.bytecode(chain, seen)
+
+# %% [markdown]
+# The `if` and the loop left no node: their *results* did. What made those results possible became guards, the price of
+# having decided in advance:
+
+# %%
+tracing.guards(seen)
+
+# %% [markdown]
+# A **backend** is what gets the graph. It is a function of the graph and example inputs that returns something to call
+# in its place. `"inductor"` is one, `"eager"` runs the graph as it is, and yours is next.
+
+# %% [markdown]
+# ## Exercise 2.2 `compile.backend` (15 min, 5 points)
+# Write `counting(counts)`, which returns a backend. `torch.compile(f, backend=counting(counts))` then calls
+# `backend(module, inputs)` with every graph that Dynamo captured; what it returns is called in place of the graph. The
+# backend adds to the dictionary `counts`, once for each graph it is given, how many nodes of each **kind** the graph
+# has.
+#
+# The kind of a node is the name of what it calls: `__name__` of a function (`node.op == "call_function"`), the name
+# itself of a method (`"call_method"`). So `torch.relu(x)`, `F.relu(x)` and `x.relu()` are all `"relu"`, and `x + y` is
+# `"add"`. Other nodes call nothing and are not counted. A graph can hold graphs, as under `checkpoint`; their nodes
+# count too, and so does the call that holds them. One program can come as several graphs.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_backend", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def counting(counts):
+    """A backend that runs the graph as it is and adds to `counts` how many nodes of each kind it has."""
+    ### BEGIN SOLUTION
+
+    def backend(module, inputs):
+        for part in module.modules():  # the graph itself, and every graph inside of it
+            if not isinstance(part, fx.GraphModule):
+                continue
+            for node in part.graph.nodes:
+                if node.op == "call_function":
+                    kind = node.target.__name__
+                elif node.op == "call_method":
+                    kind = node.target
+                else:
+                    continue
+                counts[kind] = counts.get(kind, 0) + 1
+        return module.forward
+
+    return backend
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_backend_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("compile.backend", counting)
+
+# %% [markdown]
+# <details><summary>Hint 1: the smallest backend</summary>
+#
+# `def backend(module, inputs): return module.forward` is a complete backend. It is called once a graph, while the
+# program is compiled; what it *returns* is called in every call of the program. Counting belongs to the first.
+# </details>
+# <details><summary>Hint 2: what a node has</summary>
+#
+# `module.graph.nodes` are the nodes in order. `node.op` says what kind of step it is, `node.target` what is called: a
+# function for `"call_function"`, a string for `"call_method"`. `node.name` is not the kind: it has numbers in it.
+# </details>
+# <details><summary>Hint 3: graphs inside of a graph</summary>
+#
+# They are submodules: `module.modules()` gives the module itself and all below. Take those that are `fx.GraphModule`s.
+# </details>
+
+# %% [markdown]
+# What does your backend say about a layer of a transformer, compared with what you would have guessed?
+
+# %%
+counts = {}
+block = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device=DEVICE).train()
+torch.compile(block, backend=counting(counts))(normal(2, 16, 64))
+print(", ".join(f"{kind} {count}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])))
+
+# %% [markdown]
+# ### The promise behind the pipeline
+# The case file of first-principles notes draws the same pipeline, and it is right: bytecode, graph and guards, joint
+# graph, fused code. One sentence in it is not, and it is the one that people act on. It is the next section.
+
+# %% [markdown]
+# ## 3. Graph breaks
+# ### Case file
+# **The report says** (first-principles notes): "`if x.sum() > 0` is guarded, and the function is compiled again when
+# the answer changes." **Another report** (speeding up a SigLIP-2 vision tower, images of many sizes with a padding
+# mask): the log of graph breaks showed that the mask code read a number out of a tensor, and that every attention layer
+# made the mask anew. Made once, outside of the layers, the model compiled with no break.
+#
+# The two sentences are about one question: what can Dynamo do when Python needs the *value* of a tensor? The stand-ins
+# have none.
+#
+# ### Predict
+# `branches` is called with a positive, a negative, a positive and a negative tensor. How many graphs are made in all?
+# How many of them are compiled again because a guard failed?
+
+
+# %%
+def branches(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+predicted = {"graphs": None, "compiled again": None}  # replace None
+
+# %%
+torch._dynamo.reset()
+fast, ones = torch.compile(branches, backend="eager"), torch.ones(3, device=DEVICE)
+with tracing.watch() as seen:
+    for x in (ones, -ones, ones, -ones):
+        assert torch.equal(fast(x), branches(x))
+against(predicted, {"graphs": len(tracing.graphs(seen)), "compiled again": len(tracing.recompiles(seen))})
+for one in seen.compilations:
+    print(f"{one.id}: {one.piece}")
+
+# %%
+tracing.breaks(seen)
+
+# %% [markdown]
+# So it is **a break and not a guard**. A guard on a value would have to compute the sum before it can choose the code.
+# Dynamo instead ends the graph before the `if`, lets Python evaluate it on the real tensor, and compiles what follows
+# on each side as a graph of its own, when that side is first taken. After that nothing is compiled again, whatever the
+# values are. What it costs is different: the function is now two calls of kernels with Python between them, nothing is
+# fused across the break, and **on a GPU Python must wait for the value**, so the queue of launches runs empty.
+#
+# A branch on a *size* is the opposite: sizes are known, so the branch is decided while tracing, and a guard remembers
+# it.
+
+
+# %%
+def by_size(x):
+    return x + 1 if x.shape[0] > 4 else x - 1
+
+
+torch._dynamo.reset()
+fast = torch.compile(by_size, backend="eager", dynamic=True)
+with tracing.watch() as seen:
+    for rows in (5, 6, 3, 4):
+        fast(normal(rows, 2))
+print(f"{len(tracing.breaks(seen))} breaks, {len(seen.compilations)} compilations")
+tracing.recompiles(seen)
+
+# %% [markdown]
+# ### A tower with four breaks
+# `course_lib.models.broken_tower` is a small vision tower as one finds them. Images come as patches, padded to one
+# number; `lengths` says how many patches of each image are real. It runs, its results are right, and here is what the
+# compiler makes of it.
+
+# %%
+import inspect
+
+from course_lib.models.broken_tower import PATCH, Block, Tower
+
+print(inspect.getsource(Tower.forward), inspect.getsource(Tower.positions), inspect.getsource(Block.forward), sep="\n")
+
+# %% [markdown]
+# ### Predict
+# The tower has two layers. How many graphs does its first call make? And how many more, when the number of images then
+# grows twice?
+
+# %%
+predicted = {"first call": None, "later calls": None}  # replace None
+
+
+def images(count, patches=16, seed=0):
+    """A padded batch: patches (count, 16, 4) and how many of the 16 are real."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, patches + 1, (count,), generator=generator)
+    return torch.randn(count, patches, PATCH, generator=generator).to(DEVICE), lengths.to(DEVICE)
+
+
+def silent():
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+# %%
+for layers in (4, 2):
+    torch._dynamo.reset()
+    fast = torch.compile(Tower(layers=layers).to(DEVICE).eval(), backend="eager")
+    with tracing.watch() as seen, torch.no_grad(), silent():
+        fast(*images(4))
+        first = len(tracing.graphs(seen))
+        for count in (6, 9):
+            fast(*images(count))
+    print(f"{layers} layers: {first} graphs in the first call, {len(tracing.graphs(seen)) - first} more later")
+against(predicted, {"first call": first, "later calls": len(tracing.graphs(seen)) - first})
+tracing.breaks(seen)
+
+# %% [markdown]
+# Read the table from the top, one row at a time: each names a line, a reason and a remedy. A break inside of a loop has
+# a second cost. Dynamo cannot continue in the middle of a Python loop, so at the first break in the loop over the
+# layers it gives up the loop: Python runs it, and each layer is compiled by itself. That is why the number of graphs
+# does not grow with the number of layers, and why no fusion crosses from one layer to the next.
+
+# %% [markdown]
+# ## Exercise 2.3 `compile.breaks` (40 min, 8 points)
+# Repair the tower. Write `RepairedTower`, a module with the same arguments and **the same weights under the same
+# names**. It need not print and need not take the time. Right means, for every mask:
+#
+# - the results are those of the broken tower (also where images are shorter than the longest one, and where the number
+#   of patches is not the number of learnt positions);
+# - Dynamo makes **one** graph of the first call;
+# - nothing is compiled again when lengths change or the number of images grows. (The number of images is marked as one
+#   that may change, from the first call on.)
+#
+# The easiest way is a subclass that makes the mask once and hands it to the layers; the methods that you do not change
+# are inherited. `check` makes Dynamo forget what it has compiled, so compiled functions of this notebook are compiled
+# again when they are next called.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_breaks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+from course_lib.models.broken_tower import Block, Tower
+
+
+class RepairedBlock(Block):
+    def forward(self, x, keys):  # (images, patches, width), and (images, patches): which patches are real
+        ### BEGIN SOLUTION
+        x = x + self.attention(x, keys, x.shape[1])
+        return x + self.down(torch.relu(self.up(x)))
+        ### END SOLUTION
+
+
+class RepairedTower(Tower):
+    block = RepairedBlock
+
+    def forward(self, patches, lengths):
+        ### BEGIN SOLUTION
+        x = self.embed(patches) + self.positions(patches.shape[1])
+        keys = torch.arange(patches.shape[1], device=x.device) < lengths[:, None]
+        for block in self.blocks:
+            x = block(x, keys)
+        return self.pooled(self.norm(x), lengths)
+        ### END SOLUTION
+
+    def positions(self, patches):
+        """(patches, width), between the learnt ones, corner to corner."""
+        ### BEGIN SOLUTION
+        table = self.table.t()[None]  # (1, width, positions): what interpolate expects
+        return F.interpolate(table, size=patches, mode="linear", align_corners=True)[0].t()
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_breaks_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("compile.breaks", RepairedTower)
+
+# %% [markdown]
+# <details><summary>Hint 1: what the scalar is for</summary>
+#
+# `longest` only saves work: it cuts off keys that are padding in *every* image. The mask hides them anyway. Without the
+# cut the mask has as many columns as there are patches, and that is a size, not a value.
+# </details>
+# <details><summary>Hint 2: interpolation without NumPy</summary>
+#
+# `np.interp` joins neighbouring table entries by straight lines, and the first and last entries stay where they are.
+# Torch has that: `F.interpolate(..., mode="linear", align_corners=True)`, for an input of shape (1, width, positions).
+# </details>
+# <details><summary>Hint 3: the tower's forward</summary>
+#
+# Embed and add positions. `keys = torch.arange(patches.shape[1], device=x.device) < lengths[:, None]`, once. Each block
+# gets `x` and `keys`; in the block, `self.attention(x, keys, x.shape[1])`. Then norm and `self.pooled`. Do not write
+# a number of images anywhere.
+# </details>
+
+# %% [markdown]
+# ### Before and after
+# Both towers, now through Inductor, with two layers of width 64: graphs, launches, and the time of a call. A launch is
+# a kernel or a copy on a GPU; on a CPU we count compiled kernels and the operators that Python calls.
+
+# %%
+from course_lib import profiling
+from course_lib.trace import outermost
+
+
+def launches(fn):
+    """What one call sends to the device; on a CPU kernels of the compiler and operators that no other one contains."""
+    seen = profiling.record(fn, warmup=0)
+    ours = [one for one in seen.operators if one.name.startswith("aten::") or "cpp_fused" in one.name]
+    return len(seen.device) if GPU else len(outermost(ours))
+
+
+@torch._inductor.config.patch({"cpp.enable_kernel_profile": not GPU})  # or a profiler does not see C++ kernels
+@torch.no_grad()
+def looked_at(kind, batch):
+    """Of a tower, eager and compiled: graphs, launches, ms of a call."""
+    torch._dynamo.reset()
+    tower, seen_of = kind(width=64, heads=4, layers=2, positions=16).to(DEVICE).eval(), {}
+    fast = torch.compile(tower)
+    with silent(), tracing.watch() as seen:
+        fast(*batch)
+        seen_of["graphs"] = len(tracing.graphs(seen))
+        for name, fn in (("eager", tower), ("compiled", fast)):
+            seen_of[f"{name}, launches"] = launches(lambda fn=fn: fn(*batch))
+            seen_of[f"{name}, ms"] = 1e3 * each(lambda fn=fn: fn(*batch), 10)
+    return seen_of
+
+
+# %%
+batch = images(64)
+towers = {"broken": looked_at(Tower, batch), "repaired": looked_at(RepairedTower, batch)}
+rows = {f"{name}, {what}": value for name, all_of in towers.items() for what, value in all_of.items()}
+results.beside("lesson02.towers", rows, unit="")
+
+# %% [markdown]
+# The broken tower, compiled, may well be slower than eager. Look at its launches: Dynamo translates what it can of
+# NumPy into torch operators, one column of the table at a time, and between the graphs nothing is fused. On a GPU two
+# more costs are in no count: the NumPy round trip and each reading of a scalar wait until the device has nothing left
+# to do.
+#
+# ### Verdict on the two cases
+# "`if x.sum() > 0` is guarded" is **wrong**: it is a break, and values are never guarded. The vision report's repair is
+# **right**, and its reason is half of it: the mask was made in every layer, which costs little, and the *read* of a
+# scalar in every layer ended a graph and emptied the queue, which costs much. It may also be why that report's backward
+# pass, 2900 ms, is only 1.38 times its forward pass, 2100 ms, where two times is usual: a forward pass that waits for
+# the host is too long. The report does not say, so this stays a suspicion; exercise 2.3 shows that it is cheap to
+# test.
+
+# %% [markdown]
+# ## 4. Guards, and compiling again
+# ### Case file
+# **The report says** (the same lab on deep-learning systems): without `model.eval()` Dynamo may compile again between
+# runs, so call it first.
+#
+# ### Predict
+# Five calls in training mode, then `eval()` and one call, then `train()` and one call. How many compilations, for a
+# model of a linear layer and a ReLU? And with dropout in place of the ReLU?
+
+# %%
+predicted = {"linear, relu": None, "linear, dropout": None}  # replace None
+
+# %%
+compilations, reasons = {}, {}
+for name, last in (("linear, relu", torch.nn.ReLU()), ("linear, dropout", torch.nn.Dropout(0.5))):
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), last).to(DEVICE).train()
+    fast, x = torch.compile(model, backend="eager"), normal(3, 4)
+    with tracing.watch() as seen:
+        for _ in range(5):
+            fast(x)
+        for switch in (model.eval, model.train):
+            switch()
+            fast(x)
+    compilations[name], reasons[name] = len(seen.compilations), tracing.recompiles(seen)
+against(predicted, compilations)
+reasons["linear, dropout"]
+
+# %% [markdown]
+# Calls do not compile again because a model is in training mode; *switching* does, once, and only where a layer asks
+# for the mode. The advice is good for another reason (dropout should be off when you predict), and the explanation is
+# wrong.
+#
+# ### Sizes
+# The most frequent guard is on a size. In the beginning every size is taken as it is, a constant. That gives the best
+# code, and it would mean a compilation for each new batch. So when a size turns out to change, it is compiled once more
+# with a symbol in its place, and that code serves all later sizes. `tracing.compiles` asks the machine which calls of
+# `f(x) = x.sin() * 2` compile.
+
+
+# %%
+def ask(*shapes, **how):
+    """Which calls compile, as the machine has it."""
+    calls = [{"shape": list(shape)} for shape in shapes]
+    said = tracing.compiles(calls, **how)
+    print(", ".join(f"{s[0]}x{s[1]}{' COMPILES' if c else ''}" for s, c in zip(shapes, said)), how or "")
+
+
+ask((4, 8), (5, 8), (6, 8), (4, 8))
+ask((4, 8), (5, 8), (6, 9), (7, 10))
+ask((4, 8), (5, 8), (6, 8), dynamic=True)
+ask((4, 8), (5, 8), (6, 8), dynamic=False)
+ask((4, 8), (5, 8), (6, 9), marked=[0])
+
+# %% [markdown]
+# In the first line the second call learns that the first dimension changes; the third and the fourth call need nothing
+# new. `dynamic=True` takes symbols from the start, `dynamic=False` never. `mark_dynamic` says it of one dimension.
+#
+# Symbols are not free of conditions, and three of them surprise people. Find out which, with `ask`, before you write
+# the rule: what happens at the sizes **0 and 1**? What if two dimensions are **equal** when the code is compiled, as in
+# (4, 4), and different later? And what after the **limit** of compilations (`recompile_limit`, 8 by default)?
+
+# %%
+ask((4, 8), (5, 8), (1, 8), (6, 8), (0, 8))
+ask((4, 4), (5, 5), (5, 6), dynamic=True)
+ask((2, 8), (3, 8), (4, 8), (5, 8), (3, 8), dynamic=False, limit=3)
+
+# %% [markdown]
+# ## Exercise 2.4 `compile.guards` (40 min, 8 points)
+# A rule, not a list of answers. Write `compiles(calls, dynamic, marked, limit)` for `f(x) = x.sin() * 2`, compiled once
+# by `torch.compile(f, dynamic=dynamic)`. It returns a list with `True` for every call for which torch compiles, and
+# `False` where it uses what was compiled before or, past the limit, runs the function without compiling.
+#
+# - `calls`: one dictionary a call, in order, of the tensor that is passed: `shape`, [rows, columns], contiguous;
+#   `dtype`, `"float32"` or `"float64"`; `needs_grad`
+# - `dynamic`: `None`, `True` or `False`
+# - `marked`: the dimensions, [], [0], [1] or [0, 1], that were given to `mark_dynamic`, of every tensor
+# - `limit`: how many compilations the function may have
+#
+# It is judged against what torch does when it is judged, on calls drawn at random, and it cannot ask the compiler.
+# Until then you can, with `ask` or `tracing.compiles`, as often as you like.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_guards", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def compiles(calls, dynamic, marked, limit):
+    """For every call whether torch compiles for it."""
+    ### BEGIN SOLUTION
+    codes, history, said = [], [], []  # codes: what kind of tensor, and a number or a symbol for each dimension
+
+    def place(i):
+        """What the next compilation has for dimension i: a number, or the name of a symbol."""
+        size = history[-1][i]
+        changed = len({shape[i] for shape in history}) > 1
+        if size < 2:
+            return size
+        if i in marked or (changed and dynamic is not False):
+            return f"s{i}"
+        return f"all of size {size}" if dynamic else size  # equal sizes share one symbol
+
+    def fits(code, call):
+        kind, pattern = code
+        if kind != (call["dtype"], call["needs_grad"]):
+            return False
+        values = {}
+        for expected, size in zip(pattern, call["shape"]):
+            if isinstance(expected, int):
+                if expected != size:
+                    return False
+            elif size < 2 or values.setdefault(expected, size) != size:
+                return False
+        return True
+
+    for call in calls:
+        new = len(codes) < limit and not any(fits(code, call) for code in codes)
+        if new:
+            history.append(call["shape"])
+            codes.append(((call["dtype"], call["needs_grad"]), [place(0), place(1)]))
+        said.append(new)
+    return said
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_guards_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("compile.guards", compiles)
+
+# %% [markdown]
+# <details><summary>Hint 1: the shape of the program</summary>
+#
+# Keep a list of what was compiled. Each entry has the type, whether a gradient is needed, and for each dimension a
+# number or a symbol. For every call: does an entry fit? Then `False`. Is the list full? Then `False`. Else `True`, and
+# a new entry.
+# </details>
+# <details><summary>Hint 2: number or symbol</summary>
+#
+# A new entry has a number where the size is 0 or 1, whatever else is said. Else a symbol where the dimension is marked;
+# or where it has had two different sizes *in calls that compiled*, this one included, unless `dynamic=False`; or
+# everywhere, if `dynamic=True`. Changes are remembered of all types together.
+# </details>
+# <details><summary>Hint 3: what a symbol demands</summary>
+#
+# A symbol never takes 0 or 1. With `dynamic=True`, two dimensions that were equal when the code was compiled get *one*
+# symbol, so the code only fits squares; a dimension that is marked, or known to change, gets its own.
+# </details>
+
+# %% [markdown]
+# ### What to do about it
+# Look at `tracing.recompiles` (or run with `TORCH_LOGS=recompiles`) before you reach for a switch. One changing batch
+# size costs one more compilation and settles. What does not settle: a Python number that changes in every call (a
+# learning rate, a step counter), a list that grows, lengths that are sometimes 1. When the limit is reached nothing is
+# raised: the function runs without the compiler, and only the time tells you.
+
+# %% [markdown]
+# ## 5. A pass of your own
+# An FX graph is a list of nodes in order. A **pass** is a function that changes the list and keeps the results.
+# Inductor runs dozens of them. This one takes out double negations; the picture shows a graph before and after it.
+
+
+# %%
+def drop_double_negations(module):
+    for node in module.graph.nodes:
+        if node.target is torch.neg and node.args[0].target is torch.neg:
+            node.replace_all_uses_with(node.args[0].args[0])
+    module.graph.eliminate_dead_code()  # what nobody uses any more
+    module.recompile()  # the module runs code made from the graph: without this, the old code
+    return module
+
+
+def double_negation(x, a, b):
+    total = torch.add(torch.mul(torch.neg(torch.neg(x)), a), b)
+    return torch.sin(total)
+
+
+# %%
+import copy
+
+before = fx.symbolic_trace(double_negation)
+after = drop_double_negations(copy.deepcopy(before))
+axes = plots.graphs({"as captured": before.graph, "after the pass": after.graph})
+plots.show(axes, alt="The graph of sin(x a + b) with two negations of x, and beside it the same graph without them")
+
+# %% [markdown]
+# A multiply and an add remain, and torch has one operator for both: `torch.addcmul(b, x, a)` computes `b + x * a` in
+# one pass over memory where the pair needs two. Joining such pairs is a pass of a few lines. Making it *never* wrong is
+# the exercise.
+
+# %% [markdown]
+# ## Exercise 2.5 `compile.pass` (40 min, 8 points)
+# Write `fuse(module)`. `module` is a `torch.fx.GraphModule` whose graph has placeholders, calls of `torch.mul`,
+# `torch.add`, `torch.sub`, `torch.sin` and `torch.neg`, the method `add_`, which writes into its first argument and
+# whose value is not used, and a tuple as output. No two values share memory. `node.meta["val"]` has the type and the
+# shape of each value.
+#
+# Where a product is added to something, in either order, replace the sum by `torch.addcmul(b, x, a)` and remove the
+# product, where this is safe:
+#
+# - `x`, `a` and `b` are nodes, not numbers, and of one type (`mul` and `add` of several types round in between)
+# - the sum has no `alpha`
+# - the product is used nowhere else: in no other node, not in the output, not twice in the sum
+# - nothing writes into `x` or `a` between the product and the sum, where `addcmul` would read them
+#
+# Return the module. Right means: the same results, and the operators that run are those that should be left.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_pass", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def fuse(module):
+    """The module with every safe pair of a product and a sum joined into one addcmul."""
+    ### BEGIN SOLUTION
+
+    def safe(product, b, total):
+        if not (isinstance(product, fx.Node) and product.target is torch.mul):
+            return False
+        operands = [*product.args, b]
+        if not all(isinstance(operand, fx.Node) for operand in operands) or b is product:
+            return False
+        if len({operand.meta["val"].dtype for operand in operands}) > 1 or list(product.users) != [total]:
+            return False
+        node = product.next
+        while node is not total:  # addcmul reads x and a here, the product read them there
+            if node.op == "call_method" and node.args[0] in product.args:
+                return False
+            node = node.next
+        return True
+
+    graph = module.graph
+    for total in list(graph.nodes):
+        if total.target is not torch.add or total.kwargs:
+            continue
+        for product, b in (total.args, total.args[::-1]):
+            if safe(product, b, total):
+                with graph.inserting_before(total):
+                    joined = graph.call_function(torch.addcmul, (b, *product.args))
+                joined.meta = dict(total.meta)
+                total.replace_all_uses_with(joined)
+                graph.erase_node(total)
+                graph.erase_node(product)
+                break
+    graph.lint()
+    module.recompile()
+    return module
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_pass_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("compile.pass", fuse)
+
+# %% [markdown]
+# <details><summary>Hint 1: the walk</summary>
+#
+# Go over `list(module.graph.nodes)`, a copy, because the graph changes under you. At each `torch.add` look at both
+# operands: is one of them a node whose target is `torch.mul`? In a sum of two products either may be joined, one only.
+# </details>
+# <details><summary>Hint 2: replacing</summary>
+#
+# `with graph.inserting_before(total): joined = graph.call_function(torch.addcmul, (b, x, a))`, then
+# `total.replace_all_uses_with(joined)`, then erase the sum, then the product: in this order, because a node that is
+# still used cannot be erased. Copy `meta`, since the new node may be an operand of the next pair. Last `recompile()`.
+# </details>
+# <details><summary>Hint 3: the two unsafe cases that are easy to miss</summary>
+#
+# `product.users` are the nodes that use it; the output is one of them. A product added to itself has *one* user that
+# uses it twice. For writes, walk `node.next` from the product to the sum and look for a method whose first argument is
+# `x` or `a`. A write into `b` in between does no harm: the sum would have read it after the write as well.
+# </details>
+
+# %% [markdown]
+# Horner's rule, $((x + a)\,x + b)\,x + c$, through your pass. `FakeTensorProp` puts types and shapes into `meta`.
+
+# %%
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+
+def horner(x, a, b, c):
+    total = torch.add(x, a)
+    total = torch.add(torch.mul(total, x), b)
+    return (torch.add(c, torch.mul(total, x)),)
+
+
+module, given = fx.symbolic_trace(horner), [normal(3, 4) for _ in range(4)]
+FakeTensorProp(module).propagate(*given)
+joined = fuse(copy.deepcopy(module))
+difference = (joined(*given)[0] - module(*given)[0]).abs().max().item()
+print(f"largest difference of the results: {difference:.2g}")
+axes = plots.graphs({"as captured": module.graph, "after your pass": joined.graph})
+plots.show(axes, alt="Graph of Horner's rule with two products and three sums, and beside it one sum and two addcmul")
+
+# %% [markdown]
+# Inductor would not need this pass: it fuses a product and a sum anyway, because both are elementwise. What it does not
+# find are rewrites that need algebra, such as the online softmax of lesson 04. That is what people write passes for.
+
+# %% [markdown]
+# ## 6. Forward and backward, cut in two
+# Autograd runs backward operator by operator, and each operator keeps what its derivative needs. A compiler that sees
+# forward and backward *together* can choose. **AOTAutograd** traces both into one **joint graph**, and a partitioner
+# cuts it: what is before the cut runs in the forward pass, and what crosses the cut is kept in memory until backward.
+# Values that are cheap to compute need not cross: backward computes them again from what does.
+#
+# ### Predict
+# `layer` makes ten arrays of `ROWS` x `HIDDEN` after its product. How many arrays of this size does eager mode keep for
+# backward? And the compiled version?
+
+# %%
+predicted = {"eager": None, "compiled": None}  # replace None
+
+
+def kept_bytes(fn, *args):
+    """Bytes that autograd keeps for backward in eager mode, each memory once, the arguments left out."""
+    own, found = {t.untyped_storage().data_ptr() for t in args}, {}
+
+    def keep(tensor):
+        memory = tensor.untyped_storage()
+        found[memory.data_ptr()] = memory.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = fn(*args)
+    del out
+    return sum(size for where, size in found.items() if where not in own)
+
+
+# %%
+torch._dynamo.reset()
+compiled = torch.compile(layer)
+x, w, bias = (t.requires_grad_() for t in inputs())
+with tracing.watch() as seen:
+    compiled(x, w, bias).sum().backward()
+kept = {"eager": kept_bytes(layer, x, w, bias)}
+kept["compiled"] = sum(row.bytes for row in tracing.saved(seen) if "input" not in row.what)
+one = 4 * ROWS * HIDDEN
+against(predicted, {name: size / one for name, size in kept.items()})
+results.beside("lesson02.kept", {name: size / 2**20 for name, size in kept.items()}, unit="MiB")
+
+# %%
+tracing.saved(seen)
+
+# %% [markdown]
+# One array crosses the cut: the result of the product, which is dear to make again. Everything after it is elementwise
+# and is made again in backward. The joint graph, value by value, says "both" where that happens:
+
+# %%
+tracing.joint(seen)
+
+# %% [markdown]
+# The partitioner solves a problem that has a name. Give every value a capacity, the bytes that it costs to keep, and
+# forbid what must not be computed twice, such as products and random numbers. The cheapest set of values that separates
+# forward from backward is a **minimum cut** of the graph.
+#
+# Recomputation costs arithmetic and saves bytes. Left of the ridge (lesson 01) arithmetic is free, so here less memory
+# goes together with less time:
+
+# %%
+grad = normal(ROWS, HIDDEN)
+
+
+def step(fn):
+    return lambda: torch.autograd.grad(fn(x, w, bias), (x, w, bias), grad)
+
+
+took = {"forward and backward, eager": timed(step(layer)), "forward and backward, compiled": timed(step(compiled))}
+results.beside("lesson02.step", took, unit="ms")
+
+# %% [markdown]
+# ### Case file
+# **The report says** (the SigLIP-2 vision tower again): the peak of memory fell from 19288 to 12137 MiB, mostly because
+# the MLP recomputes part of its activation in backward. Forward fell from 2100 to 1274 ms. Backward *rose*, from 2900
+# to 2971 ms.
+#
+# Recomputation was free in our table and was not free there: its MLP recomputes inside of products, where arithmetic
+# sets the time, and a product is right of the ridge. Lesson 05 measures where it pays.
+#
+# Something else does not fit. The report does not give the depth; the usual model of that name has 27 layers of width
+# 1152 with an MLP of 4304 and 16 heads, an assumption of ours. What must one layer of it keep in bf16, for 1024 images
+# of 256 patches?
+
+# %%
+tokens, width, mlp = 1024 * 256, 1152, 4304
+must_keep = {
+    "inputs of the two norms": 2 * width,
+    "normalised inputs of the two linear layers": 2 * width,
+    "q, k, v and the output of attention": 4 * width,
+    "before and after GELU": 2 * mlp,
+}
+for name, numbers in must_keep.items():
+    print(f"{name:45}{2 * tokens * numbers / 2**20:6.0f} MiB")
+layer_mib = 2 * tokens * sum(must_keep.values()) / 2**20
+print(
+    f"one layer {layer_mib:,.0f} MiB, 27 layers {27 * layer_mib:,.0f} MiB; the report's peak holds {19288 / layer_mib:.1f} layers"
+)
+
+# %% [markdown]
+# Two layers nearly fill the report's peak. So either its model has two layers, or it computes whole layers again
+# (checkpointing), or the peak was not that of a training step. A number that cannot be is worth more than a number that
+# can: it tells you what to ask.
+
+# %% [markdown]
+# ## 7. The code that was written
+# Inductor takes the two graphs in basic operators and decides which of them share a kernel. Its rule is bytes: two
+# operators are fused when one reads what the other writes, or when both read the same, and when their loops fit
+# together. A product goes to a library, elementwise work before and after it goes into one loop.
+
+# %%
+tracing.kernels(seen)
+
+# %% [markdown]
+# Read the forward kernel from the inside out (C++ on a CPU, Triton on a GPU; the order is the same):
+#
+# - **two loads**: the result of the product, and the bias, which is read once a row and stays in a cache;
+# - **the arithmetic**, one line an operator, in `tmp` variables: those are registers. Here are your ten passes;
+# - **one store**. What was a read and a write for each pass is now one read and one write in all;
+# - around it the loops: over rows and vectors of some floats on a CPU, one block of elements a program on a GPU. The
+#   casts and masks say the same as in lesson 00.
+#
+# In the backward kernel the first lines are the forward kernel's lines: that is the recomputation of section 6. Where
+# it ends in a sum over the rows, that is the gradient of the bias.
+#
+# A Triton kernel as Inductor writes it for `layer`, recorded on an H200 (on a GPU: yours).
+
+# %%
+if GPU and os.environ.get(results.RECORD):
+    triton_rows = [{"name": k.name, "code": k.code} for k in tracing.kernels(seen) if k.language == "Triton"]
+    results.save("lesson02.generated", triton_rows, os.environ[results.RECORD])
+entry = results.load("lesson02.generated")
+print(entry["rows"][0]["code"] if entry else "lesson02.generated: not yet measured")
+
+# %% [markdown]
+# ### What the bytes say
+# The count of section 1 again, now with the product, which both versions pay. Eager: ten passes, each reads and writes,
+# and four of them read a second array; with what the product writes that makes 25. Compiled: the product writes one,
+# one is read, one is written.
+
+# %%
+from course_lib.device import ceilings
+
+top, array = ceilings(), 4 * ROWS * HIDDEN
+product_ms = 1e3 * 2 * ROWS * WIDTH * HIDDEN / top.flops_per_s["fp32"]
+for name, passes in (("eager", 25), ("compiled", 3)):  # reads and writes of one array
+    bytes_ms = 1e3 * passes * array / top.bytes_per_s
+    print(
+        f"{name:9} product {product_ms:.2f} ms, {passes} arrays {bytes_ms:.2f} ms; measured {1e3 * found[name]:.2f} ms"
+    )
+
+# %% [markdown]
+# Where the count is above the measured time, part of the arrays stayed in a cache. Where it is below, there is more
+# than bytes: on a CPU `tanh` costs arithmetic that no fusion removes.
+#
+# ### Fewer roundings
+# The vision report makes an observation that is worth keeping: separate kernels round between any two operators, a
+# fused one only at the end. In bf16 a store keeps 8 binary digits. The GELU of `layer` is stored nine times in eager
+# mode and once when it is compiled. Predict: by which factor does the error fall?
+
+# %%
+predicted = {"error, eager / compiled": None}  # replace None
+
+# %%
+h64 = torch.randn(512, 512, dtype=torch.float64)
+
+
+def gelu_by_hand(h):
+    inner = 0.7978845608 * (h + 0.044715 * h * h * h)
+    return 0.5 * h * (1 + torch.tanh(inner))
+
+
+torch._dynamo.reset()
+h16 = h64.to(DEVICE, torch.bfloat16)
+true, errors = gelu_by_hand(h16.double()), {}
+for name, fn in (("eager", gelu_by_hand), ("compiled", torch.compile(gelu_by_hand))):
+    errors[name] = ((fn(h16).double() - true).square().mean() / true.square().mean()).sqrt().item()
+    print(f"{name}: relative error {errors[name]:.2e}")
+against(predicted, {"error, eager / compiled": errors["eager"] / errors["compiled"]})
+
+# %% [markdown]
+# Less than nine times, and less than three, as random steps would have it: the last rounding, at the store, is in both,
+# and most of the others enter with a small weight. Still, compiled and eager results *differ*, and the compiled ones
+# are nearer to the truth. Remember it when a test compares the two with a tight tolerance: the reference may be the one
+# that is off.
+
+# %% [markdown]
+# ## 8. A kernel of your own inside the graph
+# Sooner or later there is a kernel that the compiler cannot write. Dynamo cannot look into it either: it is C, CUDA, or
+# a Triton launch with tricks. Called as it is, it ends the graph, or worse, is traced into something else. The remedy
+# is to make it an **operator**, a single node with a name and three rules:
+#
+# | rule | says | used by |
+# |---|---|---|
+# | the implementation | what to run | the finished program |
+# | the **fake** | type, shape and strides of the result, without data | Dynamo, AOTAutograd, Inductor |
+# | the **gradient** | how to get the gradients of the inputs | AOTAutograd, autograd |
+#
+# and one promise, the schema: which arguments it writes into. The compiler believes all of it. A fake with other
+# strides than the kernel's result gives wrong numbers later, without a message. That is what `torch.library.opcheck` is
+# for: it compares the rules with what the kernel does.
+
+# %% [markdown]
+# ## Exercise 2.6 `compile.operator` (30 min, 6 points)
+# `gate_into(x, y, out)` is a kernel that no compiler can look into (it stands for one of your own): it writes
+# `x * sigmoid(y)` into `out`, which must be contiguous. Write `make_operator(name)`: it registers an operator under
+# `name`, a string like `"space::gate3"`, and returns it.
+#
+# - the operator takes two CPU tensors of one shape and one floating-point type, of any strides, and returns a **new,
+#   contiguous** tensor of that shape and type; inputs stay as they are
+# - it has a rule for fake tensors, and one for the gradients of `x` and `y`
+# - it passes `torch.library.opcheck`, and lies in a compiled graph without a break
+#
+# With $s = \mathrm{sigmoid}(y)$: $\partial/\partial x = s$, and $\partial/\partial y = x\,s\,(1 - s)$.
+
+
+# %% nbgrader={"grade": false, "grade_id": "compile_operator", "locked": false, "schema_version": 3, "solution": true, "task": false}
+from course_lib.probes.operators import gate_into
+
+
+def make_operator(name):
+    """Register x * sigmoid(y), computed by gate_into, as an operator of torch.library; return it."""
+
+    ### BEGIN SOLUTION
+    @torch.library.custom_op(name, mutates_args=())
+    def gate(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        gate_into(x, y, out)
+        return out
+
+    @gate.register_fake
+    def _(x, y):
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)  # the same line as above: contiguous
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        s = torch.sigmoid(y)
+        return grad * s, grad * x * s * (1 - s)
+
+    gate.register_autograd(backward, setup_context=setup_context)
+    return gate
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "compile_operator_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("compile.operator", make_operator)
+
+# %% [markdown]
+# <details><summary>Hint 1: the decorator</summary>
+#
+# `@torch.library.custom_op(name, mutates_args=())` on a function with annotations `x: torch.Tensor, y: torch.Tensor`
+# and `-> torch.Tensor`. Inside: make `out`, call `gate_into`, return `out`. What the decorator returns is the operator.
+# </details>
+# <details><summary>Hint 2: the fake</summary>
+#
+# `@gate.register_fake`, a function of the same arguments. `torch.empty_like(x)` copies the strides of `x`, and the
+# result is contiguous: `torch.empty(x.shape, dtype=x.dtype, device=x.device)` in both places.
+# </details>
+# <details><summary>Hint 3: the gradient</summary>
+#
+# `gate.register_autograd(backward, setup_context=setup_context)`. `setup_context(ctx, inputs, output)` keeps the inputs
+# with `ctx.save_for_backward(*inputs)`; `backward(ctx, grad)` returns two gradients, each multiplied by `grad`.
+# </details>
+
+# %% [markdown]
+# Your operator in a compiled function, on CPU tensors: one graph, and it is one node of the joint graph.
+
+# %%
+gate = make_operator("lesson02::gate")
+
+
+def gated(x, y):
+    return gate(x * 2, y).sin()
+
+
+x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
+torch._dynamo.reset()
+with tracing.watch() as seen:
+    torch.compile(gated)(x, y).sum().backward()
+print(f"{len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks")
+for row in tracing.joint(seen):
+    if "gate" in row.computes:
+        print(row.name, "=", row.computes, "runs in", row.runs)
+
+# %% [markdown]
+# ### What an operator costs, and a claim that has aged
+# **The report says** (the vision tower): custom operators that return tuples broke under compile. And what does the
+# wrapping cost in eager mode, where the host pays for every call?
+
+
+# %%
+@torch.library.custom_op("lesson02::both", mutates_args=())
+def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin(), x.cos()
+
+
+@both.register_fake
+def _(x):
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+torch._dynamo.reset()
+with tracing.watch() as seen:
+    torch.compile(lambda x: sum(both(x + 1)))(torch.ones(3))
+print(f"a tuple: {len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks (torch {torch.__version__})")
+small, out = torch.randn(8, 8), torch.empty(8, 8)
+cost = {
+    "gate_into alone": each(lambda: gate_into(small, small, out)),
+    "as an operator": each(lambda: gate(small, small)),
+}
+results.beside("lesson02.operator", cost, unit="us")
+
+# %% [markdown]
+# In this version of torch a tuple is no trouble. The price of the wrapping, some layers of Python, is paid in every
+# eager call; lesson 03 takes it apart. (A kernel in Triton has a better way: `torch.library.triton_op` with
+# `wrap_triton` lets Inductor see the launch and place it in its own code. Where it must not look inside, `custom_op` is
+# right.)
+
+# %% [markdown]
+# ## 9. Why large models gain less
+# ### Case file
+# **The report says** (systems notes of a language-model course assignment, forward / backward in seconds on a large
+# GPU): the gain shrinks as matmuls dominate.
+#
+# | width | layers | eager | compiled |
+# |---|---|---|---|
+# | 768 | 12 | .0256 / .0557 | .0183 / .0498 |
+# | 1024 | 24 | .0672 / .1702 | .0563 / .1549 |
+# | 1280 | 36 | .1438 / .3756 | .1256 / .3474 |
+# | 1600 | 48 | .2827 / .7676 | .2551 / .7201 |
+# | 2560 | 32 | .4174 / 1.1791 | .3930 / 1.1333 |
+#
+# The layers are those of the usual models of these widths. Is "matmuls dominate" an explanation? Then it must say *how
+# fast* the gain shrinks. For $T$ tokens and width $d$ the products of a layer do about $24\,T d^2$ FLOP, and
+# elementwise work moves some multiple of $T d$ bytes. The compiler removes a part of the second and nothing of the
+# first. So the share of the time that it saves should fall like $1/d$: **share times width should be constant.**
+
+# %% [markdown]
+# ### Predict
+# From the row of width 1280: which share of the forward time is saved at 768, and at 2560, if that is true?
+
+# %%
+predicted = {"share saved at 768": None, "share saved at 2560": None}  # replace None
+report = {  # width: forward eager, compiled; backward eager, compiled
+    768: (0.0256, 0.0183, 0.0557, 0.0498),
+    1024: (0.0672, 0.0563, 0.1702, 0.1549),
+    1280: (0.1438, 0.1256, 0.3756, 0.3474),
+    1600: (0.2827, 0.2551, 0.7676, 0.7201),
+    2560: (0.4174, 0.3930, 1.1791, 1.1333),
+}
+
+# %%
+shares = {d: (1 - row[1] / row[0], 1 - row[3] / row[2]) for d, row in report.items()}
+print("width   forward: saved, share x width   backward: saved, share x width")
+for d, (forward, backward) in shares.items():
+    print(f"{d:5}   {forward:14.1%} {forward * d:15.0f}   {backward:15.1%} {backward * d:15.0f}")
+by_rule = {f"share saved at {d}": shares[1280][0] * 1280 / d for d in (768, 2560)}
+for name, share in by_rule.items():
+    print(f"{name}: the rule says {share:.1%}")
+against(predicted, {f"share saved at {d}": shares[d][0] for d in (768, 2560)})
+
+# %% [markdown]
+# In the forward pass the last column is nearly the same from width 1024 on: the rule holds over a factor of 2.5, and
+# the explanation is right. The smallest model gains more than the rule allows. It is the one that waits for the host
+# (lesson 01, section 3), and fewer launches help there as well. In backward, too, the column is nearly constant, with
+# smaller shares: twice the products, and less than twice the elementwise work that can be saved.
+#
+# ### Measure it here
+# The feed-forward half of a layer, written as people write it: an RMS norm in five lines, a SwiGLU, and the residual.
+# Counted in arrays of $T d$ numbers, with a hidden size of $h$ times the width: eager, the norm crosses 7 times, SwiGLU
+# $8h$ and the residual 3 times; compiled 2, $3h$ and 3. The products do $6 h\,T d^2$ FLOP.
+
+
+# %%
+class FeedForward(torch.nn.Module):
+    """x + down(silu(gate(norm(x))) * up(norm(x))), with a norm written out."""
+
+    def __init__(self, width, ratio=3):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+        self.gate, self.up = (torch.nn.Linear(width, ratio * width, bias=False) for _ in range(2))
+        self.down = torch.nn.Linear(ratio * width, width, bias=False)
+
+    def forward(self, x):  # (tokens, width)
+        rms = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        normed = x * rms * self.weight
+        gate = self.gate(normed)
+        return x + self.down(gate * torch.sigmoid(gate) * self.up(normed))
+
+
+# %%
+TOKENS, WIDTHS = (8192, (512, 1024, 2048, 4096)) if GPU else (4096, (32, 64, 128, 256))
+
+
+def gain(eager, fast):
+    """Eager time over compiled time. On a CPU, which other programs use as well, the two are called in turn."""
+    if GPU:
+        return timed(eager).median_s / timed(fast).median_s
+    ratios = []
+    for _ in range(41):
+        begin = time.perf_counter()
+        eager()
+        middle = time.perf_counter()
+        fast()
+        ratios.append((middle - begin) / (time.perf_counter() - middle))
+    return sorted(ratios)[20]
+
+
+# %%
+def gain_at(width, dtype):
+    torch._dynamo.reset()
+    block, x = FeedForward(width).to(DEVICE, dtype), normal(TOKENS, width, dtype=dtype)
+    fast = torch.compile(block)
+    with torch.no_grad():
+        fast(x)
+        return gain(lambda: block(x), lambda: fast(x))
+
+
+dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if GPU else {})
+measured = {name: {d: gain_at(d, dtype) for d in WIDTHS} for name, dtype in dtypes.items()}
+rows = {f"{name}, width {d}": value for name, by_width in measured.items() for d, value in by_width.items()}
+results.beside("lesson02.widths", rows, unit="")
+
+# %% [markdown]
+# Now the roofline. With the rates of your machine the counts give both times, so also the gain. Nothing is fitted.
+
+
+# %%
+def counted_gain(width, name, ratio=3):
+    """Eager time over compiled time, from FLOPs and bytes alone."""
+    item = 4 if name == "fp32" else 2
+    products = 6 * ratio * TOKENS * width**2 / top.flops_per_s[name]
+    crossing = item * TOKENS * width / top.bytes_per_s
+    return (products + (10 + 8 * ratio) * crossing) / (products + (5 + 3 * ratio) * crossing)
+
+
+series = {}
+for name, by_width in measured.items():
+    series[f"{name}, measured"] = by_width
+    series[f"{name}, counted"] = {d: counted_gain(d, name) for d in by_width}
+entry = results.load("lesson02.widths") if not GPU else None
+for row in entry["rows"] if entry else []:
+    name, _, width = row["name"].partition(", width ")
+    series.setdefault(f"H200 {name}, recorded", {})[int(width)] = row["value"]
+series["report, forward"] = {d: row[0] / row[1] for d, row in report.items()}
+axes = plots.gains(series, device=HERE.name)
+plots.show(axes, alt="Eager time over compiled time against the width: all curves fall towards 1 as the width grows")
+
+# %% [markdown]
+# The curves fall towards 1, measured and counted. Where the measured gain lies above the count, launches are saved too,
+# or a pass costs more than its bytes; where it lies below, narrow products are slower than the
+# ceiling, or arithmetic such as the exponential sets the time, and the compiler saves neither.
+#
+# On a faster multiplier (bf16 on tensor cores) the same width gains *more*: products shrink and bytes only halve, so
+# the curve moves to the right. That is the second half of the explanation, which the report does not have: it is not
+# the size of the model that matters but where it stands under the roof.
+#
+# ### Verdict on the case
+# **Right**, and more can be said: the share saved falls like one over the width, as bytes over FLOPs must. What to
+# keep: before compiling a large model, count its elementwise bytes. If they take 5 % of the time, no compiler will save
+# more.
+
+# %% [markdown]
+# ## Verdicts
+# What was claimed, and what we found. The numbers are in the tables above.
+#
+# | claim of the reports | verdict | for your own work |
+# |---|---|---|
+# | compiled is slower | the compiler was inside the clock | ask for the number of calls, not for a factor |
+# | then 1.5 times faster on a CPU, 1.3 on a GPU | plausible; depends on the share of elementwise bytes | warm up, make data before |
+# | less aggressive fusion on consumer GPUs | nothing in the report supports it | a cause needs a measurement of its own |
+# | without `eval()` Dynamo compiles again between runs | wrong; switching compiles once more, where a layer asks | look at the guard that failed |
+# | `if x.sum() > 0` is guarded and compiled again | wrong: a break, and nothing is compiled again | a size is guarded, a value breaks |
+# | the mask was made in every layer; hoisted, no break | right; the read of a scalar is what costs | read the list of breaks from the top |
+# | 19288 MiB for the whole tower | cannot be 27 layers without recomputing layers | count what one layer must keep |
+# | recomputing saves memory; backward rose a little | right: free left of the ridge, not right of it | recompute elementwise work, think before products |
+# | a fused chain is more accurate | right: fewer roundings | compare with float64, not with eager |
+# | operators that return tuples break | no longer | try old workarounds again after an update |
+# | the gain shrinks as matmuls dominate | right, like one over the width | count the elementwise bytes first |
+
+# %% [markdown]
+# ## Questions
+# Three answers in your own words, graded by a person. A few sentences each are enough.
+#
+# ### Question 2.7 (10 min, 3 points)
+# A colleague trains with `torch.compile`. The first 40 steps are slow, then it is fast, and after an hour it becomes as
+# slow as without compiling, with no error. Each batch is cut to its longest text. Name a cause that fits *all* of this,
+# say with which view of this lesson you would confirm it, and give two different remedies with what each costs.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "compile_question_recompiles", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Lengths (or something else that is guarded) keep causing compilations until the limit is reached; then the function
+# runs without the compiler, silently. With one changing length this would settle after one more compilation, so
+# something prevents a symbol: `dynamic=False`, lengths of 1 or batches of 1 among them, equal sizes tied to one symbol,
+# a Python number that changes in every step, or several pieces with their own limits. Confirm with
+# `tracing.recompiles` (or `TORCH_LOGS=recompiles`): it names the guard that failed each time.
+#
+# Remedies: `mark_dynamic` on the length, which costs somewhat worse code; padding to a few lengths, which costs work on
+# padding and one compilation each; a higher `recompile_limit`, which costs compile time and memory; turning the
+# changing number into a tensor.
+#
+# *Marking guide.* 1 point for the limit as the reason of the silent slow end. 1 for the view (or log) that names the
+# guard. 1 for two remedies, each with its cost (half a point without costs). "Graph breaks" as the cause earns nothing:
+# they do not come after an hour.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 2.8 (15 min, 4 points)
+# Take a layer of width 4096 with 8192 tokens in bf16, its feed-forward half as in section 9, on the recorded H200. Use
+# its ceilings of lesson 01: copy rate and bf16 product rate. Which gain does the count allow in the forward pass? How
+# does it change in fp32, and why is it not half or double? Which single change to the *model* would raise the gain
+# most?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "compile_question_gain", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# With $h = 3$: products $18\,T d^2$ FLOP, eager 34 arrays and compiled 14 arrays of $T d$ numbers. Divide everything by
+# $T d$: products $18 d / R$ with $R$ the product rate, arrays $34 b / C$ and $14 b / C$ with $b$ bytes a number and $C$
+# the copy rate. With about 660 TFLOP/s and 4.2 TB/s in bf16: products 0.112 ns, arrays 0.0162 and 0.0067 ns, a gain of
+# about 1.08. In fp32 bytes double (0.032 and 0.013 ns), and the rate falls by a factor of more than ten (about 51
+# TFLOP/s: 1.45 ns), so the gain is about 1.01. It is neither half nor double because bytes and FLOPs change by
+# different factors: what counts is intensity over ridge. Change: a narrower model, or fewer products for the same
+# elementwise work (a smaller $h$ moves both; more elementwise work, such as another norm, raises the *gain* and not the
+# speed).
+#
+# *Marking guide.* 1 point for both counts, 1 for the gain in bf16 between 1.05 and 1.12, 1 for fp32 with the reason
+# (two different factors, or the ridge). 1 for a change with a reason; half for one that names no term of the count.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 2.9 (10 min, 3 points)
+# Somebody writes an operator whose fake returns `torch.empty_like(x)`, while its kernel always returns a contiguous
+# tensor. All tests pass. What do the tests have in common? What goes wrong later, where in the pipeline, and why is
+# there no error message? Name the tool that would have found it.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "compile_question_fake", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# The tests use contiguous inputs (or none of them compiles): then `empty_like` is contiguous as well. With a transposed
+# input the fake promises transposed strides. AOTAutograd and Inductor plan with that promise, and Inductor writes code
+# that reads the result with those strides: it reads the right memory in the wrong order. Nothing is checked when the
+# program runs, because leaving out checks is what compiling is for; so the numbers are wrong without a message.
+# `torch.library.opcheck` with a transposed input compares the fake with the result.
+#
+# *Marking guide.* 1 point for contiguous inputs. 1 for generated code that indexes with the fake's strides (naming
+# Inductor or "the generated code"). 1 for `opcheck` with an input that is not contiguous; half for `opcheck` alone.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Further reading
+# - Jason Ansel and others, *PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
+#   Compilation*, ASPLOS 2024. Dynamo and Inductor, by the people who wrote them.
+# - [torch.compiler](https://pytorch.org/docs/stable/torch.compiler.html), the documentation: programming model, graph
+#   breaks, dynamic shapes, and the list of `TORCH_LOGS`.
+# - Edward Z. Yang, [Ways to use torch.compile](https://blog.ezyang.com/2024/11/ways-to-use-torch-compile/), 2024, and
+#   his posts on dynamic shapes.
+# - Horace He, [Min-cut optimal(*) recomputation (i.e. activation checkpointing) with
+#   AOTAutograd](https://dev-discuss.pytorch.org/t/467), 2022. Section 6 at length.
+# - James K. Reed, Zachary DeVito, Horace He, Ansley Ussery and Jason Ansel, *torch.fx: Practical Program Capture and
+#   Transformation for Deep Learning in Python*, MLSys 2022, arXiv:2112.08429.
+# - [Custom operators](https://pytorch.org/tutorials/advanced/custom_ops_landing_page.html), the tutorial and the manual
+#   it links to.
+# - [tlparse](https://github.com/meta-pytorch/tlparse): a report from the same record that `course_lib.tracing` reads.
+# - Horace He, [Making Deep Learning Go Brrrr From First Principles](https://horace.io/brrr_intro.html), 2022.
+# - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of section 9 answer.
