@@ -105,6 +105,20 @@ def test_rows_may_lie_apart_in_memory(random):
     assert same(out[:, 5:75], dequantize_reference(w)) and (out[:, :5] == 5).all() and (out[:, 75:] == 5).all()
 
 
+def test_results_go_where_they_are_told_to(random, weights, assert_within):
+    x = random(5, 70, dtype=torch.float32)
+    m, e = (torch.full(n, 9, dtype=t, device=DEVICE) for n, t in (((5, 80), torch.int8), ((5, 3), torch.uint8)))
+    given = Quantized(m[:, 4:74], e, 32)
+    assert quantize(x, out=given) is given and equal(given, quantize_reference(x))
+    assert (m[:, :4] == 9).all() and (m[:, 74:] == 9).all()
+    w, bias, buffer = weights(20, 70), random(20, dtype=torch.float32), torch.full((5, 30), 5.0, device=DEVICE)
+    for route in ("vector", "matrix", "dequantize"):
+        out = buffer[:, 3:23].fill_(float("nan"))
+        assert product(x, w, bias, route, out) is out
+        assert_within(out, *product_bound(x, w, bias))
+    assert (buffer[:, :3] == 5).all() and (buffer[:, 23:] == 5).all()
+
+
 def test_values_of_any_size_are_quantized_by_the_rules():
     x = (
         torch.randn(280, 64, device=DEVICE)
@@ -396,6 +410,8 @@ def test_what_products_cannot_do_is_refused(weights):
 
 def test_no_rows_give_no_rows(weights):
     assert mx_linear(torch.zeros(2, 0, 70, device=DEVICE), weights(9, 70)).shape == (2, 0, 9)
+    nothing, bias = quantize(torch.zeros(9, 0, device=DEVICE)), torch.ones(9, device=DEVICE)
+    assert (mx_linear(torch.zeros(2, 0, device=DEVICE), nothing, bias) == 1).all(), "and no columns zeros"
 
 
 TYPE = {"m_ptr": "*i8", "e_ptr": "*u8", "x_ptr": "*bf16", "out_ptr": "*bf16", "parts_ptr": "*fp32"}

@@ -102,20 +102,27 @@ def _launch(
         )  # fmt: skip
 
 
-def quantize(x: torch.Tensor, group: int = GROUP, elements: int = ELEMENTS, warps: int = WARPS) -> Quantized:
+def quantize(
+    x: torch.Tensor, group: int = GROUP, out: Quantized | None = None, elements: int = ELEMENTS, warps: int = WARPS
+) -> Quantized:
     """x (rows, columns) fp32, fp16 or bf16, columns adjacent, group a power of two up to 32768.
 
     A group of zeros gives e = 0; one with NaN or infinity e = 255 and m = 0; m is rounded to nearest even and held to
-    +-127, e to 0..254. `elements` and `warps` a program.
+    +-127, e to 0..254. `out`: where to; `elements` and `warps` a program.
     """
     assert x.dim() == 2 and (x.stride(1) == 1 or x.shape[1] == 1), "a matrix whose columns are adjacent"
     assert x.dtype in (torch.float32, torch.float16, torch.bfloat16), f"fp32, fp16 or bf16, not {x.dtype}"
     assert group <= 2**15, f"a group lies in one program's registers: at most 32768, not {group}"
     rows, columns = x.shape
-    m = torch.empty(rows, columns, dtype=torch.int8, device=x.device)
-    e = torch.empty(rows, group_count(columns, group), dtype=torch.uint8, device=x.device)
+    shape = (rows, group_count(columns, group))
+    if out is None:
+        m = torch.empty(rows, columns, dtype=torch.int8, device=x.device)
+        out = Quantized(m, torch.empty(shape, dtype=torch.uint8, device=x.device), group)
+    m, e = out.mantissas, out.exponents
+    assert (m.shape, e.shape, out.group) == (x.shape, shape, group), (m.shape, e.shape, out.group)
+    assert e.is_contiguous() and (m.stride(1) == 1 or columns == 1), "columns are adjacent"
     _launch(quantize_kernel, (m, e, x), (m, x), rows, columns, group, elements, warps)
-    return Quantized(m, e, group)
+    return out
 
 
 def dequantize(

@@ -1,9 +1,9 @@
 """y = x wᵀ + bias with weights in the format: three routes, the operator, and its gradient."""
 
+import math
 from functools import partial
 
 import torch
-from torch.nn.functional import linear
 
 from course_lib.kernels.mx.convert import dequantize
 from course_lib.kernels.mx.format import Quantized
@@ -19,23 +19,20 @@ __all__ = ["calibrate", "mx_linear", "mx_linear_operator", "product"]
 DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight may be 2^127
 
 
-def _vector(x, w: Quantized, bias):
-    rows, N = x.shape[0], w.mantissas.shape[0]
-    out = torch.empty(rows, N, dtype=x.dtype, device=x.device)
-    write_gemv(out, x, w, bias, vector_blocks(rows, N, x.device))
-    return out
+def _vector(out, x, w: Quantized, bias) -> None:
+    write_gemv(out, x, w, bias, vector_blocks(*out.shape, x.device))
 
 
-def _matrix(x, w: Quantized, bias):
-    N, K = w.mantissas.shape
-    out = torch.empty(x.shape[0], N, dtype=x.dtype, device=x.device)
-    write_gemm(out, x, w, bias, matrix_blocks(x.shape[0], N, K, x.device, multiprocessors(x.device)))
-    return out
+def _matrix(out, x, w: Quantized, bias) -> None:
+    (rows, N), K = out.shape, x.shape[1]
+    write_gemm(out, x, w, bias, matrix_blocks(rows, N, K, x.device, multiprocessors(x.device)))
 
 
-def _dequantized(x, w: Quantized, bias):
+@torch.no_grad()
+def _dequantized(out, x, w: Quantized, bias) -> None:
     """2 N K bytes more are written and read, once: many rows of x pay for that, and the vendor's product is fastest."""
-    return linear(x, dequantize(w, x.dtype), bias)
+    whole = dequantize(w, x.dtype).mT
+    torch.mm(x, whole, out=out) if bias is None else torch.addmm(bias, x, whole, out=out)
 
 
 ROUTES = {"vector": _vector, "matrix": _matrix, "dequantize": _dequantized}
@@ -47,14 +44,20 @@ def _route(rows: int, routes: Routes) -> str:
     return "matrix" if rows >= routes.tensor_cores or rows > VECTOR_ROWS else "vector"
 
 
-def product(x, w: Quantized, bias=None, route: str | None = None) -> torch.Tensor:
-    """x (rows, K), w (N, K) -> (rows, N) in x's type; the route that was measured fastest, or the one that is named."""
+def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> torch.Tensor:
+    """x (rows, K), w (N, K) -> (rows, N) in x's type; the route that was measured fastest, or the one that is named.
+
+    out: (rows, N), columns adjacent. No gradient is recorded.
+    """
     (N, K), rows = w.mantissas.shape, x.shape[0]
+    out = torch.empty(rows, N, dtype=x.dtype, device=x.device) if out is None else out
+    assert out.shape == (rows, N) and (out.stride(1) == 1 or N == 1), f"out {tuple(out.shape)}, {out.stride()}"
     if rows == 0 or N == 0 or K == 0:
-        return _dequantized(x, w, bias)
+        route = "dequantize"
     if x.stride(1) != 1:
         x = x.contiguous()
-    return ROUTES[route or _route(rows, routes_for(N, K, w.group))](x, w, bias)
+    ROUTES[route or _route(rows, routes_for(N, K, w.group))](out, x, w, bias)
+    return out
 
 
 def calibrate(w: Quantized, dtype: torch.dtype = torch.bfloat16) -> Routes:
@@ -68,12 +71,16 @@ def calibrate(w: Quantized, dtype: torch.dtype = torch.bfloat16) -> Routes:
     return measure_routes(N, K, w.group, seconds)
 
 
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 @torch.library.custom_op("speed_of_light::mx_linear", mutates_args=())
 def mx_linear_operator(
     x: torch.Tensor, mantissas: torch.Tensor, exponents: torch.Tensor, bias: torch.Tensor | None, group: int
 ) -> torch.Tensor:
     """x (..., K) -> (..., N). To torch.compile one node; differentiable in x and bias, and not in the weights."""
-    out = product(x.reshape(-1, x.shape[-1]), Quantized(mantissas, exponents, group), bias)
+    out = product(_rows(x), Quantized(mantissas, exponents, group), bias)
     return out.view(*x.shape[:-1], mantissas.shape[0])
 
 
@@ -120,4 +127,4 @@ def mx_linear(x: torch.Tensor, w: Quantized, bias: torch.Tensor | None = None) -
     if recorded or torch.compiler.is_compiling():
         return mx_linear_operator(x, w.mantissas, w.exponents, bias, w.group)
     # The operator costs the host 20 us, which is more than a small product takes.
-    return product(x.reshape(-1, K), w, bias).view(*x.shape[:-1], N)
+    return product(_rows(x), w, bias).view(*x.shape[:-1], N)
