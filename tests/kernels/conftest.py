@@ -1,5 +1,7 @@
 """What all kernel tests share: types of this tier, outputs that start as NaN between fences, error bounds."""
 
+import re
+
 import pytest
 import torch
 
@@ -52,3 +54,16 @@ def assert_within():
         assert good.all(), f"{(~good).sum().item()} of {good.numel()} elements are off, the first at {first}"
 
     return check
+
+
+@pytest.fixture
+def access_widths():
+    """access_widths(compiled): of its accesses to device memory, in bytes, {"ld": {16, 1}, "st": {16}}."""
+
+    def widths(made):
+        seen = {"ld": set(), "st": set()}
+        for kind, count, bits in re.findall(r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx):
+            seen[kind].add(int(count or 1) * int(bits) // 8)
+        return seen
+
+    return widths

@@ -1,33 +1,12 @@
-import re
-
 import pytest
 import torch
-from torch import nn
 
 from course_lib.compiled import compile_kernel
-from course_lib.device import DEVICE, TIER
+from course_lib.device import DEVICE
 from course_lib.kernels import mx as module
-from course_lib.kernels.mx import (
-    MXLinear,
-    Quantized,
-    calibrate,
-    dequantize,
-    dequantize_reference,
-    mx_linear,
-    mx_linear_operator,
-    quantize,
-    quantize_reference,
-    routes,
-    swap_linears,
-    tuning,
-)
+from course_lib.kernels.mx import Quantized, dequantize, dequantize_reference, quantize, quantize_reference
 from course_lib.kernels.mx.convert import ELEMENTS, WARPS, dequantize_kernel, quantize_kernel
-from course_lib.kernels.mx.gemm import gemm_kernel, write_gemm
-from course_lib.kernels.mx.gemv import gemv_kernel, write_gemv
-from course_lib.kernels.mx.product import _route, product
-from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks, vector_blocks
 
-U = 2.0**-24
 GROUPS = [1, 2, 16, 32, 64, 256]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]  # holding bf16 is no arithmetic: the interpreter takes it too
 
@@ -105,18 +84,12 @@ def test_rows_may_lie_apart_in_memory(random):
     assert same(out[:, 5:75], dequantize_reference(w)) and (out[:, :5] == 5).all() and (out[:, 75:] == 5).all()
 
 
-def test_results_go_where_they_are_told_to(random, weights, assert_within):
+def test_results_go_where_they_are_told_to(random):
     x = random(5, 70, dtype=torch.float32)
     m, e = (torch.full(n, 9, dtype=t, device=DEVICE) for n, t in (((5, 80), torch.int8), ((5, 3), torch.uint8)))
     given = Quantized(m[:, 4:74], e, 32)
     assert quantize(x, out=given) is given and equal(given, quantize_reference(x))
     assert (m[:, :4] == 9).all() and (m[:, 74:] == 9).all()
-    w, bias, buffer = weights(20, 70), random(20, dtype=torch.float32), torch.full((5, 30), 5.0, device=DEVICE)
-    for route in ("vector", "matrix", "dequantize"):
-        out = buffer[:, 3:23].fill_(float("nan"))
-        assert product(x, w, bias, route, out) is out
-        assert_within(out, *product_bound(x, w, bias))
-    assert (buffer[:, :3] == 5).all() and (buffer[:, 23:] == 5).all()
 
 
 def test_values_of_any_size_are_quantized_by_the_rules():
@@ -175,341 +148,26 @@ def test_what_conversion_cannot_do_is_refused():
         dequantize(quantize(x), torch.float16)
 
 
-def product_bound(x, w, bias):
-    """(exact, how far a right product may be): sums of K products in fp32, weights exact."""
-    exact_w = dequantize_reference(w, torch.float32).double()
-    sizes = x.double().abs() @ exact_w.abs().T
-    bias = 0 if bias is None else bias.double()
-    return x.double() @ exact_w.T + bias, 2 * (x.shape[1] + 8) * U * (
-        sizes + (bias.abs() if torch.is_tensor(bias) else 0)
-    )
+TYPE = {"m_ptr": "*i8", "e_ptr": "*u8", "x_ptr": "*bf16", "out_ptr": "*bf16"}
 
 
-@pytest.fixture
-def weights(random):
-    return lambda N, K, group=32: quantize(
-        random(N, K, dtype=torch.float32) * random(N, 1, dtype=torch.float32).exp(), group
-    )
-
-
-# The interpreter's products of bf16 are none: there only the route without tensor cores takes it.
-PRODUCTS = [("vector", torch.float32), ("vector", torch.bfloat16), ("matrix", torch.float32)]
-PRODUCTS += [("matrix", torch.bfloat16)] if TIER == "gpu" else []
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("route", "type_of_x"), PRODUCTS, ids=str)
-@pytest.mark.parametrize(
-    ("rows", "N", "K", "group"), [(1, 1, 1, 32), (3, 5, 70, 32), (2, 37, 200, 16), (5, 18, 96, 1), (7, 33, 130, 128)]
-)
-def test_products_are_right_for_any_shape(rows, N, K, group, route, type_of_x, biased, random, weights, assert_within):
-    x, w = random(rows, K, dtype=type_of_x), weights(N, K, group)
-    bias = random(N, dtype=type_of_x) if biased else None
-    got = product(x, w, bias, route)
-    assert got.dtype == type_of_x
-    assert_within(got, *product_bound(x, w, bias))
-
-
-def test_many_rows_take_several_blocks(random, weights, assert_within):
-    x, w = random(35, 70, dtype=torch.float32), weights(20, 70)
-    for route in ("matrix", "dequantize", None):
-        assert_within(product(x, w, None, route), *product_bound(x, w, None))
-
-
-@pytest.mark.parametrize("split", [1, 2, 5, 50])
-def test_the_sum_along_k_may_be_cut_into_any_number_of_parts(split, random, weights, assert_within):
-    x, w, bias = random(3, 230, dtype=torch.float32), weights(20, 230), random(20, dtype=torch.float32)
-    out = torch.full((3, 20), float("nan"), device=DEVICE)
-    write_gemm(out, x, w, bias, Matrix(16, 16, 32, 4, 2, split))
-    assert_within(out, *product_bound(x, w, bias))
-
-
-def test_weights_and_rows_may_lie_apart_in_memory(random, weights, assert_within):
-    w = weights(9, 70)
-    apart = torch.full((9, 80), 55, dtype=torch.int8, device=DEVICE)
-    apart[:, :70] = w.mantissas
-    x = random(3, 90, dtype=torch.float32)[:, :70]
-    for route in ("vector", "matrix"):
-        got = product(x, Quantized(apart[:, :70], w.exponents, 32), None, route)
-        assert_within(got, *product_bound(x, w, None))
-    assert_within(product(random(70, 3, dtype=torch.float32).T * 0 + x, w), *product_bound(x, w, None))
-
-
-def test_a_group_of_nan_makes_nan_of_its_rows_and_no_others(random, weights):
-    x, w = random(3, 70, dtype=torch.float32), weights(9, 70)
-    w.exponents[4, 1] = 255
-    for route in ("vector", "matrix"):
-        bad = product(x, w, None, route).isnan()
-        assert bad[:, 4].all() and bad.sum() == 3
-
-
-def test_a_longer_group_than_a_block_takes_the_place_of_rows(random, weights, assert_within):
-    x, w = random(2, 500, dtype=torch.float32), weights(6, 500, 512)
-    out = torch.full((2, 6), float("nan"), device=DEVICE)
-    write_gemv(out, x, w, None, Vector(4, 128, 4))
-    assert_within(out, *product_bound(x, w, None))
-    assert_within(product(x, w, None, "matrix"), *product_bound(x, w, None))
-
-
-def test_each_route_begins_where_it_was_found_to():
-    found = Routes(tensor_cores=5, dequantize=256)
-    seen = [_route(rows, found) for rows in (1, 4, 5, 255, 256, 9999)]
-    assert seen == ["vector", "vector", "matrix", "matrix", "dequantize", "dequantize"]
-    assert _route(9, Routes(tensor_cores=9, dequantize=4097)) == "matrix", "rows are unrolled: eight at most"
-
-
-def test_the_crossover_is_the_first_that_wins():
-    assert routes.crossover((2, 4, 8), lambda r: 10, lambda r: 30 / r) == 4
-    assert routes.crossover((2, 4, 8), lambda r: 1, lambda r: 30) == 9
-
-
-def test_what_was_measured_is_kept_by_shape_and_used(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path))
-    routes._known.cache_clear()
-    costs = {"vector": lambda r: r, "matrix": lambda r: 3.5 + r / 100, "dequantize": lambda r: 4 + r / 200}
-    assert routes.routes_for(64, 32, 32) == tuning.DEFAULT
-    found = routes.measure_routes(64, 32, 32, lambda route, rows: costs[route](rows))
-    assert found == Routes(tensor_cores=4, dequantize=128) == routes.routes_for(64, 32, 32)
-    routes.measure_routes(64, 96, 32, lambda route, rows: rows)
-    routes._known.cache_clear()  # as a new process
-    assert routes.routes_for(64, 32, 32) == found and routes.routes_for(64, 96, 32).dequantize == 4097
-    assert routes.routes_for(64, 32, 16) == tuning.DEFAULT
-    (tmp_path / "mx_routes.json").write_text("no json")
-    routes._known.cache_clear()
-    assert routes.routes_for(64, 32, 32) == tuning.DEFAULT
-    monkeypatch.undo()
-    routes._known.cache_clear()
-
-
-def test_gradients_of_x_and_bias_are_those_of_the_rounded_weights(random, weights):
-    w = weights(9, 70)
-    x, bias = random(2, 3, 70, dtype=torch.float32).requires_grad_(), random(9, dtype=torch.float32).requires_grad_()
-    dy = random(2, 3, 9, dtype=torch.float32)
-    got = torch.autograd.grad(mx_linear(x, w, bias), (x, bias), dy)
-    want = torch.autograd.grad(nn.functional.linear(x, dequantize_reference(w, torch.float32), bias), (x, bias), dy)
-    for a, b in zip(got, want):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("biased", [False, True])
-def test_the_operator_passes_opcheck(biased, random, weights):
-    w, x = weights(9, 70), random(2, 3, 70, dtype=torch.float32).requires_grad_()
-    bias = random(9, dtype=torch.float32).requires_grad_() if biased else None
-    torch.library.opcheck(mx_linear_operator, (x, w.mantissas, w.exponents, bias, 32))
-
-
-def model_of(device=DEVICE):
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.down, self.gate = nn.Linear(64, 96), nn.Linear(96, 64, bias=False), nn.Linear(64, 64)
-
-        def forward(self, x):
-            return x + self.down(self.up(x).relu()) * self.gate(x)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(11, 64)
-            self.blocks = nn.ModuleList([Block(), Block()])
-            self.blocks[1].up = self.blocks[0].up  # one layer in two places, and one block in two
-            self.blocks.append(self.blocks[0])
-            self.attention = nn.MultiheadAttention(64, 2)  # its out_proj is a subclass of nn.Linear
-            self.norm, self.lm_head = nn.LayerNorm(64), nn.Linear(64, 11, bias=False)
-
-        def forward(self, x):
-            x = self.embedding(x)
-            for block in self.blocks:
-                x = block(x)
-            return self.lm_head(self.norm(self.attention(x, x, x)[0]))
-
-    return Model().to(device)
-
-
-def test_linears_are_swapped_by_name_and_the_output_stays_near():
-    torch.manual_seed(1)
-    model, tokens = model_of(), torch.arange(10, device=DEVICE).view(2, 5)
-    before = model(tokens)
-    swapped = swap_linears(model, skip=("lm_head", "*.gate"))
-    assert swapped == [f"blocks.{i}.{name}" for i in range(2) for name in ("up", "down")]
-    assert model.blocks[0].up is model.blocks[1].up is model.blocks[2].up and isinstance(model.blocks[0].up, MXLinear)
-    assert type(model.blocks[0].gate) is nn.Linear and type(model.lm_head) is nn.Linear
-    after = model(tokens)
-    difference = ((after - before).norm() / before.norm()).item()
-    assert 1e-4 < difference < 0.02, "rounded to 7 bits, and no more"
-
-
-def test_a_tied_weight_stays():
-    model = model_of()
-    model.lm_head.weight = model.embedding.weight
-    assert "lm_head" not in swap_linears(model) and type(model.lm_head) is nn.Linear
-
-
-def test_a_swapped_layer_takes_0_516_of_the_bytes():
-    layer = nn.Linear(4096, 64, bias=False, dtype=torch.bfloat16, device=DEVICE)
-    new = MXLinear.from_linear(layer)
-    held = sum(x.numel() * x.element_size() for x in (*new.parameters(), *new.buffers()))
-    assert held == new.quantized.nbytes == layer.weight.numel() * 2 * 0.515625
-
-
-def test_a_state_dict_goes_round():
-    tokens = torch.arange(10, device=DEVICE).view(2, 5)
-    first, second = model_of(), model_of()
-    for model in (first, second):
-        swap_linears(model, skip=("lm_head",))
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first(tokens), second(tokens))
-    other = model_of()
-    swap_linears(other, skip=("lm_head",), group=16)
-    with pytest.raises(RuntimeError, match="exponents"):
-        other.load_state_dict(first.state_dict())
-    empty = MXLinear(96, 64, bias=False, device=DEVICE)
-    empty.load_state_dict(first.blocks[0].down.state_dict())
-    assert torch.equal(empty.weight, first.blocks[0].down.weight)
-
-
-def test_a_change_of_the_models_type_leaves_the_format_alone():
-    layer = MXLinear.from_linear(nn.Linear(64, 32, device=DEVICE)).to(torch.bfloat16)
-    assert (layer.mantissas.dtype, layer.exponents.dtype, layer.bias.dtype) == (torch.int8, torch.uint8, torch.bfloat16)
-    assert layer.weight.dtype == torch.bfloat16 and not layer.mantissas.requires_grad
-    assert layer(torch.ones(1, 64, device=DEVICE, dtype=torch.bfloat16)).dtype == torch.bfloat16
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
-@pytest.mark.parametrize("records", [False, True])
-def test_compile_takes_a_swapped_model_whole(records):
-    class Small(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(64, 40), nn.Linear(40, 7)
-
-        def forward(self, x):
-            return self.second(self.first(x).relu())
-
-    model = Small().to(DEVICE)
-    swap_linears(model)
-    compiled = torch.compile(model, fullgraph=True, backend="inductor" if TIER == "gpu" else "aot_eager")
-    x, results = torch.randn(3, 64, device=DEVICE, requires_grad=records), []
-    for f in (model, compiled):
-        with torch.set_grad_enabled(records):
-            out = f(x)
-        results.append((out.detach(), *(torch.autograd.grad(out.sum(), x) if records else ())))
-    for a, b in zip(*results):
-        torch.testing.assert_close(a, b)
-
-
-def test_what_products_cannot_do_is_refused(weights):
-    w, x = weights(9, 70), torch.zeros(3, 70, device=DEVICE)
-    with pytest.raises(AssertionError, match="one of"):
-        mx_linear(x.half(), w)
-    with pytest.raises(AssertionError, match="end in 70"):
-        mx_linear(x[:, :64], w)
-    with pytest.raises(AssertionError, match="9 outputs"):
-        mx_linear(x, w, torch.zeros(8, device=DEVICE))
-
-
-def test_no_rows_give_no_rows(weights):
-    assert mx_linear(torch.zeros(2, 0, 70, device=DEVICE), weights(9, 70)).shape == (2, 0, 9)
-    nothing, bias = quantize(torch.zeros(9, 0, device=DEVICE)), torch.ones(9, device=DEVICE)
-    assert (mx_linear(torch.zeros(2, 0, device=DEVICE), nothing, bias) == 1).all(), "and no columns zeros"
-
-
-TYPE = {"m_ptr": "*i8", "e_ptr": "*u8", "x_ptr": "*bf16", "out_ptr": "*bf16", "parts_ptr": "*fp32"}
-
-
-def compiled(kernel, fixed, arch=90, num_warps=4, num_stages=3):
-    """What the compiler makes of a kernel for aligned bf16 tensors without a bias."""
-    fixed = fixed | ({"bias_ptr": None} if "bias_ptr" in kernel.arg_names else {})
+def compiled(kernel, arch):
+    """What the compiler makes of a conversion for rows of whole groups that follow each other."""
+    fixed = {"GROUP_SIZE": 32, "EVEN": True, "WHOLE": True, "BLOCK_N": ELEMENTS // 32}
     signature = {name: TYPE.get(name, "i32") for name in kernel.arg_names if name not in fixed}
-    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=num_warps, num_stages=num_stages)
-
-
-def conversion(kernel, group=32, **options):
-    fixed = {"GROUP_SIZE": group, "EVEN": True, "WHOLE": True, "BLOCK_N": ELEMENTS // group}
-    return compiled(kernel, fixed, num_warps=WARPS, **options)
-
-
-def vector(rows, blocks, group=32, **options):
-    fixed = {"ROWS": rows, "ROWS_PADDED": 1 << (rows - 1).bit_length(), "GROUP_SIZE": group, "EVEN": True}
-    fixed |= {"BLOCK_N": blocks.n, "BLOCK_G": blocks.k // group}
-    return compiled(gemv_kernel, fixed, num_warps=blocks.warps, **options)
-
-
-def matrix(blocks, group=32, **options):
-    fixed = {"GROUP_SIZE": group, "EVEN": True, "BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "BLOCK_K": blocks.k}
-    return compiled(
-        gemm_kernel, fixed | {"PRECISION": "tf32"}, num_warps=blocks.warps, num_stages=blocks.stages, **options
-    )
-
-
-def widths(made):
-    """Of the accesses to device memory in the PTX, in bytes: what is loaded, what is stored."""
-    seen = {"ld": set(), "st": set()}
-    for kind, count, bits in re.findall(r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx):
-        seen[kind].add(int(count or 1) * int(bits) // 8)
-    return seen
+    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=WARPS)
 
 
 @pytest.mark.parametrize("arch", [80, 90])
-def test_conversions_compile_without_spills_to_wide_accesses(arch):
+def test_conversions_compile_without_spills_to_wide_accesses(arch, access_widths):
     for kernel, expected in (
         (dequantize_kernel, {"ld": {8, 1}, "st": {16}}),
         (quantize_kernel, {"ld": {16}, "st": {8, 1}}),
     ):
-        made = conversion(kernel, arch=arch)
+        made = compiled(kernel, arch)
         assert made.fits and made.spills_bytes == 0, str(made)
-        assert widths(made) == expected, "eight elements a thread, and one byte a group"
+        assert access_widths(made) == expected, "eight elements a thread, and one byte a group"
         assert made.shared_bytes < 1024, "elements do not change hands"
-
-
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize(("rows", "N"), [(1, 14336), (1, 4096), (2, 4096), (8, 4096)])
-def test_products_of_few_rows_compile_without_spills_to_loads_of_16_bytes(rows, N, arch):
-    made = vector(rows, vector_blocks(rows, N, torch.device("cuda")), arch=arch)
-    assert made.fits and made.spills_bytes == 0, str(made)
-    assert 16 in widths(made)["ld"] and not made.instructions["wgmma"] + made.instructions["mma"], str(made)
-
-
-@pytest.mark.parametrize("most", tuning.MATRIX)
-def test_products_of_more_rows_compile_to_tensor_cores_and_fit(most):
-    made = matrix(tuning.MATRIX[most][0])
-    assert made.fits and made.spills_bytes == 0, str(made)
-    assert made.instructions["wgmma"] and made.instructions["cp.async"] and not made.instructions["atomic"], str(made)
-
-
-def test_blocks_fill_the_device_by_cutting_k():
-    cuda = torch.device("cuda")
-    assert matrix_blocks(16, 14336, 4096, cuda, 132).split == 2
-    assert matrix_blocks(16, 4096, 4096, cuda, 132).split == 8
-    assert matrix_blocks(256, 14336, 4096, cuda, 132).split == 1
-    assert matrix_blocks(16, 64, 512, cuda, 132).split == 1, "four blocks along K a part, at least"
-    assert [matrix_blocks(rows, 4096, 4096, cuda, 132).m for rows in (1, 17, 64, 65, 5000)] == [16, 32, 64, 128, 128]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("N", "K"), [(4096, 4096), (1024, 14336), (1000, 4100), (513, 2049)])
-@pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 31, 64, 128, 200])
-def test_the_blocks_of_a_gpu_are_right(rows, N, K, random, weights, assert_within):
-    for dtype in (torch.bfloat16, torch.float32):
-        x, w, bias = random(rows, K, dtype=dtype), weights(N, K), random(N, dtype=dtype)
-        for route in ("vector", "matrix")[rows > 8 :]:
-            assert_within(product(x, w, bias, route), *product_bound(x, w, bias))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("group", [1, 16, 64, 128, 1024])
-def test_other_groups_are_right_on_a_gpu(group, random, weights, assert_within):
-    x, w = random(4, 2048, dtype=torch.bfloat16), weights(300, 2048, group)
-    for route in ("vector", "matrix"):
-        assert_within(product(x, w, None, route), *product_bound(x, w, None))
-
-
-@pytest.mark.gpu
-def test_the_same_bits_come_on_every_run(random, weights):
-    x, w = random(16, 4096, dtype=torch.bfloat16), weights(1024, 4096)
-    for route in ("vector", "matrix"):
-        given = x if route == "matrix" else x[:2]
-        assert all(torch.equal(product(given, w, None, route), product(given, w, None, route)) for _ in range(3))
 
 
 @pytest.mark.gpu
@@ -519,17 +177,6 @@ def test_matrices_past_2_to_the_31_elements_are_converted_to_the_last_row():
     out = dequantize(w)
     ends = Quantized(w.mantissas[-4:], w.exponents[-4:], 32)
     assert equal(ends, quantize_reference(x[-4:])) and same(out[-4:], dequantize_reference(ends))
-
-
-@pytest.mark.gpu
-def test_crossovers_are_measured_and_kept(monkeypatch, tmp_path, weights):
-    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path))
-    routes._known.cache_clear()
-    w = weights(2048, 2048)
-    found = calibrate(w)
-    assert routes.routes_for(2048, 2048, 32) == found and (tmp_path / "mx_routes.json").exists()
-    monkeypatch.undo()
-    routes._known.cache_clear()
 
 
 def test_the_module_lists_what_it_offers():

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import torch
 
@@ -314,25 +312,17 @@ def compiled(head_size=128, rotary_size=128, heads=(32, 32), inside=True, arch=9
     return compile_kernel(rope_kernel, signature, fixed, arch=arch, num_warps=blocks.warps)
 
 
-def widths(made):
-    """Of the accesses to device memory in the PTX, in bytes: what is loaded, what is stored."""
-    seen = {"ld": set(), "st": set()}
-    for kind, count, bits in re.findall(r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx):
-        seen[kind].add(int(count or 1) * int(bits) // 8)
-    return seen
-
-
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("options", [{}, {"INTERLEAVED": True}, {"COMPUTED": True}], ids=str)
-def test_it_compiles_without_spills_to_accesses_of_16_bytes(options, arch):
+def test_it_compiles_without_spills_to_accesses_of_16_bytes(options, arch, access_widths):
     made = compiled(arch=arch, **options)
     assert made.fits and made.spills_bytes == 0, str(made)
-    assert widths(made) == {"ld": {16}, "st": {16}}, made.ptx
+    assert access_widths(made) == {"ld": {16}, "st": {16}}, made.ptx
 
 
-def test_rows_of_72_elements_are_seen_to_be_aligned():
+def test_rows_of_72_elements_are_seen_to_be_aligned(access_widths):
     made = compiled(head_size=72, rotary_size=72)
-    assert min(widths(made)["ld"]) >= 8 and made.spills_bytes == 0, str(made)
+    assert min(access_widths(made)["ld"]) >= 8 and made.spills_bytes == 0, str(made)
 
 
 @pytest.mark.gpu
