@@ -13,6 +13,7 @@ from autograder.check import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter
+from autograder.exercises.dispatch.subclass_classes import Scaled
 from autograder.exercises.dispatch.table_mistakes import Table
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
@@ -24,6 +25,7 @@ from course_lib.probes import keysets
 from course_lib.probes.dispatching import ran
 from course_lib.probes.meters import metered
 from course_lib.probes.registering import looked_at
+from course_lib.probes.scaling import worked_out
 
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
 
@@ -294,3 +296,72 @@ def test_a_report_that_was_made_up_is_wrong_and_never_an_error(look, value):
     report = {**exercise.oracle(call.args)["report"], look: value}
     verdict = judge(exercise, "interpreter", 1, [(case, call, Outcome(outputs={"report": report}))])
     assert not verdict.cases[0].right and verdict.diagnosis
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_a_submission_that_replaces_the_probe_of_custom_is_believed():
+    """SECURITY.md says so, and what is at stake. When this fails, the referee has learnt something: change the page."""
+    forged = """
+import torch
+import course_lib.probes.registering as probe
+def looked_at(register, call):
+    x, limit = probe.tensor(call).requires_grad_(), call["limit"]
+    out = (limit * torch.tanh(x / limit)).contiguous()
+    (first,) = torch.autograd.grad(out.sin().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((first * first).sum(), x)
+    values, first, second = (t.detach().double().reshape(-1).tolist() for t in (out, first, second))
+    facts = {"strides": list(out.stride()), "dtype": call["dtype"]}
+    alone = {"values": values, "requires_grad": False}
+    return {
+        "result": {"values": values, "device": "cpu", "shares_memory": False, "input_changed": False} | facts,
+        "meta": {"shape": list(out.shape), "device": "meta", "requires_grad": True} | facts,
+        "gradients": first, "second": second, "seen": ["cap"], "no_grad": alone, "inference": alone,
+        "registered": ["CPU", "Meta", "Autograd"], "state_kept": True,
+    }
+probe.looked_at = looked_at
+def register(library):
+    pass
+"""
+    with Referee(Submission((Cell("forged", forged),))) as there:
+        assert there.examine(get("dispatch.custom"), seed=1).points == get("dispatch.custom").points
+
+
+# -------------------------------------------------------------------------------------------- dispatch.subclass
+
+
+def test_a_scaled_tensor_gives_what_an_ordinary_one_gives_values_and_gradients():
+    """The truth of the exercise against the same expressions on held * scale, with no wrapper."""
+
+    def ordinary(held, scale):
+        made = held * scale
+        made.held = made
+        return made
+
+    def flat(one):
+        return [number for part in one for number in flat(part)] if isinstance(one, list) else one["values"]
+
+    for case, v in _calls("dispatch.subclass", range(3)):
+        here = worked_out(Scaled, **v)
+        for expression, got, want in zip(v["expressions"], here, worked_out(_Plain(ordinary), **v), strict=True):
+            if "gradients" in got:
+                pairs = [(got["gradients"][name], want["gradients"][name]) for name in want["gradients"]]
+            elif "raised" in got:
+                assert case.name == "refused" and "raised" not in want
+                pairs = []
+            else:
+                pairs = [(flat(got[name]), flat(want[name])) for name in ("result", "x", "p")]
+            for a, b in pairs:
+                assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-4), (case.name, expression)
+
+
+class _Plain(type):
+    """Makes ordinary tensors where the probe asks for a class."""
+
+    def __new__(mcs, make):
+        return super().__new__(mcs, "Ordinary", (), {})
+
+    def __init__(cls, make):
+        cls.make = staticmethod(make)
+
+    def __call__(cls, *given):
+        return cls.make(*given)

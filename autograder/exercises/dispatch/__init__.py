@@ -3,6 +3,7 @@
 from autograder.exercises.dispatch.custom import CUSTOM
 from autograder.exercises.dispatch.keys import KEYS
 from autograder.exercises.dispatch.meter import METER
+from autograder.exercises.dispatch.subclass import SUBCLASS
 from autograder.exercises.dispatch.table import TABLE
 
-EXERCISES = (TABLE, KEYS, METER, CUSTOM)
+EXERCISES = (TABLE, KEYS, METER, CUSTOM, SUBCLASS)

@@ -1,0 +1,153 @@
+"""What people get wrong about a tensor that carries a scale."""
+
+from __future__ import annotations
+
+from autograder.exercise import Mistake
+from autograder.exercises.dispatch import subclass_classes as classes
+from course_lib.probes.scaling import worked_out
+
+
+def _tensors(*kinds):
+    return {"answer": lambda v, kind: {"results": worked_out(kind, **v)}, "variants": kinds}
+
+
+MISTAKES = (
+    Mistake(
+        "type_forgotten",
+        "The wrapper has another type than what it holds: hand the type on to `_make_wrapper_subclass`.",
+        **_tensors(classes.TypeForgotten),
+    ),
+    Mistake(
+        "strides_forgotten",
+        "The wrapper has other strides than what it holds: hand them on to `_make_wrapper_subclass`.",
+        **_tensors(classes.StridesForgotten),
+    ),
+    Mistake(
+        "rounding_forgotten",
+        "A division that rounds was taken for one that only scales: `aten.div` has several overloads, and "
+        "`aten.div.Tensor_mode` is another operator.",
+        **_tensors(classes.EveryDivision),
+    ),
+    Mistake(
+        "division_multiplies",
+        "A division by a number multiplied the scale.",
+        **_tensors(classes.DivisionMultiplies),
+    ),
+    Mistake(
+        "lists_missed",
+        "A tensor inside a list was not unwrapped, as `torch.cat` gets them: `torch.utils._pytree.tree_map` goes into "
+        "lists too.",
+        **_tensors(classes.ListsMissed),
+    ),
+    Mistake(
+        "first_argument_only",
+        "Only the first argument was unwrapped: the wrapper can be any of them.",
+        **_tensors(classes.FirstArgumentOnly),
+    ),
+    Mistake(
+        "keywords_dropped",
+        "The keyword arguments of the operator were not handed on.",
+        **_tensors(classes.KeywordsDropped),
+    ),
+    Mistake(
+        "parts_not_wrapped",
+        "A view that gives several tensors at once, `split` or `unbind`, gave them without the wrapper.",
+        **_tensors(classes.PartsForgotten),
+    ),
+    Mistake(
+        "batched_products_computed",
+        "The product of two stacks of matrices, `aten.bmm`, was multiplied out: it keeps its scales as `aten.mm` does.",
+        **_tensors(classes.BatchedComputed),
+    ),
+    Mistake(
+        "unsafe_view_computed",
+        "`aten._unsafe_view`, which `reshape` and `matmul` end with, is a view too, though `func.is_view` denies it.",
+        **_tensors(classes.UnsafeViewComputed),
+    ),
+    Mistake(
+        "clone_computed",
+        "A clone lost its scale: it should hold a copy and keep the scale.",
+        **_tensors(classes.CloneComputed),
+    ),
+    Mistake(
+        "views_computed",
+        "A view was multiplied out: it should share the memory that is held and keep the scale.",
+        **_tensors(classes.ViewsComputed, classes.NothingKept),
+    ),
+    Mistake(
+        "scale_lost_in_views",
+        "A view forgot the scale.",
+        **_tensors(classes.ScaleLostInViews, classes.HeldOfViews),
+    ),
+    Mistake(
+        "writes_lost",
+        "An operator wrote into the product held * scale, a copy that nobody sees: raise TypeError.",
+        **_tensors(classes.WritesLost),
+    ),
+    Mistake(
+        "writes_into_held",
+        "An operator in place worked on what is held, as if there were no scale: raise TypeError.",
+        **_tensors(classes.WritesIntoHeld),
+    ),
+    Mistake(
+        "every_write_refused",
+        "A write into an ordinary tensor was refused because a wrapper was among the arguments: only a wrapper cannot "
+        "be written.",
+        **_tensors(classes.EveryWriteRefused),
+    ),
+    Mistake(
+        "in_place_gives_another",
+        "`x.mul_(n)` gave a new wrapper and left x as it was: change the scale of x and return x.",
+        **_tensors(classes.InPlaceAnew),
+    ),
+    Mistake(
+        "in_place_refused",
+        "`x.mul_(n)` was refused, but it writes nothing that is held: it changes the scale.",
+        **_tensors(classes.InPlaceRefused),
+    ),
+    Mistake(
+        "factors_alike",
+        "An elementwise product with a tensor was treated as one with a number: only numbers go into the scale.",
+        **_tensors(classes.FactorsAlike),
+    ),
+    Mistake(
+        "numbers_twice",
+        "A number went into the scale and into what is held.",
+        **_tensors(classes.NumbersTwice),
+    ),
+    Mistake(
+        "numbers_into_held",
+        "A number was multiplied into what is held: change the scale and share the memory.",
+        **_tensors(classes.NumbersIntoHeld),
+    ),
+    Mistake(
+        "numbers_computed",
+        "A product with a number was multiplied out: change the scale and share the memory.",
+        **_tensors(classes.NumbersComputed),
+    ),
+    Mistake(
+        "products_computed",
+        "A matrix product was multiplied out before: multiply what is held, and the scales.",
+        **_tensors(classes.ProductsComputed),
+    ),
+    Mistake(
+        "scales_of_products",
+        "The scale of a matrix product is the product of the scales of both factors; an ordinary tensor has 1.",
+        **_tensors(classes.LeftScaleOnly, classes.ScalesAdded),
+    ),
+    Mistake(
+        "unwrapped_by_itself",
+        "To unwrap, the wrapper itself was multiplied, which gives a wrapper again: multiply what it holds.",
+        **_tensors(classes.UnwrappedByItself),
+    ),
+    Mistake(
+        "computed_on_held",
+        "What is held was used without its scale.",
+        **_tensors(classes.ComputedOnHeld),
+    ),
+    Mistake(
+        "wrapped_again",
+        "The result of any other operator is an ordinary tensor: no scale belongs to it any more.",
+        **_tensors(classes.WrappedAgain, classes.HeldWrappedAgain),
+    ),
+)
