@@ -90,3 +90,65 @@ def test_calls_without_eval_compile_once_and_eval_costs_one_more_where_a_layer_a
             compiled(x)
     assert len(seen.compilations) == 1 + again
     assert all(row.failed.endswith("training == True") for row in tracing.recompiles(seen))
+
+
+# ---------------------------------------------------------------------------- operators and what they promise
+
+
+def test_a_fake_with_other_strides_is_found_when_the_compiled_program_runs():
+    @torch.library.custom_op("torch_claims::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).contiguous()
+
+    twice.register_fake(lambda x: torch.empty_like(x))
+    compiled = torch.compile(lambda x: twice(x) + 1)
+    assert torch.equal(compiled(torch.ones(3, 4)), torch.full((3, 4), 3.0))
+    with pytest.raises(AssertionError, match="stride"):
+        compiled(torch.ones(4, 3).t())
+
+
+def test_a_write_that_the_schema_hides_is_lost_without_a_message_and_opcheck_finds_it():
+    @torch.library.custom_op("torch_claims::norms", mutates_args=())
+    def norms(x: torch.Tensor) -> torch.Tensor:
+        size = x.norm(dim=-1, keepdim=True)
+        x /= size
+        return size
+
+    norms.register_fake(lambda x: x.new_empty(x.shape[0], 1))
+
+    def unit(x):
+        y = x + 1
+        norms(y)
+        return y
+
+    zeros = torch.zeros(2, 4)
+    assert torch.equal(unit(zeros), torch.full((2, 4), 0.5))
+    assert torch.equal(torch.compile(unit)(zeros), torch.ones(2, 4))
+    with pytest.raises(Exception, match="not defined as mutable"):
+        torch.library.opcheck(norms, (zeros + 1,))
+
+
+def test_an_operator_that_returns_a_tuple_is_no_break():
+    @torch.library.custom_op("torch_claims::both", mutates_args=())
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin(), x.cos()
+
+    both.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
+    with tracing.watch() as seen:
+        out = torch.compile(lambda x: sum(both(x + 1)), backend="aot_eager")(torch.zeros(3))
+    assert torch.allclose(out, torch.ones(3).sin() + torch.ones(3).cos())
+    assert len(seen.compilations) == 1 and len(tracing.breaks(seen)) == 0
+
+
+def test_a_break_inside_a_loop_over_layers_makes_as_many_graphs_for_two_layers_as_for_four():
+    from course_lib.models.broken_tower import PATCH, Tower
+
+    made = []
+    for layers in (2, 4):
+        torch._dynamo.reset()
+        with tracing.watch() as seen, torch.no_grad():
+            torch.compile(Tower(layers=layers).eval(), backend="eager")(
+                torch.ones(3, 5, PATCH), torch.tensor([5, 2, 3])
+            )
+        made.append(len(tracing.graphs(seen)))
+    assert made[0] == made[1] > 1
