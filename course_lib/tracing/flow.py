@@ -14,7 +14,7 @@ from course_lib.tracing.bytecode import SILENT, graphs
 from course_lib.tracing.guards import guards
 from course_lib.tracing.kernels import Kernel, kernels
 from course_lib.tracing.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, PASSES, phases
-from course_lib.tracing.saved import joint, saved
+from course_lib.tracing.saved import is_view, joint, saved
 from course_lib.tracing.view import bytes_text
 from course_lib.tracing.watching import Watched
 
@@ -27,7 +27,7 @@ class Flow:
     instructions: int  # of its bytecode
     graph: tuple[str, ...]  # the steps that Dynamo captured
     guards: tuple[str, ...]  # "x: be a float32 tensor ..."
-    forward: tuple[str, ...]  # operators of the forward graph, "mul 3" for three of a kind
+    forward: tuple[str, ...]  # operators of the forward graph, "mul 3" for three of a kind; no views
     backward: tuple[str, ...]
     again: int  # operators of the forward graph that backward computes once more
     saved: tuple[str, ...]  # "mm 2.0 MiB": new memory that crosses from forward to backward
@@ -41,7 +41,7 @@ class Flow:
 def flow(fn: Callable, seen: Watched) -> Flow:
     """The way of a function that was compiled as one graph, with its backward pass."""
     fn = inspect.unwrap(fn)
-    values, written = joint(seen), kernels(seen)
+    values, written = [row for row in joint(seen) if not is_view(row.computes)], kernels(seen)
     language = next((row.language for row in written if row.language != "library"), "library")
     took = {row.part: row.seconds for row in phases(seen)}
     stations = {"Dynamo": (DYNAMO, GUARDS), "AOTAutograd": (AOT, PASSES), "Inductor": (INDUCTOR,)}

@@ -80,13 +80,14 @@ def saved(seen: Watched, compilation: str | None = None) -> View:
 
 def _owner(graph: Graph, step: Step) -> Step:
     """The value whose memory this one is, found through views."""
-    while _is_view(step) and (source := graph.find(re.split(r"[(,)]", step.code)[1].strip())):
+    while is_view(step.code) and (source := graph.find(re.split(r"[(,)]", step.code)[1].strip())):
         step = source
     return step
 
 
-def _is_view(step: Step) -> bool:
-    call = re.match(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\(", step.code)
+def is_view(code: str) -> bool:
+    """Whether "torch.ops.aten.permute.default(x, [1, 0])" moves no data."""
+    call = re.match(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\(", code)
     if not call:
         return False
     packet = getattr(getattr(torch.ops, call[1]), call[2], None)
