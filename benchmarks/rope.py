@@ -11,6 +11,7 @@ from functools import partial
 import torch
 import triton
 import triton.language as tl
+from torch._functorch import config as donated_buffers
 
 from benchmarks.against import Case, Red, measure, ring_of
 from course_lib.kernels.rope import Computed, Tables, rope, rope_, rope_frequencies, rope_reference
@@ -136,7 +137,8 @@ def _libraries(direction: str, angles: Tables, ring: list) -> dict[str, Callable
 
 def _through_autograd(function: Callable, qk: torch.Tensor, cos, sin) -> Callable[[torch.Tensor], object]:
     leaves = [x.detach().requires_grad_() for x in heads_of(qk)]
-    out = function(*leaves, cos, sin)
+    with donated_buffers.patch(donated_buffer=False):  # the graph is kept: backward runs again and again
+        out = function(*leaves, cos, sin)
     return lambda given: torch.autograd.grad(out, leaves, heads_of(given), retain_graph=True)
 
 
