@@ -8,6 +8,7 @@ from course_lib.drawing.errormap import error_map
 from course_lib.drawing.fxgraphs import graphs
 from course_lib.drawing.gains import gains, totals
 from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
+from course_lib.drawing.kinds import kinds
 from course_lib.drawing.pipeline import pipeline
 from course_lib.drawing.programs import grid
 from course_lib.drawing.residents import programs_that_fit
@@ -30,6 +31,7 @@ __all__ = [
     "graphs",
     "grid",
     "histogram",
+    "kinds",
     "online_steps",
     "pipeline",
     "png",
