@@ -55,9 +55,9 @@ def _rows(one: Compilation):
         runs = "backward" if re.search(r"AOT ID: \['\d+_backward'\]", module) else "forward"
         written = dict(_written(module))
         # the record of a backward pass also lists what earlier ones of this process launched; the module names its own
-        own = set(HANDLE.findall(module)) or set(known)
+        own = set(HANDLE.findall(module)) & set(known) or set(known)
         # keys end in the number of the launch: "cpp_fused_add_0:1"
-        for key in sorted(own & set(known), key=lambda k: int(k.rpartition(":")[2] or 0)):
+        for key in sorted(own, key=lambda k: int(k.rpartition(":")[2] or 0)):
             name = key.rpartition(":")[0] or key
             language, code = written.pop(name, ("library", ""))
             yield Kernel(name, runs, _python(known[key]), code, language)
