@@ -4,6 +4,7 @@ Every function takes `ax` (made when absent), `title` (the message; most have on
 something was measured, `device` (the machine's name, printed small). `show(ax, alt="...")` displays the result.
 """
 
+from course_lib.drawing.costs import costs
 from course_lib.drawing.errormap import error_map
 from course_lib.drawing.fxgraphs import graphs
 from course_lib.drawing.gains import gains, totals
@@ -25,6 +26,7 @@ __all__ = [
     "Point",
     "against_floor",
     "block_map",
+    "costs",
     "error_map",
     "figure",
     "gains",

@@ -19,7 +19,7 @@ __all__ = ["KINDS", "PHASES", "Call", "Kind", "by_kind", "tally"]
 PHASES = ("forward", "backward")
 KINDS = ("matrix products", "norms and softmax", "elementwise", "copies", "lookups")
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-_COPIES = ("clone", "copy_", "_to_copy", "cat", "stack", "repeat")
+_COPIES = ("clone", "copy_", "_to_copy", "cat", "stack", "repeat", "triu", "tril")
 _FILLS = ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "arange")
 _LOOKUPS = ("embedding", "embedding_dense_backward", "index", "index_put", "gather", "scatter", "nll_loss_forward",
             "nll_loss_backward")  # fmt: skip
