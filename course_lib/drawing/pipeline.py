@@ -121,6 +121,6 @@ def _list(kinds, width):
 
 
 def _count(kind: str) -> int:
-    """ "mul 3" -> 3, "mm" -> 1."""
-    number = kind.rpartition(" ")[2]
+    """ "mul ×3" -> 3, "mm" -> 1."""
+    number = kind.rpartition("×")[2]
     return int(number) if number.isdigit() else 1

@@ -27,7 +27,7 @@ class Flow:
     instructions: int  # of its bytecode
     graph: tuple[str, ...]  # the steps that Dynamo captured
     guards: tuple[str, ...]  # "x: be a float32 tensor ..."
-    forward: tuple[str, ...]  # operators of the forward graph, "mul 3" for three of a kind; no views
+    forward: tuple[str, ...]  # operators of the forward graph, "mul ×3" for three of a kind; no views
     backward: tuple[str, ...]
     again: int  # operators of the forward graph that backward computes once more
     saved: tuple[str, ...]  # "mm 2.0 MiB": new memory that crosses from forward to backward
@@ -64,10 +64,10 @@ def flow(fn: Callable, seen: Watched) -> Flow:
 
 
 def _kinds(calls: Sequence[str]) -> tuple[str, ...]:
-    """torch.ops.aten.mul.Tensor(...) three times -> "mul 3", in the order in which kinds first come."""
+    """torch.ops.aten.mul.Tensor(...) three times -> "mul ×3", in the order in which kinds first come."""
     names = [call.partition("(")[0].removeprefix("torch.ops.").split(".") for call in calls]
     counted = Counter(parts[1] if len(parts) > 1 else parts[0] for parts in names)
-    return tuple(name if count == 1 else f"{name} {count}" for name, count in counted.items())
+    return tuple(name if count == 1 else f"{name} ×{count}" for name, count in counted.items())
 
 
 def _names(written: Sequence[Kernel], runs: str) -> tuple[str, ...]:

@@ -40,7 +40,10 @@ class View:
         left = " style='text-align:left;vertical-align:top'"
         kept = " style='text-align:left;vertical-align:top;white-space:pre;font-family:monospace'"
         head = "".join(f"<th{left}>{html.escape(name)}</th>" for name in self.columns)
-        styles = [kept if name in self.code else left for name in self.columns]
+        longest = [max((len(row[i]) for row in self._cells()), default=0) for i in range(len(self.columns))]
+        # a sentence beside a long line of code would otherwise be squeezed to a word a line
+        words = [left.replace("'text", "'min-width:16em;text") if n > 40 else left for n in longest]
+        styles = [kept if name in self.code else w for name, w in zip(self.columns, words, strict=True)]
         body = "".join(
             "<tr>" + "".join(f"<td{s}>{html.escape(t)}</td>" for s, t in zip(styles, row, strict=True)) + "</tr>"
             for row in self._cells()

@@ -39,8 +39,8 @@ def test_the_flow_of_a_function_holds_every_station(half_tanh_flow):
     assert half_tanh_flow.source[1] == "    h = x @ w"
     assert [step.partition(" = ")[0] for step in half_tanh_flow.graph] == ["h", "tanh", "mul"]
     assert any(guard.startswith("x must be a float32 tensor") for guard in half_tanh_flow.guards)
-    assert {"mm", "tanh", "mul"} <= set(half_tanh_flow.forward) and "mm 2" in half_tanh_flow.backward
-    assert half_tanh_flow.saved == ("mm 192 B",) or half_tanh_flow.saved == ("tanh 192 B",)
+    assert {"mm", "tanh", "mul"} <= set(half_tanh_flow.forward) and "mm ×2" in half_tanh_flow.backward
+    assert half_tanh_flow.saved in (("mm 192 B",), ("tanh 192 B",))
     assert half_tanh_flow.forward_kernels[0] == "mm, library" and len(half_tanh_flow.forward_kernels) == 2
     assert half_tanh_flow.code and all("tmp" in line for line in half_tanh_flow.code)
     assert set(half_tanh_flow.seconds) == {"Dynamo", "AOTAutograd", "Inductor", half_tanh_flow.language}
