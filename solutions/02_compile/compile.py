@@ -104,16 +104,15 @@ def against(predicted, came):
 # 0.133. The gain is smaller on the GPU, "because fusion is less aggressive on consumer GPUs".
 #
 # Both sentences describe the same program on the same machine. So before we ask what a compiler does, we ask what was
-# timed.
-#
-# The function below is ours for most of this lesson: a product, a bias, and a GELU written out as papers print it.
+# timed. The function below is ours for most of this lesson: a product, a bias, and GELU written out by hand. (It is the
+# form with a tanh that papers print; $\frac12 (1 + \tanh u)$ is the sigmoid of $2u$.)
 
 
 # %%
 def layer(x, w, bias):
     h = x @ w + bias
-    inner = 0.7978845608 * (h + 0.044715 * h * h * h)
-    return 0.5 * h * (1 + torch.tanh(inner))
+    inner = 1.5957691216 * (h + 0.044715 * h * h * h)
+    return h * torch.sigmoid(inner)
 
 
 ROWS, WIDTH, HIDDEN = (16384, 256, 1024) if GPU else (8192, 32, 256)
@@ -125,9 +124,10 @@ def inputs(rows=ROWS):
 
 # %% [markdown]
 # ### Predict
-# Line by line, `layer` is a product and ten passes over arrays of `ROWS` x `HIDDEN` numbers: one for every `+`, `*` and
-# `tanh`. How many times faster is the compiled version, if nothing but bytes counts and all passes become one? And how
-# many times *slower* than eager does a loop of five calls become when the first of them compiles?
+# Line by line, `layer` is a product and eight passes over arrays of `ROWS` x `HIDDEN` numbers: one for every `+` and
+# `*`, and one for the sigmoid. How many times faster is the compiled version, if nothing but bytes counts and all
+# passes become one? And how many times *slower* than eager does a loop of five calls become when the first of them
+# compiles?
 
 # %%
 predicted = {"faster, compiling left out": None, "slower, compiling timed": None}  # replace None
@@ -1017,8 +1017,8 @@ plots.show(axes, alt="Graph of Horner's rule with two products and three sums, a
 # Values that are cheap to compute need not cross: backward computes them again from what does.
 #
 # ### Predict
-# `layer` makes ten arrays of `ROWS` x `HIDDEN` after its product. How many arrays of this size does eager mode keep for
-# backward? And the compiled version?
+# `layer` makes eight arrays of `ROWS` x `HIDDEN` after its product. How many arrays of this size does eager mode keep
+# for backward? And the compiled version?
 
 # %%
 predicted = {"eager": None, "compiled": None}  # replace None
@@ -1128,7 +1128,7 @@ tracing.kernels(seen)
 # Read the forward kernel from the inside out (C++ on a CPU, Triton on a GPU; the order is the same):
 #
 # - **two loads**: the result of the product, and the bias, which is read once a row and stays in a cache;
-# - **the arithmetic**, one line an operator, in `tmp` variables: those are registers. Here are your ten passes;
+# - **the arithmetic**, one line an operator, in `tmp` variables: those are registers. Here are your eight passes;
 # - **one store**. What was a read and a write for each pass is now one read and one write in all;
 # - around it the loops: over rows and vectors of some floats on a CPU, one block of elements a program on a GPU. The
 #   casts and masks say the same as in lesson 00.
@@ -1147,16 +1147,16 @@ print(entry["rows"][0]["code"] if entry else "lesson02.generated: not yet measur
 
 # %% [markdown]
 # ### What the bytes say
-# The count of section 1 again, now with the product, which both versions pay. Eager: ten passes, each reads and writes,
-# and four of them read a second array; with what the product writes that makes 25. Compiled: the product writes one,
-# one is read, one is written.
+# The count of section 1 again, now with the product, which both versions pay. Eager: eight passes, each reads and
+# writes, and four of them read a second array; with what the product writes that makes 21. Compiled: the product writes
+# one, one is read, one is written.
 
 # %%
 from course_lib.device import ceilings
 
 top, array = ceilings(), 4 * ROWS * HIDDEN
 product_ms = 1e3 * 2 * ROWS * WIDTH * HIDDEN / top.flops_per_s["fp32"]
-for name, passes in (("eager", 25), ("compiled", 3)):  # reads and writes of one array
+for name, passes in (("eager", 21), ("compiled", 3)):  # reads and writes of one array
     bytes_ms = 1e3 * passes * array / top.bytes_per_s
     print(
         f"{name:9} product {product_ms:.2f} ms, {passes} arrays {bytes_ms:.2f} ms; measured {1e3 * found[name]:.2f} ms"
@@ -1164,12 +1164,12 @@ for name, passes in (("eager", 25), ("compiled", 3)):  # reads and writes of one
 
 # %% [markdown]
 # Where the count is above the measured time, part of the arrays stayed in a cache. Where it is below, there is more
-# than bytes: on a CPU `tanh` costs arithmetic that no fusion removes.
+# than bytes: on a CPU the exponential inside of the sigmoid costs arithmetic that no fusion removes.
 #
 # ### Fewer roundings
 # The vision report makes an observation that is worth keeping: separate kernels round between any two operators, a
-# fused one only at the end. In bf16 a store keeps 8 binary digits. The GELU of `layer` is stored nine times in eager
-# mode and once when it is compiled. Predict: by which factor does the error fall?
+# fused one only at the end. In bf16 a store keeps 8 binary digits. The GELU of `layer` stores seven times in eager mode
+# and once when it is compiled. Predict: by which factor does the error fall?
 
 # %%
 predicted = {"error, eager / compiled": None}  # replace None
@@ -1179,8 +1179,8 @@ h64 = torch.randn(512, 512, dtype=torch.float64)
 
 
 def gelu_by_hand(h):
-    inner = 0.7978845608 * (h + 0.044715 * h * h * h)
-    return 0.5 * h * (1 + torch.tanh(inner))
+    inner = 1.5957691216 * (h + 0.044715 * h * h * h)
+    return h * torch.sigmoid(inner)
 
 
 torch._dynamo.reset()
@@ -1192,10 +1192,10 @@ for name, fn in (("eager", gelu_by_hand), ("compiled", torch.compile(gelu_by_han
 against(predicted, {"error, eager / compiled": errors["eager"] / errors["compiled"]})
 
 # %% [markdown]
-# Less than nine times, and less than three, as random steps would have it: the last rounding, at the store, is in both,
-# and most of the others enter with a small weight. Still, compiled and eager results *differ*, and the compiled ones
-# are nearer to the truth. Remember it when a test compares the two with a tight tolerance: the reference may be the one
-# that is off.
+# Less than seven times, and less than the square root of seven, as random steps would have it: the last rounding, at
+# the store, is in both, and most of the others enter with a small weight. Still, compiled and eager results *differ*,
+# and the compiled ones are nearer to the truth. Remember it when a test compares the two with a tight tolerance: the
+# reference may be the one that is off.
 
 # %% [markdown]
 # ## 8. A kernel of your own inside the graph
