@@ -2,9 +2,9 @@
 # With an NVIDIA GPU and its container toolkit, add: --gpus all
 FROM python:3.12-slim
 
-# gcc: triton builds its launcher with it; make and git: the course's own commands.
+# g++: triton builds its launcher with it, and torch.compile its kernels; make and git: the course's own commands.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends gcc libc6-dev make git \
+ && apt-get install -y --no-install-recommends g++ libc6-dev make git \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /course

@@ -31,7 +31,7 @@
 # **Without a GPU** all six exercises can be solved and checked, and every section runs: the compiler writes C++ for a
 # CPU and Triton for a GPU, and everything before the last step is the same. Recorded results of an H200 stand beside
 # yours where there are any. What a CPU cannot show: what launches cost a GPU, and the Triton code (a recorded kernel
-# stands in its place). You need a C++ compiler (`g++`); `make lab` says if it is missing.
+# stands in its place). You need a C++ compiler (on Debian and Ubuntu the packages `g++` and `python3-dev`).
 
 # %% tags=["setup"]
 from course_lib.device import DEVICE, TIER, machine
