@@ -48,17 +48,17 @@ def _call(draw, n: int, repeat: int):
 
 
 def _row(setting, measured, yard) -> dict:
-    took, clock_s, events_s = measured.timed, median(measured.calls_s), median(measured.events_s)
+    took, clock_s, events_s = measured.timed, median(measured.calls_s), median(measured.said_s)
     return {
         "name": setting.sizes,
         "calls": setting.calls,
-        "rounds": len(measured.events_s),
-        "empty_round_us": yard.empty_s[setting.key] * 1e6,
+        "rounds": len(measured.said_s),
+        "around_a_round_us": yard.alone[setting.key].around_s * 1e6,
         "events_us": events_s * 1e6,
         "clock_us": clock_s * 1e6,
         "low_us": took.low_s * 1e6,
         "high_us": took.high_s * 1e6,
         "ratio": clock_s / events_s,
-        "reference_slowed": measured.slowed,
+        "slowed": measured.slowed,
         "took_s": measured.took_s,
     }

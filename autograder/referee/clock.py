@@ -2,9 +2,10 @@
 
 A round tells its sizes, then sends the handles of fresh slabs together with "go", waits for the report, and reads a few
 elements of every output; the time when those have arrived is the end. Then every output is checked, so no call can
-have been skipped. What a round costs when one call does nothing is measured in a worker that holds no submission, and
-subtracted. The reference kernel and such empty rounds run turn by turn with the submission (A B E, B A E): when the
-reference is slower than it was alone, something else slowed the device down, and nothing is concluded.
+have been skipped. What a round costs around its calls is subtracted: it is the same round with our own kernel, whose
+worker can be believed when it tells by device events what the calls took. Such rounds run turn by turn with the
+submission's (A B, B A). When our kernel, or what is around it, is slower than alone, something else slowed the device
+down, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 
 from autograder.exercise import Case, Exercise
 from autograder.judging import tolerance
+from autograder.judging.score import speed_credit
 from autograder.judging.verdict import Timed
 from autograder.judging.work import judge_count, judge_work
 from autograder.referee.room import Room, Worker
@@ -32,9 +34,8 @@ ROUND_S = 20e-3  # of work in one round, at the speed of the floor
 ENOUGH_S = 20e-3  # of work in all rounds
 MOST_CALLS = 400
 SHARE_OF_MEMORY = 0.25  # of what is free, for one round
-EMPTY_ROUNDS = 12
 FEWEST, MOST = 6, 24  # rounds of a submission
-NARROW = 0.015  # half of the interval; when it is wider, its slow end counts
+NARROW = 0.015  # half of the interval; when it is wider, and the points depend on it, its slow end counts
 NOISY = 1.03  # the reference may be this much slower than alone
 WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
 
@@ -86,10 +87,14 @@ def limits_of(setting: Setting) -> tolerance.Limits:
 
 @dataclass(frozen=True)
 class Lap:
-    """One round by our clock, and by the events that the worker says it saw: the latter is information only."""
+    """One round by our clock, and its calls by what the worker says: believed of our own code only."""
 
     seconds: float
-    events_s: float
+    calls_s: float
+
+    @property
+    def around_s(self) -> float:
+        return self.seconds - self.calls_s
 
 
 def time_round(
@@ -110,7 +115,7 @@ def time_round(
         took = time.perf_counter() - start
         if limits is not None:
             _check(round_, report, at_the_end, limits)
-        said = report.get("device_s")
+        said = report.get("calls_s")
         return Lap(took, float(said) if isinstance(said, int | float) else math.nan)
     finally:
         worker.close(round_.slabs)
@@ -134,25 +139,34 @@ def _settle() -> None:
 # ------------------------------------------------------------------------------------------- what is known to be right
 
 
+@dataclass(frozen=True)
+class Alone:
+    """Our own code while no submission runs."""
+
+    calls_s: float
+    around_s: float  # the upper end of its interval
+
+
 @dataclass
 class Yardsticks:
-    """Workers that run our own code only: one that does nothing, and one for every reference kernel."""
+    """Workers that run our own code only: one for every reference kernel, or a call that does nothing without one."""
 
     room: Room = field(default_factory=lambda: Room(Submission(()), answers=True).__enter__())
     workers: dict[str, Worker] = field(default_factory=dict)
-    empty_s: dict[tuple, float] = field(default_factory=dict)
-    alone_s: dict[tuple, float] = field(default_factory=dict)
+    alone: dict[tuple, Alone] = field(default_factory=dict)
 
-    def nothing(self, exercise: Exercise) -> Worker:
-        return self._worker(f"{exercise.entry}: nothing", exercise, f"def {exercise.entry}(*args): pass")
+    def lap(self, setting: Setting) -> Lap:
+        """One round of our own. An idle one makes one call: the tensors of later ones are made beside real work."""
+        exercise = setting.exercise
+        if exercise.speed.reference:
+            module, _, name = exercise.speed.reference.partition(":")
+            source, calls = f"from {module} import {name} as {exercise.entry}", None
+        else:
+            source, calls = f"def {exercise.entry}(*args): pass", 1
+        return time_round(self._worker(exercise, source), setting, None, WARM_S, calls)
 
-    def reference(self, exercise: Exercise) -> Worker | None:
-        if not exercise.speed.reference:
-            return None
-        module, _, name = exercise.speed.reference.partition(":")
-        return self._worker(exercise.name, exercise, f"from {module} import {name} as {exercise.entry}")
-
-    def _worker(self, key: str, exercise: Exercise, source: str) -> Worker:
+    def _worker(self, exercise: Exercise, source: str) -> Worker:
+        key = exercise.name
         if key not in self.workers:
             self.workers[key] = Worker(self.room)
             why_not = self.workers[key].load(exercise.entry, Submission((Cell(key, source),)))
@@ -161,17 +175,11 @@ class Yardsticks:
         return self.workers[key]
 
     def measure(self, setting: Setting) -> None:
-        """The empty round, and the reference alone; known ones are kept. No submission may be running."""
-        if setting.key in self.empty_s:
-            return
-        idle = self.nothing(setting.exercise)
-        # one call: the tensors of later ones are made while the device is busy
-        empty = [time_round(idle, setting, None, ROUND_PATIENCE_S, calls=1).seconds for _ in range(2 + EMPTY_ROUNDS)]
-        self.empty_s[setting.key] = float(np.median(empty[2:]))
-        reference = self.reference(setting.exercise)
-        if reference:
-            took = [time_round(reference, setting, None, WARM_S).seconds for _ in range(1 + FEWEST)]
-            self.alone_s[setting.key] = float(np.median(took[1:])) - self.empty_s[setting.key]
+        """Our own code alone; what is known is kept. No submission may be running."""
+        if setting.key not in self.alone:
+            laps = [self.lap(setting) for _ in range(1 + FEWEST)][1:]
+            around = median_interval([lap.around_s for lap in laps])
+            self.alone[setting.key] = Alone(_median(lap.calls_s for lap in laps), around[1])
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -179,8 +187,7 @@ class Yardsticks:
         self.room.__exit__()
 
     def forget(self, setting: Setting) -> None:
-        self.empty_s.pop(setting.key, None)
-        self.alone_s.pop(setting.key, None)
+        self.alone.pop(setting.key, None)
 
 
 @functools.cache
@@ -195,9 +202,9 @@ def yardsticks() -> Yardsticks:
 @dataclass(frozen=True)
 class Measured:
     timed: Timed
-    slowed: float  # reference beside the submission over reference alone, less 1; 0 without a reference
+    slowed: float  # our own rounds beside the submission over the same alone, less 1
     calls_s: tuple[float, ...]  # one call, round by round
-    events_s: tuple[float, ...]  # the same as the worker saw it
+    said_s: tuple[float, ...]  # the same as the worker says it
     took_s: float  # for everything
     review: str = ""  # why a person should look
 
@@ -207,38 +214,62 @@ class Measured:
 
 
 def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
-    """Time a submission turn by turn with the reference; NotRight when a timed answer is wrong."""
+    """Time a submission turn by turn with our own code; NotRight when a timed answer is wrong."""
     began, limits = time.perf_counter(), limits_of(setting)
     # compiles and tunes, on other data; what compiles later counts
     time_round(worker, replace(setting, calls=1), limits, WARM_S)
     time_round(worker, setting, limits, ROUND_PATIENCE_S)
-    reference, idle = yard.reference(setting.exercise), yard.nothing(setting.exercise)
     ours: list[Lap] = []
     theirs: list[Lap] = []
-    empty: list[Lap] = []
-    while not _enough(_net(ours, empty)):
-        ours_first = len(ours) % 2
-        for turn in (ours_first, 1 - ours_first):
+    while True:
+        for turn in (len(ours) % 2, 1 - len(ours) % 2):
             if turn:
                 ours.append(time_round(worker, setting, limits, ROUND_PATIENCE_S))
-            elif reference:
-                theirs.append(time_round(reference, setting, None, ROUND_PATIENCE_S))
-        empty.append(time_round(idle, setting, None, ROUND_PATIENCE_S, calls=1))
-    per_call = _net(ours, empty) / setting.calls
-    events = [lap.events_s / setting.calls for lap in ours]
-    low, high = median_interval(per_call)
-    middle = float(np.median(per_call)) if half_width(per_call) <= NARROW else high
-    reference_s = float(np.median(_net(theirs, empty))) / setting.calls if theirs else None
-    slowed = reference_s * setting.calls / yard.alone_s[setting.key] - 1 if theirs else 0.0
-    timed = Timed(setting.sizes, middle, low, high, setting.floor_s, reference_s)
+            else:
+                theirs.append(yard.lap(setting))
+        timed, slowed, per_call = _concluded(setting, yard.alone[setting.key], ours, theirs)
+        if _enough(setting, per_call, timed):
+            break
+    said = tuple(lap.calls_s / setting.calls for lap in ours)
     review = same_when_watched(worker, setting)
-    return Measured(timed, slowed, tuple(per_call.tolist()), tuple(events), time.perf_counter() - began, review)
+    return Measured(timed, slowed, tuple(per_call), said, time.perf_counter() - began, review)
 
 
-def _net(laps: Sequence[Lap], empty: Sequence[Lap]) -> np.ndarray:
-    """What rounds took beyond the empty ones between them."""
-    nothing = float(np.median([lap.seconds for lap in empty])) if empty else 0.0
-    return np.maximum(0.0, np.array([lap.seconds for lap in laps]) - nothing)
+def _concluded(setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap]) -> tuple[Timed, float, np.ndarray]:
+    """What the rounds so far say: the time of one call, how much slower than alone ours were, each round's time a call.
+
+    A submission could keep processors busy while ours run, so more than what was around them alone is not subtracted.
+    """
+    referenced = bool(setting.exercise.speed.reference)
+    beside_s, around_s = _median(lap.calls_s for lap in theirs), _median(lap.around_s for lap in theirs)
+    took = np.array([lap.seconds for lap in ours])
+    per_call = np.maximum(1e-9, took - min(around_s, alone.around_s)) / setting.calls
+    low, high = median_interval(per_call)
+    reference_s = beside_s / setting.calls if referenced else None
+    timed = Timed(setting.sizes, float(np.median(per_call)), low, high, setting.floor_s, reference_s)
+    if half_width(per_call) > NARROW and not _same_points(setting, timed):
+        timed = replace(timed, seconds=high)
+    later = (around_s - alone.around_s) / float(np.median(took))
+    return timed, max(later, beside_s / alone.calls_s - 1 if referenced else 0.0), per_call
+
+
+def _same_points(setting: Setting, timed: Timed) -> bool:
+    """Whether both ends of the interval earn the same."""
+    speed = setting.exercise.speed
+    shares = [replace(timed, seconds=end).share for end in (timed.low_s, timed.high_s)]
+    low, high = (speed_credit(share, speed.full, speed.none, speed.points) for share in shares)
+    return low == high
+
+
+def _enough(setting: Setting, per_call: np.ndarray, timed: Timed) -> bool:
+    rounds = len(per_call)
+    if rounds < FEWEST or (per_call.sum() * setting.calls < ENOUGH_S and rounds < MOST):
+        return False
+    return rounds >= MOST or half_width(per_call) <= NARROW or _same_points(setting, timed)
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
 
 
 def same_when_watched(worker: Worker, setting: Setting) -> str:
@@ -274,9 +305,3 @@ def same_when_watched(worker: Worker, setting: Setting) -> str:
     if differing:
         review = f"{differing} elements were not the same when a profiler looked on. {review}"
     return review
-
-
-def _enough(took: np.ndarray) -> bool:
-    if len(took) < FEWEST or (took.sum() < ENOUGH_S and len(took) < MOST):
-        return False
-    return len(took) >= MOST or half_width(took) <= NARROW

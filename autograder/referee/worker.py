@@ -187,8 +187,8 @@ def answer_round(function, planned: dict, looked_on: bool, opened: Opened, chann
     opened.touch()
     got, seen = watched(run, ()) if looked_on else (calling.call(run, (), counted=False), None)
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
-    if got.error is None and got.value:
-        report["device_s"] = got.value[0].elapsed_time(got.value[1]) / 1e3
+    if got.error is None:
+        report["calls_s"] = got.value[0].elapsed_time(got.value[1]) / 1e3 if got.value else got.seconds
     return report
 
 

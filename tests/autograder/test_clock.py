@@ -136,14 +136,50 @@ def test_an_answer_that_differs_when_it_is_watched_goes_to_a_person(yard):
     assert "not the same when a profiler looked on" in measured(turned, yard).review
 
 
+def laps(seconds, calls_s, count=6):
+    return [clock.Lap(seconds, calls_s)] * count
+
+
+def test_no_more_is_subtracted_than_was_around_our_calls_alone():
+    """A submission that keeps processors busy while our round runs would gain by what our round then waits."""
+    setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
+    alone = clock.Alone(calls_s=20e-3, around_s=2e-3)
+    calm, slowed, _ = clock._concluded(setting, alone, laps(32e-3, 0), laps(22e-3, 20e-3))
+    assert calm.seconds * setting.calls == pytest.approx(30e-3) and slowed == pytest.approx(0)
+    same, slowed, _ = clock._concluded(setting, alone, laps(32e-3, 0), laps(30e-3, 20e-3))
+    assert same.seconds == pytest.approx(calm.seconds) and slowed == pytest.approx(8 / 32)
+    assert clock._concluded(setting, alone, laps(32e-3, 0), laps(25e-3, 23e-3))[1] == pytest.approx(0.15)
+
+
+def test_what_the_submission_says_about_its_time_is_not_believed():
+    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 2e-3)
+    said = [clock._concluded(setting, alone, laps(32e-3, calls_s), laps(22e-3, 20e-3))[0] for calls_s in (0, 1, -1)]
+    assert len(set(said)) == 1
+
+
+def test_rounds_go_on_only_while_the_points_depend_on_them():
+    """Wide intervals: far above and far below what earns points they do not matter, between they do."""
+    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 0.0)
+    for share, rounds in ((1.2, clock.FEWEST), (0.2, clock.FEWEST), (0.6, clock.MOST), (0.9, clock.MOST)):
+        middle = setting.floor_s * setting.calls / share
+        ours = [clock.Lap(middle * scatter, 0.0) for scatter in (0.9, 1.1) * clock.MOST]
+        theirs = laps(20e-3, 20e-3) if share < 0.9 else laps(1e-9, 1e-9)
+        for count in range(1, clock.MOST + 1):
+            timed, _, per_call = clock._concluded(setting, alone, ours[:count], theirs)
+            if clock._enough(setting, per_call, timed):
+                break
+        assert count == rounds, share
+        assert (timed.seconds == timed.high_s) == (rounds == clock.MOST)
+
+
 def test_a_reference_slowed_down_makes_the_run_void(yard):
     setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
-    alone = yard.alone_s[setting.key]
+    alone = yard.alone[setting.key]
     try:
-        yard.alone_s[setting.key] = alone / 1.5
+        yard.alone[setting.key] = replace(alone, calls_s=alone.calls_s / 1.5)
         assert measured(HONEST, yard).noisy
     finally:
-        yard.alone_s[setting.key] = alone
+        yard.alone[setting.key] = alone
     assert any(as_fast_as_alone(yard, setting) for _ in range(6))  # the machine may be busy with other tests
 
 
