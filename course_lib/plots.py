@@ -9,6 +9,7 @@ from course_lib.drawing.errormap import error_map
 from course_lib.drawing.fxgraphs import graphs
 from course_lib.drawing.gains import gains, totals
 from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
+from course_lib.drawing.keys import call_path, key_map
 from course_lib.drawing.kinds import kinds
 from course_lib.drawing.pipeline import pipeline
 from course_lib.drawing.programs import grid
@@ -26,6 +27,7 @@ __all__ = [
     "Point",
     "against_floor",
     "block_map",
+    "call_path",
     "costs",
     "error_map",
     "figure",
@@ -33,6 +35,7 @@ __all__ = [
     "graphs",
     "grid",
     "histogram",
+    "key_map",
     "kinds",
     "online_steps",
     "pipeline",

@@ -1,5 +1,5 @@
-"""Figures to play with: a kernel that moves under the roofs, the three limits of its time, attention in tiles, and
-when compiling pays.
+"""Figures to play with: a kernel that moves under the roofs, the three limits of its time, attention in tiles, when
+compiling pays, and the keys of a call.
 
 Where nobody can move a slider (a page, an executed notebook) the same object shows a still: one figure with
 several positions of the sliders drawn into it.
@@ -25,13 +25,22 @@ from course_lib.drawing.house import (
     quantity,
     two_to,
 )
+from course_lib.drawing.keys import call_path, key_map
 from course_lib.drawing.roofs import Point, rates_shown, roofline
 from course_lib.drawing.sizes import against_size
 from course_lib.drawing.tiles import draw_step, online_steps, step_axes
+from course_lib.probes import situations
 from course_lib.roofline import Roof, Work, floor_s, regime, ridge, terms_s
 from course_lib.tiles import SKIPPED, online, tile_kinds, visible
 
-__all__ = ["Explorer", "attention_stepper", "break_even_explorer", "regime_explorer", "roofline_explorer"]
+__all__ = [
+    "Explorer",
+    "attention_stepper",
+    "break_even_explorer",
+    "key_set_builder",
+    "regime_explorer",
+    "roofline_explorer",
+]
 
 _DTYPES = {"fp32": 4, "bf16": 2}  # bytes an element
 _TERMS = ("overhead", "bandwidth", "compute")
@@ -303,3 +312,56 @@ def break_even_explorer():
         "a longer call or a larger gain crosses zero earlier, three shapes cross it later."
     )
     return Explorer(axes, controls, move, still, alt)
+
+
+@drawn
+def key_set_builder():
+    """A call put together from a few facts, its keys as torch gives them at that moment, and its path.
+
+    The still has one column for each fact, changed alone.
+    """
+    axes = axes_or_new(None, 9.2, 4.2)
+    rows = 10.5  # as many as the longest path needs, so that nothing jumps
+
+    def move(operator, kind, device, requires_grad, **ticked):
+        around = [name for name in situations.AROUND if ticked[_PLAIN.get(name, name)]]
+        path = situations.path_in(operator, kind, device, requires_grad, around)
+        axes.clear()
+        call_path(path, axes).set_ylim(rows, axes.get_ylim()[1])
+        keys = [row.key for row in path if row.state != "excluded"]
+        excluded = [row.key for row in path if row.state == "excluded"]
+        return f"The set, highest first: {', '.join(keys)}. Excluded: {', '.join(excluded) or 'nothing'}."
+
+    def still():
+        plain = ("mm(x, y)", "an ordinary tensor", "cpu", False, ())
+        asked = {"an ordinary tensor": plain, "a gradient is required": (*plain[:3], True, ())}
+        asked |= {name.replace("handler", "in its handler"): (*plain[:4], (name,)) for name in situations.AROUND}
+        asked |= {kind: (plain[0], kind, *plain[2:]) for kind in list(situations.KINDS)[1:]}
+        asked["on meta"] = (*plain[:2], "meta", *plain[3:])
+        return key_map({name: situations.path_in(*facts) for name, facts in asked.items()}, order=situations.order())
+
+    controls = {
+        "operator": ipywidgets.Dropdown(options=list(situations.OPERATORS), description="operator"),
+        "kind": ipywidgets.Dropdown(options=list(situations.KINDS), description="x is"),
+        "device": ipywidgets.ToggleButtons(options=situations.devices(), description="lives on"),
+        "requires_grad": ipywidgets.Checkbox(False, description="x requires a gradient"),
+    }
+    for name in situations.AROUND:
+        controls[_PLAIN.get(name, name)] = ipywidgets.Checkbox(False, description=_SAYS[name])
+    alt = (
+        "Dispatch keys from the highest to the lowest against situations of one call: which keys run a kernel, pass "
+        "the call on, are excluded or not reached. An ordinary tensor and one that requires a gradient have the same "
+        "column; inference mode, autocast, modes, wrappers, vmap and meta change it."
+    )
+    return Explorer(axes, controls, move, still, alt)
+
+
+_PLAIN = {"dispatch mode": "dispatch_mode"}  # a name that Python takes as an argument
+_SAYS = {
+    "autocast": "in autocast",
+    "inference_mode": "in inference mode",
+    "no_grad": "in no_grad",
+    "dispatch mode": "under a dispatch mode",
+    "handler": "in the handler of a mode",
+    "vmap": "in torch.func.vmap",
+}

@@ -1,4 +1,4 @@
-"""What torch.compile did, made visible: watch it, then ask.
+"""What torch.compile did, and what the dispatcher will do, made visible: watch, then ask.
 
     with tracing.watch() as seen:
         compiled(x).sum().backward()
@@ -14,12 +14,14 @@
     tracing.flow(fn, seen)        all of it, cut down to one picture
 
     tracing.compiles(calls)       which calls compile and which use code that is there
+    tracing.call_path(op, x=x)    the path of a call through the dispatcher, here and now
 
 Every view is a table for a notebook and a sequence of named tuples for a program. Views only read what was recorded.
 """
 
 from course_lib.tracing.breaks import Break, breaks
 from course_lib.tracing.bytecode import Line, bytecode, graphs
+from course_lib.tracing.callpath import Registered, Station, call_path, registered
 from course_lib.tracing.flow import Flow, flow
 from course_lib.tracing.guards import Guard, guards
 from course_lib.tracing.kernels import Kernel, kernels
@@ -40,11 +42,14 @@ __all__ = [
     "Line",
     "Part",
     "Recompile",
+    "Registered",
     "Saved",
+    "Station",
     "View",
     "Watched",
     "breaks",
     "bytecode",
+    "call_path",
     "compiles",
     "flow",
     "graphs",
@@ -53,6 +58,7 @@ __all__ = [
     "kernels",
     "phases",
     "recompiles",
+    "registered",
     "saved",
     "watch",
 ]

@@ -215,3 +215,33 @@ def test_a_longer_compilation_moves_break_even_out_and_no_gain_never_pays(still_
     assert explorer.axes.get_xlim()[1] == pytest.approx(3 * before)
     explorer.controls["percent"].value = 0
     assert "never pays" in explorer.words.value
+
+
+@pytest.fixture
+def keys(still_picture):
+    return widgets.key_set_builder()
+
+
+def test_the_key_set_builder_shows_what_torch_gives_and_a_required_gradient_changes_nothing(keys):
+    plain = keys.words.value
+    assert "AutogradCPU, ADInplaceOrView, BackendSelect, CPU. Excluded: AutocastCPU." in plain
+    keys.controls["requires_grad"].value = True
+    keys.controls["no_grad"].value = True
+    assert keys.words.value == plain
+    keys.controls["inference_mode"].value = True
+    assert keys.words.value.endswith("ADInplaceOrView, BackendSelect, CPU. Excluded: AutocastCPU, AutogradCPU.")
+
+
+def test_every_fact_of_the_key_set_builder_moves_its_picture(keys):
+    titles = {keys.axes.get_title(loc="left")}
+    for name, value in {"operator": "matmul(x, y)", "kind": "sparse", "dispatch_mode": True, "vmap": True}.items():
+        keys.controls[name].value = value
+        titles.add(keys.axes.get_title(loc="left"))
+    assert len(titles) == 5
+    assert keys.axes.get_ylim()[0] == 10.5  # nothing jumps
+
+
+def test_the_still_of_the_key_set_builder_has_a_column_for_every_fact(keys):
+    columns = [label.get_text() for label in keys.still().get_xticklabels()]
+    assert {"a gradient is required", "on meta", "vmap", "a fake tensor", "in its handler"} <= set(columns)
+    assert len(columns) == 15
