@@ -114,20 +114,23 @@ class Beside:
         )
 
 
-def beside(section: str, mine: Mapping[str, Any], unit: str = "ms", device: str = "h200") -> Beside:
+def beside(
+    section: str, mine: Mapping[str, Any], unit: str = "ms", device: str = "h200", records: bool = True
+) -> Beside:
     """Set my numbers beside the recorded ones of `section`.
 
     With a unit of time (s, ms, us, ns) the values of `mine` are seconds or Timings; with any other unit they
     are plain numbers in that unit. With $SPEED_OF_LIGHT_RECORD=h200 set, mine are recorded first and replace
-    the section: give a lesson's table a name of its own, such as "01.copy".
+    the section: give a lesson's table a name of its own, such as "01.copy". With `records=False` they never
+    do: for a section that a benchmark measures, whose rows have their numbers under the unit's name.
     """
     machine = _machine()
     scale = SECONDS.get(unit, 1.0)
     numbers = {name: _number(value, scale) for name, value in mine.items()}
-    if slug := os.environ.get(RECORD):
+    if (slug := os.environ.get(RECORD)) and records:
         save(section, [{"name": n, "value": v, "unit": unit} for n, v in numbers.items()], slug)
     entry = load(section, device)
-    there = _recorded(entry, scale)
+    there = _recorded(entry, scale, unit)
     names = [*numbers, *(name for name in there if name not in numbers)]
     rows = tuple((name, numbers.get(name), there.get(name)) for name in names)
     recorded_on = f"{entry['machine']}, {entry['date']}" if entry else None
@@ -145,12 +148,12 @@ def _note(section: str, entry: Mapping | None, device: str) -> str:
     return text
 
 
-def _recorded(entry: Mapping | None, scale: float) -> dict[str, float]:
+def _recorded(entry: Mapping | None, scale: float, unit: str) -> dict[str, float]:
     """name -> value in the asked unit; rows that carry no value are left out."""
     if entry is None:
         return {}
-    rows = [row for row in entry["rows"] if row.get("value") is not None]
-    return {row["name"]: row["value"] * SECONDS.get(row.get("unit", ""), scale) / scale for row in rows}
+    values = {row["name"]: (row.get("value", row.get(unit)), row.get("unit", "")) for row in entry["rows"]}
+    return {name: v * SECONDS.get(own, scale) / scale for name, (v, own) in values.items() if v is not None}
 
 
 def _number(value: Any, scale: float) -> float | None:

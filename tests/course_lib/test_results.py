@@ -119,5 +119,13 @@ def test_beside_records_only_when_asked(monkeypatch):
     assert table.ratio("x") == 1.0
 
 
+def test_a_benchmarks_rows_are_shown_in_their_unit_and_never_replaced(monkeypatch):
+    results.save("dispatch", [{"name": "plain", "us": 8.0, "low_us": 7.5}, {"name": "theirs", "us": 9.0}])
+    monkeypatch.setenv(results.RECORD, "h200")
+    table = results.beside("dispatch", {"plain": 4e-6}, unit="us", records=False)
+    assert table.rows == (("plain", pytest.approx(4.0), 8.0), ("theirs", None, 9.0))
+    assert results.load("dispatch")["rows"][0]["low_us"] == 7.5
+
+
 def test_names_are_escaped_in_the_html_table():
     assert "<b>" not in results.beside("copy", {"<b>": 1.0})._repr_html_()
