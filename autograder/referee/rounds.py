@@ -95,7 +95,7 @@ class Round:
         """What the worker is told before it is given the memory; `calls`: only the first so many."""
         pairs = list(zip(self.calls, self._places, strict=True))[:calls]
         described = [[self._described(n, v, places) for n, v in call.items()] for call, places in pairs]
-        return {"plan": described, "returned": len(self._returned)}
+        return {"plan": described, "returned": len(self._returned), "probe": self.exercise.probe}
 
     def _described(self, name: str, value, places: dict[str, Placed]):
         return slabs.describe_tensor(value, places[name].slab) if name in places else encode(value)

@@ -168,7 +168,7 @@ def answer_round(function, planned: dict, looked_on: bool, opened: Opened, chann
     A call's tensors are made while the device is still busy with the call before. Events around all of them are for
     information: the clock that counts runs elsewhere.
     """
-    copied = planned["returned"]
+    copied, function = planned["returned"], calling.through(planned["probe"], function)
 
     def run():
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 if opened.addresses else 0)]
