@@ -1,0 +1,5 @@
+"""Unit 06: RoPE."""
+
+from autograder.exercises.rope.forward import FORWARD
+
+EXERCISES = (FORWARD,)

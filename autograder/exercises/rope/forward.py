@@ -1,0 +1,142 @@
+"""rope.forward: queries and keys turned where they lie.
+
+    rope_(q, k, cos, sin, positions, offset, layout)
+
+q is (B, H, S, D) and k (B, H_kv, S, D), both fp32 or fp16, or bf16 on a GPU, in any strides, the last one too; there
+may be more heads of q than of k. cos and sin are (positions, P), fp32 and contiguous: pair j of a row is turned by the
+angle of column j, so the first R = 2 P elements of a head are turned, and the other D - R are left alone. R is any even
+number up to D. `layout` says what a pair is:
+
+    "halves"        (x[j], x[j + P])
+    "interleaved"   (x[2 j], x[2 j + 1])
+
+Row s of sequence b is at position offset + positions[b, s]; positions is (B, S) in int32 with any strides, or None, and
+then the position is offset + s. The tables hold every position that comes. With the cosine and the sine of its angle
+
+    y0 = x0 cos - x1 sin        y1 = x1 cos + x0 sin
+
+in fp32, rounded once, and written where x0 and x1 were. What the function returns is not looked at. All arithmetic is
+in kernels.
+"""
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.rope.draws import (
+    BRAIN,
+    FULL,
+    GPU,
+    HALF,
+    call_words,
+    columns_apart,
+    ids,
+    odd,
+    rows_apart,
+    tables,
+    with_gap,
+)
+from autograder.exercises.rope.forward_mistakes import MISTAKES
+from autograder.exercises.rope.rotation import FLOOR_ULPS, LAYOUTS, ROUGH_IS, in_fp32, rough, turned
+from autograder.exercises.rope.where import where
+
+
+def _call(
+    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FULL, strides=None, positions=None,
+    offset=None, id_strides=None,
+) -> Call:  # fmt: skip
+    """heads: of q and of k; strides: a function of a shape; positions: lists of numbers."""
+    heads, kv_heads = heads if isinstance(heads, tuple) else (heads, heads)
+    offset = d.integer(3, 30) if offset is None else offset
+    last = offset + max(map(max, positions)) if positions else offset + length - 1
+    args = {}
+    for name, h in (("q", heads), ("k", kv_heads)):
+        shape = (batch, h, length, head_size)
+        args[f"{name}_before"] = d.normal(*shape, dtype=dtype)
+        args[name] = d.empty(*shape, dtype=dtype, strides=strides(shape) if strides else None)
+    args = {name: args[name] for name in ("q_before", "k_before", "q", "k")}
+    args |= tables(d, rotary or head_size, last + 1 + d.integer(1, 4))
+    given = None
+    if positions:
+        given = d.lay_out(torch.tensor(positions, dtype=torch.int32), id_strides)
+    args |= {"positions": given, "offset": offset, "layout": layout or d.choice(LAYOUTS)}
+    return Call(args, call_words(args["q"], args["k"], args))
+
+
+def _sequences(d: Draw, packed: bool, offset: int, **options) -> Call:
+    """Several sequences with positions of their own."""
+    length = odd(d, 10, 16)
+    return _call(d, 3, (2, 1), length, 16, positions=ids(d, 3, length, packed), offset=offset, **options)
+
+
+def _strided_ids(d: Draw) -> Call:
+    length = odd(d, 10, 16)
+    apart = (1, 3) if d.choice([True, False]) else (2 * length + 5, 2)
+    return _call(d, 3, 1, length, 16, positions=ids(d, 3, length), offset=0, id_strides=apart)
+
+
+def _past_int32(d: Draw) -> Call:
+    """The third sequence of q begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
+    made = _call(d, 3, 2, 40, 64, dtype=HALF, layout="halves")
+    q, apart = made.args["q"], 2**30 + 8
+    memory = torch.empty(2 * apart + q[0].numel(), dtype=HALF, device=d.device)
+    made.args["q"] = memory.as_strided(q.shape, (apart, *q.stride()[1:])).fill_(float("nan"))
+    return made
+
+
+HALVES, INTERLEAVED = LAYOUTS
+
+CASES = (
+    Case("one row", lambda d: _call(d, 1, 1, 1, 16)),
+    Case("whole blocks", lambda d: _call(d, 1, 2, 16, 32, layout=HALVES, offset=0)),
+    Case("halves", lambda d: _call(d, 2, 2, odd(d, 17, 27), 16, layout=HALVES)),
+    Case("interleaved", lambda d: _call(d, 2, 2, odd(d, 17, 27), 16, layout=INTERLEAVED)),
+    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 9, 15), 72)),
+    Case("a part of the head", lambda d: _call(d, 1, 2, odd(d, 9, 15), 48, d.choice([16, 24]), layout=HALVES)),
+    Case(
+        "a part of the head, interleaved",
+        lambda d: _call(d, 1, 2, odd(d, 9, 15), 40, d.choice([16, 24]), layout=INTERLEAVED),
+    ),
+    Case("fewer heads of keys", lambda d: _call(d, 2, (6, 2), odd(d, 9, 15), 16)),
+    Case("many rows", lambda d: _call(d, 1, 1, odd(d, 67, 79), 16)),
+    Case("heads side by side", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=rows_apart)),
+    Case("views of a projection", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=with_gap(24))),
+    Case("elements apart", lambda d: _call(d, 1, 2, odd(d, 9, 15), 16, strides=columns_apart)),
+    Case("an offset", lambda d: _call(d, 2, 2, odd(d, 9, 15), 16, offset=d.integer(50, 90))),
+    Case("position ids", lambda d: _sequences(d, packed=False, offset=0)),
+    Case("packed sequences", lambda d: _sequences(d, packed=True, offset=0)),
+    Case("position ids and an offset", lambda d: _sequences(d, packed=True, offset=d.integer(20, 40))),
+    Case("strided position ids", _strided_ids),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 17, 27), 40, dtype=HALF, strides=rows_apart)),
+    Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
+    Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 80, 32, dtype=BRAIN), tiers=GPU),
+    Case("more than 65535 rows", lambda d: _call(d, 1, 1, odd(d, 65700, 66100), 16, offset=5), tiers=GPU),
+    Case("more than 65535 sequences", lambda d: _call(d, odd(d, 65700, 66100), 1, 1, 16, offset=5), tiers=GPU),
+    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+)
+
+
+def _both(v, turn) -> dict:
+    return {name: turn(v, v[f"{name}_before"]) for name in "qk"}
+
+
+FORWARD = Exercise(
+    name="rope.forward",
+    entry="rope_",
+    points=8,
+    kind="kernel",
+    cases=CASES,
+    writes=("q", "k"),
+    oracle=lambda v: _both(v, turned),
+    precision=Precision(
+        good=lambda v: _both(v, in_fp32),
+        good_is="fp32 throughout",
+        lower=lambda v: _both(v, rough),
+        lower_is=ROUGH_IS,
+        floor_ulps=FLOOR_ULPS,
+    ),
+    mistakes=MISTAKES,
+    probe="course_lib.probes.rotating:in_place",
+    where=where,
+    shows_not="speed, bf16, races between programs, more than 65535 programs in a dimension of the grid, and offsets "
+    "past 2^31",
+)

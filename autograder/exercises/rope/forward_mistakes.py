@@ -1,0 +1,291 @@
+"""How people turn queries and keys wrongly. Blocks of rows are the student's choice, so they come as variants."""
+
+from functools import partial
+from itertools import product
+
+from autograder.exercise import Mistake
+from autograder.exercises.flash.wrong_forward import rounded_on_the_way
+from autograder.exercises.rope import wrong
+from autograder.exercises.rope.rotation import backwards, turned
+from autograder.exercises.rope.wrong import BLOCKS, TWO_BYTES, both
+
+
+def _mixed(mix):
+    return both(lambda v, x: turned(v, x, mix=mix))
+
+
+def _q_and_k(of_q, of_k):
+    return lambda v: {"q": of_q(v, v["q_before"]), "k": of_k(v, v["k_before"])}
+
+
+def _unchanged(v, x):
+    return x.double()
+
+
+def _group(v) -> int:
+    return v["q"].shape[1] // v["k"].shape[1]
+
+
+PAIRS = (
+    Mistake(
+        "layout_ignored",
+        "`layout` changes nothing, the pairs are always the same: for halves (x[j], x[j + P]), for interleaved "
+        "(x[2 j], x[2 j + 1]).",
+        sign=wrong.layout_ignored,
+    ),
+    Mistake(
+        "layouts_swapped",
+        "The two layouts are exchanged: for halves a pair is (x[j], x[j + P]), for interleaved (x[2 j], x[2 j + 1]).",
+        answer=both(wrong.other_layout),
+    ),
+    Mistake(
+        "half_overwritten",
+        "One half is right, the other was made from it: the first store has overwritten what the second result needs. "
+        "Load both elements of a pair before you store either.",
+        answer=lambda v, second: _mixed(wrong.overwritten(second))(v),
+        variants=(False, True),
+    ),
+    Mistake(
+        "turned_back",
+        "Everything is turned the other way round: y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
+        answer=_mixed(backwards),
+    ),
+    Mistake(
+        "one_sign",
+        "This is no rotation: the sine has a minus in y0 and a plus in y1.",
+        answer=lambda v, minus: _mixed(wrong.one_sign(minus))(v),
+        variants=(False, True),
+    ),
+    Mistake(
+        "cosine_alone",
+        "The pairs are multiplied with the cosine only: each result needs both elements of its pair.",
+        answer=_mixed(wrong.cosine_alone),
+    ),
+    Mistake(
+        "tables_swapped",
+        "cos and sin are exchanged.",
+        answer=both(wrong.swapped_tables),
+    ),
+    Mistake(
+        "results_swapped",
+        "Each of the two results lies where the other belongs.",
+        answer=_mixed(wrong.exchanged),
+    ),
+    Mistake(
+        "tables_of_the_other_layout",
+        "The two elements of a pair get different angles: column j of the tables belongs to pair j. The index of "
+        "element d is d % P for halves and d // 2 for interleaved.",
+        answer=both(wrong.full_width),
+    ),
+    Mistake(
+        "partner_of_whole_head",
+        "Wrong only where a part of the head is turned: with halves the partner of x[j] is x[j + P], P the columns of "
+        "the tables, and not x[j + D / 2].",
+        answer=both(wrong.whole_head_partner),
+    ),
+    Mistake(
+        "whole_head_turned",
+        "The whole head is turned, with angles from beyond a row of the tables: the tables have P columns, and only "
+        "the first 2 P elements belong to pairs.",
+        answer=both(wrong.whole_head),
+        variants=(0, 1),
+    ),
+    Mistake(
+        "table_rows_of_whole_head",
+        "Wrong only where a part of the head is turned: rows of the tables are P apart, not D / 2.",
+        answer=both(wrong.rows_of_whole_head),
+    ),
+    Mistake(
+        "rest_lost",
+        "The elements that are not turned were changed: leave them alone, as you found them.",
+        answer=both(wrong.rest_lost),
+        variants=(0.0, float("nan")),
+    ),
+)
+
+ANGLES = (
+    Mistake(
+        "offset_without_ids",
+        "With position ids the offset is not added: row s of sequence b is at offset + positions[b, s].",
+        answer=both(wrong.offset_without_ids),
+    ),
+    Mistake(
+        "offset_ignored",
+        "`offset` changes nothing: row s is at position offset + s.",
+        answer=both(wrong.without_offset),
+    ),
+    Mistake(
+        "ids_ignored",
+        "`positions` changes nothing: where it is not None, row s of sequence b is at offset + positions[b, s].",
+        answer=both(wrong.without_ids),
+    ),
+    Mistake(
+        "ids_of_the_first_sequence",
+        "Every sequence has the positions of the first: load them from the row of the sequence.",
+        answer=both(wrong.ids_of_the_first),
+    ),
+    Mistake(
+        "strides_of_ids_ignored",
+        "`positions` is taken to be contiguous: use both of its strides.",
+        sign=lambda e: e.failed_only("strided position ids"),
+    ),
+    Mistake(
+        "tables_by_block",
+        "cos and sin are those of the block, not of the row: the row of the table is the position, "
+        "block * BLOCK + the row inside it, plus the offset.",
+        answer=both(wrong.by_block),
+        variants=tuple(product((True, False), BLOCKS)),
+    ),
+    Mistake(
+        "rows_run_on",
+        "Positions are counted over the whole batch: each sequence begins at the offset. From a flat row number, "
+        "`row % S` is the row of its sequence.",
+        answer=both(wrong.running_on),
+        variants=(False, True),
+    ),
+    Mistake(
+        "tables_by_head",
+        "The angle depends on the head and not on the row: the index of the head was used for the position.",
+        answer=both(wrong.by_head),
+    ),
+)
+
+PLACES = (
+    Mistake(
+        "copy_turned",
+        "Right for contiguous tensors, unchanged for others: `.contiguous()` or `.reshape` made a copy, and that copy "
+        "was turned. Give the kernel the tensor itself and its strides.",
+        answer=wrong.copies_turned,
+    ),
+    Mistake(
+        "element_stride_ignored",
+        "Right only while the elements of a row are adjacent: the last stride need not be 1.",
+        sign=lambda e: e.failed_only("elements apart"),
+    ),
+    Mistake(
+        "strides_of_q_for_k",
+        "k is addressed with the strides of q: each tensor has strides of its own.",
+        answer=wrong.strides_of_q,
+    ),
+    Mistake(
+        "strides_ignored",
+        "Right for one layout in memory only: use all four strides of q and of k.",
+        answer=wrong.strides_ignored,
+        variants=(False, True),
+    ),
+    Mistake(
+        "k_over_the_heads_of_q",
+        "k is walked over as many heads as q has: with fewer heads of keys, rows of the next sequence are turned "
+        "again, and memory behind k.",
+        answer=wrong.k_over_heads_of_q,
+    ),
+    Mistake(
+        "k_once_a_query_head",
+        "Heads of k are turned several times: once for every head of q that shares them.",
+        answer=lambda v: _q_and_k(turned, partial(wrong.times, n=_group(v)))(v),
+    ),
+    Mistake(
+        "q_over_the_heads_of_k",
+        "Only as many heads of q are turned as k has.",
+        answer=lambda v: _q_and_k(partial(wrong.only, heads=slice(0, v["k"].shape[1])), turned)(v),
+    ),
+    Mistake(
+        "k_not_turned",
+        "k was not turned.",
+        answer=_q_and_k(turned, _unchanged),
+    ),
+    Mistake(
+        "q_not_turned",
+        "q was not turned.",
+        answer=_q_and_k(_unchanged, turned),
+    ),
+    Mistake(
+        "nothing_turned",
+        "q and k are as they were: the results belong into q and k themselves. What the function returns is not looked "
+        "at.",
+        answer=both(_unchanged),
+    ),
+    Mistake(
+        "turned_twice",
+        "Everything was turned twice.",
+        answer=both(partial(wrong.times, n=2)),
+    ),
+    Mistake(
+        "last_rows_missing",
+        "The last partial block of rows is not turned: the grid has triton.cdiv(S, BLOCK) blocks.",
+        answer=both(lambda v, x, block: wrong.only(v, x, length=slice(0, x.shape[2] // block * block))),
+        variants=BLOCKS,
+    ),
+    Mistake(
+        "first_rows_only",
+        "Only the first block of rows is turned: launch one program a block.",
+        answer=both(lambda v, x, block: wrong.only(v, x, length=slice(0, block))),
+        variants=(1, *BLOCKS),
+    ),
+    Mistake(
+        "block_not_scaled",
+        "Blocks overlap, so rows are turned several times: block i begins at row i * BLOCK, not at i.",
+        answer=both(wrong.unscaled_blocks),
+        variants=BLOCKS,
+    ),
+    Mistake(
+        "first_head_only",
+        "Only the first head is turned: launch programs for all heads.",
+        answer=both(lambda v, x: wrong.only(v, x, heads=slice(0, 1))),
+    ),
+    Mistake(
+        "first_sequence_only",
+        "Only the first sequence is turned: launch programs for all sequences.",
+        answer=both(lambda v, x: wrong.only(v, x, batches=slice(0, 1))),
+    ),
+    Mistake(
+        "no_mask",
+        "Rows past the last one are turned too, and they belong to the next head or to nobody: mask loads and stores "
+        "with offs_s < S.",
+        answer=wrong.past_the_end,
+        variants=BLOCKS,
+    ),
+)
+
+SIGNS = (
+    Mistake(
+        "int32_offset",
+        "Right until a sequence begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
+        "Widen first: `batch.to(tl.int64) * stride`.",
+        sign=lambda e: e.failed_only("offsets past 2^31"),
+    ),
+    Mistake(
+        "grid_dimension",
+        "Nothing is launched past 65535 programs: the second and third dimension of a grid end there. Put everything "
+        "into the first.",
+        sign=lambda e: e.failed_only("more than 65535 rows", "more than 65535 sequences"),
+    ),
+    Mistake(
+        "inputs_changed",
+        "cos, sin or positions was changed: the tables are for everyone.",
+        sign=lambda e: any(e.changed(name) for name in ("cos", "sin", "positions")),
+    ),
+    Mistake(
+        "pairs_unmasked",
+        "Wrong when P is no power of two: the block of columns is wider than the pairs, and what lies behind them is "
+        "overwritten. Mask with offs_p < P.",
+        sign=wrong.pairs_unmasked,
+    ),
+    Mistake(
+        "half_precision",
+        "fp32 inputs give the error of 2-byte numbers: something was rounded to fp16 or bf16 on the way. Load, convert "
+        "to fp32, and convert back at the store.",
+        sign=rounded_on_the_way,
+    ),
+)
+
+TABLES = (
+    Mistake(
+        "tables_in_two_bytes",
+        "The error is that of cosines and sines with 2 bytes: keep the tables in fp32.",
+        answer=both(wrong.rounded_tables),
+        variants=TWO_BYTES,
+    ),
+)
+
+MISTAKES = (*SIGNS[:4], *TABLES, *PAIRS, *ANGLES, *PLACES, *SIGNS[4:])

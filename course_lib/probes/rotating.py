@@ -1,0 +1,87 @@
+"""A rotation at work: in the memory of its arguments, or as a step that autograd differentiates.
+
+What is said of the second is whether anything of q and k is held between its two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def in_place(function: Callable, q_before, k_before, q, k, *how) -> None:
+    """q and k get the values of `q_before` and `k_before`, then the function may turn them."""
+    q.copy_(q_before)
+    k.copy_(k_before)
+    function(q, k, *how)
+
+
+def differentiated(function: Callable, q, k, q_grad, k_grad, watched: bool, *how) -> tuple[torch.Tensor, ...]:
+    """The function's two results, and the gradients of q and k for these gradients of them.
+
+    A gradient without dimensions is that of a sum: autograd makes it as large as the result, without memory of its own.
+    `watched`: an error when as much as a quarter of k is kept for the backward pass, beyond the tensors of `how`.
+    """
+    given = [x for x in how if isinstance(x, torch.Tensor)]
+    leaves = q.detach().requires_grad_(), k.detach().requires_grad_()
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        results = function(*leaves, *how)
+    _check_results(results, leaves)
+    held = kept([*saved, *attributes(results)], given)
+    if watched and 4 * held >= max(1, k.nbytes):
+        raise ValueError(f"{held} bytes beside the tables are kept for the backward pass; q and k have "
+                         f"{q.nbytes + k.nbytes}")  # fmt: skip
+    grads = [g.expand_as(y) if g.dim() == 0 else g for g, y in zip((q_grad, k_grad), results, strict=True)]
+    made = torch.autograd.grad(results, leaves, grads, allow_unused=True)
+    for name, gradient in zip("qk", made, strict=True):
+        if gradient is None:
+            raise ValueError(f"there is no gradient of {name}")
+    return *(y.detach() for y in results), *made
+
+
+def _check_results(results, leaves) -> None:
+    if not isinstance(results, tuple | list) or len(results) != 2:
+        raise TypeError(f"expected two tensors, q and k turned, got {type(results).__name__}")
+    for name, y, x in zip("qk", results, leaves, strict=True):
+        if not isinstance(y, torch.Tensor):
+            raise TypeError(f"expected tensors, got {type(y).__name__} for {name}")
+        if y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+            raise ValueError(f"the result for {name} lies in the memory of {name}: make a new tensor")
+        if not y.requires_grad:
+            raise ValueError(f"the result for {name} has no gradient function")
+
+
+def kept(tensors, given) -> int:
+    """Bytes of the tensors, those that share memory counted once, and those in the memory of `given` not at all."""
+    memory: dict[int, int] = {}
+    for x in tensors:
+        at = x.untyped_storage().data_ptr()
+        memory[at] = max(x.nbytes, memory.get(at, 0))
+    known = {x.untyped_storage().data_ptr() for x in given}
+    return sum(size for at, size in memory.items() if at not in known)
+
+
+def attributes(results) -> Iterator[torch.Tensor]:
+    """Tensors that the autograd Functions behind the results hold as attributes of their contexts."""
+    todo, seen = [y.grad_fn for y in results], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [before for before, _ in node.next_functions]
+        yield from _tensors(getattr(node, "__dict__", {}))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
