@@ -80,21 +80,23 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
     for name, truth in want.items():
         got = outcome.outputs.get(name)
         if isinstance(truth, torch.Tensor):
-            why, errors[name] = _tensor_wrong(exercise, name, got, truth, limits, outcome)
+            why, errors[name] = _tensor_wrong(exercise, name, got, truth, limits, outcome, args)
         else:
             why = (exercise.accept or same)(got, truth, args)
         first = first or why or ""
     return first, {name: e for name, e in errors.items() if e is not None}
 
 
-def _tensor_wrong(exercise, name, got, truth, limits, outcome):
+def _tensor_wrong(exercise, name, got, truth, limits, outcome, args):
     if not isinstance(got, torch.Tensor):
         return f"`{name}` should be a tensor, got {type(got).__name__}", None
     if got.shape != truth.shape:
         return f"`{name}` has shape {tuple(got.shape)}, should be {tuple(truth.shape)}", None
-    by_metric = limits.get((name, got.dtype))
-    if by_metric is None:
-        allowed = ", ".join(str(d).removeprefix("torch.") for n, d in limits if n == name)
+    by_metric, types = limits.get((name, got.dtype)), [d for n, d in limits if n == name]
+    if name in exercise.returns and len(types) > 1:  # of those that other calls return, this one has its own
+        types = [exercise.precision.good(args)[name].dtype]
+    if by_metric is None or got.dtype not in types:
+        allowed = ", ".join(str(d).removeprefix("torch.") for d in types)
         return f"`{name}` is {str(got.dtype).removeprefix('torch.')}, should be {allowed}", None
     found = error(got, truth)
     if outcome.unwritten.get(name):

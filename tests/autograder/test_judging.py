@@ -54,6 +54,27 @@ def test_a_right_answer_gets_all_points():
     assert verdict.accepted and verdict.points == 4 and verdict.diagnosis is None
 
 
+def test_a_returned_value_has_the_type_of_its_own_call():
+    """fp32 is a type that other calls of this exercise return, and fp16 is what this one asks for."""
+    types = {"case 0": torch.float16, "case 1": torch.float32}
+
+    def draw(dtype):
+        return lambda d: Call({"x": d.normal(3, 80, dtype=dtype)}, "3 x 80")
+
+    exercise = _exercise(
+        cases=tuple(Case(name, draw(dtype)) for name, dtype in types.items()),
+        writes=(),
+        returns=("out",),
+        precision=Precision(
+            lambda v: {"out": 2 * v["x"]}, "exact", lambda v: {"out": (2.02 * v["x"]).to(v["x"].dtype)}, "1 % off"
+        ),
+        mistakes=(),
+    )
+    assert examine(exercise, lambda x: 2 * x, seed=1).accepted
+    wide = examine(exercise, lambda x: 2 * x.float(), seed=1)
+    assert [case.why for case in wide.cases] == ["`out` is float32, should be float16", ""]
+
+
 def test_a_known_mistake_is_named():
     verdict = examine(_exercise(), _fill(3.0), seed=1)
     assert verdict.points == 0
