@@ -1,5 +1,6 @@
 """Unit 06: RoPE."""
 
 from autograder.exercises.rope.forward import FORWARD
+from autograder.exercises.rope.reference import REFERENCE
 
-EXERCISES = (FORWARD,)
+EXERCISES = (REFERENCE, FORWARD)

@@ -26,17 +26,19 @@ def _group(v) -> int:
     return v["q"].shape[1] // v["k"].shape[1]
 
 
+_other_layout = both(wrong.other_layout)
+
 PAIRS = (
     Mistake(
         "layout_ignored",
         "`layout` changes nothing, the pairs are always the same: for halves (x[j], x[j + P]), for interleaved "
         "(x[2 j], x[2 j + 1]).",
-        sign=wrong.layout_ignored,
+        sign=lambda e: wrong.layout_ignored(e, _other_layout),
     ),
     Mistake(
         "layouts_swapped",
         "The two layouts are exchanged: for halves a pair is (x[j], x[j + P]), for interleaved (x[2 j], x[2 j + 1]).",
-        answer=both(wrong.other_layout),
+        answer=_other_layout,
     ),
     Mistake(
         "half_overwritten",

@@ -250,11 +250,11 @@ def k_over_heads_of_q(v):
 # ---- signs
 
 
-def layout_ignored(e) -> bool:
-    """Right in one layout, and in the other turned like that one."""
+def layout_ignored(e, other) -> bool:
+    """Right in one layout, and in the other turned like that one; `other` is the answer in the other layout."""
     layouts = {t.args["layout"] for t in e.failing if t.outcome.error is None}
-    other = any(t.right and t.args["layout"] not in layouts for t in e.tried)
-    return len(layouts) == 1 and other and all(e.matches(t, both(other_layout)(t.args)) for t in e.failing)
+    one_is_right = any(t.right and t.args["layout"] not in layouts for t in e.tried)
+    return len(layouts) == 1 and one_is_right and all(e.matches(t, other(t.args)) for t in e.failing)
 
 
 def pairs_unmasked(e) -> bool:
