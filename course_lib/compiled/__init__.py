@@ -90,17 +90,21 @@ def compile_kernel(
     num_warps: int = 4,
     num_stages: int = 3,
     divisible_by_16: bool = True,
+    max_registers: int | None = None,
 ) -> Compiled:
-    """Compile a `@triton.jit` function, or `(path or text of a Python source, name of the kernel in it)`.
+    """Compile a `@triton.jit` or `@gluon.jit` function, or `(path or text of a source, name of the kernel in it)`.
 
     `signature` gives the type of every argument that is not constexpr: "*fp16" (pointer), "i32", "fp32",
     "tensordesc<fp16[128, 64]>"; `constexprs` the values of the others. With `divisible_by_16` pointers and
-    integers are taken as multiples of 16, as Triton finds them in aligned tensors of round sizes.
+    integers are taken as multiples of 16, as Triton finds them in aligned tensors of round sizes. `max_registers` a
+    thread, where a launch sets a limit.
     """
     if arch not in SHARED_LIMIT_BYTES:
         raise ValueError(f"Expected arch to be one of {sorted(SHARED_LIMIT_BYTES)}, got {arch!r}.")
     request = describe(fn, signature, constexprs or {})
     request |= {"arch": arch, "num_warps": num_warps, "num_stages": num_stages, "divisible": divisible_by_16}
+    if max_registers is not None:
+        request["maxnreg"] = max_registers
     return _answer(json.dumps(request))
 
 

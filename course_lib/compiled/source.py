@@ -25,6 +25,7 @@ def describe(fn, signature: dict[str, str], constexprs: dict) -> dict:
     return {
         "functions": functions,
         "entry": entry,
+        "wrapper": _wrapper(fn),
         "signature": _complete(parameters, _plain(fn).__name__, signature, constexprs),
         "constexprs": {name: _value(value, functions) for name, value in constexprs.items()},
     }
@@ -50,6 +51,10 @@ def _plain(fn):
             raise TypeError(f"Expected a @triton.jit function, got {type(fn).__name__}.")
         fn = fn.fn
     return fn
+
+
+def _wrapper(fn) -> str:
+    return {"ConstexprFunction": "constexpr_function", "GluonJITFunction": "gluon"}.get(type(fn).__name__, "jit")
 
 
 def _complete(parameters, name: str, signature: dict[str, str], constexprs: dict) -> dict[str, str]:
@@ -116,8 +121,7 @@ def _value(value, functions: dict[str, dict]):
         plain = _plain(value)
         if plain.__module__.startswith("triton."):
             return ["attribute", plain.__module__, plain.__name__]
-        wrapper = "constexpr_function" if kind == "ConstexprFunction" else "jit"
-        return [wrapper, _add(plain, functions)]
+        return [_wrapper(value), _add(plain, functions)]
     module = getattr(value, "__module__", None) or ""
     if module.startswith("triton") and hasattr(value, "__qualname__"):
         return ["attribute", module, value.__qualname__]

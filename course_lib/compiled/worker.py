@@ -30,6 +30,12 @@ INSTRUCTIONS = {
     "barrier": r"\bbar(?:rier)?\.sync",
 }
 
+WRAPPERS = {
+    "jit": lambda: importlib.import_module("triton").jit,
+    "constexpr_function": lambda: importlib.import_module("triton").constexpr_function,
+    "gluon": lambda: importlib.import_module("triton.experimental.gluon").jit,
+}
+
 
 def main() -> None:
     request = json.load(sys.stdin)
@@ -53,7 +59,7 @@ def compile_request(request: dict, jitted: dict) -> dict:
     if "module" in request:
         kernel = from_module(request["module"], request["entry"], jitted)
     else:
-        kernel = build(request, jitted, request["entry"])
+        kernel = build(request, jitted, request["entry"], request["wrapper"])
     constants = {key: value_of(form, request, jitted) for key, form in request["constexprs"].items()}
     signature = {}
     for param in kernel.params:
@@ -63,11 +69,13 @@ def compile_request(request: dict, jitted: dict) -> dict:
         signature[param.name] = kind
     aligned = [i for i, kind in enumerate(signature.values()) if re.match(r"\*|[iu]\d+$", kind)]
     attrs = {(i,): [["tt.divisibility", 16]] for i in aligned if request["divisible"]}
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source, target = (
         ASTSource(kernel, signature, constexprs=constants, attrs=attrs),
         GPUTarget("cuda", request["arch"], 32),
     )
-    options = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
+    options = {name: request[name] for name in ("num_warps", "num_stages", "maxnreg") if name in request}
     if request.get("only_read"):
         read(source, target, options)
         return {"read": True}
@@ -87,7 +95,7 @@ def compile_request(request: dict, jitted: dict) -> dict:
         "spills_bytes": int(spills[1]) if spills else usage.get("STACK", 0),
         "shared_bytes": compiled.metadata.shared,
         "instructions": {name: len(re.findall(regex, ptx)) for name, regex in INSTRUCTIONS.items()},
-        "has_dot": "tt.dot" in compiled.asm["ttir"],
+        "has_dot": "tt.dot" in compiled.asm.get("ttir", ""),  # Gluon begins one step later
     }
 
 
@@ -132,21 +140,19 @@ def remember(file: str, line: int, text: str) -> str:
 
 def build(request: dict, jitted: dict, key: str, wrapper: str = "jit"):
     """Make the function `key` and what it uses."""
-    import triton
-
     if key in jitted:
         return jitted[key]
     described = request["functions"][key]
     space: dict = {"__name__": "student"}
     # Names first: annotations and defaults are evaluated when the function is made.
     for name, form in described["names"].items():
-        if form[0] not in ("jit", "constexpr_function"):
+        if form[0] not in WRAPPERS:
             space[name] = value_of(form, request, jitted)
     name = remember(described["file"], described["line"], described["text"])
     exec(compile("\n" * (described["line"] - 1) + described["text"], name, "exec"), space)
-    jitted[key] = made = getattr(triton, wrapper)(space[described["name"]])
+    jitted[key] = made = WRAPPERS[wrapper]()(space[described["name"]])
     for other, form in described["names"].items():
-        if form[0] in ("jit", "constexpr_function"):
+        if form[0] in WRAPPERS:
             space[other] = value_of(form, request, jitted)
     return made
 
