@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from course_lib.device import DEVICE, TIER
+from course_lib.kernels.attention import attention
+from tests.kernels.attention_oracle import oracle
 
 # Under the interpreter bf16 holds values but does not compute.
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if TIER == "gpu" else [])
@@ -67,3 +69,44 @@ def access_widths():
         return seen
 
     return widths
+
+
+@pytest.fixture
+def empty_tensors_hold_nan(monkeypatch):
+    """What a kernel does not write is NaN, and not what happened to lie there."""
+    for name in ("empty", "empty_like"):
+        original = getattr(torch, name)
+
+        def poisoned(*args, original=original, **kwargs):
+            x = original(*args, **kwargs)
+            return x.fill_(float("nan")) if x.is_floating_point() else x
+
+        monkeypatch.setattr(torch, name, poisoned)
+
+
+@pytest.fixture
+def make(random):
+    """make(B, H, H_kv, n_q, n_k, D, dtype): q, k, v and do."""
+
+    def tensors(B, H, H_kv, n_q, n_k, D, dtype):
+        return [random(B, h, n, D, dtype=dtype) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k), (H, n_q))]
+
+    return tensors
+
+
+@pytest.fixture
+def check(assert_within):
+    """check(q, k, v, do, **options): o and all gradients against float64."""
+
+    def run(q, k, v, do, **options):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        o = attention(*leaves, **options)
+        o.backward(do)
+        got = dict(zip(("o", "dq", "dk", "dv"), (o.detach(), *(x.grad for x in leaves))))
+        want = oracle(q, k, v, do, **options)
+        for name, value in got.items():
+            assert value.shape == want[name][0].shape and value.dtype == q.dtype
+            assert_within(value, *want[name])
+        return got
+
+    return run

@@ -12,9 +12,11 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     parts      a head size in two blocks of columns, and what is done with both
     masks      which program does what, and which query sees which key
     operands   what a launcher says about its tensors
-    tuning     the table of blocks
+    tuning     the tables of blocks
     forward    o and L
     backward   its launcher; the two passes are in dq and dkdv
+    rungs      which kernels run where: these, or on an H100 or H200, where they are faster, those of the next rung,
+    groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share
     step       forward and backward as one call into given tensors
     public     autograd, the operator, `attention`
 """

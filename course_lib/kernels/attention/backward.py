@@ -17,6 +17,7 @@ import torch
 
 from course_lib.kernels.attention.dkdv import write_dkdv
 from course_lib.kernels.attention.dq import write_dq
+from course_lib.kernels.attention.rungs import blocks_for
 from course_lib.kernels.attention.tuning import tuned
 
 __all__ = ["backward", "row_terms", "write_backward"]
@@ -38,9 +39,12 @@ def row_terms(l: torch.Tensor) -> torch.Tensor:
     return torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)[..., :n_q]
 
 
-def write_backward(dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None) -> None:
-    """The same into given tensors of any strides."""
-    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+def write_backward(
+    dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None
+) -> None:  # fmt: skip
+    """The same into given tensors of any strides. `blocks` for dk and dv; None: what is fastest."""
     shift, delta = row_terms(l)
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
     write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq)
-    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, table.dkdv)
+    blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
+    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)

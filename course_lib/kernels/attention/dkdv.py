@@ -16,7 +16,7 @@ from course_lib.kernels.attention.parts import (
     store_rows,
     zero_rows,
 )
-from course_lib.kernels.attention.tuning import Blocks
+from course_lib.kernels.attention.tuning import Blocks, Groups
 
 __all__ = ["dkdv_kernel", "write_dkdv"]
 
@@ -132,11 +132,20 @@ def dkdv_kernel(
     store_rows(dv_ptr, dv, dv_rest, first_n, n_k, stride_dv_n, stride_dv_d, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
 
 
-def write_dkdv(dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks) -> None:
-    """Into dk and dv, like k and v; shift and delta as write_dq made them. FLOP: 8 B H n_q n_k D, half of it causal."""
+def write_dkdv(
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups
+) -> None:  # fmt: skip
+    """Into dk and dv, like k and v; shift and delta as write_dq made them. FLOP: 8 B H n_q n_k D, half of it causal.
+
+    What `blocks` are says which rung makes them.
+    """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     if dk.numel() == 0:
         return
+    if isinstance(blocks, Groups):
+        from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
+
+        return write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, scale, blocks)
     main, rest = split(D)
     tensors = (dk, dv, q, k, v, do)
     step = unit(*tensors)

@@ -27,7 +27,8 @@ from course_lib.kernels.attention.parts import (
     store_rows,
     zero_rows,
 )
-from course_lib.kernels.attention.tuning import Blocks, tuned
+from course_lib.kernels.attention.rungs import blocks_for
+from course_lib.kernels.attention.tuning import Blocks, Groups
 
 __all__ = ["forward", "write_forward"]
 
@@ -131,15 +132,19 @@ def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
     k_lengths (B,) int32 or None. FLOP: 4 B H n_q n_k D, half of it causal. Bytes: read q, k, v, write o and L.
     """
     o, l = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    write_forward(o, l, q, k, v, causal, scale, k_lengths, tuned(q.shape[-1], causal, q.dtype, q.device).forward)
+    write_forward(o, l, q, k, v, causal, scale, k_lengths, blocks_for("forward", causal, k_lengths, q, k, v, o))
     return o, l
 
 
-def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks) -> None:
-    """o and L into given tensors: o of any strides, L contiguous."""
+def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups) -> None:
+    """o and L into given tensors: o of any strides, L contiguous. What `blocks` are says which rung makes them."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     if o.numel() == 0:
         return
+    if isinstance(blocks, Groups):
+        from course_lib.kernels.attention.groups_forward import write_forward_in_groups
+
+        return write_forward_in_groups(o, l, q, k, v, causal, scale, blocks)
     main, rest = split(D)
     step = unit(q, k, v, o)
     walked = tiles(blocks.n, k, v)

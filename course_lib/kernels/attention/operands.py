@@ -7,7 +7,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.kernels.attention.parts import split
 
-__all__ = ["LOG2_E", "precision", "spans", "strides", "tiles", "unit"]
+__all__ = ["LOG2_E", "aligned", "precision", "spans", "strides", "tiles", "unit"]
 
 LOG2_E = 1.4426950408889634
 
@@ -43,12 +43,11 @@ def _has_copy_engine(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _in_reach(x: torch.Tensor) -> bool:
-    """Can the copy engine fetch tiles of x? It wants rows of adjacent elements that start at multiples of 16 bytes."""
+def aligned(x: torch.Tensor) -> bool:
+    """Could a copy engine fetch tiles of x? It wants rows of adjacent elements that start at multiples of 16 bytes."""
     steps = x.stride()[:-1]
     return (
-        _has_copy_engine(x.device)
-        and x.element_size() == 2
+        x.element_size() == 2
         and x.stride(-1) == 1
         and x.numel() > 0
         and all(step > 0 and step % 8 == 0 for step in steps)
@@ -64,6 +63,6 @@ def tiles(rows: int, *tensors: torch.Tensor) -> tuple[TensorDescriptor | None, .
     addresses and masks: 28 registers of 134 in the forward pass at head size 64.
     """
     main, _ = split(tensors[0].shape[-1])
-    if not all(map(_in_reach, tensors)):
+    if not all(_has_copy_engine(x.device) and aligned(x) for x in tensors):
         return (None,) * len(tensors)
     return tuple(TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, main]) for x in tensors)

@@ -1,6 +1,7 @@
 """One step of training as a single call: forward, then backward, into tensors that the caller gives.
 
-What a speed is compared with where memory must be the caller's: nothing is returned.
+What a student's speed is compared with. So memory is the caller's and nothing is returned; and only the first rung
+runs, because nobody is asked to write more than Triton.
 """
 
 from course_lib.kernels.attention.backward import write_backward
@@ -16,5 +17,6 @@ def attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal: bool, scale: flo
     q, dout (B, H, n_q, D), k, v (B, H_kv, n_k, D), any strides. FLOP: 4 + 14 B H n_q n_k D, half of it causal; counted
     as 4 + 10.
     """
-    write_forward(out, lse, q, k, v, causal, scale, None, tuned(q.shape[-1], causal, q.dtype, q.device).forward)
-    write_backward(dq, dk, dv, dout, q, k, v, out, lse, causal, scale)
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+    write_forward(out, lse, q, k, v, causal, scale, None, table.forward)
+    write_backward(dq, dk, dv, dout, q, k, v, out, lse, causal, scale, blocks=table.dkdv)

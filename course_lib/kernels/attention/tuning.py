@@ -10,7 +10,7 @@ import torch
 
 from course_lib.kernels.attention.parts import split
 
-__all__ = ["SPILL_LIMIT", "TABLE", "Blocks", "Tuned", "tuned"]
+__all__ = ["GROUPS", "SPILL_LIMIT", "TABLE", "Blocks", "Groups", "Tuned", "tuned"]
 
 SPILL_LIMIT = 160  # bytes a thread; only dk and dv at 128 columns come near it: 31 of 490 instructions of its loop
 
@@ -22,6 +22,18 @@ class Blocks:
     warps: int
     stages: int  # blocks of the inner loop that are in shared memory or on their way there
     registers: int | None = None  # at most so many a thread, where that makes room for one more program
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Of the kernels with jobs for their warps, where two groups hold 64 rows each."""
+
+    block: int  # rows of what is walked over, a turn: keys forward, queries for dk and dv
+    stages: int  # such blocks in shared memory or on their way there
+    held: int = 1  # 2: the rows of the next tile are on their way while this one's are in use
+    persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
+    together: int = 1  # causal: of so many heads the longest tiles come first
+    turns: bool = True  # forward: the two groups take turns at the tensor cores
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,15 @@ TABLE = {
     (96, True): Tuned(Blocks(128, 64, 4, 3), Blocks(64, 64, 4, 2, 168), Blocks(64, 64, 4, 2)),
     (128, False): Tuned(Blocks(128, 64, 4, 2), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
     (128, True): Tuned(Blocks(64, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
+}
+# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H200.
+GROUPS = {
+    ("forward", 64, False): Groups(128, 2, held=2),
+    ("forward", 80, False): Groups(128, 3, held=2),
+    ("forward", 80, True): Groups(128, 3, persistent=False, together=8),
+    ("forward", 128, False): Groups(128, 2, held=2),
+    ("forward", 128, True): Groups(128, 2, persistent=False, together=8),
+    ("dkdv", 80, False): Groups(64, 4, held=2),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))

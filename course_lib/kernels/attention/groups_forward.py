@@ -1,0 +1,299 @@
+"""Attention, forward, with jobs for the warps: the softmax of one group while the tensor cores work for the other.
+
+The same sums as in forward.py, in another order in time. In one turn of its loop a consumer
+
+    asks for the scores of block t and, behind them, for the product of block t - 1 with its probabilities,
+    waits for the scores alone and takes their exponentials, while that product is being made,
+    waits for the product, and corrects the sums.
+
+So the tensor cores always have one thing more to do than is waited for. The two consumers take turns at asking
+(`turns`): then their exponentials fall into different times.
+
+Two ways to share out the tiles of 128 queries. As many programs as there are tiles: the hardware starts the next when
+one ends, which evens out causal tiles of different lengths. Or as many programs as multiprocessors, each walking over
+many tiles (persistent): the producer is then already fetching the next tile while the last sums of this one are
+written, which no second program could do, since one takes all registers. Short rows gain most: at 256 keys a tile has
+two turns, and 376 us become 261.
+"""
+
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma_wait,
+)
+
+from course_lib.kernels.attention.groups import (
+    HALF,
+    LAUNCH,
+    ROWS,
+    add_products,
+    allocate,
+    arrived,
+    claim,
+    descriptors,
+    fetch,
+    multiprocessors,
+    new_ring,
+    products,
+    release,
+    send,
+    sync,
+    view,
+    wait_for_all,
+)
+from course_lib.kernels.attention.masks import key_range, visible
+from course_lib.kernels.attention.operands import LOG2_E
+from course_lib.kernels.attention.parts import split
+from course_lib.kernels.attention.tuning import Groups
+
+__all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
+
+
+@gluon.jit
+def _place(tile, sizes, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr):
+    """Number of a tile -> (first query, batch, head).
+
+    Causal: the last queries of a head see most keys. TOGETHER heads at a time, of all of them the longest tiles first,
+    so that programs which run side by side are about equally long and the shortest ones are left for the end.
+    """
+    heads, batch_heads, n_q = sizes[0], sizes[1], sizes[2]
+    blocks = gl.cdiv(n_q, 2 * HALF)
+    if CAUSAL:
+        first = tile // (blocks * TOGETHER) * TOGETHER
+        here = gl.minimum(batch_heads - first, TOGETHER)
+        among = tile % (blocks * TOGETHER)
+        block, batch_head = blocks - 1 - among // here, first + among % here
+    else:
+        block, batch_head = tile % blocks, tile // blocks
+    return block * (2 * HALF), batch_head // heads, batch_head % heads
+
+
+@gluon.jit
+def _blocks(first_m, n_q, n_k, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+    """How many blocks of keys all queries of the tile see whole, and how many any sees; at least one is walked."""
+    full, end = key_range(first_m, n_k, n_k - n_q, CAUSAL, 2 * HALF, BLOCK_N)
+    return full // BLOCK_N, gl.maximum(gl.cdiv(end, BLOCK_N), 1)
+
+
+@gluon.jit
+def _produce(
+    tensors, rings, sizes, tiles,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr, BLOCK_N: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr,
+):  # fmt: skip
+    q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
+    q0_ring, q1_ring, k_ring, v_ring, _turns = rings
+    n_q, n_k = sizes[2], sizes[3]
+    Q_BYTES: gl.constexpr = 2 * HALF * (MAIN + REST)
+    BYTES: gl.constexpr = 2 * BLOCK_N * (MAIN + REST)
+    turn, count = 0, 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        first_m, batch, head = _place(tile, sizes, CAUSAL, TOGETHER)
+        _full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
+        for i in range(end):
+            first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
+            place, bar = claim(k_ring, turn, BYTES)
+            fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)
+            if i == 0:
+                place, bar = claim(q0_ring, count, Q_BYTES)
+                fetch(q0_tiles, place, bar, batch, head, first_m, REST)
+                place, bar = claim(q1_ring, count, Q_BYTES)
+                fetch(q1_tiles, place, bar, batch, head, first_m + HALF, REST)
+            place, bar = claim(v_ring, turn, BYTES)
+            fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)
+            turn += 1
+        count += 1
+
+
+@gluon.jit
+def _softmax(
+    s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2,
+    BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """p of one block, and what the sums so far are to be multiplied by; as in forward.py."""
+    if MASKED:
+        offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
+        # Both questions, also where one would do: the answers to a single one are packed into bits and taken out again,
+        # 900 instructions a turn instead of 780.
+        see = visible(offs_m[:, None], offs_n[None, :], n_k, diagonal, CAUSAL, False)
+        s = gl.where(see, s * scale_log2, -float("inf"))
+        new_max = gl.maximum(row_max, gl.max(s, 1))
+        shift = gl.where(new_max == -float("inf"), 0.0, new_max)
+        p = gl.exp2(s - shift[:, None])
+    else:
+        new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
+        shift = new_max
+        p = gl.exp2(s * scale_log2 - shift[:, None])
+    correction = gl.exp2(row_max - shift)
+    return p, new_max, row_sum * correction + gl.sum(p, 1), correction
+
+
+@gluon.jit
+def _scale(acc, factor, REST: gl.constexpr):
+    """Every row times its own factor."""
+    main, rest = acc
+    main = main * gl.convert_layout(factor, gl.SliceLayout(1, main.type.layout))[:, None]
+    if REST:
+        rest = rest * gl.convert_layout(factor, gl.SliceLayout(1, rest.type.layout))[:, None]
+    return main, rest
+
+
+@gluon.jit
+def _step(
+    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_k, diagonal, scale_log2,
+    WHICH: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+):  # fmt: skip
+    """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
+    k_tiles, v_tiles = tensors[2], tensors[3]
+    k_ring, v_ring, turns = rings[2], rings[3], rings[4]
+    p = gl.convert_layout(p.to(q[0].dtype), P)
+    k = view(k_tiles, arrived(k_ring, turn), REST)
+    if TURNS:  # barrier WHICH is passed by the other group; the first group's first turn is free
+        mbarrier.wait(turns.index(WHICH), (taken & 1) ^ (1 - WHICH))
+    s = products(q, k, REST, S)
+    v = view(v_tiles, arrived(v_ring, turn - 1), REST)
+    acc = add_products(acc, p, v, REST)
+    if TURNS:
+        mbarrier.arrive(turns.index(1 - WHICH), count=1)
+    s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
+    release(k_ring, turn)
+    p_next, row_max, row_sum, correction = _softmax(
+        s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED
+    )  # fmt: skip
+    # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
+    # moves none across a branch.
+    if turn == -1:
+        arrived(v_ring, 0)
+    acc, p = wait_for_all(acc, p, REST)
+    release(v_ring, turn - 1)
+    return _scale(acc, correction, REST), row_max, row_sum, p_next
+
+
+@gluon.jit
+def _consume(
+    ours,
+    WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr, BLOCK_N: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr,
+):  # fmt: skip
+    LN_2: gl.constexpr = 0.6931471805599453
+    # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
+    ACC_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else MAIN, 16])
+    P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)  # p as the left operand: the registers in which s came
+    ROW: gl.constexpr = gl.SliceLayout(1, S)
+    MASK: gl.constexpr = CAUSAL or not WHOLE
+    outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
+    q_tiles, k_tiles, v_tiles = tensors[WHICH], tensors[2], tensors[3]
+    q_ring, k_ring, v_ring = rings[WHICH], rings[2], rings[3]
+    heads, n_q, n_k = sizes[0], sizes[2], sizes[3]
+    diagonal = n_k - n_q
+    turn, taken, count = 0, 0, 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        first_m, batch, head = _place(tile, sizes, CAUSAL, TOGETHER)
+        full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
+        first_own = first_m + WHICH * HALF
+        offs_m = first_own + gl.arange(0, HALF, ROW)
+        row_max = gl.full([HALF], -float("inf"), gl.float32, ROW)
+        row_sum = gl.zeros([HALF], gl.float32, ROW)
+        main = gl.zeros([HALF, MAIN], gl.float32, ACC)
+        rest = main
+        if REST:
+            rest = gl.zeros([HALF, REST], gl.float32, ACC_REST)
+        acc = main, rest
+
+        # The first block in time, the last of the keys, has no block before it.
+        q_place = arrived(q_ring, count)
+        q = view(q_tiles, q_place, REST)
+        k = view(k_tiles, arrived(k_ring, turn), REST)
+        s = warpgroup_mma_wait(0, deps=[products(q, k, REST, S)])
+        release(k_ring, turn)
+        p, row_max, row_sum, _correction = _softmax(
+            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASK
+        )  # fmt: skip
+        turn += 1
+        if MASK:
+            for i in range(gl.maximum(end - 1 - full, 0)):
+                acc, row_max, row_sum, p = _step(
+                    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
+                    offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS,
+                )  # fmt: skip
+                turn += 1
+                taken += 1
+        for _i in range(gl.minimum(full, end - 1)):
+            acc, row_max, row_sum, p = _step(
+                acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
+                offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS,
+            )  # fmt: skip
+            turn += 1
+            taken += 1
+        p = gl.convert_layout(p.to(q[0].dtype), P)
+        acc = add_products(acc, p, view(v_tiles, arrived(v_ring, turn - 1), REST), REST)
+
+        # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
+        row_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
+        l = (row_max + gl.log2(row_sum)) * LN_2
+        gl.store(l_ptr + (batch.to(gl.int64) * heads + head) * n_q + offs_m, l, mask=offs_m < n_q)
+        acc, p = wait_for_all(acc, p, REST)
+        sync()
+        release(v_ring, turn - 1)
+        # q was read for the last time: o leaves through its place.
+        main, rest = _scale(acc, 1.0 / row_sum, REST)
+        q[0].store(main.to(q[0].dtype))
+        if REST:
+            q[1].store(rest.to(q[0].dtype))
+        fence_async_shared()  # the copy engine reads shared memory by another way than threads write it
+        sync()
+        send(outs[0], outs[1], q_tiles, q_place, batch, head, first_own, REST)
+        tma.store_wait(0)
+        sync()
+        release(q_ring, count)
+        count += 1
+
+
+@gluon.jit(do_not_specialize=["heads", "batch_heads", "n_q", "n_k", "tiles"])
+def forward_in_groups_kernel(
+    o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
+    heads, batch_heads, n_q, n_k, tiles, scale_log2,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
+    TURNS: gl.constexpr,
+):  # fmt: skip
+    q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
+    k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turns.index(i), count=1)
+    rings = new_ring(HELD, 1), new_ring(HELD, 1), new_ring(STAGES, 2), new_ring(STAGES, 2), turns
+    fence_async_shared()
+    tensors, outs, sizes = (q0, q1, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
+    ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
+    gl.warp_specialize(
+        [
+            (_consume, (ours, 0, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS)),
+            (_consume, (ours, 1, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS)),
+            (_produce, (tensors, rings, sizes, tiles, GROUP, CAUSAL, TOGETHER, BLOCK_N, MAIN, REST)),
+        ],
+        [4, 1],  # warps of the second and third
+        [240, 24],  # and their registers
+    )
+
+
+def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, groups: Groups) -> None:
+    """o and L into given tensors that the copy engine reaches (rungs.py says when); L contiguous."""
+    (B, H, n_q, D), n_k = q.shape, k.shape[2]
+    main, rest = split(D)
+    tiles = triton.cdiv(n_q, ROWS) * B * H
+    forward_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
+        *descriptors(HALF.value, main, rest, o), l,
+        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
+        H, B * H, n_q, n_k, tiles, scale * LOG2_E,
+        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=n_k % groups.block == 0, TOGETHER=groups.together,
+        BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held, MAIN=main, REST=rest, TURNS=groups.turns,
+        **LAUNCH,
+    )  # fmt: skip

@@ -1,0 +1,349 @@
+"""The second rung of attention: kernels with jobs for their warps, where they run and that they are right there."""
+
+import re
+import sys
+
+import pytest
+import torch
+import triton
+
+from course_lib.compiled import compile_kernel
+from course_lib.device import DEVICE
+from course_lib.kernels.attention import attention, rungs
+from course_lib.kernels.attention.backward import backward, write_backward
+from course_lib.kernels.attention.forward import forward, write_forward
+from course_lib.kernels.attention.parts import split
+from course_lib.kernels.attention.step import attention_step
+from course_lib.kernels.attention.tuning import GROUPS, Groups, tuned
+from tests.kernels.attention_oracle import oracle
+
+pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
+
+HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+HEADS = {64: 64, 80: 72, 128: 128}
+# The table, and where it has nothing what fits: a kernel that is not the fastest today must be right all the same.
+EVERYWHERE = {
+    (kernel, columns, causal): GROUPS.get((kernel, columns, causal), blocks)
+    for kernel, columns, blocks in (
+        ("forward", 64, Groups(128, 2)),
+        ("forward", 80, Groups(128, 2)),
+        ("forward", 128, Groups(128, 2)),
+        ("dkdv", 64, Groups(64, 4)),
+        ("dkdv", 80, Groups(64, 3, persistent=False)),
+        ("dkdv", 128, Groups(32, 4)),
+    )
+    for causal in (False, True)
+}
+
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """The second rung wherever it is valid; the list says what it was asked for and what it answered."""
+    asked, original = [], rungs.groups_for
+    monkeypatch.setattr(rungs, "GROUPS", EVERYWHERE)
+
+    def spy(kernel, *rest):
+        asked.append((kernel, original(kernel, *rest)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(rungs, "groups_for", spy)
+    return asked
+
+
+def four(B=2, H=4, H_kv=2, n_q=50, n_k=60, D=128, dtype=torch.bfloat16):
+    """q, k, v and o, whose values do not matter."""
+    q, k, v = (torch.zeros(B, h, n, D, dtype=dtype) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k)))
+    return q, k, v, torch.zeros_like(q)
+
+
+def chosen(*tensors, kernel="forward", causal=False, padded=False, capability=(9, 0)):
+    return rungs.groups_for(kernel, causal, padded, capability, *tensors)
+
+
+@pytest.mark.parametrize(("kernel", "columns", "causal"), EVERYWHERE, ids=str)
+def test_on_hopper_the_table_decides(kernel, columns, causal):
+    want = GROUPS.get((kernel, columns, causal))
+    for dtype in (torch.float16, torch.bfloat16):
+        assert chosen(*four(D=HEADS[columns], dtype=dtype), kernel=kernel, causal=causal) is want
+
+
+def test_head_sizes_that_the_second_rung_does_not_know_stay_on_the_first():
+    assert {columns for _, columns, _ in GROUPS} <= {64, 80, 128}
+    for head_size in (16, 40, 96):
+        assert chosen(*four(D=head_size)) is None
+
+
+def test_a_head_size_between_costs_the_columns_of_the_next():
+    for head_size, columns in ((72, 80), (80, 80), (104, 128), (120, 128)):
+        assert chosen(*four(D=head_size)) is GROUPS["forward", columns, False]
+
+
+@pytest.mark.parametrize("capability", [None, (8, 0), (8, 9), (10, 0), (12, 0)])
+def test_no_other_architecture_is_given_the_instructions_of_hopper(capability):
+    assert chosen(*four(), capability=capability) is None
+
+
+def test_what_the_copy_engine_does_not_reach_goes_to_the_first_rung():
+    q, k, v, o = four()
+    assert chosen(q, k, v, o) and chosen(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, o)
+    shifted = torch.zeros(q.numel() + 8, dtype=q.dtype)[4:-4].view(q.shape)  # 8 bytes off
+    beside = torch.zeros(*q.shape[:-1], 132, dtype=q.dtype)[..., :128]  # rows of 264 bytes
+    for other in (q.mT.contiguous().mT, shifted, beside, q[:, :1].expand_as(q), q[..., ::2], q.float(), q[:, :, :0]):
+        for i in range(4):
+            tensors = [q, k, v, o]
+            tensors[i] = other
+            if other.shape[-1] == 128 or i:
+                assert chosen(*tensors) is None, f"{other.shape}, {other.stride()} at {i}"
+    assert chosen(*four(D=70)) is None and chosen(*four(D=100)) is None, "rows that start off 16 bytes"
+    assert chosen(q, k[:, :, :0], v[:, :, :0], o) is None, "no keys"
+
+
+def test_lengths_of_sequences_go_to_the_first_rung():
+    assert chosen(*four(), padded=True) is None
+
+
+def test_on_a_cpu_the_first_rung_runs():
+    q, k, v, o = four()
+    assert rungs.blocks_for("forward", False, None, q, k, v, o) is tuned(128, False, q.dtype, q.device).forward
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "3.8.0", "3.60.0", "4.0.0"])
+def test_a_triton_that_was_not_tried_runs_the_first_rung(version, monkeypatch):
+    assert chosen(*four())
+    monkeypatch.setattr(triton, "__version__", version)
+    rungs.gluon_is_known.cache_clear()
+    try:
+        assert chosen(*four()) is None
+    finally:
+        rungs.gluon_is_known.cache_clear()
+
+
+@pytest.mark.parametrize("missing", ["triton.experimental.gluon", "course_lib.kernels.attention.groups_forward"])
+def test_without_gluon_the_first_rung_runs(missing, monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("course_lib.kernels.attention.groups")]:
+        monkeypatch.delitem(sys.modules, name)
+    package = sys.modules["course_lib.kernels.attention"]
+    for name in ("groups", "groups_forward", "groups_dkdv"):
+        monkeypatch.delattr(package, name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    rungs.gluon_is_known.cache_clear()
+    try:
+        assert chosen(*four()) is None
+    finally:
+        rungs.gluon_is_known.cache_clear()
+
+
+def compiled(name, columns, causal, groups, whole=True):
+    """What the compiler makes of one kernel, one head of keys for each of queries."""
+    from course_lib.kernels.attention.groups import HALF, LAUNCH, _layout, _plain
+    from course_lib.kernels.attention.groups_dkdv import dkdv_in_groups_kernel
+    from course_lib.kernels.attention.groups_forward import forward_in_groups_kernel
+
+    kernel = {"forward": forward_in_groups_kernel, "dkdv": dkdv_in_groups_kernel}[name]
+    main, rest = split(HEADS[columns])
+    fixed = {"GROUP": 1, "CAUSAL": causal, "STAGES": groups.stages, "HELD": groups.held, "MAIN": main, "REST": rest}
+    if name == "forward":
+        fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "TOGETHER": groups.together, "TURNS": groups.turns}
+    else:
+        fixed |= {"BLOCK_M": groups.block}
+    signature = {}
+    for one in (n for n in kernel.arg_names if n not in fixed):
+        tensor, _, part = one.rpartition("_")
+        walked = tensor in (("k", "v") if name == "forward" else ("q", "do"))
+        rows, width = groups.block if walked else HALF.value, main if part == "desc" else rest
+        if one in ("shift_desc", "delta_desc"):
+            signature[one] = f"tensordesc<fp32[1, {groups.block}],{_plain()!r}>"
+        elif part == "rest" and not rest:
+            fixed[one] = None
+        elif part in ("desc", "rest"):
+            signature[one] = f"tensordesc<bf16[1, 1, {rows}, {width}],{_layout(width)!r}>"
+        else:
+            signature[one] = {"l_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}.get(one, "i32")
+    options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
+    return compile_kernel(kernel, signature, fixed, divisible_by_16=False, **options)
+
+
+@pytest.mark.parametrize(("name", "columns", "causal"), GROUPS, ids=str)
+def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causal):
+    got = compiled(name, columns, causal, GROUPS[name, columns, causal])
+    assert got.fits and got.registers == 168, str(got)
+    assert got.spills_bytes <= 64, f"a few numbers a tile, none in a loop of whole blocks: {got}"
+    assert got.instructions["wgmma"] and got.instructions["tma"], str(got)
+    assert not got.instructions["cp.async"] and not got.instructions["atomic"], str(got)
+    assert {"240", "24"} <= set(re.findall(r"setmaxnreg[^;]*?(\d+);", got.ptx)), "registers move to those who compute"
+
+
+@pytest.mark.parametrize("columns", [80, 128])
+def test_the_exponentials_are_taken_while_a_product_is_being_made(columns):
+    """In machine code: between the wait for the scores alone (all but so many products) and the wait for all."""
+    got = compiled("forward", columns, False, GROUPS["forward", columns, False])
+    if got.sass is None:
+        pytest.skip("Triton came without cuobjdump")
+    waiting = re.findall(r"DEPBAR\.LE gsb0, 0x[12](.*?)DEPBAR\.LE gsb0, 0x0", got.sass, re.DOTALL)
+    assert len(waiting) == 2, "one loop of each consumer"
+    for between in waiting:
+        assert between.count("MUFU.EX2") >= 64, "128 x 64 exponentials by 128 threads"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "columns", "causal"), EVERYWHERE, ids=str)
+def test_tails_compile_and_fit_too(name, columns, causal):
+    assert compiled(name, columns, causal, EVERYWHERE[name, columns, causal], whole=False).fits
+
+
+SHAPES = [  # B, H, H_kv, n_q, n_k, D
+    (1, 1, 1, 1, 1, 72),
+    (2, 2, 1, 33, 50, 72),
+    (1, 1, 1, 70, 17, 128),
+    (1, 3, 1, 40, 41, 104),
+    (1, 1, 1, 1, 80, 64),
+    (1, 2, 2, 300, 1, 128),
+    (2, 4, 2, 200, 333, 128),
+    (1, 2, 2, 333, 200, 128),
+    (2, 4, 1, 130, 257, 80),
+    (1, 8, 1, 257, 129, 72),
+    (2, 4, 2, 513, 640, 64),
+    (140, 2, 2, 129, 384, 72),
+    (40, 8, 8, 300, 300, 128),
+]
+
+
+@pytest.mark.gpu
+@HALVES
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_second_rung_is_right_for_any_shape(shape, causal, kind, make, check, everywhere):
+    q, k, v, do = make(*shape, kind)
+    got = check(q, k, v, do, causal=causal)
+    assert [kernel for kernel, groups in everywhere if groups] == ["forward", "dkdv"]
+    o, l = forward(q, k, v, causal, shape[-1] ** -0.5)
+    assert torch.equal(o, got["o"]), "the same bits on every run"
+    want, bound = oracle(q, k, v, do, causal=causal)["l"]
+    empty = want == -float("inf")
+    assert (l[empty] == -float("inf")).all() and (o[empty] == 0).all() and (got["dq"][empty] == 0).all()
+    assert ((l - want).abs() <= bound + 1e-6 * want.abs())[~empty].all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check, monkeypatch):
+    monkeypatch.setattr(rungs, "GROUPS", {})
+    check(*make(*shape, torch.bfloat16), causal=causal)
+
+
+@pytest.mark.gpu
+@HALVES
+@pytest.mark.parametrize(("name", "columns", "causal"), GROUPS, ids=str)
+def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, make, check):
+    """With more tiles than multiprocessors, so that a program goes on to the next tile."""
+    for n_q, n_k in ((300, 300), (256, 512), (515, 200)):
+        got = check(*make(12, 8, 4, n_q, n_k, HEADS[columns], kind), causal=causal)
+        assert not any(x.isnan().any() for x in got.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("columns", HEADS)
+def test_the_second_rung_gives_the_same_bits_on_every_run(columns, causal, make, everywhere):
+    q, k, v, do = make(8, 16, 8, 1000, 1100, HEADS[columns], torch.bfloat16)
+    first = None
+    for _ in range(5):
+        o, l = forward(q, k, v, causal, 0.1)
+        results = o, l, *backward(do, q, k, v, o, l, causal, 0.1)
+        first = first or results
+        assert all(torch.equal(a, b) for a, b in zip(first, results))
+    assert all(groups for _, groups in everywhere)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("columns", HEADS)
+def test_nothing_is_written_beside_the_outputs(columns, causal, make, fenced, everywhere):
+    q, k, v, do = make(3, 2, 1, 197, 131, HEADS[columns], torch.bfloat16)
+    o, dq, dk, dv = (fenced(*x.shape, dtype=x.dtype) for x in (q, q, k, v))
+    l = fenced(*q.shape[:-1], dtype=torch.float32)
+    write_forward(o, l, q, k, v, causal, 0.1, None, rungs.blocks_for("forward", causal, None, q, k, v, o))
+    write_backward(dq, dk, dv, do, q, k, v, o, l, causal, 0.1)
+    assert [bool(groups) for _, groups in everywhere] == [True, True]
+    assert not any(x.isnan().any() for x in (o, l, dq, dk, dv))
+
+
+@pytest.mark.gpu
+def test_the_step_that_students_are_compared_with_is_the_first_rung(make, everywhere):
+    q, k, v, do = make(1, 2, 2, 130, 130, 72, torch.bfloat16)
+    o, dq, dk, dv = (torch.empty_like(x) for x in (q, q, k, v))
+    attention_step(q, k, v, do, o, torch.empty(q.shape[:-1], device=DEVICE), dq, dk, dv, False, 0.1)
+    assert not everywhere and not any(x.isnan().any() for x in (o, dq, dk, dv))
+
+
+@pytest.mark.gpu
+def test_scores_of_any_size_do_not_overflow(make, check, everywhere):
+    q, k, v, do = make(1, 1, 1, 133, 140, 72, torch.float16)
+    for offset in (30.0, -30.0):  # scores near + and - 16000
+        check(q + offset, torch.full_like(k, 30.0) + k, v, do, scale=0.25)
+    assert all(groups for _, groups in everywhere)
+
+
+@pytest.mark.gpu
+def test_each_tensor_may_have_strides_of_its_own(make, check, everywhere):
+    tensors = make(2, 4, 2, 150, 190, 128, torch.bfloat16)
+    inside = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
+    padded = [torch.nn.functional.pad(x, (0, 8))[..., :128] for x in tensors]
+    for mixed in ((inside[0], padded[1], tensors[2], inside[3]), (padded[0], inside[1], inside[2], tensors[3])):
+        check(*mixed, causal=True)
+    assert all(groups for _, groups in everywhere)
+    everywhere.clear()
+    check(tensors[0].mT.contiguous().mT, *tensors[1:], causal=True)
+    assert not any(groups for _, groups in everywhere), "columns apart: the first rung"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [80, 128])
+def test_more_than_65535_heads_in_all_are_right(columns, make, check, everywhere):
+    check(*make(300, 256, 128, 17, 19, HEADS[columns], torch.bfloat16), causal=True)
+    assert all(groups for _, groups in everywhere)
+
+
+@pytest.mark.gpu
+def test_sequences_past_2_to_the_31_elements_are_right_to_the_last_row(everywhere):
+    buffer = torch.zeros(40000, 2**16, device=DEVICE, dtype=torch.bfloat16)  # 5 GB; a row of it holds every head
+    x = buffer[:, : 2 * 128].normal_().view(1, 40000, 2, 128).transpose(1, 2)
+    assert x.stride(2) * (x.shape[2] - 1) > 2**31
+    results = []
+    for view in (x, x.contiguous()):
+        o, l = forward(view, view, view, False, 0.1)
+        results.append((o, l, *backward(torch.ones_like(o), view, view, view, o, l, False, 0.1)))
+    assert all(torch.equal(a, b) for a, b in zip(*results)) and not any(a.isnan().any() for a in results[0])
+    assert all(groups for _, groups in everywhere)
+
+
+@pytest.mark.gpu
+def test_both_rungs_take_and_leave_the_same_tensors(make):
+    """The forward pass of one and the backward pass of the other."""
+    q, k, v, do = make(2, 4, 2, 300, 257, 72, torch.bfloat16)
+    o, l = torch.empty_like(q), torch.empty(q.shape[:-1], device=DEVICE)
+    gradients = []
+    for blocks in (tuned(72, False, q.dtype, q.device).forward, GROUPS["forward", 80, False]):
+        write_forward(o, l, q, k, v, False, 0.1, None, blocks)
+        gradients.append(backward(do, q, k, v, o, l, False, 0.1))
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+def test_compile_takes_it_whole(make, everywhere):
+    q, k, v, do = make(2, 4, 2, 150, 190, 72, torch.bfloat16)
+
+    def layer(q, k, v):
+        return attention(q * 2, k, v).sin()
+
+    results = []
+    for f in (layer, torch.compile(layer, fullgraph=True)):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        f(*leaves).backward(do)
+        results.append([x.grad for x in leaves])
+    assert len(everywhere) == 4 and all(groups for _, groups in everywhere)
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
