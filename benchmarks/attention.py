@@ -14,10 +14,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.against import Case, Red, measure
 from course_lib.kernels.attention import attention, attention_reference
+from course_lib.kernels.attention.rungs import blocks_for
+from course_lib.kernels.attention.tuning import Groups
 
 FILES = tuple(
     f"course_lib/kernels/attention/{name}.py"
-    for name in ("backward", "dkdv", "dq", "forward", "masks", "operands", "parts", "tuning")
+    for name in "backward dkdv dq forward groups groups_dkdv groups_forward masks operands parts rungs tuning".split()
 )
 # (batch, heads, length, head size, causal, largest time over the fastest peer's: forward, backward). The targets were
 # set in TFLOP/s beside cuDNN's, 440 beside 454 and so on; what can be held to is a ratio in one process.
@@ -80,10 +82,20 @@ def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
                 work={"TFLOP/s": factor * flops / 1e12},
             )
         )
+        row["rung"] = _rung(direction, causal, q, k, v, do)
         names = ("o",) if direction == "forward" else ("dq", "dk", "dv")
         row["error"] = max(errors[n] for n in names)
         row["best peer's error"] = max(peer_errors[row["best peer"]][n] for n in names)
         yield row
+
+
+def _rung(direction: str, causal: bool, q, k, v, do) -> str:
+    """Which kernels ours are: "plain" Triton, or with jobs for their warps; of the backward pass dk and dv."""
+    if direction == "forward":
+        blocks = blocks_for("forward", causal, None, q, k, v, q)
+    else:
+        blocks = blocks_for("dkdv", causal, None, q, k, v, do, k, v)
+    return "groups" if isinstance(blocks, Groups) else "plain"
 
 
 def _forward(function: Callable, q, k, v, do) -> Callable[[], object]:

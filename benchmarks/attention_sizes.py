@@ -13,7 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from course_lib.kernels.attention import attention
 from course_lib.timing import time_gpu
 
-FILES = tuple(f"course_lib/kernels/attention/{name}.py" for name in ("dkdv", "dq", "forward", "tuning"))
+FILES = tuple(
+    f"course_lib/kernels/attention/{name}.py" for name in ("dkdv", "dq", "forward", "groups_forward", "rungs", "tuning")
+)
 LENGTHS, HEAD_SIZES = tuple(2**i for i in range(8, 15)), (16, 32, 64, 128)
 BATCH = 8
 MIB = 2**20

@@ -1,9 +1,11 @@
-"""python -m benchmarks.attention_sweep [--seconds 540] [--kernels forward dq dkdv]: try blocks, one JSON line each.
+"""python -m benchmarks.attention_sweep [--seconds 540] [--kernels forward dq dkdv ...] [--jobs N]: try blocks.
 
-Every line: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's blocks
-(turn by turn), its error against the table's result; or what went wrong. First every core compiles its share, then one
-process measures. Blocks that crash the device cost their own line: a new process goes on behind them. Shapes take
-turns, so that a sweep cut short has seen the likeliest blocks of all.
+One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
+blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
+the kernels with jobs for their warps, held against the table's blocks of the plain ones.
+
+First every core compiles its share, then one process measures. Blocks that crash the device cost their own line: a new
+process goes on behind them. Shapes take turns, so that a sweep cut short has seen the likeliest blocks of all.
 """
 
 import argparse
@@ -21,13 +23,17 @@ from course_lib.kernels.attention.backward import row_terms
 from course_lib.kernels.attention.dkdv import write_dkdv
 from course_lib.kernels.attention.dq import write_dq
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.tuning import Blocks, tuned
+from course_lib.kernels.attention.tuning import Blocks, Groups, tuned
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
 # Head sizes that no case measures: the first FEW candidates alone.
 OTHERS, FEW = [(4, 16, 4096, head_size, causal) for head_size in (16, 32, 40, 96) for causal in (False, True)], 9
-PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4}
+# Of the kernels with jobs for their warps. Short sequences say from where on a program of many tiles pays.
+GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256, 72, False)]
+GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
+GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
+PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
 # Likeliest first. Queries and keys a block, warps, stages, and where it pays a limit on registers.
 CANDIDATES = {
     "forward": [
@@ -47,6 +53,14 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3),
     ],
+    # Rows walked over a turn, stages, held, persistent, together, turns.
+    "forward groups": [
+        (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
+        (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),
+    ],
+    "dkdv groups": [
+        (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
+    ],
 }  # fmt: skip
 
 
@@ -56,14 +70,14 @@ def jobs(kernels: list[str]) -> list[tuple]:
     return [
         (kernel, shape, CANDIDATES[kernel][i])
         for i in range(longest)
-        for shape in SHAPES + (OTHERS if i < FEW else [])
         for kernel in kernels
         if i < len(CANDIDATES[kernel])
+        for shape in (GROUP_SHAPES if "groups" in kernel else SHAPES + (OTHERS if i < FEW else []))
     ]
 
 
 def _ready(kernel: str, shape: tuple):
-    """blocks -> the results of one kernel on one set of inputs; and the blocks of the table."""
+    """blocks -> the results of one kernel on one set of inputs; and the table's blocks of the plain one."""
     *size, causal = shape
     q, k, v, do = inputs(*size)
     scale = q.shape[-1] ** -0.5
@@ -85,12 +99,17 @@ def _ready(kernel: str, shape: tuple):
         return dk, dv
 
     run_dq(table.dq)  # which makes shift and delta
-    return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kernel], getattr(table, kernel)
+    kind = kernel.split()[0]
+    return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kind], getattr(table, kind)
+
+
+def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups:
+    return (Groups if "groups" in kernel else Blocks)(*blocks)
 
 
 def measured(kernel: str, shape: tuple, blocks: tuple) -> dict:
     run, base = _ready(kernel, shape)
-    candidate = Blocks(*blocks)
+    candidate = blocks_of(kernel, blocks)
     want = [x.clone() for x in run(base)]
     got = run(candidate)
     if any(x.isnan().any() for x in got):
@@ -109,20 +128,20 @@ def measured(kernel: str, shape: tuple, blocks: tuple) -> dict:
     }
 
 
-def compiler(kernels: list[str], first: int, step: int) -> None:
+def compiler(jobs: list[tuple], first: int, step: int) -> None:
     """Every `step`-th job from `first` on, run once: the worker then finds it in Triton's cache."""
-    for job in jobs(kernels)[first::step]:
+    for job in jobs[first::step]:
         try:
             run, _ = _ready(*job[:2])
-            run(Blocks(*job[2]))
+            run(blocks_of(job[0], job[2]))
             torch.cuda.synchronize()
         except Exception:  # it will fail again, and be told, when it is measured
             continue
 
 
-def worker(kernels: list[str], first: int, deadline: float) -> None:
+def worker(jobs: list[tuple], first: int, deadline: float) -> None:
     """From job `first` on: a line when a job begins, a line with its result; leaves after an error of the device."""
-    for number, job in enumerate(jobs(kernels)):
+    for number, job in enumerate(jobs):
         if number < first:
             continue
         if time.time() > deadline:
@@ -145,21 +164,16 @@ def _line(job: tuple) -> dict:
     return {"kernel": kernel, "shape": list(shape), "blocks": list(blocks)}
 
 
-def _child(kernels: list[str], *words: str) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.attention_sweep", "--kernels", *kernels, *words]
-
-
-def sweep(kernels: list[str], seconds: float) -> None:
-    everything, deadline, begun = jobs(kernels), time.time() + seconds, -1
-    cores = str(max(1, len(os.sched_getaffinity(0)) - 1))
-    children = [
-        subprocess.Popen(_child(kernels, "--first", str(first), "--step", cores)) for first in range(int(cores))
-    ]
+def sweep(kernels: list[str], most: int, seconds: float) -> None:
+    everything, deadline, begun = jobs(kernels)[:most], time.time() + seconds, -1
+    me = [sys.executable, "-m", "benchmarks.attention_sweep", "--jobs", str(most), "--kernels", *kernels]
+    cores = str(max(1, min(len(os.sched_getaffinity(0)) - 1, len(everything))))
+    children = [subprocess.Popen([*me, "--first", str(first), "--step", cores]) for first in range(int(cores))]
     for child in children:
         child.wait()
     while begun + 1 < len(everything) and time.time() < deadline:
         before, finished = begun, True
-        command = _child(kernels, "--first", str(begun + 1), "--deadline", str(deadline))
+        command = [*me, "--first", str(begun + 1), "--deadline", str(deadline)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             for text in child.stdout:
                 if text.startswith('{"begin"'):
@@ -177,16 +191,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--kernels", nargs="+", default=list(CANDIDATES), choices=list(CANDIDATES))
+    parser.add_argument("--jobs", type=int, default=10**6, help="try only so many, the likeliest")
     parser.add_argument("--first", type=int, help="used by the sweep itself: be the worker, from this job on")
     parser.add_argument("--step", type=int, help="used by the sweep itself: compile every so many jobs")
     parser.add_argument("--deadline", type=float)
     asked = parser.parse_args()
+    everything = jobs(asked.kernels)[: asked.jobs]
     if asked.first is None:
-        sweep(asked.kernels, asked.seconds)
+        sweep(asked.kernels, asked.jobs, asked.seconds)
     elif asked.step is not None:
-        compiler(asked.kernels, asked.first, asked.step)
+        compiler(everything, asked.first, asked.step)
     else:
-        worker(asked.kernels, asked.first, asked.deadline)
+        worker(everything, asked.first, asked.deadline)
 
 
 if __name__ == "__main__":
