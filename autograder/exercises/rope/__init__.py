@@ -2,5 +2,6 @@
 
 from autograder.exercises.rope.forward import FORWARD
 from autograder.exercises.rope.reference import REFERENCE
+from autograder.exercises.rope.relative import RELATIVE
 
-EXERCISES = (REFERENCE, FORWARD)
+EXERCISES = (REFERENCE, RELATIVE, FORWARD)

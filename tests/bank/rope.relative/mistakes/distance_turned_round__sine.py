@@ -1,0 +1,15 @@
+"""The term with the sine has the wrong sign."""
+
+import math
+
+KILLED_BY = "halves"
+
+
+def relative_score(q, k, distance, base, layout):
+    size, half, total = len(q), len(q) // 2, 0.0
+    for j in range(half):
+        a, b = (j, j + half) if layout == "halves" else (2 * j, 2 * j + 1)
+        angle = distance * base ** (-2 * j / size)
+        total += (q[a] * k[a] + q[b] * k[b]) * math.cos(angle)
+        total += (q[b] * k[a] - q[a] * k[b]) * math.sin(angle)
+    return total

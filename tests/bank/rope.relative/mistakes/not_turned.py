@@ -1,0 +1,13 @@
+"""Both are turned by the same angle."""
+
+import math
+
+KILLED_BY = "halves"
+
+
+def relative_score(q, k, distance, base, layout):
+    size, half, total = len(q), len(q) // 2, 0.0
+    for j in range(half):
+        a, b = (j, j + half) if layout == "halves" else (2 * j, 2 * j + 1)
+        total += q[a] * k[a] + q[b] * k[b]
+    return total
