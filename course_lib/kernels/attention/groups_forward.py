@@ -117,8 +117,8 @@ def _softmax(
     """p of one block, and what the sums so far are to be multiplied by; as in forward.py."""
     if MASKED:
         offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
-        # Both questions, also where one would do: the answers to a single one are packed into bits and taken out again,
-        # 900 instructions a turn instead of 780.
+        # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
+        # them out again, 893 instructions a turn at 80 columns instead of 771.
         see = visible(offs_m[:, None], offs_n[None, :], n_k, diagonal, CAUSAL, False)
         s = gl.where(see, s * scale_log2, -float("inf"))
         new_max = gl.maximum(row_max, gl.max(s, 1))
