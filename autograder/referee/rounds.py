@@ -80,8 +80,8 @@ class Round:
     def _fill(self, places: dict[str, Placed], args: Values | None, blank: bool) -> dict:
         """Draw one call and put it into its places; its arguments, as views of the slabs."""
         args = dict(self._draw().args if args is None else args)
-        for name, place in places.items():
-            view = self._view(place)
+        for name in self._tensors:  # in the order of the arguments, then of what is returned
+            view = self._view(places[name])
             if not blank and name not in self._outputs:
                 view.copy_(args[name])
             args[name] = view

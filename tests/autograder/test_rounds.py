@@ -44,6 +44,14 @@ def test_right_answers_are_right_and_no_tensor_lies_in_another(make, subject, ca
     assert all(at % ALIGNED == starts[0] % ALIGNED for at in starts)
 
 
+def test_arguments_come_in_their_order_and_what_is_returned_behind_them(make):
+    """A worker copies what a function returns into the last tensors of a call, one after the other."""
+    tiled = exercise.get("flash.tiled")
+    drawn = list(tiled.draw(tiled.cases[0], 1, "cpu", "interpreter").args)
+    calls = [list(args) for _ in range(4) for args in make(tiled, tiled.cases[0], 2).calls]
+    assert calls == [[*drawn, "o", "lse"]] * 8
+
+
 def test_siblings_have_the_sizes_of_the_seed_and_values_of_their_own(make):
     first, second = make(AXPY, LONG, 2).calls
     drawn = AXPY.draw(LONG, 1, "cpu", "interpreter").args
