@@ -7,6 +7,7 @@ ends it, with everything it started, by `kill(-1, SIGKILL)`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import linecache
@@ -100,7 +101,8 @@ def empty(folder: str, device: int) -> None:
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
                 elif entry.stat(follow_symlinks=False).st_dev == device:
-                    os.chmod(entry.path, 0o700)
+                    with contextlib.suppress(PermissionError):  # the home folder is not ours, and open to all
+                        os.chmod(entry.path, 0o700)
                     empty(entry.path, device)
                     os.rmdir(entry.path)
             except (OSError, RecursionError):

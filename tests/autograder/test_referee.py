@@ -77,8 +77,10 @@ def test_the_next_exercise_finds_no_files_of_the_one_before():
 import os
 def axpy(a, x, y, out):
     left = [n for folder in ("/tmp", "/dev/shm", "/tmp/home") for n in os.listdir(folder) if n.startswith("left")]
-    os.makedirs("/tmp/left/deep", exist_ok=True)
-    open("/tmp/left/deep/file", "w").close()
+    for folder in ("/tmp/left/deep", "/tmp/home/left/deep"):
+        os.makedirs(folder, exist_ok=True)
+        open(f"{folder}/file", "w").close()
+        os.chmod(folder, 0)
     open("/dev/shm/left", "w").close()
     os.symlink("/usr", "/tmp/left/elsewhere") if not os.path.lexists("/tmp/left/elsewhere") else None
     raise RuntimeError(f"found {left}")
