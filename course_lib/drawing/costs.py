@@ -22,10 +22,17 @@ def costs(rows, ax=None, *, plain=None, title=None, device=""):
         ax.plot([row["low_us"] * 1e-6, row["high_us"] * 1e-6], [y, y], color=PALETTE[0], linewidth=3, alpha=0.5)
         ax.plot(row["us"] * 1e-6, y, marker="s" if here else "o", color=PALETTE[1] if here else PALETTE[0], zorder=5)
         words = quantity(row["us"] * 1e-6, "s") + ("" if here else f", {row['us'] / first['us']:.3g}x")
-        ax.annotate(words, (row["us"] * 1e-6, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5)
+        ax.annotate(
+            words,
+            (max(row["us"], row["high_us"]) * 1e-6, y),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+        )
     ax.axvline(first["us"] * 1e-6, color=INK, linewidth=0.8, linestyle=":")
     ax.set_xscale("log")
-    least, most = ordered[0]["us"] * 1e-6, ordered[-1]["us"] * 1e-6
+    least, most = ordered[0]["us"] * 1e-6, max(row["high_us"] for row in ordered) * 1e-6
     ax.set(xlim=(least / 1.4, most * (most / least) ** 0.25 * 1.5), ylim=(len(ordered) - 0.5, -0.5))
     ax.set_xlabel("host time of one call")
     ax.xaxis.set_major_formatter(EngFormatter("s"))

@@ -58,7 +58,9 @@ def registered(op) -> dict[str, Registered]:
     for line in torch._C._dispatch_dump_table(op.name()).splitlines():
         key, _, said = line.partition(": ")
         if found := re.fullmatch(r"(fallthrough )?registered at (\S+?)(?::\d+)? \[(.+)\]", said):
-            rows[key] = Registered(key, found[3], bool(found[1]), found[2].rpartition("/")[2])
+            file = found[2].rpartition("/")[2]
+            file = "a cell" if re.fullmatch(r"\d+\.py", file) else file  # as a notebook names its cells
+            rows[key] = Registered(key, found[3], bool(found[1]), file)
     return rows
 
 
@@ -76,7 +78,7 @@ def call_path(op, **tensors: torch.Tensor) -> View:
         over = over or state in ("lands", "missing")
         brought = ", ".join(name for name, keys in sources.items() if key in keysets.in_order(keys))
         rows.append(Station(key, brought, state, does, *_told(table.get(key))))
-    columns = ("key", "brought by", "what happens", "", "registered", "in")
+    columns = ("key", "brought by", "state", "what happens", "registered", "in")
     return View(f"{op.name()}: {_summary(rows)}", columns, tuple(rows))
 
 
@@ -91,6 +93,8 @@ def _state(key: str, entry: Registered | None, is_left: bool, over: bool) -> tup
         return "passes on", ""
     if entry.kind == "math kernel":
         return "lands", "calls other operators, each a call of its own"
+    if entry.kind == _FALLBACK and key.startswith("Autograd"):
+        return "runs", "knows no gradient, and backward will warn"
     does, goes_on = next((habit[1:] for habit in _HABITS if key.startswith(habit[0])), ("computes", False))
     return ("runs" if goes_on else "lands"), does
 
@@ -106,5 +110,5 @@ def _summary(rows: list[Station]) -> str:
     met = [row for row in rows if row.state != "excluded"]
     run = [row for row in met if row.state in ("runs", "lands")]
     ends = next((row.key for row in met if row.state == "lands"), None)
-    keys = f"{len(met)} key{'s' * (len(met) != 1)}, {len(run)} kernel{'s' * (len(run) != 1)} run"
+    keys = f"{len(met)} key{'s' * (len(met) != 1)}, {len(run)} kernel{'s run' if len(run) != 1 else ' runs'}"
     return f"{keys}, {ends} is the last" if ends else f"{keys}, and none is left"
