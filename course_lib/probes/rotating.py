@@ -22,19 +22,21 @@ def differentiated(function: Callable, q, k, q_grad, k_grad, watched: bool, *how
     """The function's two results, and the gradients of q and k for these gradients of them.
 
     A gradient without dimensions is that of a sum: autograd makes it as large as the result, without memory of its own.
+    None for k: one tensor is the gradient of both, as where both are added.
     `watched`: an error when as much as a quarter of k is kept for the backward pass, beyond the tensors of `how`.
     """
-    given = [x for x in how if isinstance(x, torch.Tensor)]
+    known = [x for x in how if isinstance(x, torch.Tensor)]
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_()
     saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
         results = function(*leaves, *how)
     _check_results(results, leaves)
-    held = kept([*saved, *attributes(results)], given)
+    held = kept([*saved, *attributes(results)], known)
     if watched and 4 * held >= max(1, k.nbytes):
         raise ValueError(f"{held} bytes beside the tables are kept for the backward pass; q and k have "
                          f"{q.nbytes + k.nbytes}")  # fmt: skip
-    grads = [g.expand_as(y) if g.dim() == 0 else g for g, y in zip((q_grad, k_grad), results, strict=True)]
+    given = q_grad, q_grad if k_grad is None else k_grad
+    grads = [g.expand_as(y) if g.dim() == 0 else g for g, y in zip(given, results, strict=True)]
     made = torch.autograd.grad(results, leaves, grads, allow_unused=True)
     for name, gradient in zip("qk", made, strict=True):
         if gradient is None:

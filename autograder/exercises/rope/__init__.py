@@ -1,7 +1,8 @@
 """Unit 06: RoPE."""
 
+from autograder.exercises.rope.backward import BACKWARD
 from autograder.exercises.rope.forward import FORWARD
 from autograder.exercises.rope.reference import REFERENCE
 from autograder.exercises.rope.relative import RELATIVE
 
-EXERCISES = (REFERENCE, RELATIVE, FORWARD)
+EXERCISES = (REFERENCE, RELATIVE, FORWARD, BACKWARD)

@@ -68,7 +68,7 @@ def in_fp32(v, x: torch.Tensor, **changes) -> torch.Tensor:
     return turned(v, x, torch.float32, **changes).to(x.dtype)
 
 
-def rough(v, x: torch.Tensor) -> torch.Tensor:
+def rough(v, x: torch.Tensor, **changes) -> torch.Tensor:
     """The same from tables with fewer bits."""
     bits = ROUGH_BITS[x.dtype]
-    return in_fp32(v, x, **{name: significant(v[name], bits) for name in ("cos", "sin")})
+    return in_fp32(v, x, **{name: significant(v[name], bits) for name in ("cos", "sin")}, **changes)

@@ -1,0 +1,215 @@
+"""How people differentiate the rotation wrongly."""
+
+import torch
+
+from autograder.exercise import Mistake
+from autograder.exercises.rope import wrong
+from autograder.exercises.rope.rotation import backwards, turned
+
+IN_PLACE = ("lies in the memory of", "in-place operation", "modifies inplace")  # what the probe or autograd says
+GRADIENTS = (  # cases where a gradient has other strides than its tensor, or none
+    "a gradient with heads side by side",
+    "a gradient with elements apart",
+    "the gradient of a sum",
+    "heads side by side",
+    "fp16",
+    "bf16",
+)
+
+
+def gradients(v) -> dict[str, torch.Tensor]:
+    """Of both results, as large as these are."""
+    of_q, of_k = v["q_grad"], v["q_grad"] if v["k_grad"] is None else v["k_grad"]
+    return {"q": of_q.expand(v["q"].shape), "k": of_k.expand(v["k"].shape)}
+
+
+def _forth(v, x):
+    return turned(v, x)
+
+
+def _back(v, x):
+    return turned(v, x, mix=backwards)
+
+
+def _made(forth=_forth, back=_back):
+    """An answer from a formula for each pass, (arguments, tensor) -> tensor."""
+
+    def answer(v):
+        made = {f"{name}_turned": forth(v, v[name]) for name in "qk"}
+        return made | {f"d{name}": back(v, g) for name, g in gradients(v).items()}
+
+    return answer
+
+
+def _with(change):
+    """Both passes with other arguments."""
+    return _made(lambda v, x: turned(v | change, x), lambda v, x: turned(v | change, x, mix=backwards))
+
+
+def _back_with(change):
+    return _made(back=lambda v, x: turned(v | change(v), x, mix=backwards))
+
+
+def _one_sign_back(minus: bool):
+    return lambda v, x: turned(v, x, mix=wrong.one_sign(minus))
+
+
+def _rest_without(v, x):
+    made = _back(v, x)
+    made[..., 2 * v["cos"].shape[1] :] = 0.0
+    return made
+
+
+def _other(v) -> dict:
+    return {"layout": "interleaved" if v["layout"] == "halves" else "halves"}
+
+
+def _changed(v, **outputs) -> dict:
+    """The truth, but for some outputs."""
+    return _made()(v) | outputs
+
+
+def _exchanged(v) -> dict:
+    if v["q"].shape != v["k"].shape:
+        return {}
+    made = _made()(v)
+    return made | {"dq": made["dk"], "dk": made["dq"]}
+
+
+def _layout_ignored_back(e) -> bool:
+    return wrong.layout_ignored(e, _back_with(_other))
+
+
+def _layout_ignored(e) -> bool:
+    return wrong.layout_ignored(e, lambda v: _with(_other(v))(v))
+
+
+def _gradient_strides(e) -> bool:
+    return e.failed("a gradient with heads side by side") and e.failed_only(*GRADIENTS)
+
+
+MISTAKES = (
+    Mistake(
+        "activation_kept",
+        "Something as large as q or k is kept for the backward pass: the gradient of a rotation does not depend on "
+        "what was turned. Keep cos, sin, positions and the numbers.",
+        sign=lambda e: e.raised("are kept for the backward pass"),
+    ),
+    Mistake(
+        "not_differentiable",
+        "The results have no gradient function: a kernel is no operator of torch. Write a torch.autograd.Function, and "
+        "call its `apply`.",
+        sign=lambda e: e.raised("has no gradient function") or e.raised("does not require grad"),
+    ),
+    Mistake(
+        "number_of_gradients",
+        "`backward` returns one value for each argument of `forward`, in their order: None for all but q and k.",
+        sign=lambda e: e.raised("incorrect number of gradients"),
+    ),
+    Mistake(
+        "gradient_of_k_missing",
+        "There is no gradient of k: `backward` returns None for it.",
+        sign=lambda e: e.raised("there is no gradient of k"),
+    ),
+    Mistake(
+        "results_in_place",
+        "q or k itself was turned: the results are new tensors, and q and k stay as they are.",
+        sign=lambda e: e.changed("q") or e.changed("k") or any(map(e.raised, IN_PLACE)),
+    ),
+    Mistake(
+        "gradient_overwritten",
+        "The gradients that arrived were turned in place. They belong to others: where q and k are added, one tensor "
+        "is the gradient of both, and is turned twice. Write into new tensors.",
+        sign=lambda e: e.changed("q_grad") or e.changed("k_grad"),
+    ),
+    Mistake(
+        "turned_forth_again",
+        "The gradients are turned forth, as q and k were: backward turns back, with the other sign of the sine.",
+        answer=_made(back=_forth),
+    ),
+    Mistake(
+        "gradient_not_turned",
+        "The gradients are passed on as they came: they have to be turned back.",
+        answer=_made(back=lambda v, x: x.double()),
+    ),
+    Mistake(
+        "turned_back_and_forth",
+        "Both directions are exchanged: forward y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
+        answer=_made(_back, _forth),
+    ),
+    Mistake(
+        "one_sign_back",
+        "The backward pass is no rotation: turned back, the sine has a plus in the first result and a minus in the "
+        "second.",
+        answer=lambda v, minus: _made(back=_one_sign_back(minus))(v),
+        variants=(False, True),
+    ),
+    Mistake(
+        "cosine_alone_back",
+        "The gradients are multiplied with the cosine only: each depends on both results of its pair.",
+        answer=_made(back=lambda v, x: turned(v, x, mix=wrong.cosine_alone)),
+    ),
+    Mistake(
+        "layout_ignored_back",
+        "Backward knows one layout only: keep `layout`, and pass it on.",
+        sign=_layout_ignored_back,
+    ),
+    Mistake(
+        "layout_ignored",
+        "`layout` changes nothing: for halves the pairs are (x[j], x[j + P]), for interleaved (x[2 j], x[2 j + 1]).",
+        sign=_layout_ignored,
+    ),
+    Mistake(
+        "offset_ignored_back",
+        "Backward forgets the offset: it turns by the same angles as forward.",
+        answer=_back_with(lambda v: {"offset": 0}),
+    ),
+    Mistake(
+        "offset_ignored",
+        "`offset` changes nothing: row s is at position offset + s.",
+        answer=_with({"offset": 0}),
+    ),
+    Mistake(
+        "ids_ignored_back",
+        "Backward forgets the position ids: it turns by the same angles as forward.",
+        answer=_back_with(lambda v: {"positions": None}),
+    ),
+    Mistake(
+        "ids_ignored",
+        "`positions` changes nothing: where it is not None, row s of sequence b is at offset + positions[b, s].",
+        answer=_with({"positions": None}),
+    ),
+    Mistake(
+        "rest_without_gradient",
+        "Wrong only where a part of the head is turned: what is copied forward has its gradient copied back.",
+        answer=_made(back=_rest_without),
+    ),
+    Mistake(
+        "gradients_exchanged",
+        "The gradients of q and k are exchanged: they are returned in the order of the arguments.",
+        answer=_exchanged,
+    ),
+    Mistake(
+        "gradient_of_k_zero",
+        "The gradient of k is zero: k is turned too, so its gradient is turned back.",
+        answer=lambda v: _changed(v, dk=torch.zeros_like(v["k"], dtype=torch.float64)),
+    ),
+    Mistake(
+        "heads_of_k_for_both",
+        "Only as many heads of the gradient of q are turned back as k has: q and k have a number of heads each.",
+        answer=lambda v: _changed(v, dq=_some_heads(v)),
+    ),
+    Mistake(
+        "gradient_strides_ignored",
+        "Right while a gradient has the strides of q, wrong or NaN otherwise: pass the strides of the gradient itself. "
+        "Those of a sum are 0.",
+        sign=_gradient_strides,
+    ),
+)
+
+
+def _some_heads(v) -> torch.Tensor:
+    gradient, few = gradients(v)["q"], slice(0, v["k"].shape[1])
+    made = gradient.double().clone()
+    made[:, few] = _back(v, gradient)[:, few]
+    return made
