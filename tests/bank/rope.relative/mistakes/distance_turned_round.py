@@ -1,6 +1,6 @@
 """The key is turned by the distance, and the query is not."""
 
-import cmath
+import math
 
 KILLED_BY = "halves"
 
@@ -10,6 +10,7 @@ def relative_score(q, k, distance, base, layout):
     total = 0.0
     for j in range(half):
         a, b = (j, j + half) if layout == "halves" else (2 * j, 2 * j + 1)
-        turned = complex(k[a], k[b]) * cmath.exp(1j * distance * base ** (-2 * j / size))
+        angle = distance * base ** (-2 * j / size)
+        turned = complex(k[a], k[b]) * complex(math.cos(angle), math.sin(angle))
         total += (turned * complex(q[a], q[b]).conjugate()).real
     return total

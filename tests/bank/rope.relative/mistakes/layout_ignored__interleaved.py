@@ -1,6 +1,6 @@
 """Always neighbours."""
 
-import cmath
+import math
 
 KILLED_BY = "halves"
 
@@ -10,6 +10,7 @@ def relative_score(q, k, distance, base, layout):
     total = 0.0
     for j in range(half):
         a, b = 2 * j, 2 * j + 1
-        turned = complex(q[a], q[b]) * cmath.exp(1j * distance * base ** (-2 * j / size))
+        angle = distance * base ** (-2 * j / size)
+        turned = complex(q[a], q[b]) * complex(math.cos(angle), math.sin(angle))
         total += (turned * complex(k[a], k[b]).conjugate()).real
     return total

@@ -1,6 +1,6 @@
 """Any positions with that distance will do: the query at the distance, the key at 0."""
 
-import cmath
+import math
 
 
 def relative_score(q, k, distance, base, layout):
@@ -8,6 +8,7 @@ def relative_score(q, k, distance, base, layout):
     total = 0.0
     for j in range(half):
         a, b = (j, j + half) if layout == "halves" else (2 * j, 2 * j + 1)
-        turned = complex(q[a], q[b]) * cmath.exp(1j * distance * base ** (-2 * j / size))
+        angle = distance * base ** (-2 * j / size)
+        turned = complex(q[a], q[b]) * complex(math.cos(angle), math.sin(angle))
         total += (turned * complex(k[a], k[b]).conjugate()).real
     return total
