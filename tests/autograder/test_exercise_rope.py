@@ -1,0 +1,156 @@
+"""Unit 06: what a diagnosis says about places, what is held between passes, and that the course's own kernels pass."""
+
+import shutil
+
+import pytest
+import torch
+
+from autograder import bank
+from autograder.check import examine
+from autograder.exercise import get, of_unit
+from autograder.exercises.rope.where import where
+from autograder.referee.referee import Referee
+from autograder.referee.submission import Cell, Submission
+from course_lib.kernels.rope import Tables, rope, rope_
+from course_lib.probes.rotating import attributes, differentiated, kept
+
+NAMES = [exercise.name for exercise in of_unit("rope")]
+
+
+def wrong_in(rows=slice(None), columns=slice(None), batch=2, heads=4, length=37, head_size=16):
+    wrong = torch.zeros(batch, heads, length, head_size, dtype=torch.bool)
+    wrong[:, :, rows, columns] = True
+    return wrong
+
+
+def args(pairs=8, layout="halves"):
+    return {"cos": torch.empty(40, pairs), "layout": layout}
+
+
+# ------------------------------------------------------------------------------------------- where it is wrong
+
+
+def test_a_partial_last_block_is_called_by_its_rows_and_the_blocks_that_end_there():
+    said = where("q", wrong_in(slice(32, 37)), args())
+    assert "in rows 32 to 36 of 0 to 36, the last block when it has 8 or 16 or 32 rows" in said
+
+
+def test_elements_of_pairs_are_told_apart_in_both_layouts():
+    assert "only second elements of the pairs" in where("q", wrong_in(columns=slice(8, 16)), args())
+    assert "only first elements of the pairs" in where("q", wrong_in(columns=slice(0, 16, 2)), args(8, "interleaved"))
+    assert "only elements that are not turned" in where("q", wrong_in(columns=slice(8, 16)), args(pairs=4))
+
+
+def test_a_row_at_position_0_that_stays_right_is_told():
+    assert "in every row but the first" in where("k", wrong_in(slice(1, None)), args())
+
+
+def test_one_head_and_one_sequence_are_named():
+    wrong = torch.zeros(2, 4, 37, 16, dtype=torch.bool)
+    wrong[1, 3] = True
+    assert "only in sequence 1, only in head 3" in where("k", wrong, args())
+
+
+# ------------------------------------------------------------------------------------------- what is held
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, keep):
+        if keep == "saved":
+            ctx.save_for_backward(q)
+        if keep == "attribute":
+            ctx.mine = {"deep": [q]}
+        return 2 * q, 2 * k
+
+    @staticmethod
+    def backward(ctx, dq, dk):
+        return 2 * dq, 2 * dk, None
+
+
+def _tensors():
+    return [torch.randn(1, 2, 3, 4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("keep", ["saved", "attribute"])
+def test_a_tensor_that_is_kept_for_backward_is_found_however_it_is_kept(keep):
+    with pytest.raises(ValueError, match="96 bytes beside the tables are kept for the backward pass"):
+        differentiated(_Doubled.apply, *_tensors(), True, keep)
+    differentiated(_Doubled.apply, *_tensors(), False, keep)
+
+
+def test_what_comes_back_are_results_and_gradients():
+    q, k, q_grad, _ = _tensors()
+    made = differentiated(_Doubled.apply, q, k, q_grad, None, True, "")
+    assert all(torch.equal(got, 2 * want) for got, want in zip(made, (q, k, q_grad, q_grad), strict=True))
+
+
+def test_the_gradient_of_a_sum_has_no_memory_of_its_own():
+    seen = []
+
+    class Looking(_Doubled):
+        @staticmethod
+        def backward(ctx, dq, dk):
+            seen.append(dq.stride())
+            return 2 * dq, 2 * dk, None
+
+    differentiated(Looking.apply, *_tensors()[:2], torch.ones(()), torch.ones(()), True, "")
+    assert seen == [(0, 0, 0, 0)]
+
+
+def test_memory_that_is_shared_counts_once_and_that_of_the_tables_not_at_all():
+    table, x = torch.ones(100), torch.ones(10, 10)
+    assert kept([x, x[:5], table[3:]], [table]) == x.nbytes
+    assert list(attributes([(2 * x.requires_grad_())])) == []
+
+
+# ------------------------------------------------------------------------------------------- what is right
+
+
+def in_place(q, k, cos, sin, positions, offset, layout):
+    rope_(q, k, Tables(cos, sin), layout, positions, offset)
+
+
+def anew(q, k, cos, sin, positions, offset, layout):
+    return rope(q, k, Tables(cos, sin), layout, positions, offset)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("rope.forward", in_place), ("rope.backward", anew), ("rope.speed", get("rope.speed").speed.kernel())],
+)
+def test_the_kernels_of_the_library_are_right(name, function):
+    verdict = examine(get(name), function, seed=41, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+
+
+@pytest.mark.parametrize("name", ["rope.reference", "rope.relative"])
+def test_right_answers_of_the_bank_are_right_on_another_seed(name):
+    for entry in bank.entries([name], ["right"]):
+        assert examine(get(name), getattr(bank.load(entry.path), get(name).entry), seed=43, live=True).accepted, entry
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_what_is_turned_in_place_is_judged_from_outside_too():
+    """The audit calls twice in a row, and each time q and k hold their values first."""
+    source = (bank.BANK / "rope.forward/right/two_launches.py").read_text()
+    with Referee(Submission((Cell("mine", source),))) as referee:
+        verdict = referee.examine(get("rope.forward"), seed=3)
+    assert verdict.points == 8, verdict.note
+
+
+def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
+    for name in NAMES:
+        exercise, files = get(name), bank.entries([name], ["mistakes"])
+        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
+        cases = {case.name for case in exercise.cases}
+        assert all(bank.load(entry.path).KILLED_BY in cases for entry in files), name
+
+
+def test_angles_are_drawn_near_position_0_or_far_from_it():
+    """Between, angles in fp32 are neither right nor wrong: 1000 positions times 3e-8 is about the limit."""
+    exercise = get("rope.reference")
+    for case in exercise.cases:
+        drawn = exercise.draw(case, 7, "cpu", "interpreter").args
+        last = abs(drawn["offset"]) + drawn["x"].shape[2]
+        assert drawn["x"].dtype != torch.float32 or last <= 110 or last >= 100_000, case.name
