@@ -25,7 +25,7 @@
 #
 # **Time** 5 hours; the five exercises take about two and a half of them. The sections can be done on different days.
 # Run the cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written
-# yet"; go on with the cell below it.
+# yet", or because a name is missing that such a cell would have made; go on with the cell below it.
 #
 # **Needs** lesson 01: bytes and FLOPs, the ridge, overhead. Of lesson 02 only section 8, an operator of your own.
 #
@@ -182,7 +182,8 @@ from course_lib.probes import keysets
 
 BACKEND = DEVICE.upper()  # "CPU" or "CUDA", as keys spell it
 NOTED = (f"Autocast{BACKEND}", f"Autograd{BACKEND}", "ADInplaceOrView", BACKEND)
-library, count = torch.library.Library("lesson03", "FRAGMENT"), itertools.count()
+library = torch.library.Library("lesson03", "FRAGMENT")
+count = globals().get("count") or itertools.count()  # for new names, also when this cell runs again
 below = torch._C._dispatch_keyset_full_after  # all keys below one
 
 
@@ -236,7 +237,7 @@ against(predicted, came)
 
 # %%
 operators = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-print(f"{len(operators)} operators in aten")
+print(f"{len(operators)} operators in aten, each overload counted")
 for op in (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.matmul.default):
     entries = tracing.registered(op).values()
     kinds = {"fallthrough": sum(e.passes_on for e in entries)}
@@ -288,21 +289,27 @@ class Dispatcher:
         """keys: names, highest priority first."""
         ### BEGIN SOLUTION
         self.order, self.table = list(keys), {}
-        self.included, self.excluded = frozenset(), frozenset()
+        self.included = self.excluded = frozenset()
         ### END SOLUTION
 
-    ### BEGIN SOLUTION
     def register(self, op, key, kernel):
+        ### BEGIN SOLUTION
         self.table[op, key] = kernel
+        ### END SOLUTION
 
     def fallthrough(self, op, key):
+        ### BEGIN SOLUTION
         self.table[op, key] = None
+        ### END SOLUTION
 
     def call(self, op, *args):
+        ### BEGIN SOLUTION
         keys = self.included.union(*(arg.keys for arg in args)) - self.excluded
         return self.redispatch(op, keys, *args)
+        ### END SOLUTION
 
     def redispatch(self, op, keys, *args):
+        ### BEGIN SOLUTION
         for key in self.order:
             if key not in keys:
                 continue
@@ -311,24 +318,27 @@ class Dispatcher:
             if self.table[op, key] is not None:
                 return self.table[op, key](self, keys, *args)
         raise LookupError(f"{op}: no key is left")
+        ### END SOLUTION
 
-    @contextlib.contextmanager
     def include(self, key):
-        before, self.included = self.included, self.included | {key}
-        try:
-            yield
-        finally:
-            self.included = before
+        """A context for `with`."""
+        ### BEGIN SOLUTION
+        return self.within(self.included | {key}, self.excluded)
+        ### END SOLUTION
+
+    def exclude(self, key):
+        """A context for `with`."""
+        ### BEGIN SOLUTION
+        return self.within(self.included, self.excluded | {key})
 
     @contextlib.contextmanager
-    def exclude(self, key):
-        before, self.excluded = self.excluded, self.excluded | {key}
+    def within(self, *sets):
+        before, (self.included, self.excluded) = (self.included, self.excluded), sets
         try:
             yield
         finally:
-            self.excluded = before
-
-    ### END SOLUTION
+            self.included, self.excluded = before
+        ### END SOLUTION
 
 
 # %% nbgrader={"grade": true, "grade_id": "dispatch_table_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
@@ -369,9 +379,10 @@ def with_mine(log):
             mine.fallthrough("visit", key)
             continue
 
-        def kernel(mine, keys, arg, key=key):
+        def kernel(dispatcher, keys, arg, key=key):
             log.append((key, [k for k in every if k in keys and k in NOTED]))
-            return arg if key == BACKEND else mine.redispatch("visit", keys & set(every[every.index(key) + 1 :]), arg)
+            lower = keys & set(every[every.index(key) + 1 :])
+            return arg if key == BACKEND else dispatcher.redispatch("visit", lower, arg)
 
         mine.register("visit", key, kernel)
     with contextlib.ExitStack() as contexts:
@@ -394,6 +405,21 @@ for name, around in arounds.items():
 
 # %% [markdown]
 # ## 3. Who brings keys, who takes them
+# The keys that you will meet most. (`...` is a device: CPU, CUDA, Meta.)
+#
+# | key | its kernels |
+# |---|---|
+# | `CPU`, `CUDA`, `Meta`, `Sparse...` | compute; on `Meta`, the shape and type of the result only |
+# | `Autograd...` | keep what backward needs |
+# | `ADInplaceOrView` | count the writes into a tensor, and note whose view it is; nothing to do for other operators |
+# | `Autocast...` | cast arguments to a shorter type, for the operators on its list |
+# | `BackendSelect` | for operators without a tensor, such as `torch.empty`: read the device and add its key |
+# | `Conjugate` | carry out a conjugation that was put off |
+# | `Functionalize` | replace writes by operators that return new tensors; the compiler uses it |
+# | `FuncTorch...` | `vmap`, `grad` and the other transforms of `torch.func` |
+# | `Python` | ask a mode or a tensor in Python (sections 4 and 6) |
+# | `PythonTLSSnapshot` | remember the state of the thread at the top, for whoever is asked in Python |
+#
 # ### Try it
 # Put a call together and see the set that your machine gives it, and its path. The still picture changes one fact at a
 # time. Which facts leave the path of the ordinary tensor as it is? Where does the path end early?
@@ -410,12 +436,11 @@ include, exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_
 
 
 def state():
-    """What the thread includes and excludes; keys of autograd in one word, those of other devices left out."""
-    away = {key.replace("Other", "") for key in keysets.in_order(exclude()) if key[:4] != "Auto" or key[-3:] == "her"}
-    away |= {f"Autocast{BACKEND}"} & set(keysets.in_order(exclude()))
-    return (
-        f"includes {', '.join(keysets.in_order(include()))}; excludes {', '.join(sorted(away - {'???'})) or 'nothing'}"
-    )
+    """What this thread includes, and what it excludes of all that the tensor `image` brings."""
+    every = keysets.in_order(keys_of(image) | include())
+    kept = keysets.in_order((keys_of(image) | include()) - exclude())
+    away = [key for key in every if key not in kept]
+    return f"includes {', '.join(keysets.in_order(include()))}; excludes {', '.join(away) or 'nothing'}"
 
 
 print("now:           ", state())
@@ -578,9 +603,9 @@ print("backward:", ", ".join(backward.names))
 against(predicted, {"forward": len(forward.names), "backward": len(backward.names)})
 
 # %% [markdown]
-# No `linear` and no `dropout`: those are math kernels, which end above Python, and what they call comes by. The
-# backward pass is seen as well, because gradients are computed by calls like all others. What the mode cannot see is
-# autograd itself: that lies above.
+# No `linear` and no `dropout`: those are math kernels, which end above Python, and what they call comes by. Views come
+# by as well, also those that autograd makes for itself, `t` and `detach`. And the backward pass is seen, because
+# gradients are computed by calls like all others. What the mode cannot see is autograd itself: that lies above.
 #
 # In the handler everything above Python is excluded. So a calculation in it makes no graph, even if it looks as though
 # it should:
@@ -673,7 +698,7 @@ check("dispatch.meter", Meter)
 from course_lib.models import transformer, vision
 from course_lib.tally import by_kind, tally
 
-DTYPE, PLACE = (torch.bfloat16, "bf16") if GPU else (torch.float32, "fp32")
+DTYPE, RATE = (torch.bfloat16, "bf16") if GPU else (torch.float32, "fp32")
 T = transformer.Sizes(8192, 1024, 1024, 16, 4) if GPU else transformer.Sizes(512, 128, 256, 4, 2)
 V = vision.Sizes.so400m(layers=4) if GPU else vision.Sizes(patch=48, patches=64, width=96, mlp=384, heads=4)
 TEXTS, IMAGES = (4, 64) if GPU else (4, 8)
@@ -726,7 +751,7 @@ def passes_s(loss):
 
 
 top = ceilings()
-roof = Roof(PLACE, top.flops_per_s[PLACE], top.bytes_per_s, top.launch_s)
+roof = Roof(RATE, top.flops_per_s[RATE], top.bytes_per_s, top.launch_s)
 seconds = {name: passes_s(loss) for name, loss in losses.items()}
 points = [(f"{name}, {phase}", work, seconds[name][phase]) for (name, phase), work in works.items()]
 share = floor_s(works["transformer", "forward"], roof) / seconds["transformer"]["forward"]
@@ -739,7 +764,7 @@ plots.show(axes, alt="Roofline of this machine with four points: forward and bac
 # As one point, a model may lie right of the ridge, and one would say that arithmetic sets its time. But it is not one
 # kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So its
 # floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors,
-# $\sum \max(F_i / R, B_i / C)$, which is never smaller.
+# $\sum \max(F_i / R, B_i / C)$, which is never smaller. (In the table a launch stands beside the two, for each call.)
 
 
 # %%
@@ -757,8 +782,9 @@ for name, phase in works:
 results.beside("lesson03.models", rows, unit="ms")
 
 # %% [markdown]
-# What lies between the two floors is what fusion could win; what lies between the second and the measured time is for
-# better kernels, a cache, and the host. And which operators are it? The bytes, at last, by kind:
+# What lies between the two floors could be won by moving bytes while others are computed with. Fusion can win more,
+# because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
+# host. And which operators are it? By kind:
 
 # %%
 axes = plots.kinds(by_kind(calls["transformer"], roof), device=f"counted; floor with the rates of {HERE.name}")
@@ -771,7 +797,7 @@ plots.show(axes, alt="For forward and backward the shares of FLOPs, bytes and fl
 # places of your device. So a model on meta takes the same path, through autograd, through your mode, to kernels that
 # only work out shapes. Nothing is computed, and everything is counted. Here is a transformer with the sizes of the
 # usual 1.5-billion-parameter model, with a batch of 64 texts of 1024 tokens in bf16, on a machine that could not hold
-# it.
+# what a step of it needs.
 
 # %%
 XL = transformer.Sizes(vocabulary=50257, context=1024, width=1600, heads=25, layers=48)
@@ -779,13 +805,14 @@ begin = time.perf_counter()
 xl = tally(Meter, text_loss(XL, 64, "meta", torch.bfloat16))
 took, total = time.perf_counter() - begin, sum(call.work for call in xl)
 exact = total.flops == 3 * XL.forward_flops(64, 1024)
-print(f"{len(xl)} operators counted in {took:.1f} s")
+print(f"{len(xl)} operators counted in {took:.1f} s; the scores of one of the {XL.layers} layers would fill "
+      f"{2 * 64 * XL.heads * XL.context**2 / 2**30:.1f} GiB, and autograd keeps them more than once")  # fmt: skip
 print(f"{total.flops:.3g} FLOP{', as on paper' if exact else ', not as on paper'}; {total.bytes / 1e12:.1f} TB moved")
 recorded = {row["name"]: row["value"] for row in (results.load("lesson01.ceilings") or {"rows": ()})["rows"]}
 if recorded:
     h200 = Roof("H200 bf16", recorded["matmul bf16, TFLOP/s"] * 1e12, recorded["copy, TB/s"] * 1e12)
 else:
-    h200 = Roof(f"{HERE.name} {PLACE}", roof.flops_per_s, roof.bytes_per_s)
+    h200 = Roof(f"{HERE.name} {RATE}", roof.flops_per_s, roof.bytes_per_s)
 as_one, one_by_one = (sum(s) for s in zip(*(floors(xl, h200, phase) for phase in ("forward", "backward"))))
 print(f"one step on {h200.name}: floor of the sums {as_one:.2f} s, sum of the floors {one_by_one:.2f} s")
 
@@ -818,12 +845,13 @@ against(predicted, came)
 
 # %% [markdown]
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
-# layers, forward and backward would be tens of times above their floors, and programs of such large operators are not.
-# With 27 layers both are a few times above, as unfused models are. **The time says many layers; the memory says that
-# they were computed again in backward.** But then backward should be the forward pass and twice as much on top, three
-# times forward, and it is 1.4 times. Either half of the forward time is not arithmetic or bytes at all, such as waiting
-# for the host at every scalar that is read; or the two passes were not measured alike. Two counts, of bytes and of time,
-# leave two hypotheses of many. What would tell them apart is question 3.8.
+# layers both passes would be tens of times above their floors, and nothing explains that: each of these operators moves
+# hundreds of megabytes, so none waits for its launch. With 27 layers both are a few times above. **The time says many
+# layers; the memory says that they were computed again in backward.** But then backward should take the forward pass
+# and its own time, nearly three times forward by these floors, and it takes 1.4 times. Either a large part of the
+# forward time is not arithmetic or bytes at all, such as waiting for the host at every scalar that is read; or the two
+# passes were not measured alike. Two counts, of bytes and of time, leave two hypotheses of many. What would tell them
+# apart is question 3.8.
 
 # %% [markdown]
 # ## 5. Kernels at keys
@@ -994,8 +1022,8 @@ print(f"compiled: {len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))}
 # without memory: it has a shape, a type and a device, and what it *means* is up to you. Quantised weights, weights
 # spread over several GPUs (DTensor), nested lists of tensors, and fake tensors are made this way.
 #
-# Which order do they stand in, a mode and a wrapper? The set only says that somebody in Python is asked. Predict: with a
-# mode active and a wrapper among the arguments, whose handler is called first? And does the mode see what the wrapper
+# Which order do they stand in, modes and wrappers? The set only says that somebody in Python is asked. Predict: with two
+# modes active and a wrapper among the arguments, who is asked first, and who last? And do the modes see what the wrapper
 # calls in its handler?
 
 
@@ -1012,22 +1040,27 @@ class Logged(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        print("  the wrapper is asked for", func.name())
+        print("the wrapper is asked for", func.name())
         return func(*tree_map(lambda t: t.held if isinstance(t, cls) else t, args), **(kwargs or {}))
 
 
 class Said(TorchDispatchMode):
+    def __init__(self, which):
+        super().__init__()
+        self.which = which
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        print("  the mode is asked for", func.name(), "with", ", ".join(type(a).__name__ for a in args))
+        print(self.which, "mode is asked for", func.name(), "with", ", ".join(type(a).__name__ for a in args))
         return func(*args, **(kwargs or {}))
 
 
-with Said():
-    Logged(torch.ones(2)).neg()
+logged = Logged(torch.ones(2))
+with Said("the outer"), Said("the inner"):
+    logged.neg()
 
 # %% [markdown]
-# Modes come first, the innermost before the outer ones. When the wrapper then works with what it holds, the mode is no
-# longer active. So **a meter around a model with wrapped weights counts what the wrappers stand for, not what they do.**
+# Modes come first, the innermost before the outer ones. When the wrapper then works with what it holds, no mode is
+# active any more. So **a meter around a model with wrapped weights counts what the wrappers stand for, not what they do.**
 # Keep it in mind when a tool of this kind reports a quantised model's bytes.
 
 # %% [markdown]
@@ -1123,7 +1156,7 @@ check("dispatch.subclass", Scaled)
 # </details>
 
 # %% [markdown]
-# What is it good for? An unscaled chain of scalings is a pass over memory each; with your wrapper they are free, and the
+# What is it good for? Each scaling of an ordinary tensor is a pass over memory; with your wrapper it is free, and the
 # product takes the scale along. The code of `chain` knows nothing of it. Predict: how many times faster?
 
 # %%
@@ -1287,10 +1320,10 @@ plots.show(axes, alt="Host time of one addition in several ways, from the cheape
 # - **Layers in C++ are cheap.** The plain call already has autograd's kernel in it. `no_grad` and autocast change flags
 #   and bits. Inference mode takes the kernel out, and what that saves is the share of it in the plain call: little. When
 #   a gradient *is* required, a node of the graph is made, and that shows.
-# - **Each visit to Python costs microseconds**: the arguments are boxed, made into Python objects, a method is called,
-#   and its result goes the same way back. Modes, wrappers, an `autograd.Function` and `custom_op` differ in how often
-#   they do it. `custom_op` is a kernel in Python with several layers of Python around it, which look after autograd,
-#   mutation and aliasing. A kernel at a key, as in exercise 3.4, has one.
+# - **Each visit to Python costs a microsecond or several**: arguments are made into Python objects, a function is found
+#   and called, and its result goes the same way back. Modes, wrappers, an `autograd.Function` and `custom_op` differ in
+#   how often they do it. `custom_op` is a kernel in Python with layers of Python around it, which look after autograd,
+#   writes and aliases. A kernel at a key, as in exercise 3.4, has none.
 # - **Nothing computed is not nothing done.** Meta and fake tensors take longest of all: the rule for a result's shape
 #   and type is a Python program. It runs when a model is compiled or counted, and not in training.
 #
@@ -1357,27 +1390,28 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # | there is a global set | it is the state that every thread starts with | |
 # | the set is {CUDA, Autograd} because `requires_grad` is true | wrong: it is in no set, and `no_grad` changes none | inference mode takes the kernel out, and saves little |
 # | a vision tower: 2100 ms forward, 2900 ms backward, 19288 MiB | the time says many layers, the memory says that they are computed again, and the ratio of the passes does not fit | count twice, in two units, and follow the contradiction |
-# | (often heard) meta and fake tensors are free | the dearest calls of all | they are for compiling and counting |
-# | (often heard) hooks in Python slow a model down | only where the host sets the pace | count calls before you optimise them |
+# | we asked: what does a call cost that computes nothing? | on meta and for fake tensors more than any other | they are for compiling and counting |
+# | we asked: does a layer in Python slow a model down? | only where the host sets the pace | count the calls before you optimise them |
 
 # %% [markdown]
 # ## Questions
 # Three answers in your own words, graded by a person. A few sentences each are enough.
 #
 # ### Question 3.6 (10 min, 3 points)
-# A team keeps the weights of a language model as int8 in a wrapper subclass. Each `__torch_dispatch__` of a product
-# dequantises and multiplies. For one token at a time (batch 1) a quarter of the bytes are moved, and yet in eager mode
-# the model is slower than before. With 200 products in a forward pass, what does the wrapper cost it at least, by the
-# table of section 7? How large must a weight be on the recorded H200 (copy rate in lesson 01), for the saved bytes to
-# pay for it? Give one remedy, with the reason why it works.
+# A team keeps the weights of a language model as int8 instead of bf16, in a wrapper subclass. Its `__torch_dispatch__`
+# dequantises a weight and multiplies. For one token at a time (batch 1) the weights are nearly all that is moved, so
+# half the bytes should mean nearly half the time; in eager mode the model is slower than before. With 200 products in a
+# forward pass, what does the wrapper cost it at least, by the table of section 7? How large must a weight be on the
+# recorded H200 (copy rate in lesson 01), for the saved bytes to pay for it? Give one remedy, with the reason why it
+# works.
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "dispatch_question_wrapper", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # The wrapper costs (its row minus the plain row) a call, with the numbers of the machine that was used: some
 # microseconds, times 200, so about a millisecond or more a token; and the handler makes at least one more operator, the
 # dequantisation. A bf16 weight of $n$ numbers moves $2n$ bytes, int8 moves $n$: saved are $n$ bytes, at about 4.2 TB/s.
-# For 5 µs that is 21 MB, so $n$ of about 2e7, a weight of 4600 x 4600, if the device set the pace before; where the host
-# did, no size pays. (If the dequantised weight is written to memory and read again, as in eager mode, more bytes move
+# If the wrapper costs 5 µs, that is 21 MB, so $n$ of about 2e7, a weight of 4600 x 4600, where the device set the pace
+# before; where the host did, no size pays. (If the dequantised weight is written to memory and read again, as in eager mode, more bytes move
 # than before: $n + 2n + 2n$ and nothing is saved at any size. That is the better answer.) Remedies: compile the model,
 # because the handlers then run while it is compiled, and dequantisation is fused into what follows; a fused kernel for
 # the product behind one operator; a CUDA graph, which replays without the host.
