@@ -15,6 +15,7 @@ from course_lib.drawing.pipeline import pipeline
 from course_lib.drawing.programs import grid
 from course_lib.drawing.residents import programs_that_fit
 from course_lib.drawing.roofs import Point, roofline
+from course_lib.drawing.rotation import dials, pair_map
 from course_lib.drawing.sizes import regimes, repeat_curve, sweep
 from course_lib.drawing.tiles import block_map, online_steps
 from course_lib.drawing.times import against_floor, histogram, timeline, timing
@@ -29,6 +30,7 @@ __all__ = [
     "block_map",
     "call_path",
     "costs",
+    "dials",
     "error_map",
     "figure",
     "gains",
@@ -38,6 +40,7 @@ __all__ = [
     "key_map",
     "kinds",
     "online_steps",
+    "pair_map",
     "pipeline",
     "png",
     "programs_that_fit",

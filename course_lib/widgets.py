@@ -27,6 +27,7 @@ from course_lib.drawing.house import (
 )
 from course_lib.drawing.keys import call_path, key_map
 from course_lib.drawing.roofs import Point, rates_shown, roofline
+from course_lib.drawing.rotation import dials, frequencies, score
 from course_lib.drawing.sizes import against_size
 from course_lib.drawing.tiles import draw_step, online_steps, step_axes
 from course_lib.probes import situations
@@ -365,3 +366,37 @@ _SAYS = {
     "handler": "in the handler of a mode",
     "vmap": "in torch.func.vmap",
 }
+
+
+@drawn
+def rotation_explorer(pairs=8):
+    """A query and a key that are turned by their positions, pair by pair; the wedge between them is their distance's.
+
+    The score is that of two equal vectors of length 1 in every pair.
+    """
+    axes = axes_or_new(None, 8.2, 1.8)
+
+    def move(query, key, base):
+        turns = frequencies(2 * pairs, base)
+        axes.clear()
+        dials([(query, key)], turns, axes, title=f"Query at {query}, key at {key}, base {base:,}")
+        words = f"Distance {query - key}: two equal vectors score {score(query - key, turns):.2f} of {pairs}. "
+        half = sum(abs(turn * (query - key)) > np.pi / 2 for turn in turns)
+        return words + f"More than a quarter turn apart: {half} of {pairs} pairs."
+
+    def still():
+        title = "In the first three rows the distance is the same: so are the wedges, and so is the score"
+        return dials([(5, 2), (25, 22), (3005, 3002), (25, 2)], frequencies(2 * pairs), title=title)
+
+    controls = {
+        "query": _slider("position of the query", 0, 200, 25),
+        "key": _slider("position of the key", 0, 200, 22),
+        "base": ipywidgets.SelectionSlider(options=[10, 100, 1000, 10000, 500000], value=10000, description="base",
+                                           continuous_update=False, style={"description_width": "11em"},
+                                           layout={"width": "34em"}),
+    }  # fmt: skip
+    alt = (
+        "Eight pairs as dials for four pairs of positions, each with an arrow for the query and one for the key: "
+        "where both positions grow by the same number all arrows move, the wedges between them and the score stay."
+    )
+    return Explorer(axes, controls, move, still, alt)
