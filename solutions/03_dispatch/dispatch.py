@@ -78,7 +78,7 @@ def normal(*shape, dtype=torch.float32):
 def against(predicted, came):
     """What was predicted beside what came."""
     for name, guess in predicted.items():
-        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
+        print(f"{name}: {came[name]:.4g}; {'no prediction' if guess is None else f'predicted {guess:.4g}'}")
 
 
 # %% [markdown]
@@ -244,7 +244,7 @@ for op in (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.matmul.def
     for entry in entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + (not entry.passes_on)
     told = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
-    print(f"{op.name():18}{len(entries)} entries: {told}")
+    print(f"{op.name().removeprefix('aten::'):12}{len(entries)} entries: {told}")
 
 # %% [markdown]
 # - A **kernel** is registered for this operator and this key; an *autograd kernel* for this operator and the autograd
@@ -463,7 +463,8 @@ def tensor(*made, device="cpu", layout="strided", dtype="float32", requires_grad
 
 
 def ask(*tensors, around=()):
-    print(", ".join(keysets.met(tensors, around)), "| around:", list(around))
+    told = "; ".join(" ".join([one["device"], *one["made"]]) for one in tensors)
+    print(f"{told}, in {', '.join(around) or 'nothing'}: {', '.join(keysets.met(tensors, around))}")
 
 
 ask(tensor())
@@ -784,7 +785,8 @@ results.beside("lesson03.models", rows, unit="ms")
 # %% [markdown]
 # What lies between the two floors could be won by moving bytes while others are computed with. Fusion can win more,
 # because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
-# host. And which operators are it? By kind:
+# host. And which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that
+# it reads some rows of: more than it moves.)
 
 # %%
 axes = plots.kinds(by_kind(calls["transformer"], roof), device=f"counted; floor with the rates of {HERE.name}")
@@ -805,8 +807,8 @@ begin = time.perf_counter()
 xl = tally(Meter, text_loss(XL, 64, "meta", torch.bfloat16))
 took, total = time.perf_counter() - begin, sum(call.work for call in xl)
 exact = total.flops == 3 * XL.forward_flops(64, 1024)
-print(f"{len(xl)} operators counted in {took:.1f} s; the scores of one of the {XL.layers} layers would fill "
-      f"{2 * 64 * XL.heads * XL.context**2 / 2**30:.1f} GiB, and autograd keeps them more than once")  # fmt: skip
+print(f"{len(xl)} operators counted in {took:.1f} s")
+print(f"the scores of one of the {XL.layers} layers would fill {2 * 64 * XL.heads * XL.context**2 / 2**30:.1f} GiB")
 print(f"{total.flops:.3g} FLOP{', as on paper' if exact else ', not as on paper'}; {total.bytes / 1e12:.1f} TB moved")
 recorded = {row["name"]: row["value"] for row in (results.load("lesson01.ceilings") or {"rows": ()})["rows"]}
 if recorded:
@@ -839,19 +841,20 @@ for layers in (2, 27):
     came[f"{layers} layers, ms"] = 1e3 * floor["forward"]
     for phase, s in floor.items():
         print(
-            f"{layers:2} layers, {phase:8}: floor {1e3 * s:6.0f} ms; the report has {reported[phase] / s:.1f} times that"
+            f"{layers:2} layers, {phase:8}: floor {1e3 * s:6.0f} ms; reported is {reported[phase] / s:.1f} times that"
         )
+middle = median(call.work.bytes for call in counted if call.work.bytes)
+print(f"half of the operators that move something move more than {middle / 1e6:.0f} MB")
 against(predicted, came)
 
 # %% [markdown]
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
-# layers both passes would be tens of times above their floors, and nothing explains that: each of these operators moves
-# hundreds of megabytes, so none waits for its launch. With 27 layers both are a few times above. **The time says many
-# layers; the memory says that they were computed again in backward.** But then backward should take the forward pass
-# and its own time, nearly three times forward by these floors, and it takes 1.4 times. Either a large part of the
-# forward time is not arithmetic or bytes at all, such as waiting for the host at every scalar that is read; or the two
-# passes were not measured alike. Two counts, of bytes and of time, leave two hypotheses of many. What would tell them
-# apart is question 3.8.
+# layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much do
+# not wait for their launches. With 27 layers both are a few times above. **The time says many layers; the memory says
+# that they were computed again in backward.** But then backward should take the forward pass and its own time, nearly
+# three times forward by these floors, and it takes 1.4 times. Either a large part of the forward time is not arithmetic
+# or bytes at all, such as waiting for the host at every scalar that is read; or the two passes were not measured alike.
+# Two counts, of bytes and of time, leave two hypotheses of many. What would tell them apart is question 3.8.
 
 # %% [markdown]
 # ## 5. Kernels at keys
@@ -1044,7 +1047,10 @@ class Logged(torch.Tensor):
         return func(*tree_map(lambda t: t.held if isinstance(t, cls) else t, args), **(kwargs or {}))
 
 
+# %%
 class Said(TorchDispatchMode):
+    """Says so too."""
+
     def __init__(self, which):
         super().__init__()
         self.which = which
@@ -1378,7 +1384,7 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 #
 # Both lines are estimates, and it is known to which side. Real kernels need longer than their floors, which moves the
 # crossing to the left. The host's line leaves out views and what your own Python does between the calls, which would
-# lift it; the calls of backward come from C++ and cost less than those that come from Python, which would lower it.
+# lift it; the calls of backward do not come from Python, which would lower it.
 
 # %% [markdown]
 # ## Verdicts
