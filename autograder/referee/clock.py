@@ -144,7 +144,8 @@ class Alone:
     """Our own code while no submission runs."""
 
     calls_s: float
-    around_s: float  # the upper end of its interval
+    around_s: float
+    around_high_s: float  # the upper end of its interval
 
 
 @dataclass
@@ -178,8 +179,9 @@ class Yardsticks:
         """Our own code alone; what is known is kept. No submission may be running."""
         if setting.key not in self.alone:
             laps = [self.lap(setting) for _ in range(1 + FEWEST)][1:]
-            around = median_interval([lap.around_s for lap in laps])
-            self.alone[setting.key] = Alone(_median(lap.calls_s for lap in laps), around[1])
+            around = [lap.around_s for lap in laps]
+            calls_s = _median(lap.calls_s for lap in laps)
+            self.alone[setting.key] = Alone(calls_s, _median(around), median_interval(around)[1])
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -249,7 +251,7 @@ def _concluded(setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap
     timed = Timed(setting.sizes, float(np.median(per_call)), low, high, setting.floor_s, reference_s)
     if half_width(per_call) > NARROW and not _same_points(setting, timed):
         timed = replace(timed, seconds=high)
-    later = (around_s - alone.around_s) / float(np.median(took))
+    later = (around_s - alone.around_high_s) / float(np.median(took))
     return timed, max(later, beside_s / alone.calls_s - 1 if referenced else 0.0), per_call
 
 

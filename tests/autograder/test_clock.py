@@ -143,23 +143,26 @@ def laps(seconds, calls_s, count=6):
 def test_no_more_is_subtracted_than_was_around_our_calls_alone():
     """A submission that keeps processors busy while our round runs would gain by what our round then waits."""
     setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
-    alone = clock.Alone(calls_s=20e-3, around_s=2e-3)
+    alone = clock.Alone(calls_s=20e-3, around_s=2e-3, around_high_s=2e-3)
     calm, slowed, _ = clock._concluded(setting, alone, laps(32e-3, 0), laps(22e-3, 20e-3))
     assert calm.seconds * setting.calls == pytest.approx(30e-3) and slowed == pytest.approx(0)
     same, slowed, _ = clock._concluded(setting, alone, laps(32e-3, 0), laps(30e-3, 20e-3))
     assert same.seconds == pytest.approx(calm.seconds) and slowed == pytest.approx(8 / 32)
     assert clock._concluded(setting, alone, laps(32e-3, 0), laps(25e-3, 23e-3))[1] == pytest.approx(0.15)
+    scattered = replace(alone, around_high_s=5e-3)  # alone too it was now and then longer: no reason to be alarmed
+    still, slowed, _ = clock._concluded(setting, scattered, laps(32e-3, 0), laps(24e-3, 20e-3))
+    assert still.seconds == pytest.approx(calm.seconds) and slowed == pytest.approx(0)
 
 
 def test_what_the_submission_says_about_its_time_is_not_believed():
-    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 2e-3)
+    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 2e-3, 2e-3)
     said = [clock._concluded(setting, alone, laps(32e-3, calls_s), laps(22e-3, 20e-3))[0] for calls_s in (0, 1, -1)]
     assert len(set(said)) == 1
 
 
 def test_rounds_go_on_only_while_the_points_depend_on_them():
     """Wide intervals: far above and far below what earns points they do not matter, between they do."""
-    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 0.0)
+    setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 0.0, 0.0)
     for share, rounds in ((1.2, clock.FEWEST), (0.2, clock.FEWEST), (0.6, clock.MOST), (0.9, clock.MOST)):
         middle = setting.floor_s * setting.calls / share
         ours = [clock.Lap(middle * scatter, 0.0) for scatter in (0.9, 1.1) * clock.MOST]
