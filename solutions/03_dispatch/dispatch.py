@@ -109,13 +109,13 @@ with torch.no_grad():
     made["made in no_grad"] = torch.ones(2, device=DEVICE)
 with torch.inference_mode():
     made["made in inference mode"] = torch.ones(2, device=DEVICE)
-for name, tensor in made.items():
-    print(f"{name:24}{keys_of(tensor)}")
+for name, one in made.items():
+    print(f"{name:24}{keys_of(one)}")
 
 
-def more(tensor):
+def more(one):
     """How many keys more than an ordinary tensor; less is negative."""
-    plain, here = keys_of(made["torch.ones(2)"]).raw_repr(), keys_of(tensor).raw_repr()
+    plain, here = keys_of(made["torch.ones(2)"]).raw_repr(), keys_of(one).raw_repr()
     return (here & ~plain).bit_count() - (plain & ~here).bit_count()
 
 
