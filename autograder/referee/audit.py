@@ -7,6 +7,7 @@ in the text of the submission: wholly, and for a half of their programs. What al
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -77,10 +78,13 @@ def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:
 
 def _compiled(worker: Worker) -> tuple[str, str]:
     """Whether a compiler takes what the interpreter ran: (why there are no points or "", why a person looks or "")."""
+    began = time.perf_counter()
     try:
         report = worker.ask("compile", (), COMPILE_S)
     except Lost as error:
         return "", f"Whether the kernels compile could not be seen: {error}."
+    finally:
+        worker.room.note(time.perf_counter() - began)
     refused, unknown = (_words(report.get(part)) for part in ("refused", "unknown"))
     only_here = "Triton's interpreter runs this kernel, but its compiler does not take it, so no GPU would. "
     return (

@@ -7,6 +7,7 @@ to hide one can. Allowed imports are listed rather than forbidden ones, because 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import symtable
 import sys
@@ -84,6 +85,7 @@ BESIDE_KERNELS = set(
 Found = list[tuple[str, int, str]]
 
 
+@functools.lru_cache(maxsize=4)  # every exercise of a submission asks
 def suspicious(cells: tuple[Cell, ...]) -> Found:
     """(cell, line, what stands there), in order. Cells of the release's own setup are not read."""
     try:
