@@ -67,7 +67,14 @@ class Fenced:
         return int((self._bits(self.view.contiguous()) != self._bits(self.original.contiguous())).sum())
 
     def unwritten(self) -> int:
-        return int((self._bits(self.view.contiguous()) == self.poison).sum()) if self.is_output else 0
+        """Elements of an output that hold poison still; of integers, which may be that number, all elements or none."""
+        count = int((self._bits(self.view.contiguous()) == self.poison).sum()) if self.is_output else 0
+        return count if self.view.is_floating_point() or count == self.view.numel() else 0
+
+
+def input_poison(dtype: torch.dtype) -> int:
+    """What fences around inputs of a type hold, as bits; of an integer type its value."""
+    return _BITS[dtype][1]
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

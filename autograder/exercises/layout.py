@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from autograder.buffers import span
+from autograder.buffers import input_poison, span
 
 
 def as_read(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """The memory from where `tensor` begins, read with another shape and strides: NaN in gaps and beyond the end."""
+    """The memory from where `tensor` begins, read with another shape and strides; in gaps and beyond the end NaN,
+    or the number that fences of integers hold."""
     size = max(span(tensor.shape, tensor.stride()), span(shape, strides))
-    memory = torch.full((size,), float("nan"), dtype=tensor.dtype, device=tensor.device)
+    around = float("nan") if tensor.is_floating_point() else input_poison(tensor.dtype)
+    memory = torch.full((size,), around, dtype=tensor.dtype, device=tensor.device)
     memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
     return memory.as_strided(shape, strides)

@@ -99,12 +99,15 @@ def _tensor_wrong(exercise, name, got, truth, limits, outcome, args):
         allowed = ", ".join(str(d).removeprefix("torch.") for d in types)
         return f"`{name}` is {str(got.dtype).removeprefix('torch.')}, should be {allowed}", None
     found = error(got, truth)
-    if outcome.unwritten.get(name):
+    if outcome.unwritten.get(name) and (got.is_floating_point() or found.worst):
         return f"{outcome.unwritten[name]} of {truth.numel()} elements of `{name}` were never written", found
     over = tolerance.exceeded(found, by_metric)
     if over:
         metric = over[0]
         value, limit = getattr(found, metric), by_metric[metric].limit
+        if not limit:
+            different = int((over_limit(got, truth, limits) != 0).sum())
+            return f"`{name}`: {different} of {truth.numel()} elements are wrong, and every one should be exact", found
         words = {"rms": "relative error", "worst_row": "relative error of the worst row", "worst": "worst element"}
         return f"`{name}`: {words[metric]} {value:.1e}, limit {limit:.1e}", found
     return "", found

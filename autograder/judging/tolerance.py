@@ -66,6 +66,9 @@ def in_words(exercise: Exercise, limits: Limits) -> list[str]:
     for (name, dtype), by_metric in limits.items():
         rms = by_metric["rms"]
         short = str(dtype).removeprefix("torch.")
+        if not rms.limit:
+            lines.append(f"{name} ({short}): every element exact")
+            continue
         lines.append(
             f"{name} ({short}): relative error at most {rms.limit:.1e}, between {rms.good:.1e} "
             f"({exercise.precision.good_is}) and {rms.lower:.1e} ({exercise.precision.lower_is})"

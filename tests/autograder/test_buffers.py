@@ -46,6 +46,13 @@ def test_a_written_nan_is_not_an_unwritten_element():
     assert fenced.unwritten() == 2
 
 
+def test_an_integer_that_equals_the_poison_is_an_answer_and_a_whole_output_of_it_is_none():
+    fenced = fence(torch.zeros(4, dtype=torch.int8), is_output=True)
+    assert fenced.unwritten() == 4
+    fenced.view[0] = 5
+    assert fenced.unwritten() == 0
+
+
 def test_nan_read_beyond_an_input_and_stored_beyond_an_output_is_damage():
     source, target = fence(torch.zeros(4), is_output=False), fence(torch.zeros(4), is_output=True)
     target.slab[GUARD + 4] = source.slab[GUARD + 4]
