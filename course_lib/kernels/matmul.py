@@ -15,14 +15,13 @@ All rungs accumulate in fp32, take any M, N and K, and round once, at the store.
 of fp32 inputs is: "ieee" keeps all 24 bits of each factor (no tensor cores); "tf32" keeps 11 of them, and is fast.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.kernels import tiles
+from course_lib.kernels.descriptors import by_rows_or_columns, copy_engine, describable, described
+from course_lib.kernels.tiles import tile_position
 
 __all__ = [
     "matmul",
@@ -62,22 +61,6 @@ def _naive_kernel(
 
 
 @triton.jit
-def _tile_position(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """Which tile of c the `tile`-th one is: down GROUP_M tiles, then one column on; GROUP_M = 1 goes row by row.
-
-    132 tiles of 128 x 256 that run together in row order touch about 1 tile row of a and 132 tile columns of b;
-    in groups of 8 they touch 8 rows and about 17 columns: 6 times fewer bytes for the L2 cache to hold.
-    """
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    group = tile // (GROUP_M * tiles_n)
-    first_m = group * GROUP_M
-    rows = min(tiles_m - first_m, GROUP_M)  # the last group may be lower
-    in_group = tile - group * GROUP_M * tiles_n
-    return first_m + in_group % rows, in_group // rows
-
-
-@triton.jit
 def _tiled_kernel(
     out_ptr, a_ptr, b_ptr,
     M, N, K,
@@ -85,7 +68,7 @@ def _tiled_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    tile_m, tile_n = _tile_position(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    tile_m, tile_n = tile_position(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     offs_m = tl.cast(tile_m, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tl.cast(tile_n, tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
@@ -120,7 +103,7 @@ def _persistent_kernel(
     n_tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # flatten makes one loop of the two, so that loads for the next tile are in flight while this one is stored.
     for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = _tile_position(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        tile_m, tile_n = tile_position(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M
         n = tile_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -163,7 +146,7 @@ def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
     if M == 0 or N == 0:
         return out
-    aligned = _describable(out) and _by_rows_or_columns(a) and _by_rows_or_columns(b)
+    aligned = describable(out) and by_rows_or_columns(a) and by_rows_or_columns(b)
     table = tiles.POINTER if aligned else tiles.UNALIGNED
     tile = tiles.fastest(table[a.dtype.itemsize], M, N, tiles.multiprocessors(a.device))
     _tiled_kernel[(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n),)](
@@ -191,31 +174,9 @@ def matmul_grouped(
     return _launch_tiles(a, b, out, input_precision, group_m=_GROUP_M)
 
 
-def _describable(x: torch.Tensor) -> bool:
-    """What the copy engine asks: adjacent elements in a row, rows that start at multiples of 16 bytes, no overlap."""
-    pitch = x.stride(0)
-    return (
-        x.numel() > 0
-        and x.stride(1) == 1
-        and pitch >= x.shape[1]
-        and pitch * x.element_size() % 16 == 0
-        and x.data_ptr() % 16 == 0
-    )
-
-
-def _by_rows_or_columns(x: torch.Tensor) -> bool:
-    return _describable(x) or _describable(x.T)
-
-
-@functools.cache
-def _copy_engine(device: torch.device) -> bool:
-    """Compute capability 9.0 and later have one; the interpreter plays one."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
-
-
 def _fits_persistent(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """The one rule for the last rung: a copy engine, and rows of out and rows or columns of a and b it can address."""
-    return _copy_engine(a.device) and _describable(out) and _by_rows_or_columns(a) and _by_rows_or_columns(b)
+    return copy_engine(a.device) and describable(out) and by_rows_or_columns(a) and by_rows_or_columns(b)
 
 
 def matmul_persistent(
@@ -228,24 +189,17 @@ def matmul_persistent(
     programs = tiles.multiprocessors(a.device)
     tile = tiles.fastest(tiles.PERSISTENT[a.dtype.itemsize], M, N, programs)
     block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
-    a_by_column, b_by_column = not _describable(a), not _describable(b)
+    a_by_column, b_by_column = not describable(a), not describable(b)
     _persistent_kernel[(min(triton.cdiv(M, block_m) * triton.cdiv(N, block_n), programs),)](
-        _described(out, False, block_m, block_n),
-        _described(a, a_by_column, block_m, block_k),
-        _described(b, b_by_column, block_k, block_n),
+        described(out, False, block_m, block_n),
+        described(a, a_by_column, block_m, block_k),
+        described(b, b_by_column, block_k, block_n),
         M, N, K,
         A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=_GROUP_M, INPUT_PRECISION=input_precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
-
-
-def _described(x: torch.Tensor, by_column: bool, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor for blocks of (rows, columns) of x, or of its transpose where x is stored by columns."""
-    if by_column:
-        return TensorDescriptor.from_tensor(x.T, [columns, rows])
-    return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
 def matmul(

@@ -1,4 +1,4 @@
-"""Which tile a matrix product is cut into: the measured tables, and the rule that picks from them.
+"""Which tile a matrix product is cut into: the measured tables, the rule that picks from them, the order of tiles.
 
 Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
 a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing.
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 import triton
+import triton.language as tl
 
-__all__ = ["PERSISTENT", "POINTER", "UNALIGNED", "fastest", "multiprocessors"]
+__all__ = ["PERSISTENT", "POINTER", "UNALIGNED", "fastest", "multiprocessors", "tile_position"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,19 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 3  # the interpreter runs programs one after the other; 3 make each walk over several tiles
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@triton.jit
+def tile_position(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Which tile of c the `tile`-th one is: down GROUP_M tiles, then one column on; GROUP_M = 1 goes row by row.
+
+    132 tiles of 128 x 256 that run together in row order touch about 1 tile row of a and 132 tile columns of b;
+    in groups of 8 they touch 8 rows and about 17 columns: 6 times fewer bytes for the L2 cache to hold.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    group = tile // (GROUP_M * tiles_n)
+    first_m = group * GROUP_M
+    rows = min(tiles_m - first_m, GROUP_M)  # the last group may be lower
+    in_group = tile - group * GROUP_M * tiles_n
+    return first_m + in_group % rows, in_group // rows
