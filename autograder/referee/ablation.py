@@ -8,8 +8,9 @@ by more than reading it.
 from __future__ import annotations
 
 import ast
+import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from autograder.referee.submission import Cell
 
@@ -46,7 +47,7 @@ def halved(cells: tuple[Cell, ...], kernels: set[str], salt: int) -> tuple[Cell,
 def not_found(cells: tuple[Cell, ...], kernels: set[str]) -> set[str]:
     """The kernels that cannot be switched off in the text: made in another way, or sharing their name."""
     jits = _names_of_jit(cells)
-    nodes = [node for tree in map(_tree, cells) if tree for node in _functions(tree)]
+    nodes = [node for cell in cells for node in _functions(cell)]
     known = {node.name for node in nodes if _is_kernel(node, jits)}
     ambiguous = {node.name for node in nodes if not _is_kernel(node, jits)}
     return (set(kernels) - known) | (set(kernels) & ambiguous)
@@ -56,8 +57,7 @@ def _changed(cells: tuple[Cell, ...], kernels: set[str], change: Callable) -> tu
     jits = _names_of_jit(cells)
     made = []
     for cell in cells:
-        tree = _tree(cell)
-        nodes = [n for n in _functions(tree) if n.name in kernels and _is_kernel(n, jits)] if tree else []
+        nodes = [n for n in _functions(cell) if n.name in kernels and _is_kernel(n, jits)]
         # in bytes, because ast counts columns in them; from the last, so that line numbers above stay
         source = cell.source.replace("\r\n", "\n").replace("\r", "\n")  # what Python takes for the end of a line
         lines = [line.encode() for line in source.split("\n")]
@@ -86,8 +86,10 @@ def _insert_line(lines: list[bytes], node: ast.FunctionDef, text: str) -> None:
         lines[row : row + 1] = [head, inside + text.encode(), inside + tail]
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+@functools.lru_cache(maxsize=128)  # a submission is asked three times for every exercise
+def _functions(cell: Cell) -> tuple[ast.FunctionDef, ...]:
+    tree = _tree(cell)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)) if tree else ()
 
 
 def _tree(cell: Cell) -> ast.Module | None:
@@ -102,6 +104,7 @@ def _is_kernel(node: ast.FunctionDef, jits: set[str]) -> bool:
     return any(ast.unparse(d.func if isinstance(d, ast.Call) else d) in jits for d in node.decorator_list)
 
 
+@functools.lru_cache(maxsize=4)
 def _names_of_jit(cells: tuple[Cell, ...]) -> set[str]:
     """How the cells may call triton.jit: cells share their names."""
     names = {"triton.jit"}
