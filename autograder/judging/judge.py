@@ -82,9 +82,16 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
         if isinstance(truth, torch.Tensor):
             why, errors[name] = _tensor_wrong(exercise, name, got, truth, limits, outcome, args)
         else:
-            why = (exercise.accept or same)(got, truth, args)
+            why = _plain_wrong(exercise, got, truth, args)
         first = first or why or ""
     return first, {name: e for name, e in errors.items() if e is not None}
+
+
+def _plain_wrong(exercise: Exercise, got, truth, args: Values) -> str | None:
+    try:
+        return (exercise.accept or same)(got, truth, args)
+    except Exception:  # numbers where lists belong, and the like: code that forges its answer may send anything
+        return "the answer is not of the form that was asked for"
 
 
 def _tensor_wrong(exercise, name, got, truth, limits, outcome, args):
