@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import get
 from course_lib import device
 from course_lib.results import ROOT

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autograder import bank
 from autograder.bank import Entry, Result
-from autograder.check import examine_speed
+from autograder.examine import examine_speed
 from autograder.exercise import get
 from course_lib import device
 from course_lib.results import file_hash, save

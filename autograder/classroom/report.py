@@ -8,23 +8,14 @@ from html import escape
 
 import torch
 
-from autograder.judging.verdict import CaseVerdict, SpeedVerdict, Verdict
+from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict
 
-TIERS = {"interpreter": "Triton's interpreter on the CPU", "gpu": "the GPU"}
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
-
-
-def headline(verdict: Verdict) -> str:
-    if verdict.pending:
-        return f"{verdict.exercise}: waiting for a GPU. {verdict.note}"
-    if not verdict.cases:
-        return f"{verdict.exercise}: {verdict.note or 'no case ran'}"
-    return f"{verdict.exercise}: {verdict.right} of {len(verdict.cases)} cases right."
 
 
 def lines(verdict: Verdict) -> list[str]:
     """The report as text, the most useful line first."""
-    said = [headline(verdict)]
+    said = [verdict.headline]
     if verdict.note and not verdict.pending and verdict.cases:
         said.append(verdict.note)
     if verdict.diagnosis:
@@ -45,7 +36,7 @@ def case_line(case: CaseVerdict) -> str:
 def html(verdict: Verdict) -> str:
     """The report for a notebook and for feedback: one block, no script, no outside resource."""
     colour = WAITING if verdict.pending else RIGHT if verdict.accepted else WRONG
-    parts = [f"<b style='color:{colour}'>{escape(headline(verdict))}</b> {_points(verdict)}"]
+    parts = [f"<b style='color:{colour}'>{escape(verdict.headline)}</b> {_points(verdict)}"]
     if verdict.note and not verdict.pending and verdict.cases:
         parts.append(escape(verdict.note))
     if verdict.diagnosis:

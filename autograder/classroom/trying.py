@@ -22,9 +22,9 @@ from nbformat import NotebookNode
 
 from autograder import exercise
 from autograder.calling import describe, quiet
-from autograder.check import examine
 from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
 from autograder.classroom.report import TIERS
+from autograder.examine import examine
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee

@@ -8,6 +8,8 @@ import torch
 
 from course_lib.numerics import Error
 
+TIERS = {"interpreter": "Triton's interpreter on the CPU", "gpu": "the GPU"}  # in words
+
 
 @dataclass(frozen=True)
 class CaseVerdict:
@@ -56,6 +58,14 @@ class Verdict:
     @property
     def accepted(self) -> bool:
         return bool(self.cases) and self.right == len(self.cases) and not self.note
+
+    @property
+    def headline(self) -> str:
+        if self.pending:
+            return f"{self.exercise}: waiting for a GPU. {self.note}"
+        if not self.cases:
+            return f"{self.exercise}: {self.note or 'no case ran'}"
+        return f"{self.exercise}: {self.right} of {len(self.cases)} cases right."
 
 
 @dataclass(frozen=True)

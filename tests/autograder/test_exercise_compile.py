@@ -8,7 +8,7 @@ import torch
 import torch._dynamo  # here, so that the bank's processes, forked from this one, have it already
 
 from autograder import bank
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.compile.break_even_mistakes import calls_until, totals
 from autograder.exercises.compile.guards_mistakes import Rule

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import get
 from autograder.exercises.flash.where import where
 from course_lib.kernels.attention.backward import backward

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.rope.where import where
 from autograder.referee.referee import Referee

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from autograder.check import examine
+from autograder.examine import examine
 from autograder.exercise import Call, Case, Exercise, Mistake, Precision
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
