@@ -1,0 +1,44 @@
+"""Where a rank is, read from what faulthandler wrote when it was asked."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from dataclasses import dataclass
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", HERE)
+OUTERMOST = os.path.join(HERE, "rank.py")  # of the thread that runs the function
+FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Stack:
+    text: str = ""  # every frame of the function
+    where: str = "somewhere"  # "at line 3 in step: dist.all_reduce(x)"
+    waits: bool = False  # for other ranks
+
+
+def is_whole(written: str) -> bool:
+    """Whether everything is written: each thread ends with its outermost frame, ours after the imports of torch."""
+    return OUTERMOST in written and written.endswith("\n")
+
+
+def read(written: str) -> Stack:
+    threads = re.split(r"^(?=(?:Current thread|Thread) 0x)", written, flags=re.MULTILINE)
+    text = next(thread for thread in threads if OUTERMOST in thread)
+    frames = [(file, int(line), name) for file, line, name in FRAME.findall(text)]
+    frames = frames[: [file for file, _, _ in frames].index(OUTERMOST)] or frames
+    lines = [f'  File "{file}", line {line}, in {name}\n    {source(file, line)}' for file, line, name in frames[::-1]]
+    said = "It was here (innermost call last):\n" + "\n".join(lines)
+    own = next((frame for frame in frames if not any(place in frame[0] for place in LIBRARIES)), None)
+    inner = frames[0]
+    waits = "/torch/distributed/" in inner[0] or ".wait(" in source(*inner[:2])
+    if own is None:
+        return Stack(said, "inside the library", waits)
+    return Stack(said, f"at line {own[1]} in {own[2]}: {source(*own[:2])}", waits)
+
+
+def source(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()
