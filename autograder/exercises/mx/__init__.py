@@ -1,0 +1,5 @@
+"""Unit 07: MXINT8."""
+
+from autograder.exercises.mx.quantize import QUANTIZE
+
+EXERCISES = (QUANTIZE,)
