@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         notebook = run(lessons.refresh(lesson), lesson.script.parent)
         record(notebook)
         lessons.write_if_changed(lesson.solution, lessons.to_text(notebook).encode())
-        print(f"{lesson.unit}: ran in {time.monotonic() - began:.0f} s on {machine_name()}", flush=True)
+        print(f"{lesson.unit}: ran in {time.monotonic() - began:.0f} s on {this_machine().name}", flush=True)
     return 0
 
 
@@ -48,17 +48,19 @@ def run(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> Not
 
 
 def record(notebook: NotebookNode) -> None:
-    """Note which source these outputs belong to, and where they were made."""
+    """Note which source these outputs belong to, and where they were made: without a GPU no speed is settled there."""
+    machine = this_machine()
     notebook.metadata["speed_of_light"] = {
         "executed_source": lessons.source_hash(notebook),
-        "machine": machine_name(),
+        "machine": str(machine.name),
+        "tier": machine.tier,
     }
 
 
-def machine_name() -> str:
+def this_machine():
     from course_lib import device  # chooses the tier of this process, so only when a lesson was run
 
-    return str(device.machine().name)
+    return device.machine()
 
 
 def clean(notebook: NotebookNode) -> None:

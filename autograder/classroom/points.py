@@ -35,7 +35,8 @@ def main(args: argparse.Namespace) -> int:
 def solution_problems(lesson: Lesson, changed_only: bool) -> list[str]:
     """Grade cells of the solution that earn less than this machine can award."""
     if changed_only and lessons.is_current(lesson):
-        notebook, has_gpu = lessons.refresh(lesson), True
+        notebook = lessons.refresh(lesson)
+        has_gpu = notebook.metadata["speed_of_light"].get("tier", "gpu") == "gpu"
     else:
         from course_lib.device import TIER
 

@@ -77,6 +77,18 @@ def test_outputs_that_belong_to_the_source_are_read_and_not_made_again(course):
     assert "00_start solution: double_points earned 3 of 4 points" in read.stdout
 
 
+def test_speed_is_asked_for_only_where_the_outputs_come_from_a_gpu(course):
+    timed = '# %% nbgrader={"grade": true, "grade_id": "speed", "locked": true, "points": 2, "schema_version": 3,'
+    end = ' "solution": false, "task": false}\n0  # check_speed("roofline.softmax", softmax)\n\n# %% [markdown] nb'
+    change(course, "# %% [markdown] nb", timed + end)
+    course.autograder("execute")
+    course.autograder("notebooks")
+    text = course.solution.read_text()
+    for tier, says in (("interpreter", "Every solution earns"), ("gpu", "speed earned 0 of 2 points")):
+        course.solution.write_text(re.sub(r'"tier": "\w+"', f'"tier": "{tier}"', text))
+        assert says in course.autograder("lessons", "--changed").stdout
+
+
 def test_a_solution_that_misses_a_point_and_a_release_that_gets_one_are_named(course):
     free = '# %% nbgrader={"grade": true, "grade_id": "free", "locked": true, "points": 1, "schema_version": 3,'
     change(course, "# %% [markdown] nb", free + ' "solution": false, "task": false}\n1\n\n# %% [markdown] nb')
