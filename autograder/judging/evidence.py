@@ -145,10 +145,12 @@ def size_of(value) -> int:
 
 def over_limit(got: torch.Tensor, want: torch.Tensor, limits: tolerance.Limits) -> torch.Tensor:
     """|got - want| over the elementwise limit of this output; NaN where got is NaN and want is not."""
-    limit = next((by["worst"].limit for (_, dtype), by in limits.items() if dtype == got.dtype), 0.0) or 1e-12
+    limit = next((by["worst"].limit for (_, dtype), by in limits.items() if dtype == got.dtype), 0.0)
     got64 = got.detach().to(torch.float64)
     size = want.abs().nan_to_num(posinf=0.0)
-    scale = size + size.square().mean().sqrt() if want.numel() else size
+    # where every element is to be exact, a large one excuses no small one
+    scale = size + size.square().mean().sqrt() if limit and want.numel() else size
     same = (got64 == want) | (got64.isnan() & want.isnan())
-    ratio = (got64 - want).abs() / (limit * scale.clamp(min=1e-300))
+    ratio = (got64 - want).abs() / ((limit or 1e-12) * scale.clamp(min=1e-280))
+    ratio = torch.where(want.isnan() & ~got64.isnan(), torch.inf, ratio)
     return torch.where(same, torch.zeros_like(ratio), ratio).nan_to_num(nan=float("nan"), posinf=1e300)
