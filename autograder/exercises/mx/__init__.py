@@ -1,5 +1,6 @@
 """Unit 07: MXINT8."""
 
+from autograder.exercises.mx.dequantize import DEQUANTIZE
 from autograder.exercises.mx.quantize import QUANTIZE
 
-EXERCISES = (QUANTIZE,)
+EXERCISES = (QUANTIZE, DEQUANTIZE)
