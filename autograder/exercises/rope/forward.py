@@ -107,6 +107,10 @@ CASES = (
     Case("position ids and an offset", lambda d: _sequences(d, packed=True, offset=d.integer(20, 40))),
     Case("strided position ids", _strided_ids),
     Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 17, 27), 40, dtype=HALF, strides=rows_apart)),
+    Case(
+        "fp16, a part of the head",
+        lambda d: _call(d, 1, 2, odd(d, 9, 15), 64, 32, layout=HALVES, dtype=HALF, strides=rows_apart),
+    ),
     Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
     Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 80, 32, dtype=BRAIN), tiers=GPU),
     Case("more than 65535 rows", lambda d: _call(d, 1, 1, odd(d, 65700, 66100), 16, offset=5), tiers=GPU),

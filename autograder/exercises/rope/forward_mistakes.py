@@ -6,7 +6,7 @@ from itertools import product
 from autograder.exercise import Mistake
 from autograder.exercises.flash.wrong_forward import rounded_on_the_way
 from autograder.exercises.rope import wrong
-from autograder.exercises.rope.rotation import backwards, turned
+from autograder.exercises.rope.rotation import LAYOUTS, backwards, turned
 from autograder.exercises.rope.wrong import BLOCKS, TWO_BYTES, both
 
 
@@ -72,6 +72,13 @@ PAIRS = (
         "results_swapped",
         "Each of the two results lies where the other belongs.",
         answer=_mixed(wrong.exchanged),
+    ),
+    Mistake(
+        "put_back_otherwise",
+        "One layout is right, and the results of the other lie in wrong places: what was taken as halves goes back as "
+        "halves, what was taken as neighbours as neighbours.",
+        answer=both(wrong.put_back_otherwise),
+        variants=LAYOUTS,
     ),
     Mistake(
         "tables_of_the_other_layout",
@@ -202,6 +209,12 @@ PLACES = (
         answer=_q_and_k(_unchanged, turned),
     ),
     Mistake(
+        "positions_for_rows",
+        "The position was used for the place in memory too, so that the offset moves the rows: it belongs "
+        "to the tables, and the row to memory.",
+        answer=both(wrong.positions_for_rows),
+    ),
+    Mistake(
         "nothing_turned",
         "q and k are as they were: the results belong into q and k themselves. What the function returns is not looked "
         "at.",
@@ -239,6 +252,13 @@ PLACES = (
         "first_sequence_only",
         "Only the first sequence is turned: launch programs for all sequences.",
         answer=both(lambda v, x: wrong.only(v, x, batches=slice(0, 1))),
+    ),
+    Mistake(
+        "heads_unmasked",
+        "Heads past the last one are turned too, and they belong to the next sequence or to nobody: mask loads and "
+        "stores with offs_h < heads.",
+        answer=wrong.past_the_last_head,
+        variants=(2, 4, 8, 16, 32),
     ),
     Mistake(
         "no_mask",

@@ -6,7 +6,7 @@ import torch
 
 from autograder.exercise import Mistake
 from autograder.exercises.rope import wrong
-from autograder.exercises.rope.rotation import backwards, turned
+from autograder.exercises.rope.rotation import LAYOUTS, backwards, turned
 from course_lib.numerics import error
 
 
@@ -104,6 +104,13 @@ MISTAKES = (
         "layouts_swapped",
         "The two layouts are exchanged: halves pairs x[j] with x[j + R / 2], interleaved x[2 j] with x[2 j + 1].",
         answer=_other_layout,
+    ),
+    Mistake(
+        "put_back_otherwise",
+        "One layout is right, and the results of the other lie in the wrong places: torch.cat puts halves back, and "
+        "torch.stack(..., dim=-1).flatten(-2) neighbours.",
+        answer=_formula(wrong.put_back_otherwise),
+        variants=LAYOUTS,
     ),
     Mistake(
         "tables_of_the_other_layout",

@@ -54,6 +54,14 @@ def other_layout(v, x):
     return turned(v, x, layout="interleaved" if v["layout"] == "halves" else "halves")
 
 
+def put_back_otherwise(v, x, layout: str):
+    """Pairs of this layout are taken rightly, and put back as those of the other."""
+    if v["layout"] != layout:
+        return turned(v, x)
+    x0, x1, rest = parts(turned(v, x), v["cos"].shape[1], layout)
+    return joined(x0, x1, rest, "interleaved" if layout == "halves" else "halves")
+
+
 def full_width(v, x):
     """Tables widened to two columns a pair in the way of the other layout: the two elements get different angles."""
     widen = (lambda t: t.repeat_interleave(2, -1)) if v["layout"] == "halves" else (lambda t: torch.cat((t, t), -1))
@@ -149,12 +157,22 @@ def by_head(v, x):
 # ---- one tensor: how often, and where
 
 
-def repeated(v, x, counts: torch.Tensor):
-    """Row s turned counts[s] times."""
+def repeated(v, x, counts: torch.Tensor, at=None):
+    """Row s turned counts[..., s] times."""
     made = x.double()
     for n in range(int(counts.max()) if counts.numel() else 0):
-        made = torch.where((counts > n)[:, None], turned(v, made), made)
+        made = torch.where((counts > n)[..., None], turned(v, made, at=at), made)
     return made
+
+
+def positions_for_rows(v, x):
+    """The position says which row is turned too: rows from the offset on, as often as ids name them."""
+    length = x.shape[2]
+    s = torch.arange(length, device=x.device)
+    counts = (rows(v, length)[:, :, None] == s).sum(dim=1)  # (B or 1, S)
+    if v["positions"] is None:
+        counts = (s >= v["offset"]).long()[None]  # blocks reach beyond the last row
+    return repeated(v, x, counts[:, None], at=s[None])
 
 
 def times(v, x, n: int):
@@ -239,6 +257,13 @@ def past_the_end(v, block: int):
     if v["q"].shape[0] * v["q"].shape[1] > FEW or v["positions"] is not None:
         return {}
     return {name: walked(v, name, v[name].shape[1], -(-v[name].shape[2] // block) * block) for name in "qk"}
+
+
+def past_the_last_head(v, block: int):
+    """Heads of the last block that are none: of the next sequence or position, or of nobody."""
+    if v["q"].shape[0] * v["q"].shape[1] > FEW:
+        return {}
+    return {name: walked(v, name, -(-v[name].shape[1] // block) * block, v[name].shape[2]) for name in "qk"}
 
 
 def k_over_heads_of_q(v):
