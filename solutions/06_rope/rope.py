@@ -36,8 +36,6 @@
 from course_lib.device import DEVICE, TIER, machine
 
 import math
-import subprocess
-import sys
 import time
 
 import torch
@@ -821,6 +819,9 @@ against(predicted_gain, came)
 # times the first call of an operator and a later one.
 
 # %%
+import subprocess
+import sys
+
 FIRST = """
 import time, torch
 device = "{device}"
