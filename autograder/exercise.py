@@ -68,6 +68,11 @@ class Draw:
         values = torch.rand(shape, generator=self._torch, device=self._torch.device) * (high - low) + low
         return self.lay_out(values.to(dtype), strides)
 
+    def integers(self, *shape: int, low: int, high: int, dtype: torch.dtype, strides=None) -> torch.Tensor:
+        """From low to high, both included."""
+        values = torch.randint(low, high + 1, shape, generator=self._torch, device=self._torch.device, dtype=dtype)
+        return self.lay_out(values, strides)
+
     def empty(self, *shape: int, dtype=torch.float32, strides=None) -> torch.Tensor:
         """An output for the submission to fill: NaN wherever its type allows."""
         values = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=self.device)

@@ -1,6 +1,7 @@
 """Unit 07: MXINT8."""
 
 from autograder.exercises.mx.dequantize import DEQUANTIZE
+from autograder.exercises.mx.gemv import GEMV
 from autograder.exercises.mx.quantize import QUANTIZE
 
-EXERCISES = (QUANTIZE, DEQUANTIZE)
+EXERCISES = (QUANTIZE, DEQUANTIZE, GEMV)

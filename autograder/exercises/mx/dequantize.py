@@ -17,7 +17,7 @@ import torch
 from autograder.exercise import Call, Case, Draw, Exercise, Precision
 from autograder.exercises.formats import significant
 from autograder.exercises.mx.dequantize_mistakes import MISTAKES
-from autograder.exercises.mx.draws import BRAIN, GPU, exponents, integers, mantissas, odd
+from autograder.exercises.mx.draws import BRAIN, GPU, exponents, mantissas, odd
 from autograder.exercises.mx.format import decode, in_bf16
 from autograder.exercises.mx.where import where
 
@@ -52,7 +52,7 @@ def _often_minus_128(d: Draw) -> Call:
 def _one_row(d: Draw, group: int) -> Call:
     """Neighbouring groups with exponents far apart."""
     columns = group * d.integer(3, 6)
-    e = integers(d, 1, columns // group, low=60, high=190, dtype=torch.uint8)
+    e = d.integers(1, columns // group, low=60, high=190, dtype=torch.uint8)
     return _call(d, mantissas(d, 1, columns), e, group)
 
 

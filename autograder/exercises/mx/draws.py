@@ -14,24 +14,18 @@ def odd(draw: Draw, low: int, high: int) -> int:
     return 2 * draw.integer(low // 2, high // 2) + 1
 
 
-def integers(draw: Draw, *shape: int, low: int, high: int, dtype, strides=None) -> torch.Tensor:
-    """From low to high, both included."""
-    values = draw.uniform(*shape, low=low, high=high + 1).floor().clamp(low, high)
-    return draw.lay_out(values.to(dtype), strides)
-
-
 def mantissas(draw: Draw, rows: int, columns: int, gap=0, low=-128) -> torch.Tensor:
     """Any int8, rows `gap` apart."""
-    return integers(draw, rows, columns, low=low, high=127, dtype=torch.int8, strides=(columns + gap, 1))
+    return draw.integers(rows, columns, low=low, high=127, dtype=torch.int8, strides=(columns + gap, 1))
 
 
 def exponents(draw: Draw, rows: int, columns: int, group: int, low=100, high=140) -> torch.Tensor:
-    return integers(draw, rows, group_count(columns, group), low=low, high=high, dtype=torch.uint8)
+    return draw.integers(rows, group_count(columns, group), low=low, high=high, dtype=torch.uint8)
 
 
 def powers(draw: Draw, rows: int, columns: int, group: int, low: int, high: int) -> torch.Tensor:
     """(rows, columns): a power of two that all elements of a group share, in float64."""
-    exponent = integers(draw, rows, group_count(columns, group), low=low, high=high, dtype=torch.int64)
+    exponent = draw.integers(rows, group_count(columns, group), low=low, high=high, dtype=torch.int64)
     return torch.exp2(exponent.double()).repeat_interleave(group, 1)[:, :columns]
 
 
