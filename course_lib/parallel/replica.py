@@ -1,0 +1,98 @@
+"""One copy of a model on each rank: what every rung of the ladder shares.
+
+    ddp = Buckets(model)           # or Naive, Flat, Overlap
+    ddp(shard).mean().backward()   # each rank has a shard of the batch
+    ddp.finish()                   # each gradient is now the mean over all ranks
+    optimizer.step()               # the same step everywhere: the copies stay equal
+
+With shards of equal size and a loss that is a mean, this is training on the whole batch in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Replica(nn.Module):
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module, self.ranks = module, dist.get_world_size()
+        # a weight that two layers share is one parameter, and is listed once; a frozen one gets no gradient
+        self.trained = [p for p in module.parameters() if p.requires_grad]
+        self.syncing = True
+        self.begun: list[dist.Work] = []  # collectives that are on their way
+        self.divides = dist.get_backend() == "nccl"  # NCCL can take the mean on the way; gloo only sums everywhere
+        # ranks may have drawn their first weights from different seeds: rank 0's count, those of frozen layers too
+        self.take_from_rank_0(itertools.chain(module.parameters(), module.buffers()))
+
+    def forward(self, *args, **options):
+        if self.begun:
+            raise RuntimeError("finish() was not called after the last backward pass")
+        if self.training and self.syncing and torch.is_grad_enabled():
+            # what a BatchNorm has seen differs between shards; as in DDP, rank 0's statistics are everybody's
+            self.take_from_rank_0(self.module.buffers())
+        return self.module(*args, **options)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside only accumulate; the next one outside averages what has come together."""
+        self.syncing, before = False, self.syncing
+        try:
+            yield
+        finally:
+            self.syncing = before
+
+    def finish(self) -> None:
+        """To be called after the backward pass, by every rank, before gradients are looked at, clipped or used."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def take_from_rank_0(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            dense = tensor.contiguous()  # a weight may be a view with gaps
+            dist.broadcast(dense, 0)
+            if dense is not tensor:
+                tensor.copy_(dense)
+
+    def mean(self, tensor: torch.Tensor) -> dist.Work:
+        """Begin to replace a tensor by its mean over all ranks.
+
+        A collective sees memory and no strides. Gradients lie as their parameters do, so on all ranks alike.
+        """
+        if self.divides:
+            return dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
+        tensor.div_(self.ranks)  # before the sum, which could leave the range of fp16
+        return dist.all_reduce(tensor, async_op=True)
+
+    def lacking(self, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Those that this rank's shard did not use. They take part with zeros, because others may have used them.
+
+        All ranks must start the same collectives in the same order: a rank that leaves one out makes the others wait
+        for ever, or take one tensor for another.
+        """
+        found = [p for p in params if p.grad is None]
+        for p in found:
+            p.grad = torch.zeros_like(p)
+        return found
+
+    def unused(self, lacking: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of the lacking that no rank used: without a gradient an optimizer leaves them as they are.
+
+        One small collective in every step. Only a rank that lacks something waits for the answer.
+        """
+        if not self.trained:
+            return []
+        used = torch.ones(len(self.trained), dtype=torch.int32, device=self.trained[0].device)
+        absent = {id(p) for p in lacking}
+        used[[number for number, p in enumerate(self.trained) if id(p) in absent]] = 0
+        asked = dist.all_reduce(used, dist.ReduceOp.MAX, async_op=True)
+        if not lacking:
+            return []
+        asked.wait()
+        return [p for p, anywhere in zip(self.trained, used.tolist(), strict=True) if not anywhere]

@@ -1,0 +1,337 @@
+"""The rungs of data parallel training: the same gradients and weights as one process, bit-equal on all ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.distributed import RankFailed, launch
+from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
+from course_lib.parallel.buckets import MIB, fill
+
+sys.path.append(str(Path(__file__).parent))  # ranks import the models from there too
+import parallel_models as models
+
+TINY = 300 / MIB  # buckets of 300 bytes: several of them, with one parameter and with more
+WRAPS = {
+    "naive": Naive,
+    "flat": Flat,
+    "overlap": Overlap,
+    "buckets": lambda module: Buckets(module, TINY),
+    "one bucket": Buckets,
+    "sharded": lambda module: Sharded(module, lambda pieces: models.adamw(pieces.values()), TINY),
+    "sharded, one bucket": lambda module: Sharded(module, lambda pieces: models.adamw(pieces.values())),
+}
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    raw = [t.contiguous().view(-1).view(torch.uint8) for t in (a, b)]
+    return a.dtype == b.dtype and torch.equal(*raw)
+
+
+def check(model, ranks: int = 2, steps: int = 3, backend: str = "gloo", **options) -> None:
+    """Every rung against training in one process."""
+    want = models.single(model, steps, **options)
+    limit = 1e-5 if any(w.dtype == torch.float32 for w in want[0]["weights"].values()) else 1e-12
+
+    def train(rank):
+        return {name: models.ranked(rank, ranks, wrap, model, steps, **options) for name, wrap in WRAPS.items()}
+
+    for_all = launch(train, ranks, backend, limit_s=60)
+    for name in WRAPS:
+        for step, truth in enumerate(want):
+            states = [one[name][step] for one in for_all]
+            for key, right in truth["weights"].items():
+                got = states[0]["weights"][key]
+                off = (got - right).abs().max()
+                assert off <= limit, f"{name}: the weight {key} is off by {off:.1e} after step {step}"
+                assert all(same_bits(got, s["weights"][key]) for s in states), f"{name}: {key} differs between ranks"
+            if "sharded" in name:
+                continue  # no rank has whole gradients; the weights follow from them
+            for key, right in truth["grads"].items():
+                got = states[0]["grads"][key]
+                assert (got is None) == (right is None), f"{name}: {key} has {'no' if got is None else 'a'} gradient"
+                if right is not None:
+                    assert (got - right).abs().max() <= limit, f"{name}: the gradient of {key} in step {step}"
+                    assert all(same_bits(got, s["grads"][key]) for s in states), f"{name}: {key} differs between ranks"
+
+
+# ------------------------------------------------------------------------------------------- equal to one process
+
+
+@pytest.mark.parametrize("model", models.ALIKE.values(), ids=models.ALIKE)
+def test_two_ranks_train_as_one_process_does(model):
+    check(model)
+
+
+@pytest.mark.parametrize("model", [models.Routed, models.Tied])
+def test_three_ranks_train_as_one_process_does(model):
+    check(model, ranks=3, steps=2)
+
+
+def test_four_ranks_train_as_one_process_does():
+    check(models.Plain, ranks=4, steps=2)
+
+
+@pytest.mark.parametrize("model", [models.Plain, models.Routed, models.Unused])
+def test_gradients_that_accumulate_without_sync_are_those_of_all_parts(model):
+    check(model, parts=3, steps=2)
+
+
+def test_gradients_that_are_zeroed_in_place_stay_right():
+    check(models.Plain, set_to_none=False)
+
+
+def test_a_second_pass_without_zero_grad_adds_up_as_in_one_process():
+    module = models.made(models.Plain, 0)
+    for step in range(2):
+        module(models.batch(step)).square().mean().backward()
+    want = [p.grad.clone() for p in module.parameters()]
+    optimizer = models.adamw(module.parameters())
+    optimizer.step()
+
+    def train(rank):
+        found = {}
+        for name, wrap in WRAPS.items():
+            mine = models.made(models.Plain, 0)
+            ddp = wrap(mine)
+            for step in range(2):
+                ddp(models.batch(step).chunk(2)[rank]).square().mean().backward()
+                ddp.finish()
+            found[name] = [p.grad for p in mine.parameters()]
+            if "sharded" in name:
+                ddp.step()
+                found[name] = [p.detach() for p in mine.parameters()]
+        return found
+
+    for found in launch(train, 2, "gloo"):
+        for name, got in found.items():
+            right = list(module.parameters()) if "sharded" in name else want
+            assert all(torch.allclose(g, r, rtol=0, atol=1e-12) for g, r in zip(got, right, strict=True)), name
+
+
+def test_what_a_batch_norm_has_seen_is_rank_0s_everywhere():
+    def train(rank):
+        found = {}
+        for name, wrap in WRAPS.items():
+            module = models.made(models.Normed, rank)
+            ddp, starts = wrap(module), []
+            module.norm.register_forward_pre_hook(
+                lambda norm, _, starts=starts: starts.append(
+                    (norm.running_mean.clone(), norm.num_batches_tracked.item())
+                )
+            )
+            for step in range(3):
+                ddp(models.batch(step).chunk(2)[rank]).square().mean().backward()
+                ddp.finish()
+                ddp.zero_grad()
+            found[name] = starts
+        return found
+
+    alone = models.made(models.Normed, 0).norm  # it sees what rank 0 sees
+    before = []
+    for step in range(3):
+        before.append(alone.running_mean.clone())
+        alone(models.batch(step).chunk(2)[0])
+    for found in launch(train, 2, "gloo"):
+        for name, starts in found.items():
+            assert [count for _, count in starts] == [0, 1, 2], name
+            assert all(torch.equal(mean, right) for (mean, _), right in zip(starts, before, strict=True)), name
+
+
+def test_a_model_without_anything_to_train_is_made_equal_and_left_alone():
+    def train(rank):
+        found = []
+        for wrap in WRAPS.values():
+            module = models.made(models.Plain, rank).requires_grad_(False)
+            ddp = wrap(module)
+            ddp(models.batch(0))
+            ddp.finish()
+            found.append(module.first.weight)
+        return found
+
+    first, second = launch(train, 2, "gloo")
+    want = models.made(models.Plain, 0).first.weight
+    assert all(torch.equal(weight, want) for weight in (*first, *second))
+
+
+# ------------------------------------------------------------------------------------------- how it is done
+
+
+def collectives(ranks: int, wrap, model=models.Plain) -> list[tuple[str, int, bool]]:
+    """Of one step on rank 0: each collective, its bytes, and whether it began inside the backward pass."""
+
+    def train(rank):
+        module = models.made(model, 0)
+        ddp = wrap(module)
+        seen, inside = [], [False]
+
+        def noted(name):
+            original = getattr(dist, name)
+
+            def begin(*args, **options):
+                data = args[1] if name.startswith("reduce_scatter") else args[0]
+                seen.append((name.removesuffix("_single").removesuffix("_tensor"), data.nbytes, inside[0]))
+                return original(*args, **options)
+
+            setattr(dist, name, begin)
+
+        for name in ("all_reduce", "reduce_scatter_single", "reduce_scatter_tensor"):
+            if hasattr(dist, name):
+                noted(name)
+        loss = ddp(models.batch(0).chunk(ranks)[rank]).square().mean()
+        inside[0] = True
+        loss.backward()
+        inside[0] = False
+        ddp.finish()
+        return seen
+
+    return launch(train, ranks, "gloo")[0]
+
+
+# parameters of Plain in the order in which their gradients come: 1, 5, 55, 11 and 77 numbers of 8 bytes
+FLAGS = ("all_reduce", 5 * 4, False)
+
+
+def test_naive_sends_each_parameter_after_the_backward_pass():
+    assert collectives(2, Naive) == [("all_reduce", 8 * n, False) for n in (77, 11, 55, 5, 1)] + [FLAGS]
+
+
+def test_flat_sends_once():
+    assert collectives(2, Flat) == [("all_reduce", 8 * 149, False), FLAGS]
+    assert [bytes_ for _, bytes_, _ in collectives(2, Flat, models.Mixed)] == [8 * 94, 4 * 55, 5 * 4]
+
+
+def test_overlap_begins_inside_the_backward_pass_with_the_last_layer():
+    assert collectives(2, Overlap) == [("all_reduce", 8 * n, True) for n in (1, 5, 55, 11, 77)] + [FLAGS]
+
+
+def test_buckets_begin_when_they_are_full():
+    wanted = [("all_reduce", 8 * 6, True), ("all_reduce", 8 * 55, True), ("all_reduce", 8 * 11, True)]
+    assert collectives(2, WRAPS["buckets"]) == [*wanted, ("all_reduce", 8 * 77, True), FLAGS]
+    assert collectives(2, WRAPS["one bucket"]) == [("all_reduce", 8 * 149, True), FLAGS]
+
+
+def test_sharded_scatters_instead_of_reducing_everywhere():
+    found = collectives(2, WRAPS["sharded, one bucket"])
+    assert [(name, inside) for name, _, inside in found] == [("reduce_scatter", True), ("all_reduce", False)]
+
+
+def test_buckets_hold_at_most_their_size_and_parameters_in_order():
+    params = [torch.nn.Parameter(torch.empty(n)) for n in (100, 200, 300, 5000, 10, 10)]
+    filled = fill(params, mib=2400 / MIB)
+    assert [[p.numel() for p in one] for one in filled] == [[100, 200, 300], [5000], [10, 10]]
+    small = torch.nn.Parameter(torch.empty(10, dtype=torch.bfloat16))
+    filled = fill([params[0], small, params[4]], mib=1.0)
+    assert [[p.numel() for p in one] for one in filled] == [[10], [100, 10]], "one type a bucket, the complete first"
+
+
+def test_gradients_become_views_of_their_bucket_again_after_zero_grad_took_them_away():
+    def train(rank):
+        module = models.made(models.Plain, 0)
+        ddp, found = Buckets(module, TINY), []
+        for set_to_none in (True, True, False):
+            ddp.zero_grad(set_to_none)
+            ddp(models.batch(0).chunk(2)[rank]).square().mean().backward()
+            ddp.finish()
+            bucket = ddp.buckets[0]
+            lies = bucket.buffer.untyped_storage().data_ptr()
+            found.append([p.grad.untyped_storage().data_ptr() == lies for p in bucket.params])
+            found.append([ddp.buckets[1].buffer is None])
+        return found
+
+    assert launch(train, 2, "gloo")[0] == [[True, True], [True]] * 3
+
+
+@pytest.mark.parametrize("name", ["overlap", "buckets", "sharded"])
+def test_a_forgotten_finish_and_a_second_backward_pass_are_told(name):
+    wrap = WRAPS[name]
+
+    def forgets(rank):
+        ddp = wrap(models.made(models.Plain, 0))
+        ddp(models.batch(0)).mean().backward()
+        ddp(models.batch(0))
+
+    def twice(rank):
+        ddp = wrap(models.made(models.Plain, 0))
+        loss = ddp(models.batch(0)).mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    for function, says in ((forgets, "finish.. was not called"), (twice, "a second backward pass before finish")):
+        with pytest.raises(RankFailed, match=says):
+            launch(function, 2, "gloo")
+
+
+# ------------------------------------------------------------------------------------------- sharded state
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_rank_holds_its_part_of_the_optimizers_state(ranks):
+    def train(rank):
+        module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+        model = Sharded(module, lambda pieces: models.adamw(pieces.values()), 0.05)
+        model(torch.ones(4, 64)).mean().backward()
+        model.finish()
+        model.step()
+        state = model.optimizer.state.values()
+        return sum(one["exp_avg"].numel() for one in state), sum(p.numel() for p in module.parameters())
+
+    found = launch(train, ranks, "gloo")
+    total = found[0][1]
+    assert sum(held for held, _ in found) == total
+    assert all(held <= 1.03 * total / ranks for held, _ in found), [held / total for held, _ in found]
+
+
+def test_clipping_sees_the_norm_of_all_parts():
+    module = models.made(models.Plain, 0)
+    module(models.batch(0)).square().mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.01)
+    models.adamw(module.parameters()).step()
+
+    def train(rank):
+        mine = models.made(models.Plain, 0)
+        model = WRAPS["sharded"](mine)
+        model(models.batch(0).chunk(3)[rank]).square().mean().backward()
+        model.finish()
+        seen = model.clip(0.01)
+        model.step()
+        return seen, list(mine.parameters())
+
+    for seen, weights in launch(train, 3, "gloo"):
+        assert torch.allclose(seen.double(), norm, rtol=1e-6)
+        pairs = zip(weights, module.parameters(), strict=True)
+        assert all(torch.allclose(w, right, rtol=0, atol=1e-7) for w, right in pairs)
+
+
+def test_options_for_some_parameters_reach_their_pieces():
+    def train(rank):
+        module = models.made(models.Plain, 0)
+
+        def optimizer(pieces):
+            biases = [piece for name, piece in pieces.items() if name.endswith("bias")]
+            others = [piece for name, piece in pieces.items() if not name.endswith("bias")]
+            groups = [{"params": biases, "lr": 0.0}, {"params": others}]
+            return torch.optim.SGD([group for group in groups if group["params"]], lr=0.1)
+
+        model = Sharded(module, optimizer, TINY)
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        model(models.batch(0).chunk(2)[rank]).square().mean().backward()
+        model.finish()
+        model.step()
+        return {name: torch.equal(p, before[name]) for name, p in module.named_parameters()}
+
+    for same in launch(train, 2, "gloo"):
+        assert all(still == name.endswith("bias") for name, still in same.items())
+
+
+# ------------------------------------------------------------------------------------------- on GPUs
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("model", [models.Plain, models.Routed, models.Unused, models.Mixed, models.Strided])
+def test_two_gpus_train_as_one_process_does(model):
+    check(model, backend="nccl")
