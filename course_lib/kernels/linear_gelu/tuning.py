@@ -1,0 +1,76 @@
+"""Which tile the persistent rung works in, and how many programs of it a multiprocessor gets.
+
+The rates order the entries, as in tiles.py: of large products on an H200, in TFLOP/s with the GELU behind them.
+They are predicted (benchmarks/notes/linear_gelu.md says from what); `python -m benchmarks.linear_gelu_sweep` measures.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from course_lib.kernels.tiles import fastest, multiprocessors
+
+__all__ = ["FUSED_SLOPE", "GELU", "PINGPONG", "SLOPE", "Blocks", "Turns", "blocks_for"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    rate: float
+    programs: int = 1  # a multiprocessor; each walks over many tiles. 0: a program makes one tile
+    parts: int = 1  # in which a tile leaves: 2 needs half the shared memory for it
+
+    @property
+    def flatten(self) -> bool:
+        """One loop of two, for a program that is alone on its multiprocessor; others overlap with each other."""
+        return self.programs == 1
+
+    def grid(self, tiles: int, device: torch.device) -> int:
+        return min(tiles, self.programs * multiprocessors(device)) if self.programs else tiles
+
+
+# element size in bytes -> tiles
+GELU = {
+    2: (
+        Blocks(128, 128, 64, 4, 3, 640, programs=2, parts=2),
+        Blocks(128, 256, 64, 8, 3, 620),
+        Blocks(64, 128, 64, 4, 5, 480),
+        Blocks(64, 64, 64, 4, 5, 260),
+    ),
+    4: (Blocks(64, 64, 32, 4, 3, 34),),
+}
+SLOPE = {
+    2: (
+        Blocks(128, 128, 64, 4, 3, 600, programs=2, parts=2),
+        Blocks(64, 128, 64, 4, 4, 450),
+        Blocks(64, 64, 64, 4, 5, 250),
+    ),
+    4: (Blocks(64, 64, 32, 4, 3, 34),),
+}
+# The interpreter gets tiles so small that short matrices have several, and not square ones.
+INTERPRETED = Blocks(32, 64, 16, 4, 1, 1, programs=1, parts=2)
+
+
+def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int) -> Blocks:
+    """Of `table`, for a result of (rows of x) x N."""
+    if x.device.type != "cuda":
+        return INTERPRETED
+    return fastest(table[x.element_size()], x.shape[0], N, multiprocessors(x.device))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Of the rung whose groups of warps take turns."""
+
+    stages: int  # blocks of both factors in shared memory or on their way there
+    group_m: int = 8  # tile rows that are walked together
+
+
+# kernel -> where groups that take turns are the fastest that was measured on an H200.
+PINGPONG: dict[str, Turns] = {}
+# The way back through a GELU: the product with the slope at its end, or the vendor's product and one pass over it.
+FUSED_SLOPE = True
