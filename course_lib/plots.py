@@ -13,6 +13,7 @@ from course_lib.drawing.keys import call_path, key_map
 from course_lib.drawing.kinds import kinds
 from course_lib.drawing.pipeline import pipeline
 from course_lib.drawing.programs import grid
+from course_lib.drawing.ranks import ranks
 from course_lib.drawing.residents import programs_that_fit
 from course_lib.drawing.roofs import Point, roofline
 from course_lib.drawing.rotation import dials, pair_map
@@ -45,6 +46,7 @@ __all__ = [
     "png",
     "programs_that_fit",
     "quantity",
+    "ranks",
     "regimes",
     "repeat_curve",
     "roofline",

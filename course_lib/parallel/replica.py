@@ -89,8 +89,9 @@ class Replica(nn.Module):
         if not self.trained:
             return []
         used = torch.ones(len(self.trained), dtype=torch.int32, device=self.trained[0].device)
-        absent = {id(p) for p in lacking}
-        used[[number for number, p in enumerate(self.trained) if id(p) in absent]] = 0
+        if lacking:
+            absent = {id(p) for p in lacking}
+            used[[number for number, p in enumerate(self.trained) if id(p) in absent]] = 0
         asked = dist.all_reduce(used, dist.ReduceOp.MAX, async_op=True)
         if not lacking:
             return []

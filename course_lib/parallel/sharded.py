@@ -54,7 +54,7 @@ class Bucket:
     def put(self, p: nn.Parameter) -> None:
         self.missing.discard(id(p))
         if self.whole:
-            self.grads = p.grad.contiguous().view(-1)
+            self.grads = p.grad.view(-1)
         else:
             self.grads[self.places[id(p)]].view(p.shape).copy_(p.grad)
         p.grad = None  # from here on only the mean of my part counts

@@ -272,17 +272,19 @@ def test_a_forgotten_finish_and_a_second_backward_pass_are_told(name):
 def test_each_rank_holds_its_part_of_the_optimizers_state(ranks):
     def train(rank):
         module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
-        model = Sharded(module, lambda pieces: models.adamw(pieces.values()), 0.05)
+        model = Sharded(module, lambda pieces: models.adamw(pieces.values()), 16400 / MIB)
         model(torch.ones(4, 64)).mean().backward()
         model.finish()
         model.step()
         state = model.optimizer.state.values()
-        return sum(one["exp_avg"].numel() for one in state), sum(p.numel() for p in module.parameters())
+        kept = sum(bucket.grads.numel() for bucket in model.buckets if bucket.grads is not None)
+        return sum(one["exp_avg"].numel() for one in state), sum(p.numel() for p in module.parameters()), kept
 
     found = launch(train, ranks, "gloo")
     total = found[0][1]
-    assert sum(held for held, _ in found) == total
-    assert all(held <= 1.03 * total / ranks for held, _ in found), [held / total for held, _ in found]
+    assert sum(held for held, _, _ in found) == total
+    assert all(held <= 1.03 * total / ranks for held, _, _ in found), [held / total for held, _, _ in found]
+    assert all(kept < 0.05 * total for _, _, kept in found), "whole gradients of large weights are let go"
 
 
 def test_clipping_sees_the_norm_of_all_parts():
