@@ -1,0 +1,149 @@
+"""A small model whose linear layers a function swaps for layers of its own, as plain data: names, bytes, results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.device import DEVICE
+
+TOKENS = 11
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, inner: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    """Tokens (..., length) in, logits (..., length, TOKENS) out; also with what makes a swap less simple.
+
+    twice: the first `up` is the second one too. tied: the head has the weights of the embedding. attention: a torch
+    module whose projection is of a subclass of nn.Linear.
+    """
+
+    def __init__(self, width: int, inner: int, layers: int = 1, twice=False, tied=False, attention=False):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.blocks = nn.ModuleList(Block(width, inner) for _ in range(layers))
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True) if attention else None
+        self.head = nn.Linear(width, TOKENS, bias=not tied)
+        if twice:
+            self.blocks[1].up = self.blocks[0].up
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        if self.attention is not None:
+            x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(x)
+
+
+def make(config: Mapping[str, Any]) -> Model:
+    """On the host in fp32, with values that one seed makes equal in every process: rows of very different sizes."""
+    model = Model(**{name: value for name, value in config.items() if name not in ("seed", "zeros")})
+    generator = torch.Generator().manual_seed(config["seed"])
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            made = torch.randn(values.shape, generator=generator)
+            if values.dim() == 2 and "embedding" not in name:
+                size = torch.randint(-9, -1, (len(made), 1), generator=generator)
+                made = made * torch.exp2(size.float())
+                if config.get("zeros"):
+                    made[:, : made.shape[1] // 2] = 0.0
+            values.copy_(made)
+    return model.eval()
+
+
+def tokens(call: Mapping[str, Any]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(call["seed"])
+    return torch.randint(0, TOKENS, call["shape"], generator=generator)
+
+
+def swapped(function: Callable, config: Mapping, skip: Sequence[str], call: Mapping, reloaded: bool) -> dict[str, Any]:
+    """What `function(model, skip)` returns, and the model after it: what is held, and what it computes.
+
+    reloaded: the state of the swapped model goes into another one, that was made from other numbers and swapped too.
+    """
+    dtype = getattr(torch, call["dtype"])
+    model, given = make(config).to(DEVICE, dtype), tokens(call).to(DEVICE)
+    before = {name: (m.in_features, m.bias) for name, m in _linears(model)}
+    names = function(model, list(skip))
+    with torch.no_grad():
+        made = {
+            "names": [str(name) for name in names] if isinstance(names, list | tuple) else repr(names)[:80],
+            "left": [name for name, _ in _linears(model)],
+            "bytes": held_bytes(model),
+            "dtype": _dtype(model, {name: inputs for name, (inputs, _) in before.items()}, dtype),
+            "biases lost": [n for n, (_, bias) in before.items() if bias is not None and not _holds(model, n, bias)],
+            "logits": model(given).double().flatten().tolist(),
+        }
+        if reloaded:
+            made["reloaded"] = _reloaded(function, model, config, skip, given, dtype)
+    return made
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The nn.Linear of the model, a layer in two places under both names."""
+    found = model.named_modules(remove_duplicate=False)
+    return ((name, module) for name, module in found if type(module) is nn.Linear)
+
+
+def _holds(model: nn.Module, name: str, bias: torch.Tensor) -> bool:
+    """Whether the module of that name has this very parameter."""
+    return any(one is bias for one in model.get_submodule(name).parameters())
+
+
+def _dtype(model: nn.Module, inputs: Mapping[str, int], dtype: torch.dtype) -> str:
+    """The type of what the first swapped layer makes of numbers of a type; their own where none was swapped."""
+    for name, width in inputs.items():
+        layer = model.get_submodule(name)
+        if type(layer) is not nn.Linear:
+            dtype = layer(torch.zeros(2, width, dtype=dtype, device=DEVICE)).dtype
+            break
+    return str(dtype).removeprefix("torch.")
+
+
+def _reloaded(function, model, config, skip, given, dtype) -> str:
+    other = make({**config, "seed": config["seed"] + 1}).to(DEVICE, dtype)
+    function(other, list(skip))
+    try:
+        other.load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        return f"load_state_dict: {error}"[:200]
+    return "equal" if torch.equal(other(given), model(given)) else "other results"
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Of all memory that the model's modules keep alive: parameters, buffers and other attributes."""
+    memory = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            for one in _tensors(value):
+                storage = one.untyped_storage()
+                memory[storage.data_ptr()] = storage.nbytes()
+    return sum(memory.values())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _tensors(one)
+    elif dataclasses.is_dataclass(value):
+        yield from _tensors(vars(value))
