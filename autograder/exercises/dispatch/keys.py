@@ -15,8 +15,12 @@ referee it runs where the folder of that package is empty.
 
 from __future__ import annotations
 
+from functools import partial
+
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.keys_mistakes import MISTAKES
+from autograder.exercises.dispatch.keys_mixtures import SUBJECTS, TIMES, mixture
+from autograder.exercises.dispatch.keys_mixtures import tensor as _tensor
 from course_lib.probes import keysets
 
 # -------------------------------------------------------------------------------------------- the comparison
@@ -36,10 +40,6 @@ def accept(got, want, args) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------- the cases
-
-
-def _tensor(*made: str, device="cpu", layout="strided", dtype="float32", needs=False) -> dict:
-    return {"device": device, "layout": layout, "dtype": dtype, "requires_grad": needs, "made": list(made)}
 
 
 def _call(d: Draw, tensors, around=()) -> Call:
@@ -69,15 +69,8 @@ def _mode_and_handler(d: Draw, *around: str) -> Call:
     return _call(d, [_plain(d, device="cpu"), _plain(d)], [d.choice(("no_grad", "below autograd")), *around])
 
 
-def _mixture(d: Draw) -> Call:
-    made = [(), ("view",), ("clone",), ("subclass",), ("functional",), ("wrapped",), ("clone", "functional")]
-    made += [("inference",), ("inference", "view"), ("inference", "clone"), ("inference", "functional")]
-    tensors = [_tensor(*d.choice(made), device=d.choice(("cpu", "cpu", "meta"))) for _ in range(d.integer(1, 3))]
-    tensors += [_conjugated(d)] * (d.number(0, 1) < 0.3) + [_tensor(layout="sparse")] * (d.number(0, 1) < 0.3)
-    around = [d.choice([*keysets.CONTEXTS, "handler"]) for _ in range(d.integer(1, 5))]
-    if d.number(0, 1) < 0.3:
-        around.insert(d.integer(0, len(around)), "functionalization")
-    return _call(d, tensors, around)
+def _mixed(d: Draw, subject: str, number: int) -> Call:
+    return _call(d, *mixture(d, subject, number))
 
 
 CASES = (
@@ -118,9 +111,11 @@ CASES = (
     Case("functionalization in a handler", lambda d: _call(d, [_plain(d)], ["handler", "functionalization"])),
     Case("below autograd", lambda d: _call(d, [_plain(d, needs=True)], ["below autograd"])),
     Case("below autograd, taken back", lambda d: _call(d, [_plain(d)], ["below autograd", "inference_mode(False)"])),
-    Case("a mixture", _mixture),
-    Case("another mixture", _mixture),
-    Case("a third mixture", _mixture),
+    *(
+        Case(f"{subject}, mixture {number + 1}", partial(_mixed, subject=subject, number=number))
+        for subject in SUBJECTS
+        for number in range(TIMES)
+    ),
 )
 
 KEYS = Exercise(

@@ -36,7 +36,7 @@ def bits(tensor):
     kinds = SPARSE if tensor["layout"] == "sparse" else DENSE
     kinds |= (GRAD | VIEW) * new
     kinds |= CAST * (tensor["device"] == "cpu")
-    kinds |= CONJ * ("conj" in made and made[-1] != "clone")
+    kinds |= CONJ * ("conj" in made and "clone" not in made[made.index("conj") :])
     kinds |= FUNCTIONAL * ("functional" in made)
     kinds |= (PYTHON | SNAPSHOT) * ("wrapped" in made)
     return kinds, META if tensor["device"] == "meta" else CPU

@@ -1,0 +1,182 @@
+"""Situations of dispatch.keys that nobody has written down: tensors and contexts of one kind, put together at random.
+
+The other cases are so few different ones that a table of 500 rows, made at home, holds them all. So there are fewer of
+them than of these, and half of the cases earn nothing. Each mixture keeps to one subject, because among others a
+misunderstanding would not show, and is drawn until one of that subject's misunderstandings gives a wrong answer: so
+each costs points, also a rare one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autograder.exercise import Draw
+from autograder.exercises.dispatch import keys_rules as rules
+from autograder.exercises.dispatch.keys_rules import Rule, moved
+from course_lib.probes import keysets
+
+Situation = tuple[list[dict], list[str]]  # tensors, around
+COPIES = ("view", "clone")
+GRADIENTS = ("no_grad", "enable_grad", "inference_mode", "inference_mode(False)", "below autograd")
+AUTOCAST = ("autocast", "autocast(False)")
+MODES = ("function mode", "dispatch mode", "handler")
+
+
+def tensor(*made: str, device="cpu", layout="strided", dtype="float32", needs=False) -> dict:
+    return {"device": device, "layout": layout, "dtype": dtype, "requires_grad": needs, "made": list(made)}
+
+
+def some(d: Draw, options: Sequence, low: int, high: int) -> list:
+    return [d.choice(options) for _ in range(d.integer(low, high))]
+
+
+def _device(d: Draw) -> str:
+    return d.choice(("cpu", "cpu", "meta"))
+
+
+# -------------------------------------------------------------------------------------------- kinds of tensors
+
+
+def plain(d: Draw) -> dict:
+    return tensor(*some(d, COPIES, 0, 2), device=_device(d), needs=d.choice((False, True)))
+
+
+def of_inference(d: Draw) -> dict:
+    later = d.choice(([], [], ["functional"], ["wrapped"], ["subclass"]))
+    return tensor("inference", *some(d, ("view", "view", "clone"), 0, 2), *later, device=_device(d))
+
+
+def conjugated(d: Draw) -> dict:
+    return tensor(*some(d, COPIES, 0, 1), "conj", *some(d, COPIES, 0, 2), dtype="complex64", device=_device(d))
+
+
+def sparse(d: Draw) -> dict:
+    return tensor(*some(d, ("clone",), 0, 1), layout="sparse")
+
+
+def subclass(d: Draw) -> dict:
+    return tensor(*some(d, COPIES, 0, 1), "subclass", device=_device(d), needs=d.choice((False, True)))
+
+
+def wrapped(d: Draw) -> dict:
+    return tensor(*some(d, COPIES, 0, 1), "wrapped", device=_device(d))
+
+
+def functional(d: Draw) -> dict:
+    return tensor(*some(d, COPIES, 0, 1), "functional", device=_device(d))
+
+
+# ------------------------------------------------------------------------------------------------ the mixtures
+
+
+def inference_tensors(d: Draw) -> Situation:
+    around = some(d, (*GRADIENTS[:4], "function mode", "autocast"), 1, 3)
+    return [of_inference(d) for _ in range(d.integer(1, 2))], around
+
+
+def layouts(d: Draw) -> Situation:
+    """Sparse ones or conjugated ones; both together would hide either."""
+    kind = d.choice((sparse, conjugated))
+    return [kind(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, *AUTOCAST, "dispatch mode"), 2, 4)
+
+
+def classes(d: Draw) -> Situation:
+    tensors = [d.choice((subclass, wrapped, functional))(d) for _ in range(d.integer(1, 2))]
+    return tensors, some(d, (*GRADIENTS, *AUTOCAST, "function mode"), 2, 4)
+
+
+def gradients(d: Draw) -> Situation:
+    return [plain(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, "function mode", "autocast"), 3, 5)
+
+
+def autocast(d: Draw) -> Situation:
+    return [plain(d) for _ in range(d.integer(0, 2))], some(d, (*AUTOCAST, *AUTOCAST, *GRADIENTS), 3, 5)
+
+
+def modes(d: Draw) -> Situation:
+    tensors = [d.choice((plain, plain, subclass, wrapped))(d) for _ in range(d.integer(0, 2))]
+    return tensors, some(d, (*MODES, *MODES, "no_grad", "autocast", "inference_mode(False)"), 2, 5)
+
+
+def functionalization(d: Draw) -> Situation:
+    around = some(d, (*GRADIENTS, *AUTOCAST, *MODES), 2, 4)
+    around.insert(d.integer(0, len(around)), "functionalization")  # once: torch refuses to nest it
+    return [d.choice((plain, functional))(d) for _ in range(d.integer(0, 2))], around
+
+
+def anything(d: Draw) -> Situation:
+    kinds = (plain, plain, of_inference, conjugated, sparse, subclass, wrapped, functional)
+    around = some(d, (*keysets.CONTEXTS, "handler"), 1, 5)
+    if d.number(0, 1) < 0.3:
+        around.insert(d.integer(0, len(around)), "functionalization")
+    return [d.choice(kinds)(d) for _ in range(d.integer(1, 3))], around
+
+
+SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] = {
+    "inference tensors": (
+        inference_tensors,
+        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.FirstTensorOnly),
+    ),
+    "sparse or conjugated": (
+        layouts,
+        (rules.SparseIsDense, rules.ConjugateIgnored, rules.ConjugateStays, rules.BothBackends, rules.ModeIgnored),
+    ),
+    "subclasses and wrappers": (
+        classes,
+        (rules.EverySubclass, rules.WrapperIgnored, rules.WrapperOnly, rules.FunctionalIgnored, rules.FunctionalOnly),
+    ),
+    "gradients": (
+        gradients,
+        (
+            rules.NoGradExcludes,
+            rules.InferenceModeExcludesBoth,
+            rules.FunctionModeCounts,
+            rules.EndsWin,
+            rules.EndsIgnored,
+        ),
+    ),
+    "autocast": (
+        autocast,
+        (
+            rules.AutocastIncludes,
+            moved("Autocast", "ADInplaceOrView"),
+            rules.EndsWin,
+            rules.EndsIgnored,
+            rules.ViewsOfTensorsOnly,
+        ),
+    ),
+    "modes": (
+        modes,
+        (
+            rules.HandlerEndsModes,
+            rules.HandlerInItsMode,
+            rules.HandlerIgnored,
+            rules.FunctionModeCounts,
+            rules.EverySubclass,
+        ),
+    ),
+    "functionalization": (
+        functionalization,
+        (
+            rules.HandlerEndsModes,
+            rules.HandlerInItsMode,
+            rules.AutocastIncludes,
+            moved("Python", "Functionalize"),
+            rules.WithoutSnapshot,
+        ),
+    ),
+    "anything": (
+        anything,
+        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ConjugateStays, rules.SparseIsDense),
+    ),
+}
+TIMES = 6  # each
+
+
+def mixture(d: Draw, subject: str, number: int) -> Situation:
+    """The `number`-th of a subject: drawn until one of its misunderstandings gives another answer than the truth."""
+    draw, misunderstood = SUBJECTS[subject]
+    while True:
+        tensors, around = draw(d)
+        if misunderstood[number % len(misunderstood)]().met(tensors, around) != Rule().met(tensors, around):
+            return tensors, around
