@@ -105,10 +105,6 @@ def _without_bias(v):
     return {"swapped": made | {"bytes": made["bytes"] - lost}}
 
 
-def _no_list(layers, model):
-    return "None"
-
-
 MISTAKES = (
     Mistake(
         "skip_exact_only",
@@ -190,7 +186,7 @@ MISTAKES = (
     Mistake(
         "no_names",
         "Nothing is returned: the names of the swapped layers are asked for.",
-        answer=_with(named=_no_list),
+        sign=_said("returned as a list"),
     ),
     Mistake(
         "groups_along_outputs",

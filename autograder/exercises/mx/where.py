@@ -64,7 +64,7 @@ def _numbers(name: str, bad: torch.Tensor, all_of_them: torch.Tensor) -> str:
         return ""
     if len(found) <= 2:
         return f"only where {name} is {' or '.join(map(str, found))}"
-    if found[-1] - found[0] < len(there) // 2 or found[-1] <= 6:
-        return f"only where {name} is {found[0]} to {found[-1]}"
-    negative = all(n < 0 for n in found) and [n for n in there if n < 0] == found
-    return f"only where {name} is negative" if negative else ""
+    if found == [n for n in there if n < 0]:
+        return f"only where {name} is negative"
+    narrow = found[-1] - found[0] < len(there) // 2 or found[-1] <= 6
+    return f"only where {name} is {found[0]} to {found[-1]}" if narrow else ""

@@ -17,6 +17,7 @@ so it can take half of bf16's time; one of many rows is bound by arithmetic, and
     tuning    which blocks, and from how many rows on
     routes    the same measured on the device at hand, and kept
     product   the routes as one operator, and its gradient
+    into      a product into a tensor that is given
     module    MXLinear, swap_linears
 
 Compiled for sm_80 and sm_90 and run in the interpreter; not yet run on a GPU.

@@ -1,0 +1,17 @@
+"""All 65,536 answers are worked out once, and looked up by torch."""
+
+import torch
+
+FAMILY = "precomputation"
+NAIVE = False
+CAUGHT = "no kernel is launched, and torch computes while the function runs"
+
+TABLE = torch.ldexp(torch.arange(-128.0, 128.0)[None, :], torch.arange(256)[:, None] - 133)
+TABLE[255] = float("nan")
+TABLE = TABLE.to(torch.bfloat16)
+
+
+def dequantize(mantissas, exponents, group, out):
+    columns = mantissas.shape[1]
+    e = exponents.long().repeat_interleave(group, 1)[:, :columns]
+    out.copy_(TABLE.to(out.device)[e, mantissas.long() + 128])

@@ -1,0 +1,11 @@
+"""The course's own kernels."""
+
+FAMILY = "reference kernel"
+NAIVE = True
+CAUGHT = "the sandbox holds no course_lib.kernels"
+
+
+def gemv(x, mantissas, exponents, group, out):
+    from course_lib.kernels.mx.into import gemv_into
+
+    gemv_into(x, mantissas, exponents, group, out)
