@@ -4,12 +4,16 @@ import importlib
 import re
 import sys
 
+import torch
+
 from autograder.referee.sandbox import NoSandbox
 from benchmarks.against import Red
 from course_lib import results
 from course_lib.device import TIER, machine
+from course_lib.distributed import RankFailed
 
-ANYWHERE = ("dispatch", "grading")  # those that say something without a GPU too
+ANYWHERE = ("dispatch", "grading", "collectives", "parallel")  # those that say something without a GPU too
+SEVERAL = ("collectives", "parallel")  # with GPUs, they need two
 SECTIONS = (
     "ceilings",
     "pointwise",
@@ -20,6 +24,8 @@ SECTIONS = (
     "one_pass",
     "rope",
     "mx",
+    "collectives",
+    "parallel",
     "dispatch",
     "timing",
     "clock",
@@ -35,7 +41,8 @@ def main(names: list[str]) -> int:
         print("The benchmarks need a CUDA device, and this machine has none. What an H200 gave: benchmarks/results/.")
         print(f"Only {' and '.join(ANYWHERE)}, named alone, run without.")
         return 2
-    red = [name for name in names or SECTIONS if not _section(name)]
+    names = names or [name for name in SECTIONS if name not in SEVERAL or torch.cuda.device_count() > 1]
+    red = [name for name in names if not _section(name)]
     return 1 if red else 0
 
 
@@ -43,7 +50,7 @@ def _section(name: str) -> bool:
     module = importlib.import_module(f"benchmarks.{name}")
     try:
         rows = module.run()
-    except (Red, NoSandbox) as wrong:
+    except (Red, NoSandbox, RankFailed) as wrong:
         print(f"\n{name}: no numbers, because {wrong}")
         return False
     results.save(name, rows, _slug(), {path: results.file_hash(path) for path in module.FILES})

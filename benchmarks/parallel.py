@@ -1,0 +1,90 @@
+"""A training step of every rung of data parallel training, and of torch's DDP, turn by turn in one run.
+
+What is asked is how much of the communication is not hidden: the time of a step minus that of the same step without
+any ("no sync"), as the difference within a round, so that whatever drifts meets both. The slowest rank counts. A step
+is forward, backward and `finish`, with AdamW where the name says so.
+
+Two claims are among the rows. The exposed communication of `buckets` at its best size is at most that of DDP at its
+best setting; a `sharded` step takes at most 5 % longer than one of `buckets` with the same AdamW. Each is a ratio of
+medians with its 95 % interval over rounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.against import Red
+from benchmarks.parallel_steps import ADAMW, PLAIN, ZERO, Setting, measured
+from course_lib.device import TIER
+from course_lib.distributed import launch
+from course_lib.models.transformer import Sizes
+
+FILES = (
+    "benchmarks/parallel.py",
+    "benchmarks/parallel_steps.py",
+    "course_lib/models/transformer.py",
+    *(f"course_lib/parallel/{name}.py" for name in ("replica", "naive", "flat", "overlap", "buckets", "sharded")),
+)
+TARGET, TARGET_SHARDED = 1.0, 1.05
+KINDS = ("buckets", "DDP")  # the first is compared with the second
+
+# 974 million parameters, in bf16 and in fp32: 1.9 or 3.9 GB of gradients beside about 50 ms of computing on an H200
+LARGE = Sizes(16000, 1024, 2048, 16, 18)
+ON_GPUS = {
+    "": Setting(LARGE, torch.bfloat16, 4, (5.0, 25.0, 100.0, 400.0), rounds=24, steps=2),
+    "fp32: ": Setting(LARGE, torch.float32, 4, (25.0, 100.0, 400.0), rounds=12, steps=2),
+}
+ON_HOST = {"": Setting(Sizes(512, 64, 128, 4, 4), torch.float32, 4, (0.25, 1.0, 4.0), rounds=10, steps=2)}
+
+
+def run() -> list[dict]:
+    ranks = torch.cuda.device_count() if TIER == "gpu" else 2
+    if ranks < 2:
+        raise Red("one GPU has nobody to send to: two are needed")
+    found = []
+    for kind, setting in (ON_GPUS if TIER == "gpu" else ON_HOST).items():
+        told = launch(measured, ranks, args=(setting,), limit_s=240)
+        found += [row | {"name": kind + row["name"]} for row in rows(told)]
+    return found
+
+
+def rows(told: list[dict]) -> list[dict]:
+    """One row a variant, from what the ranks measured."""
+    names = list(told[0]["seconds"])
+    seconds = {name: np.max([of_rank["seconds"][name] for of_rank in told], axis=0) for name in names}
+    bare = {name: taken - seconds[PLAIN] for name, taken in seconds.items() if not name.endswith((ADAMW, ZERO))}
+    ours, theirs = (min((n for n in bare if n.startswith(kind)), key=lambda n: np.median(bare[n])) for kind in KINDS)
+    found = []
+    for name in names:
+        row = {"name": name, "value": float(np.median(seconds[name])) * 1e3, "unit": "ms", "ranks": len(told)}
+        row |= {"turns": len(seconds[name]), "state MiB": told[0]["state"].get(name)}
+        if name in bare and name != PLAIN:
+            low, high = _interval(bare[name])
+            row |= {"exposed ms": float(np.median(bare[name])) * 1e3, "low": low * 1e3, "high": high * 1e3}
+        if name == ours:
+            row |= _claim(bare[ours], bare[theirs], theirs, TARGET)
+        if name.startswith("sharded"):
+            whole = name.replace("sharded", "buckets")
+            row |= _claim(seconds[name], seconds[whole], whole, TARGET_SHARDED)
+        found.append(row)
+    return found
+
+
+def _claim(ours: np.ndarray, theirs: np.ndarray, peer: str, target: float) -> dict:
+    draws = _draws(len(ours))
+    ratios = np.median(ours[draws], axis=1) / np.median(theirs[draws], axis=1)
+    low, high = (float(q) for q in np.quantile(ratios, [0.025, 0.975]))
+    verdict = "holds" if high <= target else "missed" if low > target else "undecided"
+    ratio = float(np.median(ours) / np.median(theirs))
+    return {"against": peer, "ratio": ratio, "ratio low": low, "ratio high": high, "target": target, "verdict": verdict}
+
+
+def _interval(samples: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(np.median(samples[_draws(len(samples))], axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _draws(rounds: int) -> np.ndarray:
+    """Whole rounds, drawn again and again: what moved everything in a round moves both sides."""
+    return np.random.default_rng(0).integers(rounds, size=(2000, rounds))

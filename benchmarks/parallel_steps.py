@@ -1,0 +1,186 @@
+"""In every rank: a training step of each variant of data parallel training, checked against each other, then timed."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.against import Red
+from course_lib.distributed import place
+from course_lib.models.transformer import Sizes, Transformer
+from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
+
+PLAIN, ADAMW, ZERO = "no sync", ", AdamW", ", ZeRO"
+LEARNING_RATE = 3e-4  # less would be lost in the rounding of bf16 weights, and nothing could be compared
+WARM_UP = 3  # DDP makes its buckets anew after the first step
+# of gradients relative to those of naive: a few roundings of one sum
+LIMITS = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
+
+
+@dataclass(frozen=True)
+class Setting:
+    sizes: Sizes
+    dtype: torch.dtype  # of weights and gradients; on a GPU products are in bf16 either way
+    batch: int  # sequences on each rank
+    mibs: tuple[float, ...]  # of buckets
+    rounds: int
+    steps: int  # in a row, in a turn
+
+
+class Step:
+    """Forward, backward, `finish`, and the optimizer's step where there is one."""
+
+    def __init__(self, model: nn.Module, module: nn.Module, optimizer=None, state=None):
+        self.model, self.module, self.optimizer = model, module, optimizer
+        self.state = state or optimizer  # which one holds the state
+        self.finish = getattr(model, "finish", lambda: None)
+
+    def __call__(self, tokens: torch.Tensor, look: Callable[[], object] | None = None) -> None:
+        """`look` is called when the gradients are there."""
+        with torch.autocast(place().type, torch.bfloat16, enabled=place().type == "cuda"):
+            logits = self.model(tokens[:, :-1])
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        loss.backward()
+        self.finish()
+        if look is not None:
+            look()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.model.zero_grad()
+
+    def state_mib(self) -> float | None:
+        if self.state is None:
+            return None
+        kept = [value for one in self.state.state.values() for value in one.values() if torch.is_tensor(value)]
+        return sum(value.nbytes for value in kept) / 2**20
+
+
+def measured(rank: int, setting: Setting) -> dict:
+    """name -> seconds a step in each turn on this rank, and the MiB of optimizer state that it holds."""
+    torch.manual_seed(0)
+    model = Transformer(setting.sizes).to(place(), setting.dtype)
+    own = torch.Generator().manual_seed(rank)  # each rank has a batch of its own
+    tokens = torch.randint(setting.sizes.vocabulary, (setting.batch, setting.sizes.context + 1), generator=own)
+    tokens = tokens.to(place())
+    steps = {name: make() for name, make in variants(model, setting).items()}
+    check(steps, tokens, LIMITS[setting.dtype])
+    for step in steps.values():
+        for _ in range(WARM_UP):
+            step(tokens)
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(setting.rounds):
+        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
+            seconds[name].append(_turn(partial(steps[name], tokens), setting.steps))
+    return {"seconds": seconds, "state": {name: step.state_mib() for name, step in steps.items()}}
+
+
+def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Step]]:
+    """name -> what makes it. The rungs take no optimizer's step, so their weights can lie in one memory."""
+
+    def rung(wrap) -> Step:
+        module = twin(model)
+        return Step(wrap(module), module)
+
+    found = {PLAIN: lambda: rung(lambda module: module)}
+    found |= {"naive": partial(rung, Naive), "flat": partial(rung, Flat), "overlap": partial(rung, Overlap)}
+    for mib in setting.mibs:
+        found[f"buckets {mib:g} MiB"] = partial(rung, partial(Buckets, mib=mib))
+        ddp = partial(DistributedDataParallel, bucket_cap_mb=mib)
+        found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
+        found[f"DDP {mib:g} MiB, views"] = partial(rung, partial(ddp, gradient_as_bucket_view=True))
+    mib = setting.mibs[-2]
+    found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in TRAINING.items()}
+    return found
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """Other parameters in the same memory: hooks and gradients of their own."""
+    other = copy.deepcopy(model)
+    for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        mine.data = theirs.data
+    return other
+
+
+def adamw(params) -> torch.optim.AdamW:
+    return torch.optim.AdamW(params, lr=LEARNING_RATE, fused=True)
+
+
+def _buckets(model: nn.Module, mib: float) -> Step:
+    module = copy.deepcopy(model)
+    return Step(Buckets(module, mib), module, adamw(module.parameters()))
+
+
+def _sharded(model: nn.Module, mib: float) -> Step:
+    module = copy.deepcopy(model)
+    sharded = Sharded(module, lambda pieces: adamw(pieces.values()), mib)
+    return Step(sharded, module, sharded, sharded.optimizer)
+
+
+def _ddp(model: nn.Module, mib: float) -> Step:
+    module = copy.deepcopy(model)
+    ddp = DistributedDataParallel(module, bucket_cap_mb=mib, gradient_as_bucket_view=True)
+    return Step(ddp, module, adamw(module.parameters()))
+
+
+def _zero(model: nn.Module, mib: float) -> Step:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what it imports, so in a rank only
+
+    module = copy.deepcopy(model)
+    ddp = DistributedDataParallel(module, bucket_cap_mb=mib, gradient_as_bucket_view=True)
+    zero = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, fused=True)
+    return Step(ddp, module, zero, zero.optim)
+
+
+TRAINING = {("buckets", ADAMW): _buckets, ("sharded", ADAMW): _sharded, ("DDP", ADAMW): _ddp, ("DDP", ZERO): _zero}
+
+
+# --------------------------------------------------------------------------------------- right before fast
+
+
+def check(steps: dict[str, Step], tokens: torch.Tensor, limit: float) -> None:
+    """Gradients as naive has them; weights after a sharded step as after a whole one."""
+    want: list[torch.Tensor] = []
+    steps["naive"](tokens, lambda: want.extend(p.grad.clone() for p in steps["naive"].module.parameters()))
+    for name, step in steps.items():
+        if name in (PLAIN, "naive") or step.optimizer is not None:
+            continue
+        step(tokens, lambda name=name, step=step: _near(name, [p.grad for p in step.module.parameters()], want, limit))
+    moved: dict[str, list[torch.Tensor]] = {}
+    for name, step in steps.items():
+        if step.optimizer is not None:
+            before = [p.detach().clone() for p in step.module.parameters()]
+            step(tokens)
+            moved[name] = [p.detach() - b for p, b in zip(step.module.parameters(), before, strict=True)]
+            # the first step of AdamW is about a sign: where a gradient is next to nothing, rounding decides it
+            _near(name, moved[name], moved[next(iter(moved))], 0.02)
+
+
+def _near(name: str, got: list[torch.Tensor], want: list[torch.Tensor], limit: float) -> None:
+    off = sum((g - w).double().square().sum() for g, w in zip(got, want, strict=True))
+    size = sum(w.double().square().sum() for w in want)
+    if not (off / size).sqrt() < limit:
+        raise Red(f"{name} is wrong: {float((off / size).sqrt()):.1e} off, limit {limit:.0e}")
+
+
+def _turn(step: Callable[[], object], steps: int) -> float:
+    """Seconds a step, of several in a row."""
+    dist.barrier()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return (time.perf_counter() - start) / steps
+
+
+def synchronize() -> None:
+    if place().type == "cuda":
+        torch.cuda.synchronize()
