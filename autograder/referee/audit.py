@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autograder.calling import quiet
-from autograder.exercise import Case, Exercise
+from autograder.exercise import Case, Exercise, of_unit
 from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.judging.work import broken, judge_work, merged, telling
@@ -53,7 +53,8 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
         half = "partly" if "partly" in alone else half
     trial.worker.end()
     missing = not_found(cells, kernels)
-    refused, review = judge_work(exercise, seen, empty.right, half, missing, suspicious(cells))
+    found = suspicious(cells, *entries(exercise))
+    refused, review = judge_work(exercise, seen, empty.right, half, missing, found)
     review = " ".join(filter(None, [unsure, review]))
     if refused:
         return replace(verdict, points=0.0, note=refused)
@@ -61,6 +62,13 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
         note = f"The points wait for a person. {review}"
         return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
     return verdict
+
+
+def entries(exercise: Exercise) -> tuple[frozenset[str], frozenset[str]]:
+    """Of its unit: the functions that should compute in kernels, and those that may compute as they like."""
+    unit = of_unit(exercise.name.partition(".")[0])
+    judged = frozenset(one.entry for one in unit if one.asks_for_kernels)
+    return judged, frozenset(one.entry for one in unit) - judged
 
 
 def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:

@@ -62,6 +62,7 @@ ATTRIBUTES = set(
     f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer frombuffer fromfile
     tofile memmap untyped_storage storage set_ share_memory_ register_hook as_subclass device_caches""".split()
 )
+CALLED = {"modules"}  # harmless as a method, which torch.nn.Module has; sys.modules is none
 DUNDERS = set(
     """__all__ __author__ __call__ __class__ __doc__ __enter__ __exit__ __getitem__ __init__ __iter__ __len__
     __main__ __name__ __next__ __post_init__ __repr__ __slots__ __str__ __version__""".split()
@@ -86,20 +87,26 @@ Found = list[tuple[str, int, str]]
 
 
 @functools.lru_cache(maxsize=4)  # every exercise of a submission asks
-def suspicious(cells: tuple[Cell, ...]) -> Found:
-    """(cell, line, what stands there), in order. Cells of the release's own setup are not read."""
+def suspicious(
+    cells: tuple[Cell, ...], judged: frozenset[str] = frozenset(), free: frozenset[str] = frozenset()
+) -> Found:
+    """(cell, line, what stands there), in order. Cells of the release's own setup are not read.
+
+    judged: functions that should compute in kernels. free: functions that may also compute in other ways, and so may
+    what only these lead to.
+    """
     try:
-        return _suspicious(cells)
+        return _suspicious(cells, judged, free)
     except RecursionError:
         return [("", 0, "is nested too deeply to be read")]
 
 
-def _suspicious(cells: tuple[Cell, ...]) -> Found:
+def _suspicious(cells: tuple[Cell, ...], judged: frozenset[str], free: frozenset[str]) -> Found:
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
     aliases = {}
     for _, tree in trees:
         aliases |= _imported(tree)
-    beside = _beside_kernels([tree for _, tree in trees])
+    beside = _beside_kernels([tree for _, tree in trees], judged, free)
     found = []
     for cell, tree in trees:
         if cell.name.startswith("setup "):
@@ -131,6 +138,7 @@ def _imported(tree: ast.AST) -> dict[str, str]:
 
 def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
@@ -140,7 +148,7 @@ def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str
         elif isinstance(node, ast.Name) and node.id in NAMES and node.id not in aliases:
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
-            yield from ((node, why) for why in _of_attribute(node, aliases))
+            yield from ((node, why) for why in _of_attribute(node, aliases, node in called))
         elif isinstance(node, ast.MatchClass) and node.kwd_attrs:
             yield node, f"looks {node.kwd_attrs[0]} up by a pattern"
         elif isinstance(node, ast.FunctionDef) and _is_dunder(node.name):
@@ -156,9 +164,9 @@ def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
 
 
-def _of_attribute(node: ast.Attribute, aliases: dict[str, str]) -> Iterator[str]:
+def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) -> Iterator[str]:
     dotted, root = _dotted(node, aliases), _root(node)
-    if node.attr in ATTRIBUTES or _is_dunder(node.attr):
+    if node.attr in ATTRIBUTES - (CALLED if called else set()) or _is_dunder(node.attr):
         yield f"uses .{node.attr}"
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
@@ -188,13 +196,14 @@ def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST
             yield node, "catches exceptions beside a kernel"
 
 
-def _beside_kernels(trees: list[ast.Module]) -> set[ast.stmt]:
+def _beside_kernels(trees: list[ast.Module], judged: frozenset[str], free: frozenset[str]) -> set[ast.stmt]:
     """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
     tops = [node for tree in trees for node in _statements(tree)]
     kernels = {node.name for node in tops if _is_kernel(node)}
     binds = {node: _bound(node) for node in tops if not _is_kernel(node)}
     binds = {node: names for node, names in binds.items() if names}
     uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
+    binds = {node: binds[node] for node in binds.keys() - (_led_to(free, binds, uses) - _led_to(judged, binds, uses))}
     kernels |= {n.name for node in binds for n in ast.walk(node) if _is_kernel(n)}  # made inside a function
     code = {node for node in binds if _is_code(node)}  # a line that only tries a kernel out is not what is judged
     inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if _is_kernel(n)))
@@ -207,6 +216,15 @@ def _beside_kernels(trees: list[ast.Module]) -> set[ast.stmt]:
         if more <= found:
             return found
         found |= more
+
+
+def _led_to(names: frozenset[str], binds: dict, uses: dict) -> set[ast.stmt]:
+    """The statements that bind these names, or what such a statement uses."""
+    found: set[ast.stmt] = set()
+    while more := {node for node in binds if binds[node] & names} - found:
+        found |= more
+        names = names.union(*(uses[node] for node in more))
+    return found
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.stmt]:

@@ -6,7 +6,8 @@ import jupytext
 import pytest
 
 from autograder.bank import BANK, entries
-from autograder.exercise import UNITS, WITHOUT_LESSON, of_unit
+from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
+from autograder.referee.audit import entries as entries_of
 from autograder.referee.reading import suspicious
 from autograder.referee.submission import Cell
 
@@ -19,7 +20,7 @@ AXPY = (BANK / "start.axpy/right/masked.py").read_text()
 
 @pytest.mark.parametrize("entry", HONEST, ids=str)
 def test_an_honest_answer_of_the_bank_gives_no_reason_to_look(entry):
-    assert suspicious((Cell("mine", entry.path.read_text()),)) == []
+    assert suspicious((Cell("mine", entry.path.read_text()),), *entries_of(get(entry.exercise))) == []
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
@@ -32,14 +33,15 @@ def test_the_solutions_of_a_lesson_give_no_reason_to_look(lesson):
         elif marks.get("solution") and cell.cell_type == "code":
             cells.append(Cell(marks["grade_id"], cell.source))
     assert len(cells) > 1
-    assert suspicious(tuple(cells)) == []
+    assert suspicious(tuple(cells), *entries_of(of_unit(lesson.stem)[0])) == []
 
 
 def test_all_right_answers_together_give_no_reason_to_look():
     """A notebook holds the answers to several exercises, and some of them may use what a kernel's caller may not."""
-    assert (
-        suspicious(tuple(Cell(str(entry), entry.path.read_text()) for entry in HONEST if entry.kind == "right")) == []
-    )
+    free = {one.entry for unit in KERNELS for one in of_unit(unit) if not one.asks_for_kernels}
+    judged = {one.entry for unit in KERNELS for one in of_unit(unit) if one.asks_for_kernels}
+    cells = tuple(Cell(str(entry), entry.path.read_text()) for entry in HONEST if entry.kind == "right")
+    assert suspicious(cells, frozenset(judged), frozenset(free)) == []
 
 
 ANYWHERE = {
@@ -138,6 +140,26 @@ def test_what_could_do_the_work_of_a_kernel_is_pointed_at(name):
 def test_the_caller_of_a_kernel_s_caller_is_read_too(entry):
     cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY.replace("def axpy", "def inner")), Cell("more", entry))
     assert [(cell, why) for cell, _, why in suspicious(cells)] == [("more", "uses torch.add beside a kernel")]
+
+
+LAYER = "def layer(x, y):\n    axpy(1.0, x, y, y)\n    return torch.nn.functional.relu(y) @ y\n"
+
+
+def test_what_only_a_free_function_leads_to_may_use_kernels_and_torch():
+    cells = [Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("more", LAYER + "def swap(m): return layer")]
+    assert (
+        suspicious((*cells, Cell("try", "def t(m): return swap(m) @ m")), frozenset({"axpy"}), frozenset({"swap"}))
+        == []
+    )
+    assert {line for _, line, _ in suspicious(tuple(cells))} == {3}
+    cells[1] = Cell("mine", AXPY.replace("def axpy(a, x, y, out):", "def axpy(a, x, y, out):\n    layer(x, y)"))
+    found = suspicious(tuple(cells), frozenset({"axpy"}), frozenset({"swap"}))
+    assert {(cell, line) for cell, line, _ in found} == {("more", 3)}, "the judged one leads there too"
+
+
+def test_modules_of_a_model_are_walked_over_and_those_of_python_are_not():
+    assert suspicious((Cell("mine", "def f(m): return [*m.modules()]"),)) == []
+    assert [why for *_, why in suspicious((Cell("mine", "def f(m): return m.modules['os']"),))] == ["uses .modules"]
 
 
 def test_a_student_s_own_experiments_are_no_reason_to_look():
