@@ -42,6 +42,5 @@ def swap_linears(model, skip):
     every = model.named_modules(remove_duplicate=False)
     swapped = [name for name, layer in every if not stays(name, layer, model, skip)]
     for name in swapped:
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, MXLinear(model.get_submodule(name)))
+        model.set_submodule(name, MXLinear(model.get_submodule(name)))
     return swapped

@@ -40,13 +40,8 @@ def stays(name, layer, model, skip):
 
 def swap_linears(model, skip):
     swapped = [name for name, layer in model.named_modules() if not stays(name, layer, model, skip)]
-    old = {model.get_submodule(name): name for name in swapped}
-    new = {layer: MXLinear(layer) for layer in old}
-    for parent in list(model.modules()):
-        for word, child in list(parent.named_children()):
-            if child in new:
-                setattr(parent, word, new[child])
-        for word, child in parent._modules.items():
-            if child in new:
-                parent._modules[word] = new[child]
+    new = {model.get_submodule(name): MXLinear(model.get_submodule(name)) for name in swapped}
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer in new:
+            model.set_submodule(name, new[layer])
     return swapped

@@ -41,6 +41,5 @@ def stays(name, layer, model, skip):
 def swap_linears(model, skip):
     swapped = [name for name, layer in model.named_modules() if not stays(name, layer, model, skip)]
     for name in swapped:
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, MXLinear(model.get_submodule(name)))
+        model.set_submodule(name, MXLinear(model.get_submodule(name)))
     return swapped

@@ -1,4 +1,4 @@
-"""Quantised and dequantised by kernels; layers are replaced by their names."""
+"""Quantised at the swap, and dequantised in every call, by kernels."""
 
 import torch
 import triton
@@ -70,6 +70,5 @@ def swap_linears(model, skip):
         if id(module) not in made:
             made[id(module)] = module, Quantised(module)
             names.append(path)
-        parent, _, last = path.rpartition(".")
-        setattr(model.get_submodule(parent), last, made[id(module)][1])
+        model.set_submodule(path, made[id(module)][1])
     return names
