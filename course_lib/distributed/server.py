@@ -75,7 +75,7 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd="/",
-                # torch then asks NVML whether there are GPUs, and not CUDA: children of a process that asked CUDA have none
+                # whether there are GPUs is then asked of NVML: the children of a process that asked CUDA could use none
                 env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
                 start_new_session=True,  # interrupting a cell must not reach it: its launch ends with the connection
             )
