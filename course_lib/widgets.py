@@ -11,6 +11,8 @@ from html import escape
 import ipywidgets
 import numpy as np
 
+from course_lib.bits import bf16_bits, bf16_value, mx_value, pack
+from course_lib.drawing.bits import bit_rows, decoding
 from course_lib.drawing.gains import saved_words, totals
 from course_lib.drawing.house import (
     INK,
@@ -39,6 +41,7 @@ __all__ = [
     "attention_stepper",
     "break_even_explorer",
     "key_set_builder",
+    "mx_bit_editor",
     "regime_explorer",
     "roofline_explorer",
 ]
@@ -398,5 +401,29 @@ def rotation_explorer(pairs=8):
     alt = (
         "Eight pairs as dials for four pairs of positions, each with an arrow for the query and one for the key: "
         "where both positions grow by the same number all arrows move, the wedges between them and the score stay."
+    )
+    return Explorer(axes, controls, move, still, alt)
+
+
+@drawn
+def mx_bit_editor():
+    """One MXINT8 number as bits: its mantissa and exponent, the same number as bf16, and what packing makes of it."""
+    axes = axes_or_new(None, 8.6, 2.3)
+
+    def move(m, e):
+        axes.clear()
+        bit_rows(m, e, axes)
+        value, packed = mx_value(m, e), pack(m, e)
+        words = f"{m} * 2^({e} - 133) = {value:g}; bf16 holds {bf16_value(bf16_bits(value)):g}"
+        return f"{words}; packing ends with {packed.value:g}: {'right' if packed.right else 'wrong'}."
+
+    def still():
+        return decoding([(96, 127), (64, 127), (40, 127), (-40, 127), (-128, 127), (5, 0), (64, 255), (-128, 254)])
+
+    controls = {"m": _slider("mantissa m", -128, 127, 40), "e": _slider("exponent e", 0, 255, 127)}
+    alt = (
+        "Eight numbers, each with the bits of its mantissa and exponent, of the same value as bf16, and of what "
+        "packing ends with: right for 96, 64, 40 and -40 with an ordinary exponent; for -128 it gives 0, for exponent "
+        "0 twice the value, and for exponent 255 infinity where NaN is asked for."
     )
     return Explorer(axes, controls, move, still, alt)
