@@ -1,0 +1,130 @@
+"""Backward: one read of dy, ds and s, one write of the gradient; dw and db in two steps, without locks or atomics.
+
+    x̂ = (s - mean) rstd        g = dy w
+    d = rstd (g - mean(g) - x̂ mean(g x̂)) + ds        for the residual and, without dropout, for x as well
+    dw = Σ dy x̂                db = Σ dy              over all rows
+
+Sums over all rows are what makes this hard: many programs add to the same N numbers. Here as many programs as the
+device holds at once walk over the rows; each keeps its own sums in registers and writes them once at its end, N numbers
+of P programs; a second kernel adds those up. 264 programs of 1152 columns write 2.4 MB, a sixtieth of what the rows
+take. The order of every addition is fixed, so the same device gives the same bits on every run.
+"""
+
+import triton
+import triton.language as tl
+
+from course_lib.kernels.add_norm.parts import (
+    kept_rows,
+    load_columns,
+    load_rows,
+    load_terms,
+    row_sums,
+    rows_of,
+    store_rows,
+)
+
+__all__ = ["backward_kernel", "sum_parts_kernel"]
+
+
+@triton.jit
+def _load_block(
+    block, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    offs_m = rows_of(block, BLOCK_M)
+    dy = load_rows(dy_ptr, offs_m, n_rows, stride_dy, N, MAIN, REST, UNIT)
+    s = load_rows(s_ptr, offs_m, n_rows, stride_s, N, MAIN, REST, UNIT)
+    ds = s
+    if ds_ptr is not None:
+        ds = load_rows(ds_ptr, offs_m, n_rows, stride_ds, N, MAIN, REST, UNIT)
+    return dy, s, ds
+
+
+@triton.jit
+def backward_kernel(
+    d_ptr, dx_ptr, parts_w_ptr, parts_b_ptr, dy_ptr, ds_ptr, s_ptr, weight_ptr, mean_ptr, rstd_ptr, seed_ptr,
+    n_rows, start, least, scale,
+    stride_d, stride_dx, stride_dy, stride_ds, stride_s,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    weight, weight_rest = load_columns(weight_ptr, N, MAIN, REST, 1.0)
+    dw = tl.zeros((BLOCK_M, MAIN), tl.float32)
+    db = tl.zeros((BLOCK_M, MAIN), tl.float32)
+    dw_rest, db_rest = dw, db
+    if REST:
+        dw_rest = tl.zeros((BLOCK_M, REST), tl.float32)
+        db_rest = tl.zeros((BLOCK_M, REST), tl.float32)
+
+    n_blocks = tl.cdiv(n_rows, BLOCK_M)
+    step = tl.num_programs(0)
+    if AHEAD:  # the rows of the next turn are on their way while these are worked on
+        coming = _load_block(
+            tl.program_id(0), dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
+            N, MAIN, REST, UNIT, BLOCK_M,
+        )  # fmt: skip
+    for block in range(tl.program_id(0), n_blocks, step):
+        if AHEAD:
+            dy_rows, s_rows, ds_rows = coming
+            coming = _load_block(
+                block + step, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
+                N, MAIN, REST, UNIT, BLOCK_M,
+            )  # fmt: skip
+        else:
+            dy_rows, s_rows, ds_rows = _load_block(
+                block, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
+                N, MAIN, REST, UNIT, BLOCK_M,
+            )  # fmt: skip
+        offs_m = rows_of(block, BLOCK_M)
+        mean = load_terms(mean_ptr, block, n_rows, BLOCK_M)
+        rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M)
+        dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
+        x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
+        g, g_rest = dy * weight, dy_rest * weight_rest  # 0 beyond the last column, as dy is: so are all terms below
+        along = row_sums((g * x, g_rest * x_rest), REST) / N
+        level = row_sums((g, g_rest), REST) / N
+        d, d_rest = (g - level - x * along) * rstd, (g_rest - level - x_rest * along) * rstd
+        if ds_ptr is not None:
+            d, d_rest = d + ds_rows[0].to(tl.float32), d_rest + ds_rows[1].to(tl.float32)
+        store_rows(d_ptr, (d, d_rest), offs_m, n_rows, stride_d, N, MAIN, REST, UNIT)
+        if dx_ptr is not None:
+            if seed_ptr is not None:
+                keep, keep_rest = kept_rows(tl.load(seed_ptr), start, offs_m, least, N, MAIN, REST)
+                d, d_rest = tl.where(keep, d * scale, 0.0), tl.where(keep_rest, d_rest * scale, 0.0)
+            store_rows(dx_ptr, (d, d_rest), offs_m, n_rows, stride_dx, N, MAIN, REST, UNIT)
+        dw += dy * x
+        db += dy
+        if REST:
+            dw_rest += dy_rest * x_rest
+            db_rest += dy_rest
+
+    offs_p = rows_of(tl.program_id(0), 1)
+    for_w = tl.sum(dw, axis=0)[None, :], tl.sum(dw_rest, axis=0)[None, :]
+    for_b = tl.sum(db, axis=0)[None, :], tl.sum(db_rest, axis=0)[None, :]
+    store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, REST, 1)
+    if parts_b_ptr is not None:
+        store_rows(parts_b_ptr, for_b, offs_p, step, N, N, MAIN, REST, 1)
+
+
+@triton.jit
+def _sum_parts(out_ptr, parts_ptr, n_parts, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for first in range(0, n_parts, BLOCK_P):
+        offs_p = first + tl.arange(0, BLOCK_P)
+        mask = (offs_p < n_parts)[:, None] & (offs_n < N)[None, :]
+        acc += tl.load(parts_ptr + offs_p.to(tl.int64)[:, None] * N + offs_n[None, :], mask=mask, other=0.0)
+    tl.store(out_ptr + offs_n, tl.sum(acc, axis=0).to(out_ptr.dtype.element_ty), mask=offs_n < N)
+
+
+@triton.jit
+def sum_parts_kernel(
+    dw_ptr, db_ptr, parts_w_ptr, parts_b_ptr,
+    n_parts, N,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Programs (i, 0) make a block of dw, (i, 1) the same block of db."""
+    if tl.program_id(1) == 0:
+        _sum_parts(dw_ptr, parts_w_ptr, n_parts, N, BLOCK_P, BLOCK_N)
+    elif db_ptr is not None:
+        _sum_parts(db_ptr, parts_b_ptr, n_parts, N, BLOCK_P, BLOCK_N)

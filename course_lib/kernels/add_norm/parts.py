@@ -1,0 +1,154 @@
+"""What both kernels do with a row: it is two blocks of columns, MAIN and REST, as in attention/parts.py.
+
+1152 columns in one block would be 2048 lanes, 896 of them idle; in two they are 1024 and 128. Where REST = 0 nobody
+reads the second block: it is the first again, since a Triton tuple holds no None, and costs nothing.
+
+Blocks of different widths lie differently in the threads, and a number for each row would have to travel from one
+layout to the other through shared memory, 40 barriers a turn. So a program with two blocks takes one row at a time: its
+mean is one number, which every thread has.
+"""
+
+import triton
+import triton.language as tl
+
+from course_lib.kernels.dropout import magnitudes
+
+__all__ = ["kept_rows", "load_columns", "load_rows", "load_terms", "row_sums", "rows_of", "store_rows", "store_terms"]
+
+
+@triton.jit
+def rows_of(block, BLOCK_M: tl.constexpr):
+    """Rows of a block, (BLOCK_M, 1), in 64 bits."""
+    first = tl.cast(block, tl.int64) * BLOCK_M
+    if BLOCK_M == 1:
+        offs = tl.full((1, 1), first, tl.int64)
+    else:
+        offs = first + tl.arange(0, BLOCK_M)[:, None]
+    return offs
+
+
+@triton.jit
+def load_terms(ptr, block, n_rows, BLOCK_M: tl.constexpr):
+    """A number for each row of a block, (BLOCK_M, 1), or for its only row one number; 0 beyond the last row."""
+    if BLOCK_M == 1:
+        terms = tl.load(ptr + block)  # a turn has at least this row
+    else:
+        offs = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        terms = tl.load(ptr + offs, mask=offs < n_rows, other=0.0)[:, None]
+    return terms
+
+
+@triton.jit
+def store_terms(ptr, terms, block, n_rows, BLOCK_M: tl.constexpr):
+    if BLOCK_M == 1:
+        tl.store(ptr + block, terms)
+    else:
+        offs = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        tl.store(ptr + offs, tl.reshape(terms, (BLOCK_M,)), mask=offs < n_rows)
+
+
+@triton.jit
+def _columns(FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
+    offs = FIRST + tl.arange(0, COLUMNS)
+    return offs, offs < N  # N is a constant: the mask of a full block vanishes
+
+
+@triton.jit
+def _load(ptr, offs_m, n_rows, stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr):
+    offs, inside = _columns(FIRST, COLUMNS, N)
+    ptrs = ptr + offs_m * (stride * UNIT) + offs[None, :]
+    return tl.load(ptrs, mask=(offs_m < n_rows) & inside[None, :], other=0.0)
+
+
+@triton.jit
+def load_rows(
+    ptr, offs_m, n_rows, stride,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """Both blocks of some rows, in the type of memory; 0 beyond the last row and column.
+
+    Row strides come as a number of UNITs, so that the compiler sees rows that start at multiples of 16 bytes.
+    """
+    main = _load(ptr, offs_m, n_rows, stride, 0, MAIN, N, UNIT)
+    rest = main
+    if REST:
+        rest = _load(ptr, offs_m, n_rows, stride, MAIN, REST, N, UNIT)
+    return main, rest
+
+
+@triton.jit
+def _store(
+    ptr, x, offs_m, n_rows, stride,
+    FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    offs, inside = _columns(FIRST, COLUMNS, N)
+    ptrs = ptr + offs_m * (stride * UNIT) + offs[None, :]
+    tl.store(ptrs, x.to(ptr.dtype.element_ty), mask=(offs_m < n_rows) & inside[None, :])
+
+
+@triton.jit
+def store_rows(
+    ptr, x, offs_m, n_rows, stride,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    main, rest = x
+    _store(ptr, main, offs_m, n_rows, stride, 0, MAIN, N, UNIT)
+    if REST:
+        _store(ptr, rest, offs_m, n_rows, stride, MAIN, REST, N, UNIT)
+
+
+@triton.jit
+def load_columns(ptr, N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, OTHER: tl.constexpr):
+    """A vector of N, such as the weights, as two blocks of one row in fp32; OTHER where there is none."""
+    if ptr is None:
+        main = tl.full((1, MAIN), OTHER, tl.float32)
+        rest = main
+        if REST:
+            rest = tl.full((1, REST), OTHER, tl.float32)
+    else:
+        offs, inside = _columns(0, MAIN, N)
+        main = tl.load(ptr + offs, mask=inside, other=0.0).to(tl.float32)[None, :]
+        rest = main
+        if REST:
+            offs, inside = _columns(MAIN, REST, N)
+            rest = tl.load(ptr + offs, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return main, rest
+
+
+@triton.jit
+def row_sums(x, REST: tl.constexpr):
+    """Of each row over both blocks, in fp32: (rows, 1), or of the only row one number."""
+    main, rest = x
+    if main.shape[0] == 1:
+        total = tl.sum(main)
+        if REST:
+            total += tl.sum(rest)
+    else:
+        total = tl.sum(main, axis=1, keep_dims=True)
+    return total
+
+
+@triton.jit
+def _kept(seed, start, offs_m, least, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
+    if N % 4 == 0:  # four neighbours in a row share a counter
+        counters = (start + offs_m * N + FIRST) // 4 + tl.arange(0, COLUMNS // 4)[None, :]
+        numbers = magnitudes(seed, counters)
+    else:  # rows start anywhere: all four numbers of a counter are made for each element, and one is taken
+        index = start + offs_m * N + FIRST + tl.arange(0, COLUMNS)[None, :]
+        four = tl.reshape(magnitudes(seed, index // 4), (offs_m.shape[0], COLUMNS, 4))
+        mine = tl.arange(0, 4)[None, None, :] == (index % 4)[:, :, None]
+        numbers = tl.sum(tl.where(mine, four, 0), axis=2)
+    return numbers >= least
+
+
+@triton.jit
+def kept_rows(
+    seed, start, offs_m, least,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """Which elements dropout keeps, by their row-major index in a matrix of N columns: as `dropout` would."""
+    main = _kept(seed, start, offs_m, least, 0, MAIN, N)
+    rest = main
+    if REST:
+        rest = _kept(seed, start, offs_m, least, MAIN, REST, N)
+    return main, rest
