@@ -11,6 +11,11 @@ BIAS, FRACTION_BITS = 127, 6
 LARGEST = 127  # of a mantissa that is made; one that is read may be -128
 
 
+def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """2 ** exponent in float64, of bits: torch.ldexp makes its powers in fp32 in some versions, which ends at 2^127."""
+    return ((exponent.long() + 1023) << 52).view(torch.float64)
+
+
 def group_count(columns: int, group: int) -> int:
     return -(-columns // group)
 
@@ -55,7 +60,7 @@ def encode(v, top=largest, power=floor_log2, mantissa=nearest, bits=FRACTION_BIT
 
 def in_steps(groups: torch.Tensor, e: torch.Tensor, bits: int = FRACTION_BITS) -> torch.Tensor:
     """x / 2^(e - 127 - bits): what is rounded to an integer."""
-    return torch.ldexp(groups, (BIAS + bits - e)[..., None])
+    return groups * power_of_two(BIAS + bits - e)[..., None]
 
 
 def joined(v, m: torch.Tensor, e: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -72,7 +77,7 @@ def spread(exponents: torch.Tensor, group: int, columns: int) -> torch.Tensor:
 
 def value(m: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
     """Of integers of one shape, in float64; NaN where e is 255."""
-    exact = torch.ldexp(m.double(), e.long() - (BIAS + FRACTION_BITS))
+    exact = m.double() * power_of_two(e - (BIAS + FRACTION_BITS))
     return torch.where(e == 255, float("nan"), exact)
 
 

@@ -14,6 +14,7 @@ from autograder.exercises.mx.format import (
     joined,
     largest,
     nearest,
+    power_of_two,
 )
 
 PARTIAL = "a partial last group"
@@ -53,7 +54,7 @@ def _to(dtype):
 def _fits(size):
     """One more where the largest mantissa would round to 128."""
     power = floor_log2(size)
-    return power + (torch.ldexp(size, 6 - power).round() > 127).long()
+    return power + ((size * power_of_two(6 - power)).round() > 127).long()
 
 
 def _rounded_log2(size):

@@ -6,7 +6,7 @@ What is multiplied and what is only converted goes wrong in the same ways.
 import torch
 
 from autograder.exercises.layout import as_read
-from autograder.exercises.mx.format import group_count, spread, value
+from autograder.exercises.mx.format import group_count, power_of_two, spread, value
 
 NAN, INF = float("nan"), float("inf")
 BLOCKS = (16, 32, 64, 128, 256)  # longer ones hold a whole row of any case
@@ -45,7 +45,7 @@ def but_exponent_0(m, e, how: str):
 
 def but_255(m, e, how: str):
     """e = 255: a number as for other exponents, an infinity, what packing makes of it, or zero."""
-    number = torch.ldexp(m.double(), e - 133)
+    number = m.double() * power_of_two(e - 133)
     infinite = torch.where(m == 0, NAN, m.sign() * INF)
     other = {"number": number, "infinity": infinite, "packed": packed(m, e), "zero": 0.0 * number}[how]
     return torch.where(e == 255, other, value(m, e))
@@ -63,7 +63,7 @@ def shifted_scale(m, e, first: str):
     scale = torch.where(e == 0, 0.0, torch.where(e == 255, INF, torch.exp2(e.double() - 127)))
     product = m.double() * scale
     product = torch.where(product.abs() >= 2.0**128, product.sign() * INF, product)
-    return product / 64 if first == "mantissa" else torch.ldexp(m.double(), m.new_tensor(-6)) * scale
+    return product / 64 if first == "mantissa" else m.double() / 64 * scale
 
 
 def times(m, e, factor: float):
@@ -80,7 +80,7 @@ def sign_and_size(m, e):
 
 
 def signed_exponent(m, e):
-    return torch.where(e >= 128, torch.ldexp(m.double(), e - 256 - 133), value(m, e))
+    return torch.where(e >= 128, m.double() * power_of_two(e - 256 - 133), value(m, e))
 
 
 def in_fp16(m, e):

@@ -13,7 +13,7 @@ def quantized(weight, group):
     largest = groups.abs().amax(2)
     power = torch.frexp(largest).exponent - 1
     e = torch.where(largest > 0, power + 127, 0).clamp(0, 254)
-    m = torch.ldexp(groups, (133 - e)[:, :, None]).round().clamp(-127, 127)
+    m = (groups * torch.exp2(133.0 - e.double())[:, :, None]).round().clamp(-127, 127)
     return m.flatten(1)[:, : weight.shape[1]].to(torch.int8), e.to(torch.uint8)
 
 

@@ -24,7 +24,7 @@ def quantize(x, group, mantissas, exponents):
     good = largest.isfinite()
     power = torch.frexp(torch.where(good & (largest > 0), largest, 1.0)).exponent - 1
     e = torch.where(good & (largest > 0), power + 127, 0).clamp(0, 254)
-    m = torch.ldexp(groups, (133 - e)[:, :, None]).round().clamp(-127, 127)
+    m = (groups * torch.exp2(133.0 - e.double())[:, :, None]).round().clamp(-127, 127)
     m = torch.where(good[:, :, None], m, 0.0).flatten(1)[:, :columns].to(torch.int8).contiguous()
     e = torch.where(good, e, 255).to(torch.uint8)
     for out, made in ((mantissas, m), (exponents, e)):
