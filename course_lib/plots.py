@@ -8,6 +8,7 @@ from course_lib.drawing.costs import costs
 from course_lib.drawing.errormap import error_map
 from course_lib.drawing.fxgraphs import graphs
 from course_lib.drawing.gains import gains, totals
+from course_lib.drawing.groups import group_tiles
 from course_lib.drawing.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
 from course_lib.drawing.keys import call_path, key_map
 from course_lib.drawing.kinds import kinds
@@ -37,6 +38,7 @@ __all__ = [
     "gains",
     "graphs",
     "grid",
+    "group_tiles",
     "histogram",
     "key_map",
     "kinds",
