@@ -12,6 +12,7 @@ from autograder.examine import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.compile.break_even_mistakes import calls_until, totals
 from autograder.exercises.compile.guards_mistakes import Rule
+from autograder.judging.score import credit
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
@@ -93,6 +94,24 @@ def test_the_rule_is_what_torch_does():
             v = exercise.draw(case, seed, "cpu", "interpreter").args
             said = Rule(v["dynamic"], v["marked"], v["limit"]).compiles(v["calls"])
             assert exercise.oracle(v)["compiles"] == said, (case.name, seed, v)
+
+
+def test_a_table_of_answers_from_home_earns_nothing():
+    """A thousand rows a case would still not hold them; 27 rows did while the order of the calls was a fixed one."""
+
+    def row(v):
+        letters = {0: 0, 1: 1}
+        calls = [
+            (*(letters.setdefault(n, len(letters)) for n in c["shape"]), *list(c.values())[1:]) for c in v["calls"]
+        ]
+        return repr((calls, v["dynamic"], v["marked"], v["limit"]))
+
+    exercise, known = get("compile.guards"), set()
+    for seed in range(1000, 1300):
+        known |= {row(exercise.draw(case, seed, "cpu", "interpreter").args) for case in exercise.cases}
+    for seed in range(5):
+        held = [row(exercise.draw(case, seed, "cpu", "interpreter").args) in known for case in exercise.cases]
+        assert credit(sum(held), len(held), exercise.points) == 0
 
 
 def test_asking_torch_changes_nothing_for_the_rest_of_the_process():

@@ -16,8 +16,12 @@ the referee it runs where `torch._dynamo` is an empty folder.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.compile.guards_mistakes import MISTAKES
+from autograder.exercises.compile import guards_mistakes as wrong
+from autograder.exercises.compile.guards_mistakes import MISTAKES, Rule
 from course_lib.tracing.reuse import compiles
 
 # -------------------------------------------------------------------------------------------- the comparison
@@ -58,115 +62,122 @@ def _sizes(d: Draw, count: int) -> list[int]:
     return d.rng.sample(range(2, 30), count)
 
 
+def _told_apart(d: Draw, draw: Callable[[Draw], Call], misjudged: Sequence[type[Rule]]) -> Call:
+    """Drawn until the truth and each of these misjudgements give different answers.
+
+    Nothing else of a case is fixed: of calls in a fixed order, the right answers could be written down at home.
+    """
+    while True:
+        call = draw(d)
+        if len({_said(rule, call) for rule in (Rule, *misjudged)}) == 1 + len(misjudged):
+            return call
+
+
+def _said(rule: type[Rule], call: Call) -> tuple[bool, ...]:
+    v = call.args
+    return tuple(rule(v["dynamic"], v["marked"], v["limit"]).compiles(v["calls"]))
+
+
+def _some(d: Draw, options: Sequence, count: int) -> list:
+    return [d.choice(options) for _ in range(count)]
+
+
+def _shapes(d: Draw, rows: Sequence[int], columns: Sequence[int], low=6, high=8) -> list[tuple[int, int]]:
+    count = d.integer(low, high)
+    return list(zip(_some(d, rows, count), _some(d, columns, count), strict=True))
+
+
 def _one_grows(d: Draw) -> Call:
-    n, a, b, c, e = _sizes(d, 5)
-    return _call([(a, n), (b, n), (c, n), (a, n), (e, n)])
+    """Now and then the other one does, too."""
+    n, m, *rows = _sizes(d, 6)
+    return _call(_shapes(d, rows, [n] * 7 + [m]))
 
 
-def _other_follows(d: Draw) -> Call:
-    m, n, o, a, b, c, e = _sizes(d, 7)
-    return _call([(a, m), (b, m), (c, n), (e, o), (b, n)])
+def _other_follows(d: Draw, **options) -> Call:
+    return _call(_shapes(d, _sizes(d, 3), _sizes(d, 3)), **options)
 
 
 def _squares(d: Draw, **options) -> Call:
-    a, b, c, e, f = _sizes(d, 5)
-    return _call([(a, a), (b, b), (c, e), (f, f), (a, c)], **options)
+    """Half of the shapes are squares, the first one too."""
+    sizes = _sizes(d, 4)
+    shapes = [(r, r) if d.integer(0, 1) else (r, c) for r, c in _shapes(d, sizes, sizes)]
+    return _call([(sizes[0], sizes[0]), *shapes], **options)
 
 
-def _rectangles_at_once(d: Draw) -> Call:
-    a, b, c, e, f, g = _sizes(d, 6)
-    return _call([(a, b), (c, e), (f, f), (b, g)], dynamic=True)
+def _zero_and_one(d: Draw, **options) -> Call:
+    n, m, a, b, c = _sizes(d, 5)
+    return _call(_shapes(d, [0, 0, 1, 1, a, b, c], [n] * 6 + [m], 7, 9), **options)
 
 
-def _zero_and_one(d: Draw, dynamic=None) -> Call:
-    n, a, b, c = _sizes(d, 4)
-    rows = [a, b, 1, c, 0, 1, 0] if d.integer(0, 1) else [a, b, 0, c, 1, 0, 1]
-    return _call([(r, n) for r in rows], dynamic=dynamic)
+def _small_first(d: Draw, **options) -> Call:
+    n, m, *rows = _sizes(d, 5)
+    return _call([(d.integer(0, 1), n), *_shapes(d, [0, 1, *rows, *rows], [n] * 4 + [m], 4, 6)], **options)
 
 
-def _one_first(d: Draw) -> Call:
-    n, a, b, c = _sizes(d, 4)
-    return _call([(d.choice((0, 1)), n), (a, n), (b, n), (1, n), (c, n)])
-
-
-def _two_types(d: Draw) -> Call:
-    n, a, b, c, e, f = _sizes(d, 6)
-    rows = [(a, n), (b, n), (c, n), (e, n), (f, n), (a, n)]
-    return _call(rows, dtypes=["float32", "float32", "float64", "float64", "float32", "float64"])
+def _two_types(d: Draw, **options) -> Call:
+    n, *rows = _sizes(d, 4)
+    shapes = _shapes(d, rows, [n])
+    return _call(shapes, dtypes=_some(d, ("float32", "float64"), len(shapes)), **options)
 
 
 def _gradients(d: Draw) -> Call:
-    n, a, b, c, e = _sizes(d, 5)
-    rows = [(a, n), (a, n), (b, n), (c, n), (e, n)]
-    return _call(rows, grads=[False, True, False, True, True])
+    n, *rows = _sizes(d, 4)
+    shapes = _shapes(d, rows, [n])
+    return _call(shapes, grads=_some(d, (False, True), len(shapes)))
 
 
-def _marked_rows(d: Draw, dynamic=None) -> Call:
-    m, n, o, a, b, c, e, f = _sizes(d, 8)
-    side = d.integer(0, 1)  # the marked dimension
-    shapes = [(a, m), (b, m), (c, n), (e, n), (f, o), (a, o)]
-    return _call([s if side == 0 else s[::-1] for s in shapes], dynamic=dynamic, marked=[side])
-
-
-def _marked_one_first(d: Draw) -> Call:
-    n, a, b, c = _sizes(d, 4)
-    return _call([(1, n), (a, n), (b, n), (0, n), (c, n)], marked=[0])
-
-
-def _never_dynamic(d: Draw) -> Call:
-    m, n, a, b = _sizes(d, 4)
-    return _call([(a, m), (b, m), (a, n), (b, m), (b, n), (a, m)], dynamic=False)
+def _marked(d: Draw, **options) -> Call:
+    return _other_follows(d, marked=[d.integer(0, 1)], **options)
 
 
 def _past_the_limit(d: Draw) -> Call:
+    """Each size is used once or twice, in any order."""
     limit = d.integer(3, 8)
-    n, new, *rows = _sizes(d, limit + 4)
-    back = [rows[0], new, rows[-1], rows[limit - 1]]
-    return _call([(r, n) for r in (*rows, *back)], dynamic=False, limit=limit)
-
-
-def _limit_of_all_types(d: Draw) -> Call:
-    n, a, b, c, e = _sizes(d, 5)
-    rows = [(a, n), (a, n), (b, n), (b, n), (c, n), (a, n), (e, n)]
-    types = ["float32", "float64", "float32", "float64", "float64", "float32", "float32"]
-    return _call(rows, dynamic=False, limit=3, dtypes=types)
+    n, *rows = _sizes(d, limit + 4)
+    rows += _some(d, rows, 4)
+    d.rng.shuffle(rows)
+    return _call([(r, n) for r in rows], dynamic=False, limit=limit)
 
 
 def _mixture(d: Draw) -> Call:
     few = d.rng.sample(range(2, 12), 3)
     sizes = d.choice([[0, 1, *few], few, [1, *few, *few]])
-    count = d.integer(8, 12)
-    shapes = [(d.choice(sizes), d.choice(sizes)) for _ in range(count)]
+    shapes = _shapes(d, sizes, sizes, 8, 12)
     return _call(
         shapes,
         dynamic=d.choice((None, True, False)),
         marked=d.choice(([], [], [0], [1], [0, 1])),
         limit=d.choice((3, 5, 8)),
-        dtypes=[d.choice(("float32", "float32", "float64")) for _ in shapes],
+        dtypes=_some(d, ("float32", "float32", "float64"), len(shapes)),
         grads=[d.number(0, 1) < 0.2 for _ in shapes],
     )
 
 
+def _case(name: str, draw: Callable[..., Call], *misjudged: type[Rule], **options) -> Case:
+    return Case(name, partial(_told_apart, draw=partial(draw, **options), misjudged=misjudged))
+
+
+SMALL = (wrong.OnlyOneSpecial, wrong.OnlyZeroSpecial, wrong.NothingSpecial)
 CASES = (
-    Case("one dimension grows", _one_grows),
-    Case("the other dimension follows", _other_follows),
-    Case("squares", _squares),
-    Case("dynamic=True", _rectangles_at_once),
-    Case("dynamic=True, squares first", lambda d: _squares(d, dynamic=True)),
-    Case("dynamic=False", _never_dynamic),
-    Case("sizes 0 and 1", _zero_and_one),
-    Case("sizes 0 and 1, dynamic=True", lambda d: _zero_and_one(d, dynamic=True)),
-    Case("0 or 1 first", _one_first),
-    Case("two types", _two_types),
-    Case("with and without gradients", _gradients),
-    Case("a marked dimension", _marked_rows),
-    Case("a marked dimension, dynamic=False", lambda d: _marked_rows(d, dynamic=False)),
-    Case("a marked dimension, 1 first", _marked_one_first),
-    Case("both marked, squares first", lambda d: _squares(d, marked=[0, 1])),
-    Case("more sizes than the limit", _past_the_limit),
-    Case("the limit and two types", _limit_of_all_types),
-    Case("a mixture", _mixture),
-    Case("another mixture", _mixture),
+    _case("one dimension grows", _one_grows, wrong.StaticUnlessAsked, wrong.DynamicAtOnce),
+    _case("the other dimension follows", _other_follows, wrong.WholeShape),
+    _case("squares", _squares, wrong.DynamicFromTheThird),
+    _case("dynamic=True", _other_follows, wrong.AlwaysStatic, dynamic=True),
+    _case("dynamic=True, squares first", _squares, wrong.NeverTied, dynamic=True),
+    _case("dynamic=False", _other_follows, wrong.OnlyTheLast, dynamic=False),
+    _case("sizes 0 and 1", _zero_and_one, *SMALL, wrong.DynamicAtOnce),
+    _case("sizes 0 and 1, dynamic=True", _zero_and_one, *SMALL, dynamic=True),
+    _case("0 or 1 first", _small_first, wrong.NothingSpecial),
+    _case("two types", _two_types, wrong.TypesAlike, wrong.LearntByType),
+    _case("with and without gradients", _gradients, wrong.GradientsAlike),
+    _case("a marked dimension", _marked, wrong.MarksForgotten, wrong.WholeShapeMarked),
+    _case("a marked dimension, dynamic=False", _marked, wrong.FalseWins, dynamic=False),
+    _case("a marked dimension, 0 or 1 first", _small_first, wrong.NothingSpecial, marked=[0]),
+    _case("both marked, squares first", _squares, wrong.AlwaysTied, wrong.MarksForgotten, marked=[0, 1]),
+    _case("more sizes than the limit", _past_the_limit, wrong.Unlimited, wrong.LimitOffByOne, wrong.OldestThrownAway),
+    _case("the limit and two types", _two_types, wrong.LimitOfEachType, wrong.LimitOffByOne, dynamic=False, limit=3),
+    _case("a mixture", _mixture),
+    _case("another mixture", _mixture),
 )
 
 GUARDS = Exercise(
