@@ -11,7 +11,9 @@ from course_lib.kernels.add_norm.tuning import Backward, Forward, backward_rows,
 from course_lib.kernels.dropout import smallest_kept
 from course_lib.kernels.tiles import multiprocessors
 
-__all__ = ["write_backward", "write_forward"]
+__all__ = ["SUM_BLOCKS", "write_backward", "write_forward"]
+
+SUM_BLOCKS = 256, 32  # programs and columns, of the second step
 
 
 def _unit(width: int, *matrices: torch.Tensor | None) -> int:
@@ -75,7 +77,7 @@ def write_backward(
         *(_pitch(t, unit) for t in (d, dx, dy, ds, s)),
         **_sizes(width, unit, how.rows), AHEAD=how.ahead, num_warps=how.warps,
     )  # fmt: skip
-    block_p, block_n = (256, 32) if s.device.type == "cuda" else (2, 32)
+    block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
     sum_parts_kernel[(triton.cdiv(width, block_n), 2)](
         dw, db, parts_w, parts_b,
         programs, width,
