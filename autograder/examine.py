@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from autograder import ranks
 from autograder.calling import describe, quiet
 from autograder.exercise import Call, Case, Exercise
 from autograder.judging.judge import Trial, judge, no_speed
@@ -39,7 +40,7 @@ def examine(exercise: Exercise, function: Callable, seed: int, live: bool = Fals
 
 
 def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> list[Trial]:
-    """Every case up to a stub or a fault of the device; after a fault the others count as not tried."""
+    """Every case up to a stub, a fault of the device or lost ranks; after one of these two the others are not tried."""
     trials: list[Trial] = []
     for number, case in enumerate(cases):
         trials.append(_tried(exercise, case, function, seed))
@@ -47,10 +48,16 @@ def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int
             break
         if trials[-1][-1].fault:
             return [*map(_on_host, trials), *(_not_tried(c, _after_fault(case.name)) for c in cases[number + 1 :])]
+        if trials[-1][-1].lost:  # ranks that hang once hang again, each time until the limit
+            why = f"after \u201c{case.name}\u201d, which did not end well."
+            return [*trials, *(_not_tried(c, why) for c in cases[number + 1 :])]
     return trials
 
 
 def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Trial:
+    if exercise.kind == "distributed":
+        call = exercise.draw(case, seed, "cpu", device.TIER)
+        return case, call, ranks.attempt(exercise, call, function)
     try:
         call = exercise.draw(case, seed, device.DEVICE, device.TIER)
     except RuntimeError as error:

@@ -153,7 +153,7 @@ class Exercise:
     name: str  # "roofline.softmax"
     entry: str  # the function the notebook must define
     points: float  # for being right; speed.points come on top, in a grade cell of their own
-    kind: str  # "kernel": tensors judged against float64; "scenario": plain data
+    kind: str  # "kernel": tensors judged against float64; "scenario": plain data; "distributed": see ranks.py
     cases: tuple[Case, ...]
     oracle: Callable[[Values], Values]  # args and secret -> float64 tensors or plain data, one entry an output
     mistakes: tuple[Mistake, ...]
@@ -193,6 +193,7 @@ class Exercise:
 UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
 WITHOUT_LESSON = (
     "compile",
+    "ddp",
     "dispatch",
     "flash",
     "mx",

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from autograder import ranks
 from autograder.examine import examine
 from autograder.exercise import get
 from course_lib import device
@@ -118,6 +119,8 @@ def _in_child(pipe, task, entry: Entry, seed: int, quick: bool):
 
 def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: float = 120.0, task=try_entry):
     """Results in the order in which they end; at most `workers` processes at a time, each doing one `task`."""
+    if any(get(entry.exercise).kind == "distributed" for entry in todo):
+        ranks.prepare()  # once, and not in each child
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(todo)), {}
     while waiting or running:

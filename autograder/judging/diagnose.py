@@ -26,7 +26,8 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
     raised = next((t for t in failing if t.outcome.error), None)
     if raised:
         where = f" ({raised.outcome.where})" if raised.outcome.where else ""
-        says = f"In the case \u201c{raised.case.name}\u201d the call raised {raised.outcome.error}{where}"
+        said = f": {raised.why}" if raised.outcome.lost else f" the call raised {raised.outcome.error}{where}"
+        says = f"In the case \u201c{raised.case.name}\u201d{said}"
         if raised.outcome.fault:
             says += ". A kernel reached far outside its arrays: look at its masks and its strides."
         return Diagnosis(None, says, pattern)

@@ -11,7 +11,7 @@ from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
-from autograder.judging.outcome import NOT_TRIED, Outcome
+from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import CaseVerdict, Picture, SpeedVerdict, Verdict
 from course_lib.numerics import error
@@ -70,6 +70,8 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
     """(one sentence about the first thing that is wrong, or "", and the errors of every output)."""
     if outcome.error and outcome.error.startswith(NOT_TRIED):
         return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}
+    if outcome.lost:
+        return outcome.error.removeprefix(f"{LOST}: "), {}
     if outcome.error:
         return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}
     for name, damage in outcome.damage.items():

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NOT_WRITTEN = "not written yet"  # what every stub of a released lesson says
+LOST = "Lost"  # the error of a call whose process, or whose ranks, ended or were ended
 NOT_TRIED = "NotTried"  # the error of a call that was never made, because of what became of one before it
 
 # After one of these a CUDA process has lost its device: every later call fails, whatever it does.
@@ -46,6 +47,10 @@ class Outcome:
         return self.error is not None and any(words in self.error for words in FAULTS)
 
     @property
+    def lost(self) -> bool:
+        return self.error is not None and self.error.startswith(f"{LOST}: ")
+
+    @property
     def silent(self) -> bool:
         """Whether the call left nothing behind that could tell one mistake from another."""
-        return self.fault or (self.error is not None and self.error.startswith((NOT_TRIED, "Lost")))
+        return self.fault or (self.error is not None and self.error.startswith((NOT_TRIED, LOST)))

@@ -40,9 +40,10 @@ CONNECTION = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|r
 class RankFailed(RuntimeError):
     """A rank raised, ended, or did not end in time, and all were ended. The message holds that rank's traceback."""
 
-    def __init__(self, rank: int, says: str, details: str = ""):
+    def __init__(self, rank: int, says: str, details: str = "", raised: str = ""):
         super().__init__(f"{says}\n\n{details}" if details else says)
         self.rank, self.says, self.details = rank, says, details
+        self.raised = raised  # "ValueError: the loss is NaN"; empty when the rank ended or was late
 
 
 def launch(
@@ -246,7 +247,8 @@ class _Launch:
                 says.append(f"rank {number} had returned")
             elif number != first and number in found:
                 says.append(f"rank {number} was {found[number].where}")
-        return RankFailed(first, "\n".join(says), details)
+        told = self.ranks[first].told
+        return RankFailed(first, "\n".join(says), details, f"{told['error']}: {told['message']}" if told else "")
 
     def _blame(self, number: int) -> tuple[int, float]:
         """The cause before its consequences: a process that ended, then the first exception, then lost connections."""

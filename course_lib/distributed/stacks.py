@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", HERE)
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", os.path.dirname(HERE))
 OUTERMOST = os.path.join(HERE, "rank.py")  # of the thread that runs the function
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 

@@ -1,0 +1,5 @@
+"""Unit 08: data parallel training."""
+
+from autograder.exercises.ddp.ring import RING
+
+EXERCISES = (RING,)

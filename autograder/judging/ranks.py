@@ -1,0 +1,50 @@
+"""What several ranks reported, judged: values, bits that must be the same everywhere, and what they sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+def reports_of(got: Any, ranks: int) -> str | None:
+    """What is wrong with the form of the reports. They come from processes that ran the submission."""
+    if not isinstance(got, list) or len(got) != ranks:
+        return f"{ranks} reports were expected"
+    if not all(isinstance(one, Mapping) and {"value", "traffic"} <= set(one) for one in got):
+        return "a rank reported something else"
+    return None
+
+
+def form_of(got: Any, want: torch.Tensor, what: str, rank: int) -> str | None:
+    """Whether a tensor came, of the wanted shape; its type is for the caller to compare."""
+    if not isinstance(got, torch.Tensor):
+        return f"{what} of rank {rank} should be a tensor, got {type(got).__name__}"
+    if got.shape != want.shape:
+        return f"{what} of rank {rank} has shape {tuple(got.shape)}, should be {tuple(want.shape)}"
+    return None
+
+
+def first_off(got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor | float) -> int | None:
+    """The first element, counted row by row, that is further from the truth than its limit; NaN always is."""
+    off = (got.detach().to(torch.float64) - want).abs()
+    bad = (~(off <= limit)).reshape(-1).nonzero()
+    return int(bad[0]) if len(bad) else None
+
+
+def same_bits(tensors: Sequence[torch.Tensor]) -> int | None:
+    """The first rank whose bits differ from those of rank 0."""
+    raw = [t.detach().contiguous().reshape(-1).view(torch.uint8) if t.numel() else t.new_empty(0) for t in tensors]
+    return next((rank for rank, one in enumerate(raw) if not torch.equal(one, raw[0])), None)
+
+
+def sent(report: Mapping) -> tuple[int, int]:
+    """Messages and bytes that a rank sent itself, collectives not counted."""
+    told = report["traffic"]["sent"].values()
+    return sum(messages for messages, _ in told), sum(nbytes for _, nbytes in told)
+
+
+def collectives(report: Mapping, but: Sequence[str] = ("barrier",)) -> list[str]:
+    """Names of the collectives that a rank took part in, in order."""
+    return [name for name, _ in report["traffic"]["collectives"] if name not in but]

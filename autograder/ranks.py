@@ -1,0 +1,47 @@
+"""One call of a submission's function on several ranks, in processes of this machine, and what each of them reported.
+
+A rank that raises, ends or is late is an outcome: course_lib.distributed ends them all within the limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import cloudpickle
+
+from autograder.exercise import Call, Exercise
+from autograder.judging.outcome import LOST, Outcome
+from course_lib.distributed import RankFailed, launch
+from course_lib.distributed.server import SERVER
+from course_lib.probes.network import called
+
+LIMIT_S = 10.0  # for one case, which takes 0.2 s; the ranks of a loaded machine need a second or two to meet
+
+
+def prepare() -> None:
+    """Start the process that starts ranks, so that forked children of this one find it running."""
+    SERVER.connect().close()
+
+
+def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
+    """`shards` has one entry a rank and is not passed on; everything else every rank is given."""
+    common = {name: value for name, value in call.args.items() if name != "shards"}
+    shards = call.args["shards"]
+    since = time.perf_counter()
+    try:
+        packed = cloudpickle.dumps(function)
+        reports = launch(called, len(shards), args=(exercise.probe, packed, shards, common), limit_s=LIMIT_S)
+    except RankFailed as failure:
+        return Outcome(error=_told(failure, len(shards)), seconds=time.perf_counter() - since)
+    except Exception as error:  # it cannot travel: it holds a lock, a file, a module of its own
+        return Outcome(error=f"{type(error).__name__}: {error}"[:600])
+    return Outcome(outputs={"ranks": reports}, seconds=time.perf_counter() - since)
+
+
+def _told(failure: RankFailed, ranks: int) -> str:
+    if failure.raised:
+        own = [line.strip() for line in failure.details.splitlines() if line.startswith("    ")]
+        line = next((line for line in reversed(own) if line.strip("^~ ")), "")
+        return f"{failure.raised[:400]} (rank {failure.rank} of {ranks}, at {line[:120]})"
+    return f"{LOST}: {failure.says[:600]}"

@@ -1,0 +1,209 @@
+"""Unit 08: what several ranks report, how it is judged, and that a rank that fails, ends or hangs is a verdict."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from autograder import bank, ranks
+from autograder.check import check
+from autograder.examine import examine
+from autograder.exercise import get, of_unit
+from autograder.exercises.ddp.ring import limits
+from autograder.exercises.ddp.ring_mistakes import CUTS, ring
+from autograder.judging.ranks import first_off, reports_of, same_bits
+from course_lib.distributed import launch
+from course_lib.probes.network import CHANGED, NOT_WAITED, watched
+
+NAMES = [exercise.name for exercise in of_unit("ddp")]
+RING = get("ddp.ring")
+
+
+def right_ring():
+    return bank.load(bank.BANK / "ddp.ring/right/background.py").ring_all_reduce
+
+
+# ------------------------------------------------------------------------------------------- the network, seen
+
+
+def seen_by(function, size: int = 2) -> list[dict]:
+    def called(rank):
+        with watched() as traffic:
+            function(rank)
+        return traffic.plain()
+
+    return launch(called, size, "gloo", limit_s=20)
+
+
+def test_sends_are_counted_by_receiver_and_collectives_by_name_and_bytes():
+    def talk(rank):
+        if rank == 0:
+            dist.send(torch.ones(5), 1)
+            dist.isend(torch.ones(3, dtype=torch.float64), 1).wait()
+        else:
+            for one in (torch.empty(5), torch.empty(3, dtype=torch.float64)):
+                dist.recv(one, 0)
+        dist.all_reduce(torch.ones(7))
+        dist.barrier()
+
+    zero, one = seen_by(talk)
+    assert zero["sent"] == {1: [2, 44]} and one["sent"] == {}
+    assert zero["collectives"] == one["collectives"] == [["allreduce", 28], ["barrier", one["collectives"][1][1]]]
+    assert zero["notes"] == one["notes"] == []
+
+
+def test_ddp_is_seen_too_although_it_calls_from_elsewhere():
+    def train(rank):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        model(torch.ones(2, 4)).sum().backward()
+
+    names = [name for name, _ in seen_by(train)[0]["collectives"]]
+    assert "allreduce" in names and "broadcast" in names
+
+
+def test_what_is_received_is_nan_until_it_was_waited_for():
+    def talk(rank):
+        if rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            came = torch.zeros(3)
+            work = dist.irecv(came, 0)
+            time.sleep(0.2)
+            assert came.isnan().all()
+            work.wait()
+            assert came.tolist() == [1, 1, 1]
+
+    assert [one["notes"] for one in seen_by(talk)] == [[], []]
+
+
+def test_a_change_while_sending_and_a_forgotten_wait_are_noted():
+    def talk(rank):
+        if rank == 0:
+            tensor = torch.ones(3)
+            work = dist.isend(tensor, 1)
+            tensor += 1
+            work.wait()
+            dist.isend(torch.ones(2), 1)
+        else:
+            dist.recv(torch.empty(3), 0)
+            dist.recv(torch.empty(2), 0)
+
+    assert [one["notes"] for one in seen_by(talk)] == [[CHANGED, NOT_WAITED], []]
+
+
+def test_outside_of_the_watch_everything_is_torchs_own():
+    before = dist.isend, dist.irecv, dist.batch_isend_irecv, dist.distributed_c10d.isend
+    with watched():
+        assert dist.isend is not before[0]
+    with pytest.raises(ZeroDivisionError), watched():
+        raise ZeroDivisionError
+    assert (dist.isend, dist.irecv, dist.batch_isend_irecv, dist.distributed_c10d.isend) == before
+
+
+# ------------------------------------------------------------------------------------------- judged
+
+
+def test_elements_ranks_and_forms_that_are_off_are_found():
+    want = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert first_off(torch.tensor([1.0, 2.0, float("nan")]), want, 1e-6) == 2
+    assert first_off(want.float(), want, torch.tensor([0.0, 0.0, 0.0])) is None
+    assert same_bits([torch.zeros(2), torch.zeros(2), -torch.zeros(2)]) == 2
+    assert same_bits([torch.empty(0), torch.empty(0)]) is None
+    for junk in (None, [], [1, 2], [{"value": 1}, {"value": 1}], {"ranks": 2}):
+        assert reports_of(junk, 2)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("length", "size"), [(12, 4), (13, 4), (3, 4), (1, 2), (7, 3)])
+def test_the_ring_of_lists_is_right_whatever_its_parts(cut, length, size):
+    shards = [torch.randn(length) for _ in range(size)]
+    total = sum(shard.double() for shard in shards)
+    assert all(torch.allclose(one, total, rtol=0, atol=1e-12) for one in ring(shards, cut))
+    assert cut(length, size)[-1].stop == length and len(cut(length, size)) == size
+
+
+def test_a_ring_sends_2_n_minus_1_nths_of_the_buffer():
+    assert limits(4, 100, 4) == (6, 6 * 25 * 4)
+    assert limits(3, 10, 8) == (4, 4 * 4 * 8)
+
+
+@pytest.mark.parametrize("value", [None, 3, torch.ones(2), torch.ones(46, dtype=torch.bool), [torch.ones(46)], "sum"])
+def test_junk_from_a_rank_is_a_sentence(value):
+    call = RING.draw(RING.cases[0], 1, "cpu", "interpreter")
+    reports = [{"value": value, "traffic": {"sent": {}, "collectives": [], "notes": []}} for _ in range(2)]
+    assert isinstance(RING.accept(reports, RING.oracle(call.args)["ranks"], call.args), str)
+
+
+def test_every_case_of_the_ring_is_tried_on_its_ranks():
+    verdict = examine(RING, right_ring(), seed=5, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+    assert {len(RING.draw(case, 5, "cpu", "interpreter").args["shards"]) for case in RING.cases} == {2, 3, 4}
+
+
+# ------------------------------------------------------------------------------------------- how it can end
+
+
+def test_a_rank_that_raises_is_told_with_its_line():
+    def ring_all_reduce(buffer):
+        if dist.get_rank() == 1:
+            raise KeyError("left")
+        dist.recv(buffer, 1)
+
+    verdict = examine(RING, ring_all_reduce, seed=5, only="three ranks")
+    assert "KeyError: 'left' (rank 1 of 3, at raise KeyError" in verdict.cases[0].why
+
+
+def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wait_for_nothing(monkeypatch):
+    monkeypatch.setattr(ranks, "LIMIT_S", 1.5)
+
+    def ends(buffer):
+        if dist.get_rank() == 0:
+            os._exit(7)
+        dist.recv(buffer, 0)
+
+    def hangs(buffer):
+        dist.recv(buffer, 1 - dist.get_rank())
+
+    for function, says in ((ends, "rank 0 of 2 ended with status 7"), (hangs, "did not end in 1.5 s")):
+        started = time.monotonic()
+        verdict = examine(RING, function, seed=5, live=True)
+        assert time.monotonic() - started < 10
+        assert verdict.points == 0 and says in verdict.cases[0].why
+        assert verdict.cases[1].why.startswith("not tried") and len(verdict.cases) == len(RING.cases)
+        assert "raised" not in verdict.cases[0].why
+
+
+def test_a_stub_is_not_written_yet():
+    def ring_all_reduce(buffer):
+        raise NotImplementedError("not written yet")
+
+    verdict = examine(RING, ring_all_reduce, seed=5, live=True)
+    assert len(verdict.cases) == 1 and "Not written yet" in verdict.diagnosis.says
+
+
+def test_the_check_of_a_notebook_gives_the_points():
+    score = check("ddp.ring", right_ring(), seed=9)
+    assert repr(score) == "5" and "8 of 8 cases right" in score.explain()
+
+
+# ------------------------------------------------------------------------------------------- the bank
+
+
+def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake_that_names_a_case():
+    for name in NAMES:
+        exercise, files = get(name), bank.entries([name])
+        assert sum(entry.kind == "right" for entry in files) >= 2, name
+        wrong = [entry for entry in files if entry.kind == "mistakes"]
+        assert {entry.mistake for entry in wrong} == {mistake.name for mistake in exercise.mistakes}, name
+        cases = {case.name for case in exercise.cases}
+        assert all(bank.load(entry.path).KILLED_BY in cases for entry in wrong), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
+    results = list(bank.run(bank.entries([name]), seed=20260101, quick=True, limit_s=60, workers=2))
+    surprising = [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
+    assert results and not surprising, "\n".join(surprising)
