@@ -19,10 +19,14 @@ SPACE = "speed_of_light"
 
 def gate_into(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * sigmoid(y), into contiguous memory: stands for a kernel of one's own, which no compiler looks into."""
+    gate_into.runs += 1
     if not out.is_contiguous():
         raise ValueError(f"gate_into writes contiguous memory; out has strides {tuple(out.stride())}")
     with np.errstate(over="ignore"):
         np.copyto(out.detach().numpy(), x.detach().numpy() / (1 + np.exp(-y.detach().numpy())))
+
+
+gate_into.runs = 0  # in this process
 
 
 def tensors(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,10 +72,11 @@ def or_error(look: Callable, operator, call) -> Any:
 
 def _result(operator, call) -> dict[str, Any]:
     x, y = (t.detach() for t in tensors(call))
-    before = x.clone(), y.clone()
+    before, runs = (x.clone(), y.clone()), gate_into.runs
     out = operator(x, y)
     return {
         "values": numbers(out),
+        "kernel_ran": gate_into.runs > runs,
         "dtype": str(out.dtype).removeprefix("torch."),
         "strides": list(out.stride()),
         "shares_memory": any(out.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in (x, y)),

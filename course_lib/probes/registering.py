@@ -24,9 +24,13 @@ VIEWS = ("alias", "detach", "view_as", "_unsafe_view")  # what autograd does bes
 
 def cap_into(x: torch.Tensor, limit: float, out: torch.Tensor) -> None:
     """out = limit * tanh(x / limit), into contiguous memory: a kernel of one's own, which autograd knows nothing of."""
+    cap_into.runs += 1
     if not out.is_contiguous():
         raise ValueError(f"cap_into writes contiguous memory; out has strides {tuple(out.stride())}")
     np.copyto(out.detach().numpy(), limit * np.tanh(x.detach().numpy() / limit))
+
+
+cap_into.runs = 0  # in this process
 
 
 def tensor(call: Mapping[str, Any]) -> torch.Tensor:
@@ -69,10 +73,11 @@ def _bit(key) -> int:
 
 def _result(operator, call) -> dict[str, Any]:
     x = tensor(call)
-    before = x.clone()
+    before, runs = x.clone(), cap_into.runs
     out = operator(x)
     return {
         "values": numbers(out),
+        "kernel_ran": cap_into.runs > runs or not x.numel(),
         "strides": list(out.stride()),
         "dtype": _name(out.dtype),
         "device": out.device.type,

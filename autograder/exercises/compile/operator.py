@@ -10,8 +10,8 @@ tensor of that shape and type. Inputs stay as they are.
 Asked for, besides: a rule for fake tensors (shape, strides and type of the result, without data), and one for the
 gradients of x and y, so that the operator passes `torch.library.opcheck` and lies in a compiled graph without a break.
 
-Right means: result, gradients and the result under torch.compile are x * sigmoid(y)'s to the rounding of the type, one
-graph, no memory shared with an input, no input changed, and every test of opcheck passes.
+Right means: the kernel ran; result, gradients and the result under torch.compile are x * sigmoid(y)'s to the rounding
+of the type, one graph, no memory shared with an input, no input changed, and every test of opcheck passes.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def _result_wrong(got, want, limit) -> str | None:
         return "the operator changed an input"
     if got["shares_memory"]:
         return "the result shares memory with an input"
+    if got["kernel_ran"] is not True:
+        return "the operator never called gate_into"
     if got["dtype"] != want["dtype"]:
         return f"the result is {got['dtype']}, and the inputs are not"
     if _far(got["values"], want["values"], limit):

@@ -20,6 +20,7 @@ def report(out: torch.Tensor, x_grad: torch.Tensor | None, y_grad: torch.Tensor 
             "strides": list(out.stride()),
             "shares_memory": False,
             "inputs_changed": False,
+            "kernel_ran": True,
         },
         "gradients": gradients,
         "compiled": {"graphs": 1, "values": out.to(torch.float64).sin().reshape(-1).tolist()},
@@ -40,6 +41,10 @@ def _reports(e, *cases: str) -> list[tuple[dict, dict]]:
 
 def _result_has(e, name: str) -> bool:
     return any(isinstance(r["result"], dict) and r["result"][name] for r, _ in _reports(e))
+
+
+def _kernel_missed(e) -> bool:
+    return any(isinstance(r["result"], dict) and not r["result"]["kernel_ran"] for r, _ in _reports(e))
 
 
 def _says(e, *words: str) -> bool:
@@ -172,6 +177,12 @@ MISTAKES = (
         "derivative_wrong",
         "A derivative is wrong. With s = sigmoid(y): that of x is s, that of y is x * s * (1 - s), in this order.",
         sign=_other_formula,
+    ),
+    Mistake(
+        "kernel_not_called",
+        "The operator computes with operators of torch: autograd and the compiler know those, and a kernel of your own "
+        "they do not. Call `gate_into`.",
+        sign=_kernel_missed,
     ),
     Mistake(
         "not_an_operator",

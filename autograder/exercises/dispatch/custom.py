@@ -54,6 +54,8 @@ def _result_wrong(got, want, limit) -> str | None:
         return "the operator changed its input"
     if got["shares_memory"]:
         return "the result shares memory with the input"
+    if got["kernel_ran"] is not True:
+        return "the operator never called cap_into"
     for name in ("dtype", "device", "strides"):
         if got[name] != want[name]:
             return f"the result has {name} {got[name]!s:.40}"
@@ -143,7 +145,14 @@ def report(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> dict
     facts = {"strides": list(out.stride()), "dtype": str(out.dtype).removeprefix("torch.")}
     alone = {"values": values, "requires_grad": False}
     return {
-        "result": {"values": values, "device": "cpu", "shares_memory": False, "input_changed": False} | facts,
+        "result": {
+            "values": values,
+            "device": "cpu",
+            "shares_memory": False,
+            "input_changed": False,
+            "kernel_ran": True,
+        }
+        | facts,
         "meta": {"shape": list(out.shape), "device": "meta", "requires_grad": True} | facts,
         "gradients": first,
         "second": second,

@@ -118,6 +118,10 @@ def _second_lost(e) -> bool:
     return right and (wrong or (_raised(e, "second", "") and not _raised(e, "gradients", "")))
 
 
+def _kernel_missed(e) -> bool:
+    return _some(e, "result", lambda r: r["kernel_ran"] is False) and not _computed_above(e)
+
+
 MISTAKES = (
     Mistake(
         "nothing_defined",
@@ -193,6 +197,11 @@ MISTAKES = (
         "The kernel of Autograd computes the result itself: a mode or another backend never sees `cap`. Call the "
         "operator again, with Autograd masked.",
         sign=_computed_above,
+    ),
+    Mistake(
+        "kernel_not_called",
+        "The kernel of the CPU computes with operators of torch: call `cap_into`, of which autograd knows nothing.",
+        sign=_kernel_missed,
     ),
     Mistake(
         "no_graph",
