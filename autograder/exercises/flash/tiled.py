@@ -103,4 +103,5 @@ TILED = Exercise(
     ),
     mistakes=MISTAKES,
     launches=False,
+    probe="course_lib.probes.tiling:in_tiles",
 )
