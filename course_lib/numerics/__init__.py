@@ -3,6 +3,10 @@
 Three errors are needed, because each is blind to something. `rms` averages, so one wrong row in ten
 thousand hides in it; `worst_row` sees that row; `worst` sees a single element. `ulps` measures in steps
 of the output's own format, the finest answer it can give.
+
+    formats   from fp64 to eight bits: rounding in exact emulation, spacing, bits
+    sums      in a chosen format and order
+    budgets   which rounding brings which error; statistics in units in the last place
 """
 
 from dataclasses import dataclass
@@ -11,22 +15,35 @@ from math import inf
 import numpy as np
 import torch
 
-__all__ = ["Error", "error", "round_to", "ulp", "ulps"]
+from course_lib.numerics.budgets import (
+    Budget,
+    UlpStatistics,
+    error_budget,
+    rounding_error,
+    signed_ulps,
+    ulp_statistics,
+)
+from course_lib.numerics.formats import Bits, Format, bits, round_to, ulp
+from course_lib.numerics.sums import accumulate, running_sums
 
-# format -> (stored fraction bits, smallest normal exponent, largest exponent)
-_FORMATS = {
-    "fp64": (52, -1022, 1023),
-    "fp32": (23, -126, 127),
-    "tf32": (10, -126, 127),
-    "bf16": (7, -126, 127),
-    "fp16": (10, -14, 15),
-}
-_NAMES = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-}
+__all__ = [
+    "Bits",
+    "Budget",
+    "Error",
+    "Format",
+    "UlpStatistics",
+    "accumulate",
+    "bits",
+    "error",
+    "error_budget",
+    "round_to",
+    "rounding_error",
+    "running_sums",
+    "signed_ulps",
+    "ulp",
+    "ulp_statistics",
+    "ulps",
+]
 
 # A row smaller than this share of the typical row is judged against that share instead of against itself:
 # its rounding errors come from intermediates of the typical size, and a row of zeros has no size at all.
@@ -76,51 +93,6 @@ def ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     return _ratio(_difference(got, want), ulp(_finite_size(want), got.dtype))
 
 
-def ulp(x, dtype):
-    """Spacing of a format's numbers around x: `ulp(1.0, torch.bfloat16)` is 2^-7.
-
-    `dtype` is a torch dtype or one of "fp64", "fp32", "tf32", "bf16", "fp16". Below the smallest normal
-    number it is the subnormal step. Above the largest it goes on as if the exponent had no end. For an
-    integer dtype it is 1. NaN at infinity and NaN. A float gives a float, a tensor a float64 tensor.
-    """
-    if not isinstance(x, torch.Tensor):
-        return float(ulp(torch.tensor(x, dtype=torch.float64), dtype))
-    x = x.detach().to(torch.float64)
-    if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
-        step = torch.ones_like(x)
-    else:
-        fraction_bits, min_exponent, _ = _FORMATS[_format_name(dtype)]
-        step = _power_of_two(_exponent(x).clamp(min=min_exponent) - fraction_bits)
-    return torch.where(x.isfinite(), step, torch.nan)
-
-
-def round_to(x, dtype):
-    """Round to the nearest number of a format, ties to even; subnormals and overflow as the format has them.
-
-    One rounding, straight from x; a torch cast from float64 to fp16 or bf16 passes through fp32 and may round
-    twice. The answer keeps fp32 or float64 (narrower inputs give fp32); a float gives a float.
-    "tf32" is fp32 with 10 fraction bits; hardware may break its ties another way.
-    """
-    if not isinstance(x, torch.Tensor):
-        return float(round_to(torch.tensor(x, dtype=torch.float64), dtype))
-    fraction_bits, min_exponent, max_exponent = _FORMATS[_format_name(dtype)]
-    exact = x.detach().to(torch.float64)
-    step = _power_of_two(_exponent(exact).clamp(min=min_exponent) - fraction_bits)
-    # dividing by a power of two is exact, and torch.round breaks ties to even
-    rounded = torch.round(exact / step) * step
-    largest = (2.0 - 2.0**-fraction_bits) * 2.0**max_exponent
-    rounded = torch.where(rounded.abs() > largest, torch.copysign(torch.full_like(exact, inf), exact), rounded)
-    rounded = torch.where(exact.isfinite(), rounded, exact)
-    return rounded.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-
-
-def _format_name(dtype) -> str:
-    name = _NAMES.get(dtype, dtype)
-    if name not in _FORMATS:
-        raise ValueError(f"unknown format {dtype!r}: use a torch float dtype or one of {sorted(_FORMATS)}")
-    return name
-
-
 def _aligned(got: torch.Tensor, want: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Same device, own dtypes, float64 truth; shapes must agree (broadcasting would hide a mistake)."""
     if got.shape != want.shape:
@@ -158,17 +130,3 @@ def _worst_row(difference: torch.Tensor, size: torch.Tensor) -> float:
     rows = _norm(size.reshape(-1, width))
     typical = _norm(rows) / len(rows) ** 0.5
     return float(_ratio(_norm(difference.reshape(-1, width)), rows.clamp(min=SMALL_ROW * float(typical))).max())
-
-
-def _exponent(x: torch.Tensor) -> torch.Tensor:
-    """floor(log2 |x|) as int64, exact; 0, infinities and NaN give a small number, which callers clamp."""
-    ordinary = x.isfinite() & (x != 0)
-    exponent = torch.frexp(torch.where(ordinary, x, 1.0)).exponent.to(torch.int64) - 1
-    return torch.where(ordinary, exponent, -1100)
-
-
-def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """2 ** exponent, from bits: exp2 and pow need not be exact. Two factors reach float64's subnormals."""
-    half = exponent // 2
-    parts = [((e + 1023) << 52).view(torch.float64) for e in (half, exponent - half)]
-    return parts[0] * parts[1]
