@@ -81,7 +81,8 @@ def _off(got, want, size: float, name: str) -> str | None:
         return f"{name} should be a number, got {type(got).__name__}"
     if math.isnan(got) and not math.isnan(want):
         return f"{name} is NaN"
-    if got == want or math.isnan(want) or abs(got - want) <= LIMIT * max(abs(want), size):
+    near = not math.isinf(want) and abs(got - want) <= LIMIT * max(abs(want), size)  # to -inf nothing is near
+    if got == want or math.isnan(want) or near:
         return None if math.isnan(got) == math.isnan(want) else f"{name} is wrong: got {got:.6g}"
     return f"{name} is wrong: got {got:.6g}"
 

@@ -100,6 +100,10 @@ def _scaled_down(v, right):
     return right | {"o": [x / (right["l"] or 1.0) for x in right["o"]]}
 
 
+def _finite_without_keys(v, right, m):
+    return right if right["l"] else right | {"m": m}
+
+
 def _logarithm(v, right):
     return right | {"m": right["m"] + math.log(right["l"]) if right["l"] else right["m"]}
 
@@ -110,6 +114,12 @@ MISTAKES = (
         "NaN when neither part holds a key: -inf - (-inf) is NaN. While the new maximum is -inf, both factors have to "
         "be 0.",
         answer=_wrong(_nan_without_keys),
+    ),
+    Mistake(
+        "finite_without_keys",
+        "With no key in either part m is a number: the maximum of no scores is -inf. A score may lie below any number.",
+        answer=_wrong(_finite_without_keys),
+        variants=(0.0, -1e4, -1e6, -1e9, -1e10, -1e30, -1.7976931348623157e308),
     ),
     Mistake(
         "one_part_rescaled",
