@@ -4,6 +4,7 @@ Every function takes `ax` (made when absent), `title` (the message; most have on
 something was measured, `device` (the machine's name, printed small). `show(ax, alt="...")` displays the result.
 """
 
+from course_lib.drawing.bytes import memory_by_owner
 from course_lib.drawing.costs import costs
 from course_lib.drawing.errormap import error_map
 from course_lib.drawing.fxgraphs import graphs
@@ -42,6 +43,7 @@ __all__ = [
     "histogram",
     "key_map",
     "kinds",
+    "memory_by_owner",
     "online_steps",
     "pair_map",
     "pipeline",

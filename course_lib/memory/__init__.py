@@ -1,4 +1,8 @@
-"""Where does the memory go: the peak of a call, its timeline, and who owned what at the peak."""
+"""Where does the memory go: the peak of a call, its timeline, and who owned what at the peak.
+
+here      measured: the allocator's peak, and every allocation of a call as torch's profiler sees it
+ledger    accounted: who owns each byte at each moment of forward and backward, on meta tensors before it is run
+"""
 
 import html
 from bisect import bisect_right
@@ -11,9 +15,21 @@ import torch
 
 from course_lib import profiling
 from course_lib.device import DEVICE
+from course_lib.memory.ledger import Block, Kept, Ledger, ledger, saved, size_text
 from course_lib.trace import Allocation, Interval, Trace, outermost
 
-__all__ = ["MemoryTimeline", "Owned", "owners_at", "peak", "timeline"]
+__all__ = [
+    "Block",
+    "Kept",
+    "Ledger",
+    "MemoryTimeline",
+    "Owned",
+    "ledger",
+    "owners_at",
+    "peak",
+    "saved",
+    "timeline",
+]
 
 
 class Owned(NamedTuple):
@@ -34,14 +50,14 @@ class MemoryTimeline:
     at_peak: tuple[Owned, ...]  # who owned the peak, largest first
 
     def _rows(self) -> list[list[str]]:
-        rows = [[o.owner, str(o.blocks), _size(o.bytes)] for o in self.at_peak[:10]]
+        rows = [[o.owner, str(o.blocks), size_text(o.bytes)] for o in self.at_peak[:10]]
         if len(self.at_peak) > 10:
             rest = self.at_peak[10:]
-            rows.append([f"{len(rest)} more", str(sum(o.blocks for o in rest)), _size(sum(o.bytes for o in rest))])
+            rows.append([f"{len(rest)} more", str(sum(o.blocks for o in rest)), size_text(sum(o.bytes for o in rest))])
         return [["owner at the peak", "blocks", "memory"], *rows]
 
     def _sentence(self) -> str:
-        return f"peak {_size(self.peak_bytes)}, held after the call {_size(self.held_bytes)} ({self.device})"
+        return f"peak {size_text(self.peak_bytes)}, held after the call {size_text(self.held_bytes)} ({self.device})"
 
     def __str__(self) -> str:
         rows = self._rows()
@@ -126,10 +142,3 @@ def _by_thread(operators: Sequence[Interval]) -> dict[int, list[Interval]]:
 def _outermost_open(operators: list[Interval], time_s: float) -> str | None:
     at = bisect_right(operators, time_s, key=lambda i: i.start_s) - 1
     return operators[at].name if at >= 0 and operators[at].end_s >= time_s else None
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} B"

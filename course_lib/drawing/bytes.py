@@ -1,0 +1,59 @@
+"""Memory over time, drawn: the bytes of each owner, operator by operator, through forward and backward."""
+
+import numpy as np
+
+from course_lib.drawing.house import HATCHES, INK, PALETTE, axes_or_new, drawn, finish, percent
+
+__all__ = ["memory_by_owner"]
+
+MOST = 6  # owners with an area of their own; the rest is one
+REST = "all else"
+
+
+def stacks(ledger, most: int = MOST) -> dict[str, np.ndarray]:
+    """Owner -> bytes after each operator. What stays is below, in the order of its coming, what passes on top.
+
+    The largest at any time have a stack of their own, those beyond `most` share one.
+    """
+    each: dict[str, np.ndarray] = {}
+    for moment in range(len(ledger.moments)):
+        for owner, size in ledger.owners_at(moment).items():
+            each.setdefault(owner, np.zeros(len(ledger.moments)))[moment] = size
+    order = sorted(each, key=lambda owner: (-each[owner].max(), owner))
+    largest = sorted(order[:most], key=lambda owner: (owner == ledger.PASSING, int(np.argmax(each[owner] > 0))))
+    shown = {owner: each[owner] for owner in largest}
+    if len(order) > most:
+        shown[REST] = sum(each[owner] for owner in order[most:])
+    return shown
+
+
+@drawn
+def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None):
+    """A `memory.Ledger` as stacked areas: one step an operator, a line between forward and backward, the peak marked.
+
+    limit: bytes up to which the axis goes, so that several figures share one.
+    """
+    ax = axes_or_new(ax, 7.4, 4.2)
+    if not ledger.moments:
+        return finish(ax, title or "Nothing ran", device)
+    scale, unit = (2**30, "GiB") if ledger.peak_bytes >= 2**31 else (2**20, "MiB")
+    edges = np.arange(len(ledger.moments) + 1)
+    below = np.zeros(len(ledger.moments))
+    for i, (owner, sizes) in enumerate(stacks(ledger).items()):
+        above = below + sizes / scale
+        ax.fill_between(edges, np.append(below, below[-1]), np.append(above, above[-1]), step="post", label=owner,
+                        facecolor=PALETTE[i % 7], hatch=HATCHES[i % 7], edgecolor="white", linewidth=0.5)  # fmt: skip
+        below = above
+    at, peak = ledger.peak_at, ledger.peak_bytes / scale
+    ax.plot(at + 0.5, peak, marker="v", color=INK, markersize=6, zorder=5)
+    ax.annotate(f"{peak:.4g} {unit}: {ledger.moments[at]}", (at + 0.5, peak), xytext=(0, 8),
+                textcoords="offset points", ha="center", fontsize=8.5)  # fmt: skip
+    ax.axvline(ledger.forward, color=INK, linewidth=1)
+    top = (limit or ledger.peak_bytes) / scale * 1.18
+    for x, word, side in ((ledger.forward, "forward ", "right"), (ledger.forward, " backward", "left")):
+        ax.text(x, top, word, ha=side, va="top", fontsize=8.5)
+    ax.set(xlim=(0, len(ledger.moments)), ylim=(0, top), xlabel="operators, in order", ylabel=f"memory held ({unit})")
+    ax.grid(True, axis="y")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    held = ledger.held_bytes / ledger.peak_bytes if ledger.peak_bytes else 0
+    return finish(ax, title or f"{percent(held)} of the peak is held from forward to backward", device)
