@@ -6,6 +6,8 @@ persistent   2-byte types in reach of a copy engine
 grouped      everything else
 """
 
+import functools
+
 import torch
 import triton
 
@@ -23,10 +25,15 @@ def reached(*matrices: torch.Tensor | None) -> bool:
     return copy_engine(given[0].device) and all(map(describable, given))
 
 
+@functools.cache
+def _hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
+
+
 def turns_for(kernel: str, out: torch.Tensor, *matrices: torch.Tensor | None) -> Turns | None:
     """What the rung of turns is launched with for "gelu" or "slope", or None where it is not valid, or not faster."""
     entry = PINGPONG.get(kernel)
-    if entry is None or out.device.type != "cuda" or torch.cuda.get_device_capability(out.device) != HOPPER:
+    if entry is None or not _hopper(out.device):
         return None
     tiles = triton.cdiv(out.shape[0], 128) * triton.cdiv(out.shape[1], 128)
     if tiles < 2 * multiprocessors(out.device) or out.element_size() != 2 or not reached(out, *matrices):
