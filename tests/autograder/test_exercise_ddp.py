@@ -2,6 +2,7 @@
 
 import os
 import time
+from statistics import median
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from autograder import bank, ranks
 from autograder.check import check
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
+from autograder.exercises.ddp.cost_mistakes import ADDED, HIDDEN, LIMITS, right
 from autograder.exercises.ddp.ring import limits
 from autograder.exercises.ddp.ring_mistakes import CUTS, ring
 from autograder.judging.ranks import first_off, reports_of, same_bits
@@ -140,6 +142,30 @@ def test_every_case_of_the_ring_is_tried_on_its_ranks():
     verdict = examine(RING, right_ring(), seed=5, live=True)
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
     assert {len(RING.draw(case, 5, "cpu", "interpreter").args["shards"]) for case in RING.cases} == {2, 3, 4}
+
+
+# ------------------------------------------------------------------------------------------- what it costs
+
+
+def test_the_costs_are_read_from_what_is_given_and_nothing_is_near_a_limit():
+    """With half of every limit, on many draws: no right reading fails for noise."""
+    cost = get("ddp.cost")
+    for seed in range(25):
+        for case in cost.cases:
+            call = cost.draw(case, seed, "cpu", "interpreter")
+            got, want = right(call.args), call.secret["want"]
+            assert got["host"] == want["host"], case.name
+            for key, limit in LIMITS.items():
+                assert abs(got[key] / want[key] - 1) < 0.6 * limit, (case.name, key, seed)
+
+
+def test_single_calls_are_of_three_kinds_and_each_is_told_by_its_largest_size():
+    cost = get("ddp.cost")
+    for name, kind in (("added", ADDED), ("hidden", HIDDEN), ("not waited for", "not waited for")):
+        call = cost.draw(next(c for c in cost.cases if c.name == name), 3, "cpu", "interpreter")
+        single, device = (median(call.args[part][max(call.args[part])]) for part in ("one", "in_a_row"))
+        assert call.secret["want"]["host"] == kind
+        assert (single < 0.5 * device) == (kind == "not waited for")
 
 
 # ------------------------------------------------------------------------------------------- how it can end

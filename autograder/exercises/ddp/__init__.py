@@ -1,5 +1,6 @@
 """Unit 08: data parallel training."""
 
+from autograder.exercises.ddp.cost import COST
 from autograder.exercises.ddp.ring import RING
 
-EXERCISES = (RING,)
+EXERCISES = (RING, COST)
