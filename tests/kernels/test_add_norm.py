@@ -389,6 +389,24 @@ def test_two_parts_are_for_single_rows_and_cover_the_width():
     assert parts_of(1152, 1) == (1024, 128)
 
 
+def test_a_width_gets_the_first_entry_that_holds_its_lanes():
+    cuda = torch.device("cuda")
+    assert tuning.backward_rows(1152, 16384, cuda) == BACKWARD[1152]
+    assert tuning.backward_rows(2048, 16384, cuda) == BACKWARD[2048]
+    assert tuning.backward_rows(4097, 16384, cuda) == BACKWARD[8192]
+    assert tuning.forward_rows(72, cuda) == Forward(8, FORWARD[1024].warps)
+    assert tuning.backward_rows(72, 3, cuda).rows == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", sorted(BACKWARD))
+def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
+    how = tuning.backward_rows(columns, 16384, torch.device("cuda"))
+    made = compiled(backward_kernel, columns, how)
+    assert made.registers * 32 * how.warps * how.programs <= 65536, str(made)
+    assert made.spills_bytes == 0 or columns == 16384, str(made)
+
+
 def test_other_rows_and_warps_may_be_asked_for(make, random):
     x, residual, weight, bias = make(11, 72, torch.float32)
     want = add_norm(x, residual, weight, bias)
@@ -416,7 +434,7 @@ def forward_terms(s):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("short", [0, 8, 3])
-@pytest.mark.parametrize("columns", sorted(FORWARD))
+@pytest.mark.parametrize("columns", sorted(FORWARD.keys() | BACKWARD.keys()))
 def test_every_entry_of_the_table_is_right(columns, short, dtype, make, random):
     N = columns - short
     given = make(1031, N, dtype)

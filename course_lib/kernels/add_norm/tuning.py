@@ -30,7 +30,7 @@ class Backward:
     ahead: bool = False  # the next turn's rows are fetched while this one's are worked on
 
 
-# Columns of a row, rounded up to a power of two -> rows and warps. Less than 1024 columns: as many rows more.
+# Lanes that a row takes, at most -> rows and warps. Rows of less than 1024 lanes: as many more of them.
 FORWARD = {
     1024: Forward(1, 2),
     2048: Forward(1, 2),
@@ -38,41 +38,43 @@ FORWARD = {
     8192: Forward(1, 16),
     16384: Forward(1, 32),
 }
+# As many programs as fit beside each other: one that waits for another to end would walk over its rows alone.
 BACKWARD = {
     1024: Backward(1, 4, 5, ahead=True),
-    2048: Backward(1, 4, 5, ahead=True),
+    1152: Backward(1, 4, 5, ahead=True),
+    1536: Backward(1, 4, 4, ahead=True),
+    2048: Backward(1, 4, 3, ahead=True),
     4096: Backward(1, 8, 2),
     8192: Backward(1, 16, 1),
-    16384: Backward(1, 32, 1),
+    16384: Backward(1, 32, 1),  # 64 registers a thread are all there are, and 264 bytes spill
 }
-SMALLEST = min(FORWARD)
+SMALLEST = 1024
+# The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
+INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
 
 
 def parts_of(width: int, rows: int) -> tuple[int, int]:
     """Columns of the two parts of a row: 1152 -> (1024, 128), 4096 -> (4096, 0); one part where rows are several."""
-    return split(width) if rows == 1 else (_columns(width), 0)
+    return split(width) if rows == 1 else (max(16, triton.next_power_of_2(width)), 0)
 
 
-def _columns(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
+def _entry(table: dict, width: int):
+    """The entry for one row of this width, and how many rows of it make a block of 1024 lanes."""
+    lanes = sum(parts_of(width, 1))
+    rows = max(1, SMALLEST // max(16, triton.next_power_of_2(width)))
+    return table[min(key for key in table if key >= lanes)], rows
 
 
 def forward_rows(width: int, device: torch.device) -> Forward:
     if device.type != "cuda":
         return INTERPRETED[0]
-    columns = _columns(width)
-    entry = FORWARD[max(SMALLEST, columns)]
-    return Forward(entry.rows * max(1, SMALLEST // columns), entry.warps)
+    entry, more = _entry(FORWARD, width)
+    return Forward(entry.rows * more, entry.warps)
 
 
 def backward_rows(width: int, n_rows: int, device: torch.device) -> Backward:
     if device.type != "cuda":
         return INTERPRETED[1]
-    columns = _columns(width)
-    entry = BACKWARD[max(SMALLEST, columns)]
-    rows = min(entry.rows * max(1, SMALLEST // columns), triton.next_power_of_2(max(1, n_rows)))
+    entry, more = _entry(BACKWARD, width)
+    rows = min(entry.rows * more, triton.next_power_of_2(max(1, n_rows)))
     return Backward(rows, entry.warps, entry.programs, entry.ahead)
-
-
-# The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
-INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
