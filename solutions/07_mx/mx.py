@@ -1,0 +1,1292 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 MXINT8: a weight in a byte and a quarter of a bit
+#
+# After this lesson you can
+#
+# - write a matrix as integers that share exponents, and predict the error of that before you measure it,
+# - take numbers apart into the bits of bf16, and find the corners in which a decoder is wrong,
+# - cut a matrix of groups into tiles with their scales, and mask what lies past the end,
+# - multiply with weights as they are held, and say for which batch sizes that wins and for which it loses,
+# - swap the layers of a model, count its bytes and compare its logits.
+#
+# **Time** 6 hours; the four exercises take four of them. Run the cells from the top each time. A cell that needs an
+# exercise which you have not solved stops with "not written yet"; go on with the cell below it.
+#
+# **Needs** lesson 01: bytes, FLOP, the roofline, and a kernel with a mask.
+#
+# **Without a GPU** all four exercises can be solved and checked for being right, the errors can be measured, and the
+# compiler counts instructions. What a CPU cannot show: speed. Recorded results of an H200 stand beside yours.
+#
+# The format is one of the *microscaling* formats (MX) of the Open Compute Project, described by Bita Darvish Rouhani
+# and others in *Microscaling Data Formats for Deep Learning*.
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, machine
+
+import copy
+import math
+import re
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import nn
+
+from autograder import check, check_speed
+from course_lib import plots, results, widgets
+from course_lib.roofline import Roof, Work, floor_s, ridge
+from course_lib.timing import time_graph
+
+HERE = machine()
+HERE
+
+# %% [markdown]
+# Some helpers for the measurements below.
+
+# %%
+GPU = TIER == "gpu"
+HALF = torch.bfloat16 if GPU else torch.float32  # the type of activations where kernels multiply
+
+
+def recorded(section):
+    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    entry = results.load(section)
+    print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
+    return entry["rows"] if entry else []
+
+
+def against(predicted, came):
+    """What was predicted beside what came."""
+    for name, guess in predicted.items():
+        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
+
+
+def relative(got, want):
+    """||got - want|| / ||want||"""
+    got, want = got.double(), want.double()
+    return ((got - want).norm() / want.norm()).item()
+
+
+# %% [markdown]
+# ## 1. What a weight costs
+# ### Case file
+# **The report says** (a deep-learning-systems lab, about a CUDA kernel for MXINT8). A weight is an 8-bit integer, the
+# *mantissa*, with 6 fraction bits. Several weights, a *group*, share one 8-bit exponent with bias 127. The kernel turns
+# them into bf16 by putting bits together, and a library multiplies. One bit of the mantissa decides whether a "bias" is
+# subtracted; the report calls it "a region selector". At the end it leaves a question open: what would it buy to
+# quantise the *activations* too?
+#
+# The report gives no time and no error. So there are three questions before the open one: is it faster, and when? How
+# far off are the weights? And does the kernel decode every number right?
+#
+# ### Count
+# A linear layer computes $Y = X W^\top$, with $M$ rows of activations, and $N K$ weights. With groups of 32 a weight
+# takes $1 + 1/32$ bytes, where bf16 takes 2.
+#
+# | | bytes a weight | FLOP a weight |
+# |---|---|---|
+# | bf16 | 2 | $2 M$ |
+# | MXINT8, converted on the way into the product | 1.031 | $2 M$ |
+# | MXINT8, first made bf16 in memory | 1.031 read, 2 written, 2 read | $2 M$ |
+#
+# ### Predict
+# A layer with $N = 14336$ and $K = 4096$. How long does the second way take at its floor, in units of the first, for
+# $M = 1$ and for $M = 4096$? From which power of two of rows on is the gain below 5 %? And what does the third way cost
+# at $M = 1$?
+
+# %%
+# replace None; times in units of bf16's
+predicted = {"held, 1 row": None, "held, 4096 rows": None, "no gain from": None, "bf16 first, 1 row": None}
+
+# %%
+entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
+H200 = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12, 0.0)
+GROUP_BYTES = 1 + 1 / 32
+
+
+def floors(rows, N=14336, K=4096, roof=H200):
+    """Seconds at least, of the three ways."""
+    flops, activations = 2 * rows * N * K, 2 * rows * (N + K)
+    bf16 = floor_s(Work(flops, 2 * N * K + activations), roof)
+    held = floor_s(Work(flops, GROUP_BYTES * N * K + activations), roof)
+    return {"bf16": bf16, "held": held, "bf16 first": bf16 + floor_s(Work(0, (GROUP_BYTES + 2) * N * K), roof)}
+
+
+rows = [2**i for i in range(13)]
+shares = {name: [floors(r)[name] / floors(r)["bf16"] for r in rows] for name in ("held", "bf16 first")}
+came = {"held, 1 row": shares["held"][0], "held, 4096 rows": shares["held"][-1],
+        "no gain from": next(r for r, share in zip(rows, shares["held"]) if share > 0.95),
+        "bf16 first, 1 row": shares["bf16 first"][0]}  # fmt: skip
+against(predicted, came)
+print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
+
+# %%
+axes = plots.sweep(rows, shares, xlabel="rows of activations", ylabel="floor, over that of bf16 weights", unit="",
+                   title="Half the bytes are half the time, until arithmetic sets it",
+                   device="floors from the recorded ceilings of an H200")  # fmt: skip
+axes.axhline(1, color="black", linewidth=0.8)
+axes.yaxis.set_major_formatter("{x:g}")
+plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: held weights lie near a half up to a "
+                     "hundred rows and reach 1 above; bf16 first begins at 2.5 and comes down towards 1")  # fmt: skip
+
+# %% [markdown]
+# A weight takes part in $M$ multiply-adds. Below the ridge the bytes set the time, and half the bytes can be half the
+# time. Far above it the tensor cores set the time, and how weights are held makes no difference; the conversion comes
+# on top. So weight-only quantisation is for few rows: a language model that writes one token at a time, for one reader
+# or some. For many rows it saves memory and no time.
+#
+# These are floors. What kernels make of them is section 5. First: what do the numbers lose?
+
+# %% [markdown]
+# ## 2. Groups that share an exponent
+# A group of numbers is written as
+#
+# $$x_i \approx m_i \cdot 2^{\,e - 133}, \qquad m_i \in \{-128, \dots, 127\}, \quad e \in \{0, \dots, 254\}.$$
+#
+# 133 is the bias of the exponent, 127, and the 6 fraction bits of the mantissa: $m / 64$ lies between $-2$ and $2$. The
+# exponent comes from the largest number of the group: $e = \lfloor \log_2 \max_i |x_i| \rfloor + 127$. So the largest
+# mantissa lies between 64 and 127, and all others are counted in the same *step* $2^{e - 133}$.
+#
+# | | stored as | bits | largest number | step |
+# |---|---|---|---|---|
+# | bf16 | sign, exponent, fraction | 16 | $2^{128}$ | follows each number: $2^{-7}$ of its power of two |
+# | MXINT8 | mantissa, and 1/32 of an exponent | 8.25 | $2^{128}$ | follows the largest of the group: $2^{-6}$ of its power of two |
+#
+# The standard leaves some room. These are our rules:
+#
+# - mantissas are rounded to nearest, ties to the even one, and held to $\pm 127$,
+# - a group of zeros has $e = 0$ and $m = 0$; exponents are held to 0 .. 254,
+# - a group that holds NaN or an infinity has $e = 255$ and $m = 0$, and 255 means NaN for every mantissa.
+#
+# The specification, in plain PyTorch and float64. It is right and slow; your kernels are compared with it.
+
+
+# %%
+def plain_quantize(x, group=32):
+    """(rows, columns) of numbers -> mantissas (rows, columns) int8, exponents (rows, groups) uint8."""
+    lacking = -x.shape[1] % group
+    groups = F.pad(x.double(), (0, lacking)).unflatten(1, (-1, group))
+    largest = groups.abs().amax(2)  # NaN if there is one
+    ordinary = largest.isfinite() & (largest > 0)
+    power = torch.frexp(torch.where(ordinary, largest, 1.0)).exponent - 1  # the floor of log2, exactly
+    e = torch.where(ordinary, power + 127, 0).clamp(0, 254)
+    m = (groups * torch.exp2(133.0 - e)[:, :, None].double()).round().clamp(-127, 127)
+    m = torch.where(largest.isfinite()[:, :, None], m, 0.0).flatten(1)[:, : x.shape[1]]
+    return m.to(torch.int8), torch.where(largest.isfinite(), e, 255).to(torch.uint8)
+
+
+def plain_numbers(m, e, group=32):
+    """Back, in float64."""
+    scale = torch.where(e == 255, float("nan"), torch.exp2(e.double() - 133))
+    return m.double() * scale.repeat_interleave(group, 1)[:, : m.shape[1]]
+
+
+# %%
+x = torch.tensor([[0.9, -0.3, 0.05, 0.001]])
+m, e = plain_quantize(x)
+print("x        ", x[0].tolist())
+print("exponent ", e.item(), f"so a step is 2^{e.item() - 133}")
+print("mantissas", m[0].tolist())
+print("numbers  ", plain_numbers(m, e)[0].tolist())
+
+# %% [markdown]
+# 0.001 has become 0: beside 0.9 it is less than half a step. That is the price of sharing an exponent, and the length
+# of a group says how many numbers pay it together.
+#
+# ### A block of groups
+# How does a kernel walk over groups? The report's kernel takes a row as a table: the place in the group goes down, the
+# number of the group goes across. A block of threads (a *CTA*, in CUDA's words) owns a tile of it. All places of a
+# group have one scale, so the scales are cut along one side only. Each thread of the block has its part of the tile.
+# And where the tile hangs over the edge, lanes are switched off: the report makes an *identity tensor*, whose element
+# $(i, j)$ is the pair $(i, j)$, cuts it like the data, and compares each lane's coordinates with the sizes.
+#
+# The picture shows a row of 476 numbers in groups of 32, in tiles of 16 places of 4 groups. At the right is the same in
+# Triton's manner: a program owns a block of whole groups, so it loads each scale once.
+
+# %%
+plots.show(plots.group_tiles(476, 32, block_m=16, block_k=4, per_thread=8),
+           alt="Left: a table of 32 places by 15 groups with one tile and its four scales marked, the end of the row "
+               "hatched. Right: a block of four groups, eight adjacent elements a thread, past the end hatched")  # fmt: skip
+
+# %% [markdown]
+# | the report (CUDA, CuTe) | Triton |
+# |---|---|
+# | tile of BLK_M x BLK_K | `column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]`, a block of (groups, elements) |
+# | scales tiled along K only | `tl.load(e_ptr + group)`, used as `scale[:, None]` |
+# | partition of the tile among threads | the compiler's; here 8 adjacent elements a thread |
+# | identity tensor, compared with the sizes | `mask = column < columns`: `column` *is* the tensor of coordinates |
+#
+# Two masks are needed and they differ: elements of the last group that do not exist, and groups that do not exist.
+
+# %% [markdown]
+# ## Exercise 7.1 `mx.quantize` (60 min, 6 points)
+# Write `quantize(x, group, mantissas, exponents)`.
+#
+# - `x`: (R, C) in fp32, fp16 or bf16; `mantissas`: (R, C) in int8. Rows of both may lie apart, columns are adjacent
+# - `exponents`: (R, ceil(C / group)) in uint8, contiguous
+# - `group`: a power of two from 1 to 256; the last group of a row may be short; R may be 0
+# - the rules above; **every mantissa and exponent must be exact**, also for the largest and the smallest numbers
+# - the offset at which a row starts may pass $2^{31}$ (tried on a GPU)
+#
+# Two things make it less simple than it looks. `tl.max` drops NaN, as the hardware does. And powers of two past
+# $2^{127}$ or below $2^{-126}$ are not what `tl.exp2` gives: $2^{133 - e}$ is one for small $e$. The bits of an fp32
+# number help with both: `x.to(tl.int32, bitcast=True)` has the sign in bit 31, then 8 bits of exponent with bias 127,
+# then 23 bits of fraction. About 20 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_quantize_kernel", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _quantize_kernel(
+    m_ptr, e_ptr, x_ptr,
+    columns, groups,
+    stride_m, stride_x,
+    GROUP: tl.constexpr, BLOCK_G: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_G groups of one row."""
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    mask = column < columns
+    x = tl.load(x_ptr + row * stride_x + column, mask=mask, other=0.0).to(tl.float32)
+
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # without the sign: NaN is above infinity
+    e = largest >> 23
+    half = (133 - e) // 2  # 2^(133 - e) in two factors that fp32 holds
+    first = ((half + 127) << 23).to(tl.float32, bitcast=True)
+    second = ((133 - e - half + 127) << 23).to(tl.float32, bitcast=True)
+    y = x * first[:, None] * second[:, None]
+    m = (y + 12582912.0) - 12582912.0  # 1.5 * 2^23 leaves no room for a fraction: to nearest, ties to even
+    m = tl.minimum(tl.maximum(m, -127.0), 127.0)
+    m = tl.where((e == 255)[:, None], 0.0, m)
+
+    tl.store(m_ptr + row * stride_m + column, m.to(tl.int8), mask=mask)
+    tl.store(e_ptr + row * groups + group, e.to(tl.uint8), mask=group < groups)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_quantize", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def quantize(x, group, mantissas, exponents):
+    """Fill mantissas and exponents."""
+    ### BEGIN SOLUTION
+    rows, columns = x.shape
+    groups = triton.cdiv(columns, group)
+    block = max(1, (2048 if x.is_cuda else 256) // group)
+    if rows:
+        _quantize_kernel[(rows, triton.cdiv(groups, block))](
+            mantissas, exponents, x,
+            columns, groups,
+            mantissas.stride(0), x.stride(0),
+            GROUP=group, BLOCK_G=block,
+        )  # fmt: skip
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mx_quantize_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("mx.quantize", quantize)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# One program for a row and a block of groups. First only ordinary numbers: `tl.max(tl.abs(x), axis=1)`, its exponent
+# from the bits, then `x` times $2^{133 - e}$, rounded, held, stored. Run the check and read what is still wrong.
+# </details>
+# <details><summary>Hint 2: the exponent</summary>
+#
+# `log2` rounds, and just below a power of two it rounds up. The exponent field of the bits is the floor, exactly. Take
+# the maximum of the *bits* without the sign, as integers: for positive numbers they are in the same order as the
+# numbers, and NaN comes out above infinity. A field of 255 then means "NaN or infinity", and 0 "below $2^{-126}$",
+# which is what holding $e$ to 0 gives.
+# </details>
+# <details><summary>Hint 3: rounding, and very small numbers</summary>
+#
+# `y + 1.5 * 2**23 - 1.5 * 2**23`, in fp32, rounds `y` to an integer with ties to even. Hold it to $\pm 127$ while it is
+# a float: 128 converted to int8 is $-128$. A power of two from its exponent: `((k + 127) << 23)`, bit-cast to fp32, for
+# $k$ from $-126$ to 127. Multiply with two of them.
+# </details>
+
+# %% [markdown]
+# ## 3. How far off?
+# ### Predict
+# Before measuring, a model. Rounding to a grid makes an error that is spread evenly over one step, from $-1/2$ to
+# $1/2$, as long as numbers are many steps large. The root of its mean square is $\mathrm{step} / \sqrt{12}$.
+#
+# *A group of one.* Each number sets its own exponent, so $|m|$ lies between 64 and 128. Suppose it is spread evenly
+# there ("uniform within a binade"; a *binade* is the numbers between two powers of two). What is the relative error,
+# the root of mean square error over that of the numbers?
+#
+# *A group of 32 normal numbers with $\sigma = 1$.* The step comes from the largest, and the largest of 32 mostly lies
+# between 2 and 4. What is the relative error then?
+
+# %%
+predicted_error = {"groups of 1": None, "groups of 32": None}  # replace None: 0.01 is one per cent
+
+# %% [markdown]
+# Now the same in formulas. Evenly between 64 and 128 the mean of $m^2$ is $64^2 \cdot 7/3$. For longer groups, the
+# largest of $n$ normal numbers lies below $t$ with probability $\mathrm{erf}(t / \sqrt 2)^n$; so we know how often it
+# falls into each binade, and with it the mean square of the step.
+
+
+# %%
+def predicted_of(group):
+    """Relative error of normal numbers in groups of this length: an even error, a step from the largest."""
+    below = [math.erf(2.0**k / math.sqrt(2)) ** group for k in range(-30, 6)]
+    mean_square_step = sum((b - a) * (2.0 ** (k - 6)) ** 2 for k, a, b in zip(range(-30, 5), below, below[1:]))
+    return math.sqrt(mean_square_step / 12)
+
+
+def measured_of(group, numbers):
+    return relative(plain_numbers(*plain_quantize(numbers, group), group), numbers)
+
+
+torch.manual_seed(0)
+normal = torch.randn(256, 1024)
+evenly = (1 / math.sqrt(12)) / (64 * math.sqrt(7 / 3))
+against(predicted_error, {"groups of 1": measured_of(1, normal), "groups of 32": measured_of(32, normal)})
+print(f"formulas: groups of 1 {evenly:.4f} (evenly in a binade), {predicted_of(1):.4f} (normal); "
+      f"groups of 32 {predicted_of(32):.4f}")  # fmt: skip
+print(f"for comparison: bf16 {relative(normal.bfloat16(), normal):.4f}")
+
+# %%
+lengths = [2**k for k in range(11)]
+spread = {"normal": normal, "evenly from -1 to 1": 2 * torch.rand(256, 1024) - 1,
+          "Laplace (longer tails)": torch.distributions.Laplace(0.0, 1.0).sample((256, 1024))}  # fmt: skip
+errors = {name: [measured_of(n, values) for n in lengths] for name, values in spread.items()}
+errors["normal, predicted"] = [predicted_of(n) for n in lengths]
+axes = plots.sweep(lengths, errors, xlabel="length of a group", ylabel="relative error", unit="",
+                   title="A longer group has a larger largest number, and a larger step", device="any machine")  # fmt: skip
+axes.yaxis.set_major_formatter("{x:.2%}")
+plots.show(axes, alt="Relative error against the length of a group: normal numbers measured and predicted lie on each "
+                     "other and rise slowly, even numbers stay low, Laplace numbers rise most")  # fmt: skip
+
+# %% [markdown]
+# The prediction is good to a few per cent of itself, with no number fitted. Where would it fail? When a step is as
+# large as the numbers themselves, so that most become 0: one outlier in a group does that. And at the top of the
+# binade, between 127.5 and 128 steps, where mantissas are held: the error goes up to a whole step there, for few
+# numbers.
+#
+# ### Wrong turns
+# Three mistakes of rounding, as errors in steps. Cut off instead of rounded, every number moves towards zero. With the
+# exponent one too large, steps are twice as long. And where 128 wraps round to $-128$, a few numbers change their
+# sign: out of sight in a histogram, and the largest error of all.
+
+
+# %%
+def in_steps(how):
+    """Errors of normal numbers in groups of 32, in right steps; above 0: away from zero."""
+    groups = normal.double().unflatten(1, (-1, 32))
+    power = torch.frexp(groups.abs().amax(2)).exponent - 1
+    y = groups * torch.exp2(6.0 - power)[:, :, None].double()
+    wrapped = (y.round() + 128) % 256 - 128
+    ways = {"rounded": y.round().clamp(-127, 127), "cut off": y.trunc(), "exponent one too large": 2 * (y / 2).round()}
+    return ({**ways, "128 wraps": wrapped}[how] - y) * y.sign()
+
+
+kinds = ("rounded", "cut off", "exponent one too large", "128 wraps")
+for kind in kinds:
+    off = in_steps(kind)
+    print(f"{kind:24} root of mean square {off.square().mean().sqrt():6.3f} steps, mean {off.mean():+.3f}, "
+          f"largest {off.abs().max():5.1f}")  # fmt: skip
+axes = plots.histogram({k: in_steps(k).flatten()[::16].tolist() for k in kinds[:3]},
+                       xlabel="error away from zero, in steps", device="any machine",
+                       title="Rounding errors are spread evenly over one step")  # fmt: skip
+axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
+plots.show(axes, alt="Histograms of errors in steps: rounded evenly from -0.5 to 0.5, cut off evenly from -1 to 0, "
+                     "exponent one too large evenly from -1 to 1")  # fmt: skip
+
+# %% [markdown]
+# One over the root of 12 is 0.289: the first line is what the model said. Mind the last column: an average over many
+# weights can hide that some of them have the wrong sign. The check of your kernel therefore asks for every mantissa.
+
+# %% [markdown]
+# ## 4. Back to numbers
+# The kernel of the report makes bf16 out of $m$ and $e$ without any multiplication. How can that work?
+#
+# A bf16 number has 1 bit of sign, 8 of exponent $E$ with bias 127, and 7 of fraction $f$. For $1 \le E \le 254$
+#
+# $$\text{value} = \pm \Big(1 + \frac{f}{128}\Big)\, 2^{E - 127}.$$
+#
+# The 1 is not stored: it is *implicit*. MXINT8 has no such thing: its number is $\frac{|m|}{64}\, 2^{e - 127}$, with the
+# same bias. Now take the low six bits of $|m|$ and look at two cases.
+#
+# - $64 \le |m| < 128$. Then $\frac{|m|}{64} = 1 + \frac{|m| \,\&\, 63}{64}$. So $E = e$ and $f = 2 (|m| \,\&\, 63)$ give
+#   exactly the right number: bit 6 of $|m|$ *is* bf16's implicit one.
+# - $|m| < 64$. There is no one in $|m|$, and bf16 adds it all the same: the number is too large by exactly
+#   $1 \cdot 2^{e - 127}$, with its sign. That is what has to be taken away.
+#
+# So the report's "region selector" selects no region. It asks: is the leading one there? The next cell does it, bit by
+# bit, on integers.
+
+
+# %%
+def as_bf16(bits):
+    """What 16 bits mean, as fp32."""
+    return ((bits & 0xFFFF) ^ 0x8000).sub(0x8000).to(torch.int16).view(torch.bfloat16).float()
+
+
+def by_packing(m, e):
+    """The report's way. m, e: int64 tensors of one shape; the size of m is that of an int8."""
+    size = m.abs() & 0xFF
+    sign = (m < 0).long() << 15
+    number = as_bf16(sign | e << 7 | (size & 0x3F) << 1)
+    correction = as_bf16(sign | e << 7)  # 1.0, with this sign and exponent
+    return torch.where(size & 0x40 == 0, number - correction, number)
+
+
+def by_definition(m, e):
+    value = m.double() * torch.exp2(e.double() - 133)
+    return torch.where(e == 255, float("nan"), value).to(torch.bfloat16).float()
+
+
+some_m = torch.tensor([96, 64, 63, 40, 1, 0, -1, -40, -96, -127])
+some_e = torch.full_like(some_m, 127)
+for name, way in (("by packing", by_packing), ("by definition", by_definition)):
+    print(f"{name:14}", way(some_m, some_e).tolist())
+
+# %% [markdown]
+# ### Find the bug
+# Ten of ten. There are 256 mantissas and 256 exponents. Is the trick right for all 65,536 pairs? Think of where the
+# derivation above used a condition, look for pairs that break it, and put those that you find into the list.
+# `try_pair(m, e)` shows both ways.
+
+
+# %%
+def try_pair(m, e):
+    m, e = torch.tensor([m]), torch.tensor([e])
+    got, want = by_packing(m, e).item(), by_definition(m, e).item()
+    right = got == want or (math.isnan(got) and math.isnan(want))
+    print(f"m {m.item()}, e {e.item()}: by packing {got:.6g}, by definition {want:.6g}{'' if right else '   <- wrong'}")
+
+
+try_pair(40, 130)
+found = []  # pairs (m, e) that are wrong, such as (40, 130) if it were
+predicted_wrong = {"wrong pairs": None}  # replace None: how many of the 65,536?
+
+# %% [markdown]
+# Now all of them. The cell counts, tells how many of yours are among them, and the picture after it shows where they
+# lie.
+
+# %%
+all_m, all_e = torch.meshgrid(torch.arange(-128, 128), torch.arange(256), indexing="ij")
+got, want = by_packing(all_m, all_e), by_definition(all_m, all_e)
+wrong = (got != want) & ~(got.isnan() & want.isnan())
+against(predicted_wrong, {"wrong pairs": wrong.sum().item()})
+print(f"of the {len(found)} that you named, {sum(bool(wrong[m + 128, e]) for m, e in found)} are wrong")
+
+
+# %%
+from course_lib.drawing.house import drawn
+
+
+@drawn
+def draw_wrong(wrong):
+    """A dot for each wrong pair: mantissas across, exponents up."""
+    figure, ax = plots.figure(6.6, 3.6)
+    figure.suptitle("The packing trick is wrong along two edges, and at two points", x=0.01, ha="left", weight="bold")
+    places = {"m = -128": (wrong[:1], 0), "e = 0": (wrong[1:, :1], 1), "e = 255": (wrong[1:, 255:], 2)}
+    for name, (part, i) in places.items():
+        m, e = part.nonzero()
+        m, e = m - 128 + (name != "m = -128"), e + 255 * (name == "e = 255")
+        label = f"{name}: {len(m)} pairs"
+        ax.plot(m, e, plots.MARKERS[i], color=plots.PALETTE[i], markersize=4, label=label, clip_on=False)
+    ax.set(xlim=(-136, 130), ylim=(-8, 260), xlabel="mantissa m", ylabel="exponent e")
+    ax.set_xticks(range(-128, 129, 64))
+    ax.set_yticks(range(0, 257, 64))
+    ax.legend(loc="center")
+    return figure
+
+
+plots.show(draw_wrong(wrong.numpy()), alt="Mantissas across and exponents up: wrong pairs fill the left edge, m = -128, "
+           "and the lower edge, e = 0, and there are two at the top, m = 64 and -64 with e = 255")  # fmt: skip
+
+# %% [markdown]
+# Three corners, and a reason for each.
+#
+# - **$m = -128$.** $|m| = 128$ does not fit into seven bits: bit 7 is set, bit 6 is clear and so are all others. The
+#   packed number is $-1 \cdot 2^{e-127}$, the correction is the same, and the result is 0, where $-2 \cdot 2^{e-127}$ is
+#   right. In 8 bits it is worse still: there $|-128|$ is $-128$ again. Our quantiser never writes a $-128$, but others
+#   may, and a decoder reads a format and not a quantiser.
+# - **$e = 0$.** A bf16 number with exponent field 0 is *subnormal*: there is no implicit one, and a step is worth
+#   $2^{-133}$. Nothing has to be taken away, and the fraction is not $2 |m|$ but $|m|$: every nonzero mantissa is wrong.
+# - **$e = 255$.** In both formats this field is special. The standard says NaN; bf16 says NaN only if the fraction is
+#   not 0, and an infinity otherwise. With $|m| = 64$ the fraction is 0.
+#
+# And $e$ from 1 to 6 with small $m$? The subtraction gives subnormal numbers there, and they come out right if the
+# hardware keeps them. One more pair is special and no mistake: $(-128, 254)$ is $-2^{128}$, the only one of all that
+# bf16 cannot hold. It becomes $-\infty$.
+#
+# Move the bits yourself. Which bits of the result change when $m$ passes from 63 to 64, and why so many?
+
+# %%
+widgets.mx_bit_editor()
+
+# %% [markdown]
+# ### What does the trick cost?
+# Its point was to avoid a multiplication. The compiler tells whether that pays. Two kernels, written the two ways, for
+# whole groups only: the packing as in the report, with its three corners wrong, and a product in fp32,
+# $m \cdot 2^{e - 133}$, exact for all pairs, because seven bits times a power of two need no rounding. Predict: how
+# many machine instructions does a thread need for 8 elements, packed and multiplied?
+
+# %%
+predicted_instructions = {"packing": None, "product": None}  # replace None
+
+# %%
+from course_lib.compiled import compile_kernel
+
+
+@triton.jit
+def packing_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    m, e = tl.load(m_ptr + at).to(tl.int16), tl.load(e_ptr + group).to(tl.int16)[:, None]
+    size, top = tl.abs(m), (m & -32768) | (e << 7)
+    number = (top | ((size & 0x3F) << 1)).to(tl.bfloat16, bitcast=True)
+    out = tl.where((size & 0x40) == 0, number - top.to(tl.bfloat16, bitcast=True), number)
+    tl.store(out_ptr + at, out)
+
+
+@triton.jit
+def product_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    m, e = tl.load(m_ptr + at).to(tl.float32), tl.load(e_ptr + group).to(tl.int32)
+    bits = tl.where(e > 6, (tl.maximum(e, 7) - 6) << 23, (1 << 16) << tl.minimum(e, 6))  # below 7: a subnormal scale
+    scale = tl.where(e == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+    tl.store(out_ptr + at, (m * scale[:, None]).to(tl.bfloat16))
+
+
+# %%
+def instructions(made):
+    """Lines of machine code that do something; of PTX where the disassembler is missing."""
+    lines = re.findall(r"^\s*/\*[0-9a-f]{4}\*/\s+(.*?);", made.sass or made.ptx, re.MULTILINE)
+    return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
+
+
+def compiled(kernel, groups, warps=8):
+    """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
+    types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
+    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
+
+
+came = {name: instructions(compiled(kernel, 64)) for name, kernel in
+        (("packing", packing_kernel), ("product", product_kernel))}  # fmt: skip
+against(predicted_instructions, came)
+for elements in (4, 8, 16):
+    made = compiled(product_kernel, 8 * elements)
+    used = {name: made.instructions[name] for name in ("ld.global.v4", "st.global.v4", "barrier")}
+    print(f"product, {elements:2} elements a thread: {instructions(made) / elements:.1f} instructions an element, "
+          f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
+
+# %% [markdown]
+# The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction like any
+# other; shifting, masking and joining are several. And the scale is made once for a group, so its corner cases cost
+# next to nothing. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is
+# to count.
+#
+# The table shows one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
+# store (8 numbers of two bytes) want the elements in different threads: the compiler moves them through shared memory,
+# with a barrier. With 8, load and store agree, and nothing moves.
+
+# %% [markdown]
+# ## Exercise 7.2 `mx.dequantize` (50 min, 6 points)
+# Write `dequantize(mantissas, exponents, group, out)`.
+#
+# - `mantissas`: (R, C) in int8; `out`: (R, C) in bf16. Rows of both may lie apart, columns are adjacent
+# - `exponents`: (R, ceil(C / group)) in uint8, contiguous; `group` as before, the last one of a row may be short
+# - `out` is $m \cdot 2^{e - 133}$ for $e$ from 0 to 254, subnormal numbers included, and NaN for $e = 255$
+# - **exact for all 65,536 pairs**; $(-128, 254)$ gives $-\infty$
+#
+# By bits or by a product, as you like. Beware of `tl.exp2`: on a GPU it makes zeros of results below $2^{-126}$, which
+# the interpreter does not show. About 15 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_scale", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _scale_of(e):
+    """2^(e - 133) as fp32, NaN for 255. e: a block of int32."""
+    ### BEGIN SOLUTION
+    normal = (tl.maximum(e, 7) - 6) << 23
+    subnormal = (1 << 16) << tl.minimum(e, 6)  # one bit that has left the exponent and gone down the fraction
+    bits = tl.where(e > 6, normal, subnormal)
+    return tl.where(e == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_dequantize_kernel", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _dequantize_kernel(
+    out_ptr, m_ptr, e_ptr,
+    columns, groups,
+    stride_out, stride_m,
+    GROUP: tl.constexpr, BLOCK_G: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_G groups of one row."""
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    mask = column < columns
+    m = tl.load(m_ptr + row * stride_m + column, mask=mask, other=0)
+    e = tl.load(e_ptr + row * groups + group, mask=group < groups, other=0).to(tl.int32)
+    out = m.to(tl.float32) * _scale_of(e)[:, None]
+    tl.store(out_ptr + row * stride_out + column, out.to(tl.bfloat16), mask=mask)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_dequantize", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def dequantize(mantissas, exponents, group, out):
+    """Fill out."""
+    ### BEGIN SOLUTION
+    rows, columns = mantissas.shape
+    groups = triton.cdiv(columns, group)
+    block = max(1, (1024 if out.is_cuda else 256) // group)  # 4 warps with 8 elements a thread
+    if rows:
+        _dequantize_kernel[(rows, triton.cdiv(groups, block))](
+            out, mantissas, exponents,
+            columns, groups,
+            out.stride(0), mantissas.stride(0),
+            GROUP=group, BLOCK_G=block,
+        )  # fmt: skip
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mx_dequantize_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("mx.dequantize", dequantize)
+
+# %% [markdown]
+# <details><summary>Hint 1: the plan</summary>
+#
+# The same block of groups as in `quantize`. Load mantissas (`other=0`) and one exponent a group, widen both, multiply
+# `m.to(tl.float32)` with `scale[:, None]`, convert to bf16, store with the mask.
+# </details>
+# <details><summary>Hint 2: the scale</summary>
+#
+# $2^{e - 133}$ is a normal fp32 number from $e = 7$ on: exponent field $e - 6$, so the bits are `(e - 6) << 23`. For
+# $e \le 6$ it is subnormal: a single bit in the fraction. $2^{-133}$ is `1 << 16`, and each step of $e$ moves the bit
+# up by one. Or multiply with two normal factors, one after the other.
+# </details>
+# <details><summary>Hint 3: what is still wrong</summary>
+#
+# Only $m = -128$: some `abs` or a mask of seven bits. Only $e = 255$: a `tl.where` with the bits of a NaN, 0x7FC00000.
+# Wrong from the second row on where the last group is short: a row has `ceil(C / group)` exponents.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Conversion alone is bound by bytes: 1.031 read and 2 written, a weight. How near to the copy is it? On a GPU the cell
+# times your kernel and the same in plain PyTorch compiled; a CPU shows the recorded run.
+
+
+# %%
+def compiled_numbers(m, e):
+    """Right but for e <= 6 and 255, which is what its exp2 makes of them."""
+    groups = m.view(*e.shape, -1).float() * torch.exp2(e.float() - 133.0)[..., None]
+    return groups.to(torch.bfloat16).view(m.shape)
+
+
+def conversion_times(N, K):
+    """name -> seconds, in a graph."""
+    m = torch.randint(-127, 128, (N, K), dtype=torch.int8, device=DEVICE)
+    e = torch.randint(100, 140, (N, K // 32), dtype=torch.uint8, device=DEVICE)
+    out = torch.empty(N, K, dtype=torch.bfloat16, device=DEVICE)
+    fused = torch.compile(compiled_numbers, dynamic=False)
+    return {"mine": time_graph(lambda: dequantize(m, e, 32, out)), "compiled": time_graph(lambda: fused(m, e))}
+
+
+took = {}
+for N, K in ((4096, 4096), (14336, 4096), (8192, 28672)) if GPU else ():
+    took |= {f"{N} x {K}, {name}": t for name, t in conversion_times(N, K).items()}
+    took[f"{N} x {K}, floor"] = N * K * (GROUP_BYTES + 2) / H200.bytes_per_s
+results.beside("lesson07.dequantize", took, unit="us")
+
+# %% [markdown]
+# ## 5. The product
+# A product that reads weights as they are held has half the bytes of bf16. To come near that floor it needs few
+# instructions a weight, because at this rate weights arrive fast.
+
+# %%
+schedulers, clock = 132 * 4, 1.75e9  # of an H200; each issues one instruction for 32 threads a clock
+budget = schedulers * clock * 32 / (H200.bytes_per_s / GROUP_BYTES)
+print(f"a weight arrives every {1e12 * GROUP_BYTES / H200.bytes_per_s:.2f} ps of the device")
+print(f"in that time it can issue {budget:.1f} instructions of one thread")
+
+# %% [markdown]
+# That is all there is: loading, converting to fp32, scaling, multiplying and adding, for each weight. So it matters
+# where the scale goes. Written as a sum over groups,
+#
+# $$y_n = \sum_k x_k\, m_{nk}\, 2^{e_{ng(k)} - 133} = \sum_g 2^{e_{ng} - 133} \sum_{k \in g} x_k\, m_{nk},$$
+#
+# the scale can multiply the *sum of a group* instead of its 32 weights. What it cannot do is multiply the sum of all
+# groups: each has its own.
+#
+# ### Wrong turns
+# How wrong is that, and would a test see it? The cell multiplies with one scale for a whole row, for weights whose
+# groups are alike and for weights with one large channel in a hundred.
+
+# %%
+torch.manual_seed(1)
+alike = torch.randn(64, 1024)
+uneven = alike * torch.where(torch.rand(1024) < 0.01, 30.0, 1.0)
+x = torch.randn(1, 1024).double()
+for name, weights in (("all alike", alike), ("some large channels", uneven)):
+    m, e = plain_quantize(weights)
+    true = x @ plain_numbers(m, e).T
+    after = (x @ m.double().T) * torch.exp2(e[:, :1].double() - 133).T
+    print(f"{name:20} exponents {sorted(set(e.flatten().tolist()))}, relative error {relative(after, true):.2f}")
+
+# %% [markdown]
+# ### Rows, tensor cores, and enough programs
+# Three decisions are left.
+#
+# - **One row or several.** For one row of $X$ every weight is used once; multiply and add in fp32, without tensor
+#   cores. For several rows tensor cores take over: they multiply 16 rows in the time of one, so rows up to 16 are
+#   nearly free. The weights become bf16 in registers, exactly, and the accumulator is fp32.
+# - **Enough programs.** With 64 rows of weights a program, $N = 4096$ makes 64 programs, for 132 multiprocessors. Cut
+#   along $K$ too: each program adds up a part of $K$ (*split K*).
+# - **Who adds the parts?** They may be added to `out` by atomics, which then must be zero before, and the order of the
+#   sum changes from run to run. Or each part goes into memory of its own and a second kernel adds them, in a fixed
+#   order. `out` holds NaN when your function is called: what you add to must be yours.
+
+# %% [markdown]
+# ## Exercise 7.3 `mx.gemv` (90 min, 8 points, and 4 for speed)
+# Write `gemv(x, mantissas, exponents, group, out)`.
+#
+# - `x`: (M, K), `out`: (M, N), both fp32, or both bf16 on a GPU; M is 1 to 16
+# - `mantissas`: (N, K) in int8, `exponents`: (N, ceil(K / group)) in uint8, contiguous: the weights, row by row
+# - `group`: a power of two from 16 to 256; the last group of a row may be short
+# - rows of x, mantissas and out may lie apart, columns are adjacent; `out` holds NaN before the call
+# - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
+#   outputs that its row gives
+#
+# Begin simply: a program for some rows of weights and one row of x. The cell below has the kernel without tensor cores;
+# write others, and choose by M, when the checks pass. Speed is timed with one row and with sixteen, on weights that no
+# cache holds, and counts the share of the floor: one read of the weights. About 30 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _gemv_kernel(
+    out_ptr, x_ptr, m_ptr, e_ptr,
+    N, K, groups,
+    stride_out, stride_x, stride_m,
+    GROUP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
+):  # fmt: skip
+    """One row of x with BLOCK_N rows of weights, BLOCK_G groups at a time, without tensor cores."""
+    ### BEGIN SOLUTION
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.program_id(1).to(tl.int64)
+    mask_n, wide_n = offs_n < N, offs_n.to(tl.int64)
+    acc = tl.zeros((BLOCK_N,), tl.float32)
+    for first in range(0, groups, BLOCK_G):
+        offs_g = first + tl.arange(0, BLOCK_G)
+        offs_k = offs_g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        mask_k = offs_k < K
+        x = tl.load(x_ptr + row * stride_x + offs_k, mask=mask_k, other=0.0).to(tl.float32)
+        m_ptrs = m_ptr + wide_n[:, None, None] * stride_m + offs_k[None, :, :]
+        m = tl.load(m_ptrs, mask=mask_n[:, None, None] & mask_k[None, :, :], other=0).to(tl.float32)
+        mask_e = mask_n[:, None] & (offs_g < groups)[None, :]
+        e = tl.load(e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0).to(tl.int32)
+        acc += tl.sum(tl.sum(m * x[None, :, :], axis=2) * _scale_of(e), axis=1)
+    tl.store(out_ptr + row * stride_out + offs_n, acc.to(out_ptr.dtype.element_ty), mask=mask_n)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_gemv_tensor_cores", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _gemm_kernel(
+    parts_ptr, x_ptr, m_ptr, e_ptr,
+    M, N, K, groups, k_a_part,
+    stride_x, stride_m,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Up to BLOCK_M rows of x on tensor cores: part program_id(1) of K, into parts (parts, M, N), fp32."""
+    ### BEGIN SOLUTION
+    INNER: tl.constexpr = BLOCK_K if BLOCK_K < GROUP else GROUP
+    offs_n, offs_m = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
+    part = tl.program_id(1)
+    mask_n, mask_m, wide_n = offs_n < N, offs_m < M, offs_n.to(tl.int64)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in range(part * k_a_part, min(K, (part + 1) * k_a_part), BLOCK_K):
+        offs_k = k + tl.arange(0, BLOCK_K)
+        offs_g = k // GROUP + tl.arange(0, BLOCK_K // INNER)
+        mask_k = offs_k < K
+        m_ptrs = m_ptr + wide_n[:, None] * stride_m + offs_k[None, :]
+        m = tl.load(m_ptrs, mask=mask_n[:, None] & mask_k[None, :], other=0)
+        mask_e = mask_n[:, None] & (offs_g < groups)[None, :]
+        e = tl.load(e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0).to(tl.int32)
+        x_ptrs = x_ptr + offs_m.to(tl.int64)[None, :] * stride_x + offs_k[:, None]
+        x = tl.load(x_ptrs, mask=mask_m[None, :] & mask_k[:, None], other=0.0)
+        w = tl.reshape(m, (BLOCK_N, BLOCK_K // INNER, INNER)).to(tl.float32) * _scale_of(e)[:, :, None]
+        acc = tl.dot(tl.reshape(w, (BLOCK_N, BLOCK_K)).to(x.dtype), x, acc, input_precision="ieee")
+    at = (part.to(tl.int64) * M + offs_m[None, :]) * N + offs_n[:, None]
+    tl.store(parts_ptr + at, acc, mask=mask_n[:, None] & mask_m[None, :])
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_gemv_sum", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _sum_kernel(out_ptr, parts_ptr, M, N, stride_out, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """out = the sum of parts (parts, M, N), in their order."""
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(PARTS):
+        acc += tl.load(parts_ptr + (tl.cast(part, tl.int64) * M + row) * N + offs_n, mask=offs_n < N, other=0.0)
+    tl.store(out_ptr + row * stride_out + offs_n, acc.to(out_ptr.dtype.element_ty), mask=offs_n < N)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_gemv", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def gemv(x, mantissas, exponents, group, out):
+    """Fill out."""
+    ### BEGIN SOLUTION
+    (M, K), N, groups = x.shape, mantissas.shape[0], exponents.shape[1]
+    if M == 1:
+        block_n, block_k = (8, 4096) if x.is_cuda else (16, 128)
+        block_k = max(group, min(block_k, triton.next_power_of_2(K)))
+        _gemv_kernel[(triton.cdiv(N, block_n), M)](
+            out, x, mantissas, exponents,
+            N, K, groups,
+            out.stride(0), x.stride(0), mantissas.stride(0),
+            GROUP=group, BLOCK_N=block_n, BLOCK_G=block_k // group,
+        )  # fmt: skip
+        return
+    block_n, block_k, stages = (64, 128, 4) if x.is_cuda else (16, 64, 1)
+    split = max(1, min(8, 528 * block_n // N, K // (4 * block_k))) if x.is_cuda else 2  # 4 programs a multiprocessor
+    a_part = triton.cdiv(triton.cdiv(K, block_k), split) * block_k
+    split = triton.cdiv(K, a_part)
+    parts = torch.empty(split, M, N, dtype=torch.float32, device=x.device)
+    _gemm_kernel[(triton.cdiv(N, block_n), split)](
+        parts, x, mantissas, exponents,
+        M, N, K, groups, a_part,
+        x.stride(0), mantissas.stride(0),
+        GROUP=group, BLOCK_M=16, BLOCK_N=block_n, BLOCK_K=block_k, num_stages=stages,
+    )  # fmt: skip
+    block = 1024 if x.is_cuda else 64
+    _sum_kernel[(M, triton.cdiv(N, block))](out, parts, M, N, out.stride(0), PARTS=split, BLOCK=block)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mx_gemv_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("mx.gemv", gemv)
+
+# %% nbgrader={"grade": true, "grade_id": "mx_gemv_speed", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check_speed("mx.gemv", gemv)
+
+# %% [markdown]
+# <details><summary>Hint 1: a first version</summary>
+#
+# Grid (blocks of N, M). In the loop over K: a row of x (`BLOCK_K`), a tile of mantissas (`BLOCK_N`, `BLOCK_K`), and the
+# exponent of each element, `e_ptr + n * groups + offs_k // GROUP`. Multiply, `tl.sum(..., axis=1)`, add to an
+# accumulator of `BLOCK_N`. Mask all loads along K, those of x too: 0 times NaN is NaN. That is enough for the checks.
+# </details>
+# <details><summary>Hint 2: the scale after the sum of a group</summary>
+#
+# Load the mantissas as a block of three dimensions, (rows, groups, elements): `offs_k` is (groups, elements), as in
+# `quantize`. `tl.sum(m * x[None], axis=2)` is (rows, groups); times the scales, then `tl.sum(..., axis=1)`.
+# </details>
+# <details><summary>Hint 3: one row, fast</summary>
+#
+# Bytes in flight: a program that asks for whole rows of weights at once, 8 of them with 4096 elements, waits once and
+# not in every turn of a loop. Leave `num_warps` at 4 and let many programs share a multiprocessor.
+# </details>
+# <details><summary>Hint 4: sixteen rows</summary>
+#
+# `tl.dot` wants 16 and more on each side. Give it the weights as the left operand, (`BLOCK_N`, `BLOCK_K`) with
+# `BLOCK_N = 64`, and x as the right one, (`BLOCK_K`, 16). Cut K so that there are about four programs a multiprocessor,
+# write fp32 parts (parts, M, N), and add them in a second kernel.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Where does it win? The three ways of section 1, on a GPU: bf16 weights with the vendor's product, your `gemv` for up
+# to 16 rows, and your `dequantize` followed by the vendor's product. Predict first: with your kernels, how many times
+# as long as bf16 do the two ways take with 1 row, and with 1024?
+
+# %%
+predicted_time = {"1 row, gemv": None, "1 row, bf16 first": None, "1024 rows, bf16 first": None}  # replace None
+
+
+def product_times(rows, N=14336, K=4096):
+    """name -> seconds in a graph, for weights of one layer."""
+    x, w = torch.randn(rows, K, device=DEVICE, dtype=HALF), torch.randn(N, K, device=DEVICE, dtype=HALF)
+    m, e = torch.empty(N, K, dtype=torch.int8, device=DEVICE), torch.empty(N, K // 32, dtype=torch.uint8, device=DEVICE)
+    quantize(w, 32, m, e)
+    out, whole = torch.empty(rows, N, device=DEVICE, dtype=HALF), torch.empty_like(w)
+
+    def whole_first():
+        dequantize(m, e, 32, whole)
+        torch.mm(x, whole.T, out=out)
+
+    took = {"bf16": time_graph(lambda: torch.mm(x, w.T, out=out)), "bf16 first": time_graph(whole_first)}
+    return took | ({"gemv": time_graph(lambda: gemv(x, m, e, 32, out))} if rows <= 16 else {})
+
+
+# %%
+batches = {rows: product_times(rows) for rows in (1, 4, 16, 64, 256, 1024, 4096)} if GPU else {}
+for rows, took in batches.items():
+    print(f"{rows:5} rows: " + ", ".join(f"{name} {t.us:.1f} us" for name, t in took.items()))
+if GPU:
+    ratio = {f"{rows} row{'s' * (rows > 1)}, {name}": t.median_s / took["bf16"].median_s
+             for rows, took in batches.items() for name, t in took.items()}  # fmt: skip
+    against(predicted_time, ratio)
+named = {f"{rows} rows, {name}": t for rows, took in batches.items() for name, t in took.items()}
+results.beside("lesson07.products", named, unit="us")
+
+# %% [markdown]
+# The course measures its own kernels in the same way, turn by turn with cuBLAS, each call on weights of its own. Its
+# routes are those of the exercise: no tensor cores, tensor cores, and conversion first, with the crossovers measured on
+# the device. The figure sets them on the floors of section 1.
+
+# %%
+shown = [row for row in recorded("mx") if row["name"].startswith("product")]
+for row in shown:
+    print(f"{row['name']:32} {row['value']:7.1f} us, {row['ratio']:.2f} of bf16 cuBLAS, floor {row['floor us']:.1f} us")
+wide = {int(row["name"].split()[1]): row["ratio"] for row in shown if row["name"].endswith("14336 x 4096")}
+if wide:
+    rows = sorted(wide)
+    curves = {"measured": [wide[r] for r in rows], "floors": [floors(r)["held"] / floors(r)["bf16"] for r in rows]}
+    axes = plots.sweep(rows, curves, xlabel="rows of activations", ylabel="time over bf16 weights", unit="",
+                       title="Weight-only wins with few rows and loses with some hundred", device="recorded H200")  # fmt: skip
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.yaxis.set_major_formatter("{x:g}")
+    plots.show(axes, alt="Time with MXINT8 weights over that with bf16 weights against rows, measured and at the floors: "
+                         "below 1 for few rows, above 1 for some hundred, and near 1 for thousands")  # fmt: skip
+
+# %% [markdown]
+# Between the two good ends there is a valley. Some hundred rows are too many for the product on the fly, where every
+# block of rows converts the weights again, and too few to pay for a conversion first. Who serves such batches keeps
+# bf16 weights, or a format that the tensor cores multiply without any conversion.
+
+# %% [markdown]
+# ## 6. A model's layers, swapped
+# ## Exercise 7.4 `mx.linear` (40 min, 5 points)
+# Write `swap_linears(model, skip)`: it puts a layer of your own in the place of every `nn.Linear` of a model, and
+# returns their names.
+#
+# - the new layer holds the weight as int8 mantissas and uint8 exponents in groups of 32 along the inputs, and the old
+#   layer's `bias` parameter itself. It holds nothing else: $1 + 1/32$ bytes a weight
+# - inputs may have any number of leading dimensions, and are fp32 or bf16; the result has the type of the input
+# - mantissas and exponents are buffers (`register_buffer`), so that the state of one swapped model can be loaded into
+#   another
+# - these stay as they are: a layer whose name is in the list `skip`, or lies below a name in it ("blocks.0" is for
+#   "blocks.0.up" too); a layer of a *subclass* of `nn.Linear`; a layer whose weight belongs to a module of another kind
+#   too, such as an embedding
+# - a layer that is used in two places becomes *one* new layer, in both
+# - returned: the names as `model.named_modules()` has them, each once, in any order
+#
+# Models in the check are small, on this machine's device. Your kernels may do the work, or `plain_quantize`: the layer
+# is what counts here. `model.get_submodule(name)` and `model.set_submodule(name, layer)` read and replace by name, and
+# `model.named_modules(remove_duplicate=False)` shows every place. About 30 lines.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_linear_layer", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class MXLinear(nn.Module):
+    """A linear layer whose weight is held as MXINT8."""
+
+    def __init__(self, layer):
+        """layer: the nn.Linear whose place it takes."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        weight = layer.weight.detach().contiguous()
+        rows, columns = weight.shape
+        self.register_buffer("mantissas", torch.empty_like(weight, dtype=torch.int8))
+        self.register_buffer("exponents", weight.new_empty(rows, triton.cdiv(columns, 32), dtype=torch.uint8))
+        quantize(weight, 32, self.mantissas, self.exponents)
+        self.bias = layer.bias
+        ### END SOLUTION
+
+    def forward(self, x):
+        ### BEGIN SOLUTION
+        weight = torch.empty(self.mantissas.shape, dtype=torch.bfloat16, device=x.device)
+        dequantize(self.mantissas, self.exponents, 32, weight)
+        return F.linear(x, weight.to(x.dtype), self.bias)
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mx_linear", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def swap_linears(model, skip):
+    """Swap the linear layers of `model` in place; their names."""
+    ### BEGIN SOLUTION
+    shared = {id(weight) for module in model.modules() if type(module) is not nn.Linear
+              for weight in module.parameters(recurse=False)}  # fmt: skip
+    swapped = []
+    for name, layer in model.named_modules():
+        skipped = any(name == one or name.startswith(f"{one}.") for one in skip)
+        if type(layer) is nn.Linear and id(layer.weight) not in shared and not skipped:
+            swapped.append(name)
+    new = {model.get_submodule(name): MXLinear(model.get_submodule(name)) for name in swapped}
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer in new:
+            model.set_submodule(name, new[layer])
+    return swapped
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mx_linear_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("mx.linear", swap_linears)
+
+# %% [markdown]
+# <details><summary>Hint 1: the layer</summary>
+#
+# `register_buffer("mantissas", ...)`, `register_buffer("exponents", ...)`, `self.bias = layer.bias`. Do not keep
+# `layer` or its weight. In `forward` make the weight anew in each call, convert it to `x.dtype`, and let `F.linear` take
+# care of leading dimensions.
+# </details>
+# <details><summary>Hint 2: which layers</summary>
+#
+# Collect first, replace then: a dictionary that changes while you walk over it raises an error. `type(m) is nn.Linear`
+# leaves subclasses out. For shared weights: the parameters of all modules that are no nn.Linear,
+# `parameters(recurse=False)`, compared by `id`.
+# </details>
+# <details><summary>Hint 3: two places</summary>
+#
+# A dictionary from the old layer to the new one. `named_modules(remove_duplicate=False)` gives every name of a layer.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Now a language model that has learnt something: two layers of a small transformer, trained for some seconds on a text
+# of which each token depends on the one before it. Its loss cannot fall below the entropy of that text.
+
+# %%
+from course_lib.models.transformer import Sizes, Transformer
+
+torch.manual_seed(0)
+TOKENS, LENGTH = 64, 32
+some = torch.distributions.Dirichlet(torch.full((TOKENS,), 0.05))
+follows = some.sample((TOKENS,)).to(DEVICE)  # a row for each token: how likely the others come after it
+
+
+def text(lines):
+    """(lines, LENGTH + 1) tokens."""
+    tokens = torch.randint(0, TOKENS, (lines, 1), device=DEVICE)
+    for _ in range(LENGTH):
+        tokens = torch.cat([tokens, torch.multinomial(follows[tokens[:, -1]], 1)], dim=1)
+    return tokens
+
+
+model = Transformer(Sizes(vocabulary=TOKENS, context=LENGTH, width=64, heads=4, layers=2)).to(DEVICE)
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+for _ in range(150):
+    loss = model.loss(text(32))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+entropy = -(follows * follows.clamp(min=1e-30).log()).sum(1).mean().item()
+print(f"loss {loss.item():.3f} nats; entropy of the text {entropy:.3f}, of an even choice {math.log(TOKENS):.3f}")
+
+# %% [markdown]
+# ### Predict
+# How far do the logits move? The errors of the weights of a layer are independent, so in each output they add up in
+# squares. If the products added up in the same way, the relative error of the outputs would be that of the weights.
+# Most layers stand inside a residual block: what they give is added to a sum that was not rounded. And the errors of
+# different layers are independent again. Predict for this model: the relative error of the logits when one layer is
+# swapped, in the mean; when all nine are; and the change of the loss in nats.
+
+# %%
+predicted_logits = {"one layer": None, "all layers": None, "change of the loss": None}  # replace None
+
+# %%
+given = text(16)
+with torch.no_grad():
+    before, loss_before = model(given[:, :-1]), model.loss(given).item()
+
+
+def swapped_error(skip=()):
+    """Relative error of the logits, and the model, with all layers swapped but those in `skip`."""
+    other = copy.deepcopy(model)
+    names = swap_linears(other, list(skip))
+    with torch.no_grad():
+        return relative(other(given[:, :-1]), before), other, names
+
+
+every, other, names = swapped_error()
+alone = {name: swapped_error([n for n in names if n != name])[0] for name in names}
+weights = {name: model.get_submodule(name).weight.detach() for name in names}
+for name, error in alone.items():
+    off = relative(plain_numbers(*plain_quantize(weights[name])), weights[name])
+    print(f"{name:24} weights off by {off:.2%}; swapped alone, logits off by {error:.2%}")
+
+# %%
+together = math.sqrt(sum(error**2 for error in alone.values()))
+with torch.no_grad():
+    change = other.loss(given).item() - loss_before
+    agree = (other(given[:, :-1]).argmax(-1) == before.argmax(-1)).double().mean().item()
+print(f"root of the sum of squares {together:.2%}; all swapped {every:.2%}; likeliest token the same: {agree:.1%}")
+one = sum(alone.values()) / len(alone)
+against(predicted_logits, {"one layer": one, "all layers": every, "change of the loss": change})
+
+# %% [markdown]
+# The weights are off by a little less than normal numbers in groups of 32 (section 3). The head passes on more of it than any other layer, because nothing is
+# added to what it gives; and even it passes on less than all, because what a trained layer adds up points the same way
+# more often than errors do. Errors of different layers add up in squares, and the loss hardly moves.
+#
+# What did it buy? Count the bytes of both models, the first one as if it were held in bf16.
+
+
+# %%
+def megabytes(model, size=None):
+    """Of parameters and buffers; `size`: bytes of a parameter."""
+    held = [p.numel() * (size or p.element_size()) for p in model.parameters()]
+    return (sum(held) + sum(b.nbytes for b in model.buffers())) / 2**20
+
+
+linear_weights = sum(model.get_submodule(name).weight.numel() for name in names)
+saved = {"fp32": megabytes(model), "bf16": megabytes(model, 2), "linears as MXINT8, rest bf16": megabytes(other, 2)}
+print(f"{linear_weights / sum(p.numel() for p in model.parameters()):.0%} of the weights are in linear layers")
+results.beside("lesson07.model_bytes", saved, unit="MiB")
+
+# %% [markdown]
+# ### Outliers
+# Why groups, and not one scale for a whole row or matrix? Trained language models have a few channels of activations
+# that are many times as large as others. Where such a channel is scaled down before a layer, the weights that read it
+# are scaled up. The cell does that to our model without changing what it computes: in both places one input channel of
+# `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it rounds the weights of `up` in four
+# ways. Predict which of them suffer, and how much.
+
+# %%
+predicted_outlier = None  # replace None: the worst of the four, and its error of the logits at s = 64
+
+
+def rounded(weight, how):
+    """The weight after 8 bits, in one of four ways."""
+    if how.startswith("MXINT8"):
+        group = int(how.split()[-1])
+        return plain_numbers(*plain_quantize(weight, group), group).float()
+    scale = (weight.abs().amax() if how == "int8, one scale" else weight.abs().amax(1, keepdim=True)) / 127
+    return (weight / scale).round() * scale
+
+
+@torch.no_grad()
+def error_with_outlier(s, how, channel=5):
+    other = copy.deepcopy(model)
+    for block in other.blocks:
+        block.before_mlp.weight[channel] /= s
+        block.up.weight[:, channel] *= s
+        block.up.weight.copy_(rounded(block.up.weight, how))
+    return relative(other(given[:, :-1]), before)
+
+
+# %%
+sizes = [1, 2, 4, 8, 16, 32, 64, 128]
+ways = ("int8, one scale", "int8, a scale a row", "MXINT8, groups of 64", "MXINT8, groups of 16")
+curves = {how: [error_with_outlier(s, how) for s in sizes] for how in ways}
+axes = plots.sweep(sizes, curves, xlabel="size of one channel's weights, over the others'", ylabel="error of the logits",
+                   unit="", yscale="log", title="An outlier costs those who share its scale", device="any machine")  # fmt: skip
+axes.yaxis.set_major_formatter("{x:.1%}")
+plots.show(axes, alt="Relative error of the logits against the size of one channel of weights: all four rise with it, one "
+                     "scale for the matrix highest, groups of 16 lowest")  # fmt: skip
+
+# %% [markdown]
+# All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the whole
+# row of 64, or 16 of them. That is the trade of a block format: shorter groups confine an outlier, and cost more bytes
+# of exponents. (A scale that is a power of two costs up to one bit of the mantissa, compared with a scale that makes
+# the largest 127. It buys an exact conversion to bf16.)
+
+# %% [markdown]
+# ## Verdicts
+# What was claimed, and what we found. The numbers are in the cells above, on your machine and on the recorded H200.
+#
+# | claim of the report | verdict | for your own work |
+# |---|---|---|
+# | a group of mantissas shares an exponent with bias 127 | right: half the bytes of bf16, at an error that a two-line model predicts | predict an error before you measure it |
+# | bit 6 of the mantissa selects a region | it is bf16's implicit leading one: present or not | derive a trick before you trust it |
+# | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
+# | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
+# | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
+# | (not said) it is faster | for few rows, if the product takes the weights as they are held | ask for the batch size first |
+
+# %% [markdown]
+# ## Questions
+# Three answers in your own words, graded by a person. A few sentences each are enough.
+#
+# ### Question 7.5 (15 min, 4 points)
+# The report's open question: what would it buy to quantise weights *and activations* to MXINT8, on hardware made for
+# it? Say what a multiply-accumulate unit would have to do with two groups, what happens to bytes and to arithmetic for
+# one row and for thousands, and what becomes harder with activations than with weights.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mx_question_activations", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# A product of two groups of 32 is an integer dot product, $\sum m_i m'_i$, of int8 times int8 in an int32 accumulator
+# (32 products of at most $2^{14}$ fit into 19 bits and a sign), and one addition of exponents: the group's sum is
+# scaled by $2^{e + e' - 266}$ and added in fp32. Integer multipliers of 8 bits are much smaller and need less energy
+# than those of bf16 with alignment and normalisation, so more fit on a chip: twice the rate of bf16 and more. For one
+# row the weights' bytes set the time, so nothing is won there beyond weight-only (no conversion in the kernel, though).
+# For thousands of rows the arithmetic sets the time, and that is where the faster units pay; activations and the
+# key-value cache also take half the bytes.
+#
+# Harder: activations are made at run time, so the maximum and the rounding come on top in every layer, along the
+# dimension that is summed over (and along the other one for the backward pass); they have outlier channels, which set
+# the step of their group; nobody can correct for their error beforehand, as one can for weights. The error of a product
+# has two sources, adding in squares.
+#
+# *Marking guide.* 1 point for integer dot product and adding exponents. 1 for: nothing at one row, or only the
+# conversion saved, because bytes of weights set the time. 1 for: faster at many rows, because arithmetic sets it there.
+# 1 for one difficulty of activations with its reason (made at run time, outliers, both sides of the error).
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 7.6 (10 min, 3 points)
+# A colleague tests a new decoder with a million random normal weights, quantised by your `quantize`, and finds no
+# difference. Which of the three corners of section 4 did this test never touch, and why? Write down a test that is
+# better and takes less time.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mx_question_test", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# None of the three was touched. $m = -128$: the quantiser holds mantissas to $\pm 127$. $e = 0$ (and everything below
+# 7): the largest of a group of normal numbers is never below $2^{-120}$. $e = 255$: there is no NaN and no infinity
+# among the numbers. A better test decodes all 256 x 256 pairs, a row for each exponent, and compares bit by bit with
+# the definition in float64: 65,536 numbers instead of a million.
+#
+# *Marking guide.* 1 point for all three corners untouched. 1 for the reasons (at least two). 1 for the exhaustive test
+# with an exact comparison.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 7.7 (10 min, 3 points)
+# In 4-bit formats of the same family a number has a sign, two bits of exponent and one of fraction, and a group of 32
+# has a shared exponent of 8 bits. Which floor has a layer with $N = 14336$, $K = 4096$ for one row, in units of bf16?
+# Up to how many rows does it gain, roughly, compared with MXINT8? And what do you expect for the instructions?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mx_question_four_bits", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# $0.5 + 1/32 = 0.531$ bytes a weight, 0.27 of bf16's. The intensity at $M$ rows is $2M / 0.531$ FLOP a byte, so the ridge
+# is reached at about half the rows of MXINT8 (about 40 instead of 80 with a ridge near 155): from there on arithmetic
+# sets the time, and above the ridge of bf16 no format wins. A weight arrives in half the time, so there are half as
+# many instructions for it, between 3 and 4: conversion must take two or more weights an instruction (a table, or bits
+# joined for several at once), or be done by the hardware.
+#
+# *Marking guide.* 1 point for the floor. 1 for the rows, with the reason (the ridge is reached at half as many). 1 for
+# the halved budget of instructions and one consequence.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Further reading
+# - Bita Darvish Rouhani, Ritchie Zhao, Ankit More, Mathew Hall and others, *Microscaling Data Formats for Deep
+#   Learning*, 2023, arXiv:2310.10537. The formats, and what models lose with them.
+# - Open Compute Project, *OCP Microscaling Formats (MX) Specification*, version 1.0, 2023. What is fixed, and what is left
+#   to the implementation.
+# - Bita Darvish Rouhani and others, *With Shared Microexponents, A Little Shifting Goes a Long Way*, 2023,
+#   arXiv:2302.08007. Where block formats come from.
+# - Tim Dettmers, Mike Lewis, Younes Belkada and Luke Zettlemoyer, *LLM.int8(): 8-bit Matrix Multiplication for
+#   Transformers at Scale*, NeurIPS 2022, arXiv:2208.07339. Outlier channels.
+# - Elias Frantar, Roberto L. Castro, Jiale Chen, Torsten Hoefler and Dan Alistarh, *MARLIN: Mixed-Precision
+#   Auto-Regressive Parallel Inference on Large Language Models*, 2024, arXiv:2408.11743. Weight-only products up to
+#   batches of some dozens.
+# - `course_lib/kernels/mx`: the course's own kernels, and `benchmarks/notes/mx.md`, what was predicted for them.
