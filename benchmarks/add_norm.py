@@ -119,7 +119,7 @@ def _check(errors: dict[str, float]) -> None:
 
 
 def errors_of(f: Callable, given: Given) -> dict[str, float]:
-    """||got - want|| / ||want|| against float64: of all rows for dw and db, of 256 for the rest."""
+    """||got - want|| / ||want|| against float64."""
     (x, residual), (dy, ds) = given.ring[0], given.ring[1]
     leaves = [t.detach().requires_grad_() for t in (x, residual, given.weight, given.bias)]
     y, s = f(*leaves)

@@ -418,6 +418,22 @@ def test_the_way_back_of_groups_that_take_turns_is_right(shape, over, again, kin
 
 
 @pytest.mark.gpu
+def test_on_hopper_the_table_decides_and_only_for_what_it_is_valid_for(large, monkeypatch):
+    if torch.cuda.get_device_capability() != rungs.HOPPER or not rungs.gluon_is_known():
+        pytest.skip("not the device, or not a Triton, that this rung is for")
+    entry = Turns(5)
+    monkeypatch.setattr(rungs, "PINGPONG", {"gelu": entry})
+    x, w, _ = large(torch.bfloat16)
+    out = torch.empty(len(x), len(w), device=DEVICE, dtype=x.dtype)
+    assert rungs.turns_for("gelu", out, None, x, w) is entry and rungs.turns_for("slope", out, None, x, w) is None
+    assert rungs.turns_for("gelu", out[:1000, :1000], None, x, w) is None, "fewer tiles than groups"
+    assert rungs.turns_for("gelu", out.float(), None, x.float(), w.float()) is None
+    assert (
+        rungs.turns_for("gelu", out, None, x[:, 1:], w[:, 1:]) is None and rungs.turns_for("gelu", out, x.T, w) is None
+    )
+
+
+@pytest.mark.gpu
 def test_every_rung_gives_the_same_bits_on_every_run(large, monkeypatch):
     x, w, bias = large(torch.bfloat16)
     dy, h = torch.randn_like(x), torch.randn(len(x), len(w), device=DEVICE, dtype=x.dtype)
