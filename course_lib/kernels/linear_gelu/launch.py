@@ -21,12 +21,13 @@ __all__ = [
 
 GROUP_M = 8  # tile rows a group
 INTERPRETED = tiles.Tile(32, 64, 16, 4, 1, rate=1)
+# The slope's end holds three numbers for each of the product: 128 x 256 spills 4 KB a thread.
+SLOPE_POINTER = {size: table[-2:] for size, table in tiles.POINTER.items()}
 
 
-def _tile(x: torch.Tensor, M: int, N: int, aligned: bool) -> tiles.Tile:
+def _tile(table: dict, x: torch.Tensor, M: int, N: int) -> tiles.Tile:
     if x.device.type != "cuda":
         return INTERPRETED
-    table = tiles.POINTER if aligned else tiles.UNALIGNED
     return tiles.fastest(table[x.element_size()], M, N, tiles.multiprocessors(x.device))
 
 
@@ -50,7 +51,7 @@ def _count(M: int, N: int, tile) -> int:
 def write_gelu_tiled(out, h, x, w, bias, group_m: int = GROUP_M, input_precision: str = "ieee", tile=None) -> None:
     """gelu(x wᵀ + bias) into out, and x wᵀ + bias into h if that is given. x (M, K), w (N, K), out, h (M, N)."""
     (M, K), N = x.shape, w.shape[0]
-    tile = tile or _tile(x, M, N, reached(out, x, w))
+    tile = tile or _tile(tiles.POINTER if reached(out, x, w) else tiles.UNALIGNED, x, M, N)
     gelu_tiled_kernel[(_count(M, N, tile),)](
         out, h, x, w, bias,
         M, N, K,
@@ -83,7 +84,7 @@ def write_slope_tiled(
     dy (M, K), w (K, N), h, dh, a (M, N). Returns the sums of dh's columns within each row of tiles, fp32, if asked.
     """
     (M, K), N = dy.shape, w.shape[1]
-    tile = tile or _tile(dy, M, N, reached(dh, dy, w))
+    tile = tile or _tile(SLOPE_POINTER if reached(dh, dy, w) else tiles.UNALIGNED, dy, M, N)
     parts = _row_sums(N, M, tile.block_m, dy.device) if sums else None
     slope_tiled_kernel[(_count(M, N, tile),)](
         dh, a, parts, h, dy, w,
