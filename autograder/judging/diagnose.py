@@ -24,6 +24,9 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
     if mistake:
         return Diagnosis(mistake.name, mistake.says, pattern)
     raised = next((t for t in failing if t.outcome.error), None)
+    part, count = _partly(evidence)
+    if part and count > sum(bool(t.outcome.error) for t in failing):
+        return Diagnosis(part.name, f"In {count} of the {len(failing)} wrong cases: {part.says}", pattern)
     if raised:
         where = f" ({raised.outcome.where})" if raised.outcome.where else ""
         said = f": {raised.why}" if raised.outcome.lost else f" the call raised {raised.outcome.error}{where}"
@@ -60,6 +63,16 @@ def _explained(mistake: Mistake, evidence: Evidence, most: int) -> int:
             return 0
         count += _is_answer(mistake, t, evidence)
     return count if count >= needed else 0
+
+
+def _partly(evidence: Evidence) -> tuple[Mistake | None, int]:
+    """The mistake that explains most failing cases, though not over half: where answers are exact, none by accident."""
+    exact = evidence.limits and not any(m.limit for by in evidence.limits.values() for m in by.values())
+    ran = [t for t in evidence.failing if t.outcome.error is None]
+    formulas = [m for m in evidence.exercise.mistakes if m.answer is not None] if exact else []
+    counts = [sum(_is_answer(mistake, t, evidence) for t in ran) for mistake in formulas]
+    best = max(counts, default=0)
+    return (formulas[counts.index(best)], best) if best else (None, 0)
 
 
 def _is_answer(mistake: Mistake, t: Tried, evidence: Evidence) -> bool:

@@ -112,6 +112,18 @@ def test_a_subnormal_number_that_is_lost_is_seen_beside_large_ones():
     assert "e is 0 to 6" in verdict.diagnosis.pattern
 
 
+def test_of_several_mistakes_at_once_the_one_that_explains_most_cases_is_named():
+    def three(mantissas, exponents, group, out):
+        library_dequantize(mantissas, exponents, group, out)
+        e = exponents.repeat_interleave(group, 1)[:, : out.shape[1]]
+        out[mantissas == -128] = 0.0
+        out[e == 0] = 0.0
+        out[e == 255] = 0.0
+
+    verdict = examine(get("mx.dequantize"), three, seed=5, live=True)
+    assert verdict.diagnosis.says.startswith("In 2 of the 5 wrong cases: Wrong only where e is 0")
+
+
 # ------------------------------------------------------------------------------------------- where it is wrong
 
 

@@ -98,13 +98,12 @@ def _integers(v, how: str):
 
 
 def _rounded(e) -> bool:
-    """Wrong for fp32 only, and by no more than rounding to fewer bits explains."""
-    failing = [
-        t for t in e.failing if t.case.name not in ("values past 65504", "exponents far apart")
-    ]  # infinite in fp16
-    if not failing or any(t.outcome.error or t.args["x"].dtype != torch.float32 for t in failing):
+    """Wrong for fp32 only, and nearly always by no more than rounding to fewer bits explains."""
+    failing = [t for t in e.failing if t.outcome.error is None]
+    if not failing or any(t.args["x"].dtype != torch.float32 for t in failing):
         return False
-    return all(error(t.outcome.outputs["out"], t.want["out"]).rms < 2e-2 for t in failing)
+    rough = sum(error(t.outcome.outputs["out"], t.want["out"]).rms < 2e-2 for t in failing)
+    return rough >= 0.75 * len(e.failing)
 
 
 MEMORY = (

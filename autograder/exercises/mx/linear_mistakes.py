@@ -158,6 +158,12 @@ MISTAKES = (
         variants=(1, 3, 7),
     ),
     Mistake(
+        "padding_held",
+        "Mantissas are held with the zeros that filled the last group of each row: cut them off before they are "
+        "registered.",
+        answer=_holding(lambda layer: layer.out_features * (-layer.in_features % GROUP)),
+    ),
+    Mistake(
         "wide_exponents",
         "Exponents, or scales made from them, take more than a byte: hold uint8.",
         answer=lambda v, more: _holding(lambda layer: (bytes_of(layer) - layer.weight.numel()) * more)(v),
