@@ -64,6 +64,7 @@ FAMILIES = (
     "equal to everything",
     "inputs changed",
     "out of bounds",
+    "race",
     "lower precision",
     "extrapolation",
     "scan for answers",

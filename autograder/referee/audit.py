@@ -17,7 +17,7 @@ from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.judging.work import broken, judge_work, merged, telling
 from autograder.referee.ablation import emptied, halved, not_found
-from autograder.referee.reading import suspicious
+from autograder.referee.reading import added, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
@@ -53,7 +53,7 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
         half = "partly" if "partly" in alone else half
     trial.worker.end()
     missing = not_found(cells, kernels)
-    found = suspicious(cells, *entries(exercise))
+    found = suspicious(cells, *entries(exercise)) + (added(cells, kernels) if exercise.same_bits else [])
     refused, review = judge_work(exercise, seen, empty.right, half, missing, found)
     review = " ".join(filter(None, [unsure, review]))
     if refused:

@@ -101,6 +101,30 @@ def suspicious(
         return [("", 0, "is nested too deeply to be read")]
 
 
+def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
+    """Where these kernels, or the functions that they call, add to a number that other programs may add to as well."""
+    functions = [(c, node) for c in cells if (tree := _tree(c)) for node in ast.walk(tree) if _is_kernel(node)]
+    called = set(kernels)
+    while True:
+        inside = [
+            (cell, node) for cell, function in functions if function.name in called for node in ast.walk(function)
+        ]
+        more = {_name(node) for _, node in inside} - {""}
+        if more <= called:
+            break
+        called |= more
+    atomic = {(cell.name, node.lineno, f"adds by {_name(node)}") for cell, node in inside if _is_atomic(node)}
+    return sorted(atomic)
+
+
+def _name(node: ast.AST) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _is_atomic(node: ast.AST) -> bool:
+    return _name(node).startswith("atomic_")
+
+
 def _suspicious(cells: tuple[Cell, ...], judged: frozenset[str], free: frozenset[str]) -> Found:
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
     aliases = {}

@@ -8,7 +8,7 @@ import pytest
 from autograder.bank import BANK, entries
 from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
 from autograder.referee.audit import entries as entries_of
-from autograder.referee.reading import suspicious
+from autograder.referee.reading import added, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels
@@ -189,3 +189,24 @@ def test_a_cell_that_does_not_parse_is_passed_over():
 
 def test_a_text_nested_beyond_reading_is_said_and_ends_nothing():
     assert isinstance(suspicious((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
+
+
+ADDS = """
+import triton
+import triton.language as tl
+@triton.jit
+def _spread(ptr, x):
+    tl.atomic_add(ptr, x)
+@triton.jit
+def _first(ptr, x):
+    _spread(ptr, x)
+@triton.jit
+def _second(ptr, x):
+    tl.store(ptr, x)
+"""
+
+
+def test_sums_in_whatever_order_are_found_in_the_kernels_that_ran_and_in_what_they_call():
+    cells = (Cell("mine", ADDS),)
+    assert added(cells, {"_first"}) == added(cells, {"_spread"}) == [("mine", 6, "adds by atomic_add")]
+    assert added(cells, {"_second"}) == added((Cell("a", "def f(:"),), {"f"}) == []

@@ -112,6 +112,7 @@ SPEED = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
+    same_bits=True,
     where=where,
     speed=Speed(
         points=10,
