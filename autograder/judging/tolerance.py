@@ -28,7 +28,7 @@ class Limit:
 
     @property
     def limit(self) -> float:
-        return (self.good * self.lower) ** 0.5
+        return (self.good * self.lower) ** 0.5 if self.good else 0.0  # and not NaN, should `lower` be infinite
 
 
 Limits = dict[tuple[str, torch.dtype], dict[str, Limit]]  # (output, its dtype) -> metric -> limit

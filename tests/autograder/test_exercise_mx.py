@@ -205,8 +205,16 @@ def test_the_kernels_of_the_library_are_right(name, function):
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-@pytest.mark.parametrize("file", ["mx.quantize/right/several_groups.py", "mx.linear/right/plain_torch.py"])
-def test_integers_and_swapped_models_are_judged_from_outside_too(file):
+@pytest.mark.parametrize(
+    "file",
+    [
+        "mx.quantize/right/several_groups.py",
+        "mx.dequantize/right/flat_blocks.py",
+        "mx.gemv/right/tensor_cores.py",
+        "mx.linear/right/plain_torch.py",
+    ],
+)
+def test_exact_answers_sums_in_parts_and_swapped_models_are_judged_from_outside_too(file):
     exercise = get(file.partition("/")[0])
     with Referee(Submission((Cell("mine", (bank.BANK / file).read_text()),))) as referee:
         verdict = referee.examine(exercise, seed=3)

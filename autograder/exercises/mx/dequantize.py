@@ -103,7 +103,7 @@ DEQUANTIZE = Exercise(
     precision=Precision(
         good=lambda v: {"out": _exact(v)},
         good_is="exact",
-        lower=lambda v: {"out": decode(v, m=significant(v["mantissas"], 6))},
+        lower=lambda v: {"out": in_bf16(decode(v, m=significant(v["mantissas"], 6)))},
         lower_is="mantissas of six bits",
         floor_ulps=0.0,
     ),
