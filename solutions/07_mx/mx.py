@@ -772,9 +772,10 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
 #   outputs that its row gives
 #
-# Begin simply: a program for some rows of weights and one row of x. The cell below has the kernel without tensor cores;
-# write others, and choose by M, when the checks pass. Speed is timed with one row and with sixteen, on weights that no
-# cache holds, and counts the share of the floor: one read of the weights. About 30 lines.
+# The kernel cells are a proposal: one without tensor cores, one with them, one that adds parts. `gemv` decides what is
+# launched, so the last two may stay unwritten: begin with the first, a program for some rows of weights and one row of
+# x, until the checks pass. Speed is timed with one row and with sixteen, on weights that no cache holds, and counts the
+# share of the floor: one read of the weights. About 20 lines, and 50 for all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
