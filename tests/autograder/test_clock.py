@@ -54,10 +54,13 @@ def measured(source, yard):
 
 
 def test_an_honest_answer_takes_what_it_takes(yard):
-    found = measured(HONEST, yard)
-    assert CALL_S <= found.timed.seconds < 1.3 * CALL_S
-    assert found.timed.low_s <= found.timed.seconds <= found.timed.high_s
-    assert found.review == ""
+    for _ in range(3):  # the machine may be busy with other tests
+        found = measured(HONEST, yard)
+        assert CALL_S <= found.timed.seconds and found.review == ""
+        assert found.timed.low_s <= found.timed.seconds <= found.timed.high_s
+        if found.timed.seconds < 1.3 * CALL_S:
+            return
+    pytest.fail(f"5 ms of sleep took {found.timed.seconds * 1e3:.1f} ms")
 
 
 def test_a_round_holds_as_many_calls_as_the_floor_says():

@@ -15,7 +15,9 @@ from course_lib.device import DEVICE
 
 @pytest.fixture(scope="module")
 def cost() -> dict[str, float]:
-    return {row["name"]: row["us"] for row in dispatch.measured(rounds=9)}
+    """Of three tries the fastest: other tests that run beside this one only make a call slower."""
+    tries = [{row["name"]: row["us"] for row in dispatch.measured(rounds=9)} for _ in range(3)]
+    return {name: min(one[name] for one in tries) for name in tries[0]}
 
 
 def test_a_layer_that_does_not_give_the_sum_is_not_timed():
