@@ -79,7 +79,7 @@ def judge_work(
         _of_looking(exercise, seen),
         _of_strangers(exercise, seen),
         _of_leftovers(seen),
-        _of_text(suspicious),
+        of_text(suspicious),
     ]
     return " ".join(filter(None, refused)), " ".join(filter(None, review))
 
@@ -203,7 +203,8 @@ def _of_leftovers(seen: Mapping) -> str:
     return f"Left running after the call: {' and '.join(left)}." if left else ""
 
 
-def _of_text(suspicious: Sequence[tuple[str, int, str]]) -> str:
+def of_text(suspicious: Sequence[tuple[str, int, str]]) -> str:
+    """What a reading found, with the first lines."""
     if not suspicious:
         return ""
     shown = [f"{cell}, line {line}: {why}" for cell, line, why in suspicious[:8]]

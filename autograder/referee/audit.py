@@ -15,9 +15,9 @@ from autograder.calling import quiet
 from autograder.exercise import Case, Exercise, of_unit
 from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
-from autograder.judging.work import broken, judge_work, merged, telling
+from autograder.judging.work import broken, judge_work, merged, of_text, telling
 from autograder.referee.ablation import emptied, halved, not_found
-from autograder.referee.reading import added, suspicious
+from autograder.referee.reading import added, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
@@ -62,6 +62,16 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
         note = f"The points wait for a person. {review}"
         return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
     return verdict
+
+
+def seen_from_within(room: Room, verdict: Verdict) -> Verdict:
+    """The verdict on an exercise that a probe looks at in the process of its code, unless that may have replaced it."""
+    text = of_text(replacing(room.submission.cells))
+    if not text:
+        return verdict
+    why = "What the course's own code saw of this answer, it saw in the process of the answer, which may change it."
+    note = f"The points wait for a person. {why} {text}"
+    return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
 
 
 def entries(exercise: Exercise) -> tuple[frozenset[str], frozenset[str]]:

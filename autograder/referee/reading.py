@@ -83,6 +83,15 @@ BESIDE_KERNELS = set(
     contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype""".split()
 )
 
+# Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
+REPLACING = set("__builtins__ __import__ delattr eval exec globals setattr vars".split())
+REACHING = set(
+    """__builtins__ __closure__ __code__ __defaults__ __dict__ __globals__ __setattr__ __subclasses__ _getframe
+    currentframe f_back f_builtins f_globals f_locals get_objects get_referrers modules tb_frame tb_next""".split()
+)
+LEADING = {"builtins", "ctypes", "importlib", "inspect", "marshal", "pickle", "unittest"}
+COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._inductor.config.")
+
 Found = list[tuple[str, int, str]]
 
 
@@ -99,6 +108,42 @@ def suspicious(
         return _suspicious(cells, judged, free)
     except RecursionError:
         return [("", 0, "is nested too deeply to be read")]
+
+
+def replacing(cells: tuple[Cell, ...]) -> Found:
+    """Where the text replaces parts of a library, or looks for a way to. Much less is said here than by `suspicious`:
+    answers about the compiler and the dispatcher use private parts of torch.
+    """
+    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
+    aliases = {}
+    for _, tree in trees:
+        aliases |= _imported(tree)
+        aliases |= _renamed(tree, aliases)
+    ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
+    return sorted({(cell.name, line, why) for cell, tree in ours for line, why in _replacing(tree, aliases)})
+
+
+def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+            yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in LEADING)
+        elif isinstance(node, ast.Name) and node.id in REPLACING and node.id not in aliases:
+            yield node.lineno, f"uses {node.id}"
+        elif isinstance(node, ast.Attribute) and node.attr in REACHING - (CALLED if node in called else set()):
+            yield node.lineno, f"uses .{node.attr}"
+        changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
+        yield from ((node.lineno, f"replaces {name}") for name in changed)
+
+
+def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
+    """Names that are assigned something imported: `probe = course_lib.probes.towers`."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, aliases | names)):
+            names |= {target.id: dotted for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:

@@ -190,8 +190,9 @@ class Referee:
                 trials = lanes.tried(worker, exercise, seed, several)
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
-                earned = verdict.points and exercise.asks_for_kernels
-                return audit.audited(room, worker, exercise, verdict, trials) if earned else verdict
+                if verdict.points and exercise.asks_for_kernels:
+                    return audit.audited(room, worker, exercise, verdict, trials)
+                return audit.seen_from_within(room, verdict) if verdict.points and exercise.probe else verdict
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)

@@ -215,8 +215,8 @@ def test_joining_changes_results_exactly_where_the_exercise_says_so():
 
 
 @sandboxed
-def test_a_submission_that_replaces_the_probe_is_believed():
-    """SECURITY.md says so, and what is at stake. When this fails, the referee has learnt something: change the page."""
+def test_a_submission_that_replaces_the_probe_goes_to_a_person_where_its_text_shows_it_and_is_believed_elsewhere():
+    """SECURITY.md says so, and what is at stake. When the second part fails, the referee has learnt something."""
     rule = (sandbox.COURSE_LIB.parent / "autograder/exercises/compile/fuse_mistakes.py").read_text()
     rule = rule[rule.index("class Pass:") : rule.index("def unchanged(")]
     forged = f"""
@@ -232,8 +232,11 @@ probe.rewritten = rewritten
 def fuse(module):
     return module
 """
-    with Referee(Submission((Cell("forged", forged),))) as there:
-        assert there.examine(get("compile.pass"), seed=1).points == get("compile.pass").points
+    unseen = forged.replace("probe.rewritten = rewritten", "def put(m):\n    m.rewritten = rewritten\nput(probe)")
+    for source, got in ((forged, (0, get("compile.pass").points)), (unseen, (get("compile.pass").points, 0))):
+        with Referee(Submission((Cell("forged", source),))) as there:
+            verdict = there.examine(get("compile.pass"), seed=1)
+        assert (verdict.points, verdict.held) == got
 
 
 # --------------------------------------------------------------------------- compile.backend, .breaks, .operator

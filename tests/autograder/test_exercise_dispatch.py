@@ -327,8 +327,8 @@ def test_a_report_that_was_made_up_is_wrong_and_never_an_error(look, value):
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-def test_a_submission_that_replaces_the_probe_of_custom_is_believed():
-    """SECURITY.md says so, and what is at stake. When this fails, the referee has learnt something: change the page."""
+def test_a_submission_that_replaces_the_probe_of_custom_goes_to_a_person_where_its_text_shows_it():
+    """SECURITY.md says so, and what is at stake. When the second part fails, the referee has learnt something."""
     forged = """
 import torch
 import course_lib.probes.registering as probe
@@ -350,8 +350,11 @@ probe.looked_at = looked_at
 def register(library):
     pass
 """
-    with Referee(Submission((Cell("forged", forged),))) as there:
-        assert there.examine(get("dispatch.custom"), seed=1).points == get("dispatch.custom").points
+    unseen = forged.replace("probe.looked_at = looked_at", "def put(m):\n    m.looked_at = looked_at\nput(probe)")
+    for source, got in ((forged, (0, get("dispatch.custom").points)), (unseen, (get("dispatch.custom").points, 0))):
+        with Referee(Submission((Cell("forged", source),))) as there:
+            verdict = there.examine(get("dispatch.custom"), seed=1)
+        assert (verdict.points, verdict.held) == got
 
 
 # -------------------------------------------------------------------------------------------- dispatch.subclass

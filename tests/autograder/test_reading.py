@@ -8,7 +8,7 @@ import pytest
 from autograder.bank import BANK, entries
 from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
 from autograder.referee.audit import entries as entries_of
-from autograder.referee.reading import added, suspicious
+from autograder.referee.reading import added, replacing, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels
@@ -189,6 +189,38 @@ def test_a_cell_that_does_not_parse_is_passed_over():
 
 def test_a_text_nested_beyond_reading_is_said_and_ends_nothing():
     assert isinstance(suspicious((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
+
+
+PROBED = [e for e in entries(kinds=("right", "slow")) if get(e.exercise).probe]
+
+
+@pytest.mark.parametrize("entry", PROBED, ids=str)
+def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
+    assert replacing((Cell("mine", entry.path.read_text()),)) == []
+
+
+PUT = "import course_lib.probes.towers as probe\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("probe.compiled = print", "replaces course_lib.probes.towers.compiled"),
+        ("other = probe\nother.run = print", "replaces course_lib.probes.towers.run"),
+        ("import torch\ntorch.compile = print", "replaces torch.compile"),
+        ("setattr(probe, 'run', print)", "uses setattr"),
+        ("probe.run.__globals__['run'] = print", "uses .__globals__"),
+        ("import sys\nsys.modules['course_lib.probes.towers'] = None", "uses .modules"),
+        ("from unittest import mock", "imports unittest"),
+    ],
+)
+def test_what_replaces_a_probe_is_found(text, why):
+    assert why in [said for _, _, said in replacing((Cell("mine", PUT + text),))]
+
+
+def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
+    text = "import torch\ntorch._dynamo.config.verbose = True\n[type(m) for m in model.modules()]\nx.scale = 2\n"
+    assert replacing((Cell("mine", text),)) == []
 
 
 ADDS = """
