@@ -76,9 +76,11 @@ class Referee:
     def examine_ahead(self, wanted: Iterable[Exercise], seed: int) -> None:
         """Judge several exercises side by side, in a sandbox for each row, where this machine has room.
 
-        Only what went without trouble is kept: everything else `examine` judges alone.
+        Only what went without trouble is kept: everything else `examine` judges alone. So is an exercise that hides
+        something: in the next sandbox the same submission has it, and load and free memory can be seen in all of them.
         """
-        waiting = deque(sorted(wanted, key=lambda one: not one.asks_for_kernels))  # what takes longest first
+        together = [one for one in wanted if not one.hides]
+        waiting = deque(sorted(together, key=lambda one: not one.asks_for_kernels))  # what takes longest first
         rows = min(lanes.several(), ROWS, len(waiting))
         if rows < 2:
             return

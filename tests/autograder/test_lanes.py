@@ -87,6 +87,17 @@ def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypa
             assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
 
 
+def test_an_exercise_that_hides_something_is_judged_when_nothing_else_of_the_submission_runs(monkeypatch):
+    """Beside it, a worker that has torch could answer through what every sandbox sees: free memory, for example."""
+    monkeypatch.setattr(lanes, "several", lambda: 3)
+    hidden = exercise.get("dispatch.keys")
+    rule = next((BANK.parent / "dispatch.keys/right").glob("*.py")).read_text()
+    with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME), Cell("c", rule)))) as there:
+        there.examine_ahead([hidden, SCENARIO, AXPY], seed=3)
+        assert set(there.verdicts) == {("start.axpy", 3), ("roofline.regime", 3)}
+        assert there.examine(hidden, 3).accepted
+
+
 def test_what_met_trouble_beside_others_is_judged_alone(monkeypatch):
     monkeypatch.setattr(lanes, "several", lambda: 2)
     with Referee(Submission((Cell("a", FILES["exits at the third size"]), Cell("b", REGIME)))) as there:
