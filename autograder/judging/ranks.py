@@ -47,4 +47,4 @@ def sent(report: Mapping) -> tuple[int, int]:
 
 def collectives(report: Mapping, but: Sequence[str] = ("barrier",)) -> list[str]:
     """Names of the collectives that a rank took part in, in order."""
-    return [name for name, _ in report["traffic"]["collectives"] if name not in but]
+    return [name for name, nbytes, _ in report["traffic"]["collectives"] if nbytes >= 0 and name not in but]

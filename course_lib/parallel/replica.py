@@ -84,7 +84,8 @@ class Replica(nn.Module):
     def unused(self, lacking: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Those of the lacking that no rank used: without a gradient an optimizer leaves them as they are.
 
-        One small collective in every step. Only a rank that lacks something waits for the answer.
+        One small collective in every step. Only a rank that lacks something has to read the answer, for which the
+        host waits; the others' hosts go on.
         """
         if not self.trained:
             return []
@@ -92,8 +93,7 @@ class Replica(nn.Module):
         if lacking:
             absent = {id(p) for p in lacking}
             used[[number for number, p in enumerate(self.trained) if id(p) in absent]] = 0
-        asked = dist.all_reduce(used, dist.ReduceOp.MAX, async_op=True)
+        dist.all_reduce(used, dist.ReduceOp.MAX, async_op=True).wait()  # behind the gradients, on their stream
         if not lacking:
             return []
-        asked.wait()
         return [p for p, anywhere in zip(self.trained, used.tolist(), strict=True) if not anywhere]

@@ -1,9 +1,8 @@
 """What a function does with the network, seen from inside a rank: what it sent to whom, and what it did not wait for.
 
-A mode of the dispatcher sees every operator of torch.distributed, however it was imported, and those of DDP too. Sends
-and receives that run in the background are replaced by ones that are as unhelpful as their contract allows, so that a
-race is certain and not merely likely: what is to be received holds NaN until `wait()`, and what is being sent is
-compared at `wait()` with what it was.
+A mode of the dispatcher sees every operator of torch.distributed, however it was imported, and those of DDP too. What
+runs in the background is replaced by something as unhelpful as its contract allows, so that a race is certain and not
+merely likely: what is to come holds NaN until `wait()`, and what is being sent is compared then with what it was.
 """
 
 from __future__ import annotations
@@ -22,18 +21,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.distributed import place
 
-CHANGED = "what isend was sending was changed before its wait()"
-NOT_WAITED = "a send or receive was never waited for"
+CHANGED = "what was being sent was changed before its wait()"
+NOT_WAITED = "something that ran in the background was never waited for"
+
+
+POINT = ("isend", "irecv")
+IN_PLACE = ("all_reduce",)
+INTO = ("reduce_scatter_single", "reduce_scatter_tensor", "all_gather_single", "all_gather_into_tensor")
 
 
 @dataclass
 class Traffic:
     sent: dict[int, list[int]] = field(default_factory=dict)  # rank -> messages, bytes; by sends, not by collectives
-    collectives: list[list] = field(default_factory=list)  # operator and the bytes of its tensors, in order
+    # operator, the bytes of its tensors, and whether it ran in the background beyond the next mark; marks have -1 bytes
+    collectives: list[list] = field(default_factory=list)
+    marks: int = 0
     notes: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         return {"sent": self.sent, "collectives": self.collectives, "notes": self.notes}
+
+
+_watching: Traffic | None = None  # of the block that this process is in
 
 
 class _Watch(TorchDispatchMode):
@@ -49,7 +58,7 @@ class _Watch(TorchDispatchMode):
                 told[0] += 1
                 told[1] += _nbytes(args[0])
             elif not name.startswith("recv"):
-                self.traffic.collectives.append([name, max((_nbytes(arg) for arg in args), default=0)])
+                self.traffic.collectives.append([name, max((_nbytes(arg) for arg in args), default=0), False])
         return func(*args, **(kwargs or {}))
 
 
@@ -60,12 +69,13 @@ def _nbytes(value: Any) -> int:
 
 
 class Pending:
-    """A send or receive in the background."""
+    """Something in the background. What is to come lies elsewhere until `wait()`; what is sent may not change."""
 
-    def __init__(self, work, tensor: torch.Tensor, private: torch.Tensor | None, traffic: Traffic):
-        self.work, self.tensor, self.private, self.traffic = work, tensor, private, traffic
-        self.before = tensor.clone() if private is None else None
-        self.waited = False
+    def __init__(self, work, traffic: Traffic, comes=(), sent=(), entry: list | None = None):
+        self.work, self.traffic, self.waited = work, traffic, False
+        self.entry, self.since = entry, traffic.marks
+        self.comes = comes  # (where it belongs, where it lies)
+        self.sent = [(tensor, tensor.clone()) for tensor in sent]
 
     def wait(self, *args) -> bool:
         self.work.wait(*args)
@@ -82,13 +92,19 @@ class Pending:
         if self.waited:
             return
         self.waited = True
-        if self.private is not None:
-            self.tensor.copy_(self.private)
-        elif not _same_bits(self.before, self.tensor):
+        if self.entry is not None and self.since == self.traffic.marks:
+            self.entry[2] = False
+        for place_, private in self.comes:
+            place_.copy_(private)
+        if not all(_same_bits(before, tensor) for tensor, before in self.sent):
             self.traffic.notes.append(CHANGED)
 
     def __getattr__(self, name):
         return getattr(self.work, name)
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -97,36 +113,79 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) if a.numel() else True
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[Traffic]:
-    """Inside, what this thread sends is noted, and background sends and receives are strict."""
-    traffic, pending = Traffic(), []
-    isend, irecv = dist.isend, dist.irecv
+def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
+    """Stand-ins by name. Those of collectives are for async_op=True; without it the original is called."""
+    original = {name: getattr(dist, name) for name in (*POINT, *IN_PLACE, *INTO) if hasattr(dist, name)}
 
-    def strict_isend(tensor, *args, **options):
-        work = isend(tensor, *args, **options)
-        pending.append(Pending(work, tensor, None, traffic))
+    def keep(work, **what) -> Pending:
+        pending.append(Pending(work, traffic, **what))
         return pending[-1]
 
-    def strict_irecv(tensor, *args, **options):
+    def begun(work, **what) -> Pending:
+        traffic.collectives[-1][2] = True
+        return keep(work, entry=traffic.collectives[-1], **what)
+
+    def isend(tensor, *args, **options):
+        return keep(original["isend"](tensor, *args, **options), sent=[tensor])
+
+    def irecv(tensor, *args, **options):
         private = torch.empty_like(tensor)
-        work = irecv(private, *args, **options)
-        tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
-        pending.append(Pending(work, tensor, private, traffic))
-        return pending[-1]
+        work = original["irecv"](private, *args, **options)
+        _poison(tensor)
+        return keep(work, comes=[(tensor, private)])
 
-    def strict_batch(operations):
+    def in_place(name: str) -> Callable:
+        def call(tensor, *args, **options):
+            if not _in_background(args, options):
+                return original[name](tensor, *args, **options)
+            private = tensor.clone()
+            work = original[name](private, *args, **options)
+            _poison(tensor)
+            return begun(work, comes=[(tensor, private)])
+
+        return call
+
+    def into(name: str) -> Callable:
+        def call(output, tensor, *args, **options):
+            if not _in_background(args, options):
+                return original[name](output, tensor, *args, **options)
+            private, given = torch.empty_like(output), tensor.clone()
+            work = original[name](private, given, *args, **options)
+            apart = tensor.untyped_storage().data_ptr() != output.untyped_storage().data_ptr()
+            kept = begun(work, comes=[(output, private)], sent=[tensor] if apart else [])
+            _poison(output)
+            return kept
+
+        return call
+
+    def batch(operations):
         return [one.op(one.tensor, one.peer, one.group, one.tag) for one in operations]
 
-    strict = {"isend": strict_isend, "irecv": strict_irecv, "batch_isend_irecv": strict_batch}
+    strict = {"isend": isend, "irecv": irecv, "batch_isend_irecv": batch}
+    strict |= {name: in_place(name) for name in IN_PLACE} | {name: into(name) for name in INTO}
+    return {name: stand_in for name, stand_in in strict.items() if hasattr(dist, name)}
+
+
+def _in_background(args: tuple, options: dict) -> bool:
+    return bool(options.get("async_op") or (args and args[-1] is True))
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Traffic]:
+    """Inside, what this thread sends is noted, and what runs in the background is strict."""
+    global _watching
+    traffic, pending = Traffic(), []
+    strict = _strict(traffic, pending)
     places = (dist, distributed_c10d)  # batch_isend_irecv's P2POp compares with the names of the second
     before = [(module, name, getattr(module, name)) for module in places for name in strict]
     try:
+        _watching = traffic
         for module, name, _ in before:
             setattr(module, name, strict[name])
         with _Watch(traffic):
             yield traffic
     finally:
+        _watching = None
         for module, name, original in before:
             setattr(module, name, original)
     for one in pending:
@@ -135,12 +194,24 @@ def watched() -> Iterator[Traffic]:
             one.work.wait()  # what is let go of unfinished is not sent, and the other rank would wait for ever
 
 
+def mark(label: str) -> None:
+    """Put a word among the collectives that are noted: what comes after belongs to it."""
+    if _watching is not None:
+        _watching.marks += 1
+        _watching.collectives.append([label, -1, False])
+
+
 def called(rank: int, probe: str, packed: bytes, shards: Sequence[Any], common: dict[str, Any]) -> dict[str, Any]:
     """In a rank: the probe with the function and this rank's shard, under watch. What is returned can be anything."""
     module, _, name = probe.partition(":")
     run: Callable = getattr(importlib.import_module(module), name)
-    shard = shards[rank].to(place()) if isinstance(shards[rank], torch.Tensor) else shards[rank]
     with watched() as traffic:
         function = cloudpickle.loads(packed)  # in here: names that it imported from torch.distributed are watched too
-        value = run(function, shard, **common)
+        value = run(function, _placed(shards[rank]), **common)
     return {"value": value, "traffic": traffic.plain()}
+
+
+def _placed(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(place())
+    return [_placed(one) for one in value] if isinstance(value, list) else value

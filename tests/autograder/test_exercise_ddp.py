@@ -11,12 +11,16 @@ import torch.distributed as dist
 from autograder import bank, ranks
 from autograder.check import check
 from autograder.examine import examine
-from autograder.exercise import get, of_unit
+from autograder.exercise import Draw, get, of_unit
+from autograder.exercises.ddp import replicas
+from autograder.exercises.ddp.averaging import cases, values_off
+from autograder.exercises.ddp.buckets import needed
 from autograder.exercises.ddp.cost_mistakes import ADDED, HIDDEN, LIMITS, right
 from autograder.exercises.ddp.ring import limits
 from autograder.exercises.ddp.ring_mistakes import CUTS, ring
 from autograder.judging.ranks import first_off, reports_of, same_bits
 from course_lib.distributed import launch
+from course_lib.parallel import Buckets, Flat, Naive, Overlap
 from course_lib.probes.network import CHANGED, NOT_WAITED, watched
 
 NAMES = [exercise.name for exercise in of_unit("ddp")]
@@ -52,7 +56,8 @@ def test_sends_are_counted_by_receiver_and_collectives_by_name_and_bytes():
 
     zero, one = seen_by(talk)
     assert zero["sent"] == {1: [2, 44]} and one["sent"] == {}
-    assert zero["collectives"] == one["collectives"] == [["allreduce", 28], ["barrier", one["collectives"][1][1]]]
+    assert zero["collectives"] == one["collectives"]
+    assert one["collectives"][0] == ["allreduce", 28, False] and one["collectives"][1][0] == "barrier"
     assert zero["notes"] == one["notes"] == []
 
 
@@ -61,7 +66,7 @@ def test_ddp_is_seen_too_although_it_calls_from_elsewhere():
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
         model(torch.ones(2, 4)).sum().backward()
 
-    names = [name for name, _ in seen_by(train)[0]["collectives"]]
+    names = [name for name, _, _ in seen_by(train)[0]["collectives"]]
     assert "allreduce" in names and "broadcast" in names
 
 
@@ -166,6 +171,60 @@ def test_single_calls_are_of_three_kinds_and_each_is_told_by_its_largest_size():
         single, device = (median(call.args[part][max(call.args[part])]) for part in ("one", "in_a_row"))
         assert call.secret["want"]["host"] == kind
         assert (single < 0.5 * device) == (kind == "not waited for")
+
+
+# ------------------------------------------------------------------------------------------- averaged gradients
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_copies_that_take_the_mean_train_as_one_process_does(case):
+    args = case.draw(Draw(11, "cpu", "interpreter")).args
+    assert values_off(replicas.trained(args), [replicas.single(args)] * len(args["shards"]), args) is None
+
+
+@pytest.mark.parametrize("name", ["ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets"])
+def test_every_known_wrong_answer_is_wrong_in_some_case(name):
+    exercise = get(name)
+    drawn = [exercise.draw(case, 3, "cpu", "interpreter").args for case in exercise.cases]
+    for mistake in exercise.mistakes:
+        if mistake.answer is not None:
+            assert any(mistake.answer(args, *mistake.variants[:1]) for args in drawn), mistake.name
+
+
+@pytest.mark.parametrize(
+    ("name", "rung"), [("ddp.naive", Naive), ("ddp.flat", Flat), ("ddp.overlap", Overlap), ("ddp.buckets", Buckets)]
+)
+def test_the_rungs_of_the_library_are_right_answers(name, rung):
+    verdict = examine(get(name), rung, seed=17, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+
+
+def test_a_bucket_for_everything_and_one_for_each_parameter_are_refused():
+    for mib, says in ((1.0, "bytes in one collective"), (1e-6, "collectives in one step")):
+
+        def wrap(module, mib, size=mib):
+            return Buckets(module, size)
+
+        verdict = examine(get("ddp.buckets"), wrap, 17, only="two ranks")
+        assert says in verdict.cases[0].why
+
+
+def test_buckets_are_counted_as_they_are_filled():
+    """Plain has, from its end, 8, 40, 440, 88 and 616 bytes; in Mixed the 440 are 220 of another type."""
+    assert (needed("Plain", 700), needed("Plain", 1e9), needed("Plain", 1), needed("Mixed", 1e9)) == (2, 1, 5, 2)
+
+
+def test_what_torch_calls_ddp_is_no_answer_because_finish_is_missing():
+    verdict = examine(get("ddp.overlap"), torch.nn.parallel.DistributedDataParallel, seed=17, only="two ranks")
+    assert "AttributeError" in verdict.cases[0].why
+
+
+@pytest.mark.parametrize("value", [None, 3, [], {"steps": 1}, [{"grads": 1}], [{"grads": {}, "weights": {}}] * 2])
+def test_junk_from_a_rank_that_trained_is_a_sentence(value):
+    exercise = get("ddp.naive")
+    call = exercise.draw(exercise.cases[0], 1, "cpu", "interpreter")
+    reports = [{"value": value, "traffic": {"sent": {}, "collectives": [], "notes": []}} for _ in range(2)]
+    assert isinstance(exercise.accept(reports, exercise.oracle(call.args)["ranks"], call.args), str)
 
 
 # ------------------------------------------------------------------------------------------- how it can end

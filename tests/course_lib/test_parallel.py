@@ -1,18 +1,15 @@
 """The rungs of data parallel training: the same gradients and weights as one process, bit-equal on all ranks."""
 
-import sys
-from pathlib import Path
+import contextlib
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.distributed import RankFailed, launch
+from course_lib.distributed import RankFailed, launch, place
 from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
 from course_lib.parallel.buckets import MIB, fill
-
-sys.path.append(str(Path(__file__).parent))  # ranks import the models from there too
-import parallel_models as models
+from course_lib.probes.replicas import BATCH, WIDTH, adamw, made, state_of
 
 TINY = 300 / MIB  # buckets of 300 bytes: several of them, with one parameter and with more
 WRAPS = {
@@ -21,9 +18,53 @@ WRAPS = {
     "overlap": Overlap,
     "buckets": lambda module: Buckets(module, TINY),
     "one bucket": Buckets,
-    "sharded": lambda module: Sharded(module, lambda pieces: models.adamw(pieces.values()), TINY),
-    "sharded, one bucket": lambda module: Sharded(module, lambda pieces: models.adamw(pieces.values())),
+    "sharded": lambda module: Sharded(module, lambda pieces: adamw(pieces.values()), TINY),
+    "sharded, one bucket": lambda module: Sharded(module, lambda pieces: adamw(pieces.values())),
 }
+
+
+ALIKE = ("Plain", "Tied", "Frozen", "Unused", "Routed", "Mixed", "Strided", "Wide", "Gaps", "Deep", "Fixed")
+
+
+def batch(step: int, part: int = 0) -> torch.Tensor:
+    """The whole batch; the first column is positive in its first half alone, so that routes differ between shards."""
+    x = torch.randn(BATCH, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(100 * step + part))
+    x[:, 0] = x[:, 0].abs() * torch.tensor([1.0] * (BATCH // 2) + [-1.0] * (BATCH // 2), dtype=torch.float64)
+    return x
+
+
+def single(model: str, steps: int, parts: int = 1, **options) -> list[dict]:
+    """Gradients and weights after each step of training on the whole batch."""
+    module = made(model, 0)
+    optimizer = adamw([p for p in module.parameters() if p.requires_grad])
+    seen = []
+    for step in range(steps):
+        optimizer.zero_grad(**options)
+        for part in range(parts):
+            (module(batch(step, part)).square().mean() / parts).backward()
+        grads = state_of(module)["grads"]
+        optimizer.step()
+        seen.append({"grads": grads, "weights": state_of(module)["weights"]})
+    return seen
+
+
+def ranked(rank: int, ranks: int, wrap, model: str, steps: int, parts: int = 1, **options) -> list[dict]:
+    """The same on one rank, which starts from weights of its own."""
+    module = made(model, rank).to(place())
+    ddp = wrap(module)
+    optimizer = None if hasattr(ddp, "step") else adamw([p for p in module.parameters() if p.requires_grad])
+    seen = []
+    for step in range(steps):
+        ddp.zero_grad(**options)
+        for part in range(parts):
+            shard = batch(step, part).chunk(ranks)[rank].to(place())
+            with ddp.no_sync() if part < parts - 1 else contextlib.nullcontext():
+                (ddp(shard).square().mean() / parts).backward()
+        ddp.finish()
+        grads = state_of(module)["grads"]
+        ddp.step() if optimizer is None else optimizer.step()
+        seen.append({"grads": grads, "weights": state_of(module)["weights"]})
+    return seen
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -33,11 +74,11 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def check(model, ranks: int = 2, steps: int = 3, backend: str = "gloo", **options) -> None:
     """Every rung against training in one process."""
-    want = models.single(model, steps, **options)
+    want = single(model, steps, **options)
     limit = 1e-5 if any(w.dtype == torch.float32 for w in want[0]["weights"].values()) else 1e-12
 
     def train(rank):
-        return {name: models.ranked(rank, ranks, wrap, model, steps, **options) for name, wrap in WRAPS.items()}
+        return {name: ranked(rank, ranks, wrap, model, steps, **options) for name, wrap in WRAPS.items()}
 
     for_all = launch(train, ranks, backend, limit_s=60)
     for name in WRAPS:
@@ -61,44 +102,44 @@ def check(model, ranks: int = 2, steps: int = 3, backend: str = "gloo", **option
 # ------------------------------------------------------------------------------------------- equal to one process
 
 
-@pytest.mark.parametrize("model", models.ALIKE.values(), ids=models.ALIKE)
+@pytest.mark.parametrize("model", ALIKE)
 def test_two_ranks_train_as_one_process_does(model):
     check(model)
 
 
-@pytest.mark.parametrize("model", [models.Routed, models.Tied])
+@pytest.mark.parametrize("model", ["Routed", "Tied"])
 def test_three_ranks_train_as_one_process_does(model):
     check(model, ranks=3, steps=2)
 
 
 def test_four_ranks_train_as_one_process_does():
-    check(models.Plain, ranks=4, steps=2)
+    check("Plain", ranks=4, steps=2)
 
 
-@pytest.mark.parametrize("model", [models.Plain, models.Routed, models.Unused])
+@pytest.mark.parametrize("model", ["Plain", "Routed", "Unused"])
 def test_gradients_that_accumulate_without_sync_are_those_of_all_parts(model):
     check(model, parts=3, steps=2)
 
 
 def test_gradients_that_are_zeroed_in_place_stay_right():
-    check(models.Plain, set_to_none=False)
+    check("Plain", set_to_none=False)
 
 
 def test_a_second_pass_without_zero_grad_adds_up_as_in_one_process():
-    module = models.made(models.Plain, 0)
+    module = made("Plain", 0)
     for step in range(2):
-        module(models.batch(step)).square().mean().backward()
+        module(batch(step)).square().mean().backward()
     want = [p.grad.clone() for p in module.parameters()]
-    optimizer = models.adamw(module.parameters())
+    optimizer = adamw(module.parameters())
     optimizer.step()
 
     def train(rank):
         found = {}
         for name, wrap in WRAPS.items():
-            mine = models.made(models.Plain, 0)
+            mine = made("Plain", 0)
             ddp = wrap(mine)
             for step in range(2):
-                ddp(models.batch(step).chunk(2)[rank]).square().mean().backward()
+                ddp(batch(step).chunk(2)[rank]).square().mean().backward()
                 ddp.finish()
             found[name] = [p.grad for p in mine.parameters()]
             if "sharded" in name:
@@ -116,7 +157,7 @@ def test_what_a_batch_norm_has_seen_is_rank_0s_everywhere():
     def train(rank):
         found = {}
         for name, wrap in WRAPS.items():
-            module = models.made(models.Normed, rank)
+            module = made("Normed", rank)
             ddp, starts = wrap(module), []
             module.norm.register_forward_pre_hook(
                 lambda norm, _, starts=starts: starts.append(
@@ -124,17 +165,17 @@ def test_what_a_batch_norm_has_seen_is_rank_0s_everywhere():
                 )
             )
             for step in range(3):
-                ddp(models.batch(step).chunk(2)[rank]).square().mean().backward()
+                ddp(batch(step).chunk(2)[rank]).square().mean().backward()
                 ddp.finish()
                 ddp.zero_grad()
             found[name] = starts
         return found
 
-    alone = models.made(models.Normed, 0).norm  # it sees what rank 0 sees
+    alone = made("Normed", 0).norm  # it sees what rank 0 sees
     before = []
     for step in range(3):
         before.append(alone.running_mean.clone())
-        alone(models.batch(step).chunk(2)[0])
+        alone(batch(step).chunk(2)[0])
     for found in launch(train, 2, "gloo"):
         for name, starts in found.items():
             assert [count for _, count in starts] == [0, 1, 2], name
@@ -145,26 +186,26 @@ def test_a_model_without_anything_to_train_is_made_equal_and_left_alone():
     def train(rank):
         found = []
         for wrap in WRAPS.values():
-            module = models.made(models.Plain, rank).requires_grad_(False)
+            module = made("Plain", rank).requires_grad_(False)
             ddp = wrap(module)
-            ddp(models.batch(0))
+            ddp(batch(0))
             ddp.finish()
             found.append(module.first.weight)
         return found
 
     first, second = launch(train, 2, "gloo")
-    want = models.made(models.Plain, 0).first.weight
+    want = made("Plain", 0).first.weight
     assert all(torch.equal(weight, want) for weight in (*first, *second))
 
 
 # ------------------------------------------------------------------------------------------- how it is done
 
 
-def collectives(ranks: int, wrap, model=models.Plain) -> list[tuple[str, int, bool]]:
+def collectives(ranks: int, wrap, model="Plain") -> list[tuple[str, int, bool]]:
     """Of one step on rank 0: each collective, its bytes, and whether it began inside the backward pass."""
 
     def train(rank):
-        module = models.made(model, 0)
+        module = made(model, 0)
         ddp = wrap(module)
         seen, inside = [], [False]
 
@@ -181,7 +222,7 @@ def collectives(ranks: int, wrap, model=models.Plain) -> list[tuple[str, int, bo
         for name in ("all_reduce", "reduce_scatter_single", "reduce_scatter_tensor"):
             if hasattr(dist, name):
                 noted(name)
-        loss = ddp(models.batch(0).chunk(ranks)[rank]).square().mean()
+        loss = ddp(batch(0).chunk(ranks)[rank]).square().mean()
         inside[0] = True
         loss.backward()
         inside[0] = False
@@ -201,7 +242,7 @@ def test_naive_sends_each_parameter_after_the_backward_pass():
 
 def test_flat_sends_once():
     assert collectives(2, Flat) == [("all_reduce", 8 * 149, False), FLAGS]
-    assert [bytes_ for _, bytes_, _ in collectives(2, Flat, models.Mixed)] == [8 * 94, 4 * 55, 5 * 4]
+    assert [bytes_ for _, bytes_, _ in collectives(2, Flat, "Mixed")] == [8 * 94, 4 * 55, 5 * 4]
 
 
 def test_overlap_begins_inside_the_backward_pass_with_the_last_layer():
@@ -230,11 +271,11 @@ def test_buckets_hold_at_most_their_size_and_parameters_in_order():
 
 def test_gradients_become_views_of_their_bucket_again_after_zero_grad_took_them_away():
     def train(rank):
-        module = models.made(models.Plain, 0)
+        module = made("Plain", 0)
         ddp, found = Buckets(module, TINY), []
         for set_to_none in (True, True, False):
             ddp.zero_grad(set_to_none)
-            ddp(models.batch(0).chunk(2)[rank]).square().mean().backward()
+            ddp(batch(0).chunk(2)[rank]).square().mean().backward()
             ddp.finish()
             bucket = ddp.buckets[0]
             lies = bucket.buffer.untyped_storage().data_ptr()
@@ -250,13 +291,13 @@ def test_a_forgotten_finish_and_a_second_backward_pass_are_told(name):
     wrap = WRAPS[name]
 
     def forgets(rank):
-        ddp = wrap(models.made(models.Plain, 0))
-        ddp(models.batch(0)).mean().backward()
-        ddp(models.batch(0))
+        ddp = wrap(made("Plain", 0))
+        ddp(batch(0)).mean().backward()
+        ddp(batch(0))
 
     def twice(rank):
-        ddp = wrap(models.made(models.Plain, 0))
-        loss = ddp(models.batch(0)).mean()
+        ddp = wrap(made("Plain", 0))
+        loss = ddp(batch(0)).mean()
         loss.backward(retain_graph=True)
         loss.backward()
 
@@ -272,7 +313,7 @@ def test_a_forgotten_finish_and_a_second_backward_pass_are_told(name):
 def test_each_rank_holds_its_part_of_the_optimizers_state(ranks):
     def train(rank):
         module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
-        model = Sharded(module, lambda pieces: models.adamw(pieces.values()), 16400 / MIB)
+        model = Sharded(module, lambda pieces: adamw(pieces.values()), 16400 / MIB)
         model(torch.ones(4, 64)).mean().backward()
         model.finish()
         model.step()
@@ -288,15 +329,15 @@ def test_each_rank_holds_its_part_of_the_optimizers_state(ranks):
 
 
 def test_clipping_sees_the_norm_of_all_parts():
-    module = models.made(models.Plain, 0)
-    module(models.batch(0)).square().mean().backward()
+    module = made("Plain", 0)
+    module(batch(0)).square().mean().backward()
     norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.01)
-    models.adamw(module.parameters()).step()
+    adamw(module.parameters()).step()
 
     def train(rank):
-        mine = models.made(models.Plain, 0)
+        mine = made("Plain", 0)
         model = WRAPS["sharded"](mine)
-        model(models.batch(0).chunk(3)[rank]).square().mean().backward()
+        model(batch(0).chunk(3)[rank]).square().mean().backward()
         model.finish()
         seen = model.clip(0.01)
         model.step()
@@ -310,7 +351,7 @@ def test_clipping_sees_the_norm_of_all_parts():
 
 def test_options_for_some_parameters_reach_their_pieces():
     def train(rank):
-        module = models.made(models.Plain, 0)
+        module = made("Plain", 0)
 
         def optimizer(pieces):
             biases = [piece for name, piece in pieces.items() if name.endswith("bias")]
@@ -320,7 +361,7 @@ def test_options_for_some_parameters_reach_their_pieces():
 
         model = Sharded(module, optimizer, TINY)
         before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        model(models.batch(0).chunk(2)[rank]).square().mean().backward()
+        model(batch(0).chunk(2)[rank]).square().mean().backward()
         model.finish()
         model.step()
         return {name: torch.equal(p, before[name]) for name, p in module.named_parameters()}
@@ -334,6 +375,6 @@ def test_options_for_some_parameters_reach_their_pieces():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("model", [models.Plain, models.Routed, models.Unused, models.Mixed, models.Strided])
+@pytest.mark.parametrize("model", ["Plain", "Routed", "Unused", "Mixed", "Strided"])
 def test_two_gpus_train_as_one_process_does(model):
     check(model, backend="nccl")

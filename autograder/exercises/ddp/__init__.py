@@ -1,6 +1,10 @@
 """Unit 08: data parallel training."""
 
+from autograder.exercises.ddp.buckets import BUCKETS
 from autograder.exercises.ddp.cost import COST
+from autograder.exercises.ddp.flat import FLAT
+from autograder.exercises.ddp.naive import NAIVE
+from autograder.exercises.ddp.overlap import OVERLAP
 from autograder.exercises.ddp.ring import RING
 
-EXERCISES = (RING, COST)
+EXERCISES = (RING, COST, NAIVE, FLAT, OVERLAP, BUCKETS)

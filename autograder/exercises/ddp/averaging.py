@@ -1,0 +1,151 @@
+"""What the exercises that average gradients share: how a case is drawn, what is true, and what is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Values
+from autograder.exercises.ddp.replicas import single
+from autograder.judging.ranks import first_off, form_of, reports_of, same_bits
+from course_lib.probes.replicas import BATCH, MODELS, WIDTH
+
+LIMIT, LIMIT_FP32 = 1e-9, 1e-5  # of numbers near 1: rounding is 1e-15 and 1e-7, and every known mistake is above 1e-3
+ONE_RANK = "used on one rank only"  # the last of all cases: who skips what it did not use hangs there
+
+
+def call(d: Draw, model: str, ranks: int = 2, parts: int = 1, fill: bool = False, steps: int = 2, **options) -> Call:
+    """Every rank's parts of the batch of each step."""
+    seed = d.integer(1, 10**6)
+    batches = [[_batch(d, model) for _ in range(parts)] for _ in range(steps)]
+    shards = [[[x.chunk(ranks)[rank] for x in step] for step in batches] for rank in range(ranks)]
+    args = {"shards": shards, "model": model, "seed": seed, "fill": fill, "options": options}
+    words = f"{ranks} ranks, model {model}" + (f", {parts} parts" if parts > 1 else "")
+    return Call(args, words)
+
+
+def _batch(d: Draw, model: str) -> torch.Tensor:
+    x = d.normal(BATCH, WIDTH, dtype=torch.float64)
+    if model == "Routed":  # the first column chooses the layer: the first rank sees one, the last the other
+        x[:, 0] = x[:, 0].abs() * torch.tensor([1.0] * (BATCH // 2) + [-1.0] * (BATCH // 2), dtype=torch.float64)
+    return x
+
+
+def cases(**options) -> tuple[Case, ...]:
+    """The situations of data parallel training; `options` go to the submission."""
+    kinds = {
+        "two ranks": {"model": "Plain"},
+        "three ranks": {"model": "Plain", "ranks": 3},
+        "four ranks": {"model": "Plain", "ranks": 4},
+        "several parts": {"model": "Plain", "parts": 3},
+        "gradients filled with zeros": {"model": "Plain", "fill": True, "steps": 3},
+        "a shared weight": {"model": "Tied"},
+        "a frozen layer": {"model": "Frozen"},
+        "two types of numbers": {"model": "Mixed"},
+        "weights in another order": {"model": "Strided"},
+        "numbers that are no parameters": {"model": "Fixed"},
+        "a layer that nobody uses": {"model": "Unused"},
+        ONE_RANK: {"model": "Routed"},
+    }
+    return tuple(Case(name, lambda d, kind=kind: call(d, **kind, **options)) for name, kind in kinds.items())
+
+
+def oracle(args: Values) -> dict:
+    return {"ranks": {"steps": [single(args)] * len(args["shards"]), "right": True}}
+
+
+def acceptance(how: Callable[[Sequence[Mapping], Values], str | None]) -> Callable[[Any, Any, Values], str | None]:
+    """An `accept`: first what every rank holds, then, of a right answer, `how` it was made."""
+
+    def accept(got: Any, want: Any, args: Values) -> str | None:
+        wrong = reports_of(got, len(args["shards"]))
+        if wrong:
+            return wrong
+        try:
+            found = [steps_of(report["value"]) for report in got]
+            wrong = values_off(found, want["steps"], args)
+            if wrong or not want["right"]:
+                return wrong
+            return _bits(found) or _notes(got) or how(got, args)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return "a rank reported something else"
+
+    return accept
+
+
+def steps_of(value: Any) -> list[dict]:
+    return value["steps"] if isinstance(value, Mapping) else value
+
+
+def values_off(found: Sequence[list[dict]], want: Sequence[list[dict]], args: Values) -> str | None:
+    """The first number of a gradient or a weight, on any rank and after any step, that is not the wanted one."""
+    limit = LIMIT_FP32 if args["model"] == "Mixed" else LIMIT
+    for rank, (steps, truth) in enumerate(zip(found, want, strict=True)):
+        for number, (step, right) in enumerate(zip(steps, truth, strict=True)):
+            for kind in ("grads", "weights"):
+                for name, value in right[kind].items():
+                    wrong = _one(step[kind][name], value, f"the {kind[:-1]} of `{name}`", rank, limit)
+                    if wrong:
+                        return f"{wrong}, in step {number}"
+    return None
+
+
+def _one(got: Any, want: torch.Tensor | None, what: str, rank: int, limit: float) -> str | None:
+    what = what.replace("the grad ", "the gradient ")
+    if want is None or got is None:
+        if got is want:
+            return None
+        return f"{what} on rank {rank} is {'none' if got is None else 'there'}, where in one process it is not"
+    wrong = form_of(got, want, what, rank)
+    if wrong or first_off(got, want, limit) is None:
+        return wrong
+    return f"{what} on rank {rank} is not that of one process"
+
+
+def _bits(found: Sequence[list[dict]]) -> str | None:
+    for number, steps in enumerate(zip(*found, strict=True)):
+        for name in steps[0]["weights"]:
+            other = same_bits([step["weights"][name] for step in steps])
+            if other is not None:
+                return f"`{name}` of rank {other} differs from that of rank 0 in its last bits, after step {number}"
+    return None
+
+
+def _notes(got: Sequence[Mapping]) -> str | None:
+    found = [(rank, note) for rank, report in enumerate(got) for note in report["traffic"]["notes"]]
+    return f"rank {found[0][0]}: {found[0][1]}" if found else None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A collective that a rank took part in."""
+
+    name: str
+    nbytes: int
+    background: bool
+
+
+def segments(report: Mapping, label: str) -> list[list[Begun]]:
+    """What a rank began after each mark of this name."""
+    found: list[tuple[str, list[Begun]]] = [("start", [])]
+    for name, nbytes, background in report["traffic"]["collectives"]:
+        if nbytes < 0:
+            found.append((name, []))
+        elif name != "barrier":
+            found[-1][1].append(Begun(name, nbytes, background))
+    return [begun for name, begun in found if name == label]
+
+
+def trained_bytes(model: str) -> list[tuple[torch.dtype, int]]:
+    """Type and bytes of each trained parameter, in the order of the module."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            module = MODELS[model]()
+    finally:
+        torch.set_default_dtype(before)
+    return [(p.dtype, p.nbytes) for p in module.parameters() if p.requires_grad]

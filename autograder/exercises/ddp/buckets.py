@@ -1,0 +1,112 @@
+"""ddp.buckets: gradients travel in buckets, each as soon as it is full.
+
+    class Buckets:
+        def __init__(self, module, mib): ...
+        def no_sync(self): ...
+        def finish(self): ...
+
+As ddp.overlap, but what travels are buckets: parameters in the reverse of their order in the module, side by side in
+one buffer, of one type and at most `mib` MiB; a parameter that is larger has a bucket to itself. A bucket begins to
+travel, in the background, when its last gradient is there and all buckets before it are under way.
+
+After `finish()`, also after a zero_grad that let go of gradients, each `p.grad` holds the mean.
+
+Right means: as in ddp.overlap; no collective holds more than a bucket may, and in every step no more than needed are
+begun, with at most one small one besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autograder.exercise import Exercise, Mistake, Values
+from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
+from autograder.exercises.ddp.averaging_mistakes import HOOKS, SHARED, all_of, answer, said
+from autograder.exercises.ddp.overlap import HELD, IN_ORDER, LATE, without_sync
+from autograder.exercises.ddp.replicas import first_step_only
+
+MIB = 2**20
+BYTES = 700  # of a bucket here: the parameters of Plain make three
+TOO_LARGE, TOO_MANY = "bytes in one collective", "collectives in one step"
+
+
+def needed(model: str, limit: float = BYTES) -> int:
+    """How many buckets there are when each takes what still fits, in the reverse of the module's order."""
+    held: dict = {}
+    count = 0
+    for dtype, nbytes in reversed(trained_bytes(model)):
+        if dtype not in held or held[dtype] + nbytes > limit:
+            held[dtype], count = 0, count + 1
+        held[dtype] += nbytes
+    return count
+
+
+def how(got: Sequence[Mapping], args: Values) -> str | None:
+    wrong = without_sync(got, args)
+    if wrong:
+        return wrong
+    sizes = [nbytes for _, nbytes in trained_bytes(args["model"])]
+    count, largest = needed(args["model"]), max(BYTES, *sizes)
+    for rank, report in enumerate(got):
+        for backward, finish in zip(segments(report, "backward"), segments(report, "finish"), strict=True):
+            begun = [*backward, *finish]
+            most = max((one.nbytes for one in begun), default=0)
+            if most > largest:
+                return f"rank {rank} has {most} {TOO_LARGE}; a bucket holds {largest} at most"
+            if len(begun) > count + 1:
+                return f"rank {rank} began {len(begun)} {TOO_MANY}, for {count} buckets"
+            if args["model"] in IN_ORDER and len(backward) < count - 1:
+                return (
+                    f"{len(backward)} collectives of rank {rank} were begun in the backward pass, the others {LATE} it"
+                )
+            if args["model"] in IN_ORDER and not all(one.background for one in backward):
+                return f"rank {rank} waits for collectives inside the backward pass: they run {HELD}"
+    return None
+
+
+MISTAKES = (
+    Mistake(
+        "begins_in_finish",
+        "Buckets are right, but begin to travel only when the backward pass is over. Begin one when its last gradient "
+        "has come.",
+        sign=said(LATE),
+    ),
+    Mistake(
+        "waits_in_the_hook",
+        "Each bucket is waited for inside the backward pass, which stands still meanwhile. Begin it with "
+        "async_op=True, and wait in finish().",
+        sign=said(HELD),
+    ),
+    Mistake(
+        "too_large",
+        "A bucket holds more than it may: begin a new one where the next parameter would not fit.",
+        sign=said(TOO_LARGE),
+    ),
+    Mistake(
+        "one_by_one",
+        "Far more collectives than buckets: parameters that fit together travel together.",
+        sign=said(TOO_MANY),
+    ),
+    Mistake(
+        "views_lost",
+        "Right in the first step only: zero_grad() lets go of gradients, and the next backward pass makes tensors of "
+        "its own, while the bucket still holds the old values. Look in the hook whether p.grad is the view; copy it "
+        "in, and set p.grad to the view again.",
+        answer(combine=first_step_only),
+    ),
+    *all_of(HOOKS, SHARED, without=("weights_averaged", "changed_on_its_way", "start_without_frozen")),
+)
+
+BUCKETS = Exercise(
+    name="ddp.buckets",
+    entry="Buckets",
+    points=6,
+    kind="distributed",
+    cases=cases(mib=BYTES / MIB),
+    oracle=oracle,
+    mistakes=MISTAKES,
+    returns=("ranks",),
+    accept=acceptance(how),
+    probe="course_lib.probes.replicas:averaged",
+    launches=False,
+)

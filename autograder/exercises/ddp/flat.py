@@ -1,0 +1,52 @@
+"""ddp.flat: the same as ddp.naive, with one all-reduce for all gradients.
+
+    class Flat:
+        def __init__(self, module): ...
+        def finish(self): ...
+
+As there, but `finish()` begins one collective for the gradients of each type of number, and at most one more: who has
+used what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autograder.exercise import Exercise, Mistake, Values
+from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
+from autograder.exercises.ddp.averaging_mistakes import SHARED, all_of, said
+
+TOO_MANY = "collectives, where"
+
+
+def how(got: Sequence[Mapping], args: Values) -> str | None:
+    enough = len({dtype for dtype, _ in trained_bytes(args["model"])}) + 1
+    for rank, report in enumerate(got):
+        most = max(len(begun) for begun in segments(report, "finish"))
+        if most > enough:
+            return f"finish() on rank {rank} began {most} {TOO_MANY} {enough} are enough"
+    return None
+
+
+MISTAKES = (
+    Mistake(
+        "one_by_one",
+        "Gradients are right, but travel in many collectives: put them into one buffer for each type.",
+        sign=said(TOO_MANY),
+    ),
+    *all_of(SHARED, without=("changed_on_its_way",)),
+)
+
+FLAT = Exercise(
+    name="ddp.flat",
+    entry="Flat",
+    points=3,
+    kind="distributed",
+    cases=cases(),
+    oracle=oracle,
+    mistakes=MISTAKES,
+    returns=("ranks",),
+    accept=acceptance(how),
+    probe="course_lib.probes.replicas:averaged",
+    launches=False,
+)

@@ -1,0 +1,25 @@
+"""Every parameter is expected to have a gradient."""
+
+import torch
+import torch.distributed as dist
+
+KILLED_BY = "a frozen layer"
+
+
+class Flat:
+    def __init__(self, module):
+        self.params = list(module.parameters())
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.detach().copy_(dense)
+
+    def finish(self):
+        there = self.params
+        for dtype in sorted({p.dtype for p in there}, key=str):
+            params = [p for p in there if p.dtype == dtype]
+            buffer = torch.cat([p.grad.reshape(-1) for p in params])
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()
+            for p, part in zip(params, buffer.split([p.numel() for p in params])):
+                p.grad.copy_(part.view(p.shape))
