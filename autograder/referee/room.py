@@ -184,7 +184,8 @@ class Worker:
         try:
             cells = [[c.name, c.source] for c in submission.cells]
             seconds = SHARE_OF_CELLS * self.room.patience.cells_s
-            self.channel.send({"cells": cells, "entry": entry, "seconds": seconds})
+            apart = bool(self.room.hides)
+            self.channel.send({"cells": cells, "entry": entry, "seconds": seconds, "apart": apart})
             reply = self.channel.receive(self.room.patience.cells_s)
             self.room.note(time.perf_counter() - began)
             troubles = [(str(name), str(error), str(where)) for name, error, where in reply["troubles"]]

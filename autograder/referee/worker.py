@@ -7,6 +7,7 @@ ends it, with everything it started, by `kill(-1, SIGKILL)`.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import importlib
@@ -136,7 +137,7 @@ def serve(channel: Channel) -> None:
             channel.send(uncompiled())
             continue
         if "cells" in order:
-            names, troubles = run_cells(order["cells"], order["seconds"])
+            names, troubles = run_cells(order["cells"], order["seconds"], order["apart"])
             function = names.get(order["entry"])
             channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
             continue
@@ -203,10 +204,11 @@ def copy_returned(values: Any, into: list) -> None:
         place.copy_(value)
 
 
-def run_cells(cells: list[list[str]], seconds: float) -> tuple[dict[str, Any], list[list[str]]]:
+def run_cells(cells: list[list[str]], seconds: float, apart: bool) -> tuple[dict[str, Any], list[list[str]]]:
     """The names that the cells leave behind, and for each cell that raised: its name, the error, the line.
 
-    Each cell may use a third of the seconds that are left, so that one endless loop is not the end.
+    Each cell may use a third of the seconds that are left, so that one endless loop is not the end. `apart`: where
+    something is hidden, a statement that needs it costs the cell that statement and not what comes after it.
     """
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -220,12 +222,25 @@ def run_cells(cells: list[list[str]], seconds: float) -> tuple[dict[str, Any], l
         with calling.quiet():
             try:
                 signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
-                exec(compile(source, path, "exec"), module.__dict__)
+                for part in statements(source, path) if apart else [compile(source, path, "exec")]:
+                    try:
+                        exec(part, module.__dict__)
+                    except (ImportError, AttributeError, NameError) as error:
+                        if not apart:
+                            raise
+                        troubles.append([name, calling.describe(error), calling.where(error) or ""])
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except BaseException as error:  # `exit()` in a cell ends that cell only
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 troubles.append([name, calling.describe(error), calling.where(error) or ""])
     return module.__dict__, troubles
+
+
+def statements(source: str, path: str) -> list[types.CodeType]:
+    """Each statement of a cell by itself, under what the cell imports from __future__."""
+    body = ast.parse(source, path).body
+    future = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    return [compile(ast.Module([*future, one], []), path, "exec") for one in body if one not in future]
 
 
 def overdue(*_) -> None:

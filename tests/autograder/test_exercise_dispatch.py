@@ -282,6 +282,19 @@ def test_cells_that_need_torch_cost_the_rule_nothing_and_other_exercises_keep_th
             assert there.examine(get(name), seed=5).accepted, name
 
 
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_what_a_cell_defines_after_it_needed_torch_is_there_for_the_rule():
+    """The setup cell of the lesson begins with an import of torch, and goes on with imports that a rule may use."""
+    rule = (bank.BANK / "dispatch.keys/right/bits.py").read_text().replace("def keys(", "def rule(")
+    setup = "from course_lib.device import DEVICE\nimport itertools\nimport torch\nfrom torch import nn\n"
+    asked = (
+        "aten = torch.ops.aten\ndef keys(tensors, around):\n    return list(itertools.chain(rule(tensors, around)))\n"
+    )
+    cells = (Cell("setup 1", setup), Cell("rule", "from __future__ import annotations\n" + rule), Cell("keys", asked))
+    with Referee(Submission(cells)) as there:
+        assert there.examine(get("dispatch.keys"), seed=5).accepted
+
+
 def test_in_a_notebook_the_rule_finds_no_torch_either_and_the_notebook_keeps_it():
     names = {"torch": torch, "functional": torch.nn.functional, "seen": []}
     source = """
