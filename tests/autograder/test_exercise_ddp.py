@@ -20,7 +20,7 @@ from autograder.exercises.ddp.ring import limits
 from autograder.exercises.ddp.ring_mistakes import CUTS, ring
 from autograder.judging.ranks import first_off, reports_of, same_bits
 from course_lib.distributed import launch
-from course_lib.parallel import Buckets, Flat, Naive, Overlap
+from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
 from course_lib.probes.network import CHANGED, NOT_WAITED, watched
 
 NAMES = [exercise.name for exercise in of_unit("ddp")]
@@ -197,6 +197,24 @@ def test_every_known_wrong_answer_is_wrong_in_some_case(name):
 def test_the_rungs_of_the_library_are_right_answers(name, rung):
     verdict = examine(get(name), rung, seed=17, live=True)
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+
+
+def test_the_librarys_sharded_state_is_a_right_answer():
+    def wrap(module, make):
+        return Sharded(module, lambda pieces: make(list(pieces.values())), mib=0.001)
+
+    verdict = examine(get("ddp.sharded"), wrap, seed=17, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+
+
+def test_state_for_everything_is_refused_and_a_part_of_it_is_measured():
+    exercise = get("ddp.sharded")
+    call = exercise.draw(exercise.cases[0], 1, "cpu", "interpreter")
+    want = exercise.oracle(call.args)["ranks"]
+    for held, refused in ((0.5, False), (0.64, False), (0.66, True), (1.0, True), (float("nan"), True)):
+        value = {"steps": want["steps"][0], "held": held}
+        reports = [{"value": value, "traffic": {"sent": {}, "collectives": [], "notes": []}} for _ in range(2)]
+        assert bool(exercise.accept(reports, want, call.args)) == refused, held
 
 
 def test_a_bucket_for_everything_and_one_for_each_parameter_are_refused():

@@ -18,6 +18,8 @@ def answer(**how) -> Callable[..., Values]:
         steps = replicas.trained(args, **chosen)
         if values_off(steps, [replicas.single(args)] * len(steps), args) is None:
             return {}  # here it makes no difference
+        if "optimizer" in args:  # an exercise in which no rank has whole gradients
+            steps = [[{**step, "grads": {}} for step in one] for one in steps]
         return {"ranks": {"steps": steps, "right": False}}
 
     return make

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Values
-from course_lib.probes.replicas import adamw, made, state_of
+from course_lib.probes.replicas import OPTIMIZERS, made, state_of
 
 Copies = Sequence[nn.Module]
 Steps = list[list[dict]]  # of each rank, of each step: {"grads": ..., "weights": ...}
@@ -134,11 +134,15 @@ def trained(
     combine: Callable[[Copies, int], None] = mean,
     start: Callable[[Copies], None] = start_equal,
     each_part: Callable[[Copies, list[list], bool], None] | None = None,
+    forgets: bool = False,
 ) -> Steps:
-    """What every rank reports. each_part: what is done after each part instead, see `last_part_only`."""
+    """What every rank reports. each_part: what is done after each part instead, see `last_part_only`.
+
+    forgets: each step has a new optimizer.
+    """
     copies = [made(args["model"], args["seed"] + rank) for rank in range(len(args["shards"]))]
     start(copies)
-    optimizers = [adamw([p for p in copy.parameters() if p.requires_grad]) for copy in copies]
+    optimizers = [_optimizer(args, copy) for copy in copies]
     seen: Steps = [[] for _ in copies]
     for step in range(len(args["shards"][0])):
         parts = len(args["shards"][0][step])
@@ -154,6 +158,7 @@ def trained(
         if each_part is None:
             combine(copies, step)
         grads = [state_of(copy)["grads"] for copy in copies]
+        optimizers = [_optimizer(args, copy) for copy in copies] if forgets else optimizers
         for optimizer in optimizers:
             optimizer.step()
         for rank, copy in enumerate(copies):
@@ -161,6 +166,10 @@ def trained(
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=not args["fill"])
     return seen
+
+
+def _optimizer(args: Values, module: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS[args.get("optimizer", "adamw")]([p for p in module.parameters() if p.requires_grad])
 
 
 def last_part_only(copies: Copies, kept: list[list], last: bool) -> None:
@@ -176,7 +185,7 @@ def last_part_only(copies: Copies, kept: list[list], last: bool) -> None:
 def single(args: Values) -> list[dict]:
     """Training in one process, on the whole batch of each step: the truth."""
     module = made(args["model"], args["seed"])
-    optimizer = adamw([p for p in module.parameters() if p.requires_grad])
+    optimizer = _optimizer(args, module)
     seen = []
     for step in range(len(args["shards"][0])):
         parts = len(args["shards"][0][step])

@@ -1,0 +1,147 @@
+"""ddp.sharded: as before, but each rank holds the optimizer's state of a part of the numbers only.
+
+    class Sharded:
+        def __init__(self, module, make): ...
+        def finish(self): ...
+        def step(self): ...
+        def zero_grad(self): ...
+
+make(parameters) gives an optimizer for a list of tensors that require gradients; parts of a parameter, cut along one
+dimension or as one row of numbers, are fine: it treats every number alike. Each rank begins with rank 0's parameters
+and buffers. After the backward pass `finish()` brings the mean gradients to those ranks that need them; `step()` lets
+each rank update its part, after which every rank has all updated weights; `zero_grad()` makes ready for the next step.
+
+Right means: the weights of one process that trains on the whole batch with the same optimizer, after every step, bit
+for bit the same on all ranks; and each rank's optimizers hold about 1 / N of the state that one process would hold: at
+most 1 / N and 15 % of all more. What is begun in the background is waited for, and not touched before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from autograder.exercise import Case, Draw, Exercise, Mistake, Values
+from autograder.exercises.ddp.averaging import ONE_RANK, acceptance, call, steps_of
+from autograder.exercises.ddp.averaging_mistakes import SHARED, answer, reports, said
+from autograder.exercises.ddp.replicas import single
+from course_lib.probes.replicas import made
+
+MORE = 0.15  # of the whole state: room for parts that are whole parameters
+HOLDS = "of the state"
+
+
+def _call(d: Draw, model: str, ranks: int = 2, optimizer: str = "momentum"):
+    drawn = call(d, model, ranks, steps=3)
+    drawn.args["optimizer"] = optimizer
+    return drawn
+
+
+KINDS = {
+    "two ranks": {"model": "Deep"},
+    "three ranks": {"model": "Deep", "ranks": 3},
+    "four ranks": {"model": "Deep", "ranks": 4},
+    "AdamW": {"model": "Deep", "optimizer": "adamw"},
+    "small layers": {"model": "Plain", "ranks": 3},
+    "a shared weight": {"model": "Tied"},
+    "a frozen layer": {"model": "Frozen"},
+    "two types of numbers": {"model": "Mixed"},
+    "weights in another order": {"model": "Strided"},
+    "numbers that are no parameters": {"model": "Fixed"},
+    "a layer that nobody uses": {"model": "Unused"},
+    ONE_RANK: {"model": "Routed"},
+}
+CASES = tuple(Case(name, lambda d, kind=kind: _call(d, **kind)) for name, kind in KINDS.items())
+
+
+def oracle(args: Values) -> dict:
+    steps = [{"grads": {}, "weights": step["weights"]} for step in single(args)]
+    return {"ranks": {"steps": [steps] * len(args["shards"]), "right": True}}
+
+
+def how(got: Sequence[Mapping], args: Values) -> str | None:
+    most = 1 / len(got) + MORE
+    for rank, report in enumerate(got):
+        held = float(report["value"]["held"])
+        if args["model"] == "Deep" and not held <= most:
+            return f"rank {rank} holds {held:.0%} {HOLDS}; at most {most:.0%} is asked for"
+    return None
+
+
+# -------------------------------------------------------------------------------------------- what people get wrong
+
+
+def _last(t) -> list[dict[str, torch.Tensor]]:
+    """Every rank's weights after the last step."""
+    return [steps_of(report["value"])[-1]["weights"] for report in reports(t)]
+
+
+def _spread(t) -> bool:
+    """Each number is right on some rank, and not on all, after the first step."""
+    ranks = [steps_of(report["value"])[0]["weights"] for report in reports(t)]
+    truth = t.want["ranks"]["steps"][0][0]["weights"]
+    near = {n: torch.stack([(one[n] - want).abs() < 1e-6 for one in ranks]) for n, want in truth.items()}
+    return all(bool(n.any(0).all()) for n in near.values()) and not all(bool(n.all()) for n in near.values())
+
+
+def _left_out(t) -> bool:
+    """Some trained number is on all ranks what it was at the beginning."""
+    module = made(t.args["model"], t.args["seed"])
+    start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    truth, ranks = t.want["ranks"]["steps"][0][-1]["weights"], _last(t)
+    kept = [torch.stack([one[n] == start[n] for one in ranks]).all(0) & (truth[n] != start[n]) for n in start]
+    return any(bool(one.any()) for one in kept)
+
+
+def _in_all(question) -> object:
+    def sign(e) -> bool:
+        ran = [t for t in e.failing if reports(t)]
+        return bool(ran) and all(question(t) for t in ran)
+
+    return sign
+
+
+NOT_HERE = (
+    "not_averaged", "no_start", "start_without_frozen", "start_without_buffers", "weights_averaged",
+)  # fmt: skip
+MISTAKES = (
+    Mistake(
+        "whole_state",
+        "Each rank's optimizer has state for everything. Give each an optimizer for its own part only: state is made "
+        "for what is stepped.",
+        sign=said(HOLDS),
+    ),
+    Mistake(
+        "not_gathered",
+        "Each number is right on the rank that updated it, and old on the others: send the updated parts to all after "
+        "the step.",
+        sign=_in_all(_spread),
+    ),
+    Mistake(
+        "left_out",
+        "Some numbers are never updated: parts of length // N do not cover everything, or a parameter belongs to no "
+        "rank.",
+        sign=_in_all(_left_out),
+    ),
+    Mistake(
+        "forgets",
+        "The optimizer is made anew in each step, and its momentum is lost with it. Make it once.",
+        answer(forgets=True),
+    ),
+    *(mistake for mistake in SHARED if mistake.name not in NOT_HERE),
+)
+
+SHARDED = Exercise(
+    name="ddp.sharded",
+    entry="Sharded",
+    points=6,
+    kind="distributed",
+    cases=CASES,
+    oracle=oracle,
+    mistakes=MISTAKES,
+    returns=("ranks",),
+    accept=acceptance(how),
+    probe="course_lib.probes.replicas:sharded",
+    launches=False,
+)
