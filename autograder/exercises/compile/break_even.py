@@ -110,6 +110,26 @@ def _late_shape(d: Draw) -> Call:
     return _call(d, {"a": common, "b": rare}, ["a"] * calls + ["b"])
 
 
+def _paid_in_advance(d: Draw) -> Call:
+    """When the shape comes that it has not met, the program is so far ahead that it stays so."""
+    common = _shape(d, faster=(1.5, 2.5), pays_after=(10, 20))
+    gain = common[0].steady - common[1].steady
+    calls = d.integer(70, 100)
+    rare = Costs(common[0].steady, (0.0,)), Costs(common[1].steady, (gain * d.number(25, 35),))
+    return _call(d, {"a": common, "b": rare}, ["a"] * calls + ["b"])
+
+
+def _gains_late(d: Draw) -> Call:
+    """Nearly all of the gain comes at the end of a round, so there it is that compiling has paid."""
+    eager, calls, turns = _time(d), d.integer(30, 40), d.integer(8, 12)
+    little, much = 0.01 * eager, eager * d.number(0.5, 0.6)
+    a_round = calls * little + turns * much
+    once = d.integer(1, 2) * a_round + calls * little + (d.integer(2, 3) - 0.5) * much
+    shapes = {"a": (eager - little, once), "b": (eager - much, 0.0)}
+    costs = {name: (Costs(eager, (0.0,)), Costs(compiled, (extra,))) for name, (compiled, extra) in shapes.items()}
+    return _call(d, costs, ["a"] * calls + ["b"] * turns)
+
+
 def _mostly_one(d: Draw) -> Call:
     """Compiled gains in the shape that comes often and loses in the other one."""
     often = _shape(d, faster=(1.6, 2.5), pays_after=(60, 120))
@@ -143,6 +163,8 @@ CASES = (
     Case("two shapes in turn", lambda d: _equal_turns(d, 2)),
     Case("four shapes in turn", lambda d: _equal_turns(d, 4)),
     Case("a late shape", _late_shape),
+    Case("a late shape, paid for in advance", _paid_in_advance),
+    Case("the gain comes late", _gains_late),
     Case("slower in a rare shape", _mostly_one),
     Case("loses in the end", _loses_in_the_end),
 )

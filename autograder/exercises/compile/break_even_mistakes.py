@@ -122,6 +122,14 @@ def _first_call_over_gain(v):
     return sum(times[0] for times in v["compiled"].values()) / gain if gain > 0 else None
 
 
+def _costs_over_mean_gain(v):
+    """All that is paid once, over what a call saves on average, whenever it is paid and saved."""
+    eager = {**v, "compiled": v["eager"]}
+    once = sum(_costs(v, shape)[0] - _costs(eager, shape)[0] for shape in v["compiled"])
+    gain = mean(e - c for _, e, c in (_costs(v, shape) for shape in v["steps"]))
+    return max(1.0, once / gain) if gain > 0 else None
+
+
 MISTAKES = (
     Mistake(
         "number_for_never",
@@ -156,6 +164,12 @@ MISTAKES = (
         "one_compilation",
         "Every shape costs its own first calls when the program meets it, not only the first one.",
         answer=_differs(_one_compilation),
+    ),
+    Mistake(
+        "order_forgotten",
+        "All costs over the mean gain of a call: that holds in the long run only. A program may be ahead before its "
+        "last shape comes, or gain at the end of a round alone. Go through `steps`, call by call.",
+        answer=_differs(_costs_over_mean_gain),
     ),
     Mistake(
         "steps_ignored",
