@@ -24,7 +24,7 @@ from autograder.exercise import Exercise
 from autograder.judging.judge import judge, no_speed
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
-from autograder.referee import audit, clock, lanes
+from autograder.referee import audit, clock, crew, lanes
 from autograder.referee.room import DEFAULT, Lost, Patience, Room, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
@@ -185,6 +185,13 @@ class Referee:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
         try:
+            if exercise.kind == "distributed":
+                with self._room(exercise) as room:
+                    why_not, trials = crew.tried(room, exercise, seed)
+                if why_not:
+                    return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
+                with calling.quiet():
+                    return judge(exercise, device.TIER, seed, trials)
             with self._room(exercise) as room, self._worker(room) as worker:
                 why_not = worker.load(exercise.entry)
                 if why_not:

@@ -30,7 +30,8 @@ from course_lib import device
 
 HERE = Path(__file__).resolve().parent
 # all that a sandbox holds of the autograder
-INSIDE = (*(HERE / name for name in ("worker.py", "channel.py", "slabs.py", "watch.py")), HERE.parent / "calling.py")
+MODULES = ("worker.py", "channel.py", "slabs.py", "watch.py", "ranked.py", "wire.py")
+INSIDE = (*(HERE / name for name in MODULES), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever

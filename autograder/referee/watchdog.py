@@ -57,7 +57,7 @@ class Watchdog:
 def kill(bwrap: int) -> None:
     """End process 1 of a sandbox, and with it all the others; return when they are gone."""
     until = time.monotonic() + 5.0
-    while (first := _children(bwrap)) and time.monotonic() < until:
+    while (first := children(bwrap)) and time.monotonic() < until:
         for pid in first:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -82,14 +82,14 @@ def _in_time(pids: list[int], until: float) -> Iterator[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    waiting = _children(pid)
+    waiting = children(pid)
     while waiting:
         child = waiting.pop()
         yield child
-        waiting += _children(child)
+        waiting += children(child)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Each thread has children of its own."""
     found: list[int] = []
     for thread in _listed(f"/proc/{pid}/task"):

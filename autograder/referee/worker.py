@@ -145,6 +145,11 @@ def serve(channel: Channel) -> None:
             planned = order
             channel.send({"ready": True})
             continue
+        if "rank" in order:
+            from ranked import as_rank  # here, because torch is not there where an exercise hides it
+
+            channel.send(as_rank(function, order))
+            continue
         opened.append(Opened(order["slabs"], descriptors))
         if "go" in order:
             channel.send(answer_round(function, planned, order["watched"], opened[-1], channel))

@@ -171,23 +171,28 @@ def _in_background(args: tuple, options: dict) -> bool:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Traffic]:
-    """Inside, what this thread sends is noted, and what runs in the background is strict."""
+def watched(names: dict[str, Any] | None = None) -> Iterator[Traffic]:
+    """Inside, what this thread sends is noted, and what runs in the background is strict.
+
+    names: of code that has run before, which may have imported from torch.distributed what is replaced here.
+    """
     global _watching
     traffic, pending = Traffic(), []
     strict = _strict(traffic, pending)
-    places = (dist, distributed_c10d)  # batch_isend_irecv's P2POp compares with the names of the second
-    before = [(module, name, getattr(module, name)) for module in places for name in strict]
+    # batch_isend_irecv's P2POp compares with the names of the second
+    places = [vars(dist), vars(distributed_c10d), *([names] if names is not None else [])]
+    stand_ins = {id(getattr(dist, name)): strict[name] for name in strict}
+    before = [(place_, name, value) for place_ in places for name, value in place_.items() if id(value) in stand_ins]
     try:
         _watching = traffic
-        for module, name, _ in before:
-            setattr(module, name, strict[name])
+        for place_, name, value in before:
+            place_[name] = stand_ins[id(value)]
         with _Watch(traffic):
             yield traffic
     finally:
         _watching = None
-        for module, name, original in before:
-            setattr(module, name, original)
+        for place_, name, value in before:
+            place_[name] = value
     for one in pending:
         if not one.waited:
             traffic.notes.append(NOT_WAITED)
@@ -202,12 +207,19 @@ def mark(label: str) -> None:
 
 
 def called(rank: int, probe: str, packed: bytes, shards: Sequence[Any], common: dict[str, Any]) -> dict[str, Any]:
-    """In a rank: the probe with the function and this rank's shard, under watch. What is returned can be anything."""
+    """In a rank that was launched: the probe with the function and this rank's shard."""
     module, _, name = probe.partition(":")
-    run: Callable = getattr(importlib.import_module(module), name)
-    with watched() as traffic:
-        function = cloudpickle.loads(packed)  # in here: names that it imported from torch.distributed are watched too
-        value = run(function, _placed(shards[rank]), **common)
+    run = getattr(importlib.import_module(module), name)
+    # loaded under watch: what it imported from torch.distributed is then what is watched
+    return reported(run, lambda: cloudpickle.loads(packed), shards[rank], common)
+
+
+def reported(
+    run: Callable, load: Callable[[], Callable], shard: Any, common: dict[str, Any], names: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What `run(function, shard, **common)` returns, and what travelled meanwhile. What is returned can be anything."""
+    with watched(names) as traffic:
+        value = run(load(), _placed(shard), **common)
     return {"value": value, "traffic": traffic.plain()}
 
 
