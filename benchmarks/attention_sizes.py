@@ -5,9 +5,11 @@ kernels for any), SDPA as torch chooses, and ours. Forward and backward; MiB tha
 result included, and the most that was held at once in both passes, above the inputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
+from torch._functorch import config as donated_buffers
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.kernels.attention import attention
@@ -24,15 +26,28 @@ MIB = 2**20
 def run() -> list[dict]:
     rows = []
     for head_size in HEAD_SIZES:
-        torch._dynamo.reset()
-        variants = _variants()
-        for length in LENGTHS:
+        held = list(_look(_memory, head_size))
+        with donated_buffers.patch(donated_buffer=False):  # one graph is kept, and its backward runs again and again
+            timed = list(_look(_times, head_size))
+        for length, times, memory in zip(LENGTHS, timed, held, strict=True):
             row = {"name": f"length {length}, head size {head_size}", "length": length, "head size": head_size}
-            for name, (dtype, function) in variants.items():
-                row |= {f"{name} {what}": x for what, x in _seen(function, length, head_size, dtype).items()}
-            rows.append(row)
-            print({key: round(x, 1) if isinstance(x, float) else x for key, x in row.items()}, flush=True)
+            rows.append(row | times | memory)
+            print({key: round(x, 1) if isinstance(x, float) else x for key, x in rows[-1].items()}, flush=True)
     return rows
+
+
+def _look(what: Callable, head_size: int) -> Iterator[dict[str, float]]:
+    """Of one length after the other, as a program that meets them would."""
+    torch._dynamo.reset()
+    variants = _variants()
+    for length in LENGTHS:
+        row = {}
+        for name, (dtype, function) in variants.items():
+            q, k, v, do = (torch.randn(BATCH, 1, length, head_size, device="cuda", dtype=dtype) for _ in range(4))
+            leaves = [x.requires_grad_() for x in (q, k, v)]
+            torch.autograd.grad(function(*leaves), leaves, do)  # compiles
+            row |= {f"{name} {key}": x for key, x in what(partial(function, *leaves), leaves, do).items()}
+        yield row
 
 
 def _variants() -> dict[str, tuple[torch.dtype, Callable]]:
@@ -50,26 +65,20 @@ def _plain(q, k, v) -> torch.Tensor:
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1) @ v
 
 
-def _seen(function: Callable, length: int, head_size: int, dtype: torch.dtype) -> dict[str, float]:
-    q, k, v, do = (torch.randn(BATCH, 1, length, head_size, device="cuda", dtype=dtype) for _ in range(4))
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-
-    def forward() -> torch.Tensor:
-        return function(*leaves)
-
-    torch.autograd.grad(forward(), leaves, do)  # compiles
+def _memory(forward: Callable, leaves: list, do: torch.Tensor) -> dict[str, float]:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     o = forward()
     held = torch.cuda.memory_allocated() - before
     torch.autograd.grad(o, leaves, do)
-    most = torch.cuda.max_memory_allocated() - before
+    return {"MiB held": held / MIB, "MiB at most": (torch.cuda.max_memory_allocated() - before) / MIB}
+
+
+def _times(forward: Callable, leaves: list, do: torch.Tensor) -> dict[str, float]:
     o = forward()
     fast = {"cold": False, "precision": 0.02, "max_seconds": 0.08}
     return {
         "forward us": time_gpu(forward, **fast).us,
         "backward us": time_gpu(lambda: torch.autograd.grad(o, leaves, do, retain_graph=True), **fast).us,
-        "MiB held": held / MIB,
-        "MiB at most": most / MIB,
     }

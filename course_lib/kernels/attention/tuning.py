@@ -62,12 +62,14 @@ TABLE = {
 }
 # (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H200.
 GROUPS = {
-    ("forward", 64, False): Groups(128, 2, held=2),
+    ("forward", 64, False): Groups(128, 3, held=2),
     ("forward", 80, False): Groups(128, 3, held=2),
     ("forward", 80, True): Groups(128, 3, persistent=False, together=8),
     ("forward", 128, False): Groups(128, 2, held=2),
     ("forward", 128, True): Groups(128, 2, persistent=False, together=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
+    ("dkdv", 80, True): Groups(64, 3, persistent=False),
+    ("dkdv", 128, False): Groups(32, 4),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
