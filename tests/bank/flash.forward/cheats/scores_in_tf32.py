@@ -1,12 +1,14 @@
 """The scores of fp32 inputs come from tensor cores in TF32, with less error in the output than the weights make up for.
 
-NAIVE is False: `check` derives the same limits, and L has one of its own."""
+NAIVE is False: `check` derives the same limits, and L has one of its own. In the interpreter only: on a GPU all inputs
+are of 2 bytes, whose products TF32 makes exactly."""
 
 import triton
 import triton.language as tl
 
 FAMILY = "lower precision"
 NAIVE = False
+TIERS = ("interpreter",)
 CAUGHT = "the limit of L lies between fp32 and TF32"
 
 
