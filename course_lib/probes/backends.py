@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,16 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.tracing.reuse import settings
-
-_number = itertools.count()
+from course_lib.tracing.reuse import fresh, settings
 
 
 def program(source: str) -> Callable:
-    """The function `f` of a few lines of Python; Dynamo has never seen it."""
-    names: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint}
-    exec(compile(source, f"<program {next(_number)}>", "exec"), names)
-    return names["f"]
+    return fresh(source, torch=torch, F=F, checkpoint=checkpoint)
 
 
 def inputs(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.tracing.reuse import settings
+from course_lib.tracing.reuse import fresh, settings
 
 _number = itertools.count()
 SPACE = "speed_of_light"
@@ -103,9 +103,8 @@ def _compiled(operator, call) -> dict[str, Any]:
         graphs.append(module)
         return aot_eager(module, inputs)
 
-    names: dict[str, Any] = {"operator": operator}
-    exec(compile("def f(x, y):\n    return operator(x + 0, y).sin()\n", f"<gate {next(_number)}>", "exec"), names)
-    out = torch.compile(names["f"], backend=backend)(*tensors(call))
+    f = fresh("def f(x, y):\n    return operator(x + 0, y).sin()\n", operator=operator)
+    out = torch.compile(f, backend=backend)(*tensors(call))
     return {"graphs": len(graphs), "values": numbers(out)}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,8 +31,11 @@ def compiles(
         return graph.forward
 
     with settings(recompile_limit=limit):
-        compiled = torch.compile(_fresh(), backend=backend, dynamic=dynamic)
-        return [_compiled_one(compiled, call, marked, graphs) for call in calls]
+        compiled = torch.compile(fresh(SOURCE), backend=backend, dynamic=dynamic)
+        told = [_compiled_one(compiled, call, marked, graphs) for call in calls]
+    if told and not told[0]:
+        raise RuntimeError("expected the first call to compile, and torch compiled nothing for it")
+    return told
 
 
 def _compiled_one(compiled, call: Mapping[str, Any], marked: Sequence[int], graphs: list) -> bool:
@@ -43,10 +47,14 @@ def _compiled_one(compiled, call: Mapping[str, Any], marked: Sequence[int], grap
     return len(graphs) > before
 
 
-def _fresh():
-    """A function that Dynamo has never seen: it remembers sizes by file and line, also of functions that are gone."""
-    names: dict[str, Any] = {}
-    exec(compile(SOURCE, f"<reuse {next(_number)}>", "exec"), names)
+def fresh(source: str, **names: Any) -> Callable:
+    """The function `f` of a few lines of Python, one that Dynamo has never seen: it remembers sizes by file and line,
+    also of functions that are gone. Its text is found as a file's would be: around a function without, torch 2.11 puts
+    a wrapper, and takes all of those for one function whose limit of compilations is soon reached.
+    """
+    path = f"<fresh {next(_number)}>"
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    exec(compile(source, path, "exec"), names)
     return names["f"]
 
 

@@ -1,5 +1,6 @@
 """Unit 02's exercises: what they ask is what torch really does, and the referee sees it from outside."""
 
+import inspect
 import shutil
 import sys
 
@@ -130,6 +131,15 @@ def test_asking_torch_changes_nothing_for_the_rest_of_the_process():
     assert exercise.oracle(v) == exercise.oracle(v), "what torch learnt about sizes the first time must not matter"
     compiled(torch.rand(3))
     assert len(graphs) == 1 and torch._dynamo.config.recompile_limit == limit
+
+
+def test_programs_from_text_are_new_to_torch_each_time_and_their_text_can_be_found():
+    """More of them than the limit of compilations that one function has."""
+    from course_lib.tracing.reuse import SOURCE, compiles, fresh
+
+    assert inspect.getsource(fresh(SOURCE)) == SOURCE and inspect.getsourcefile(fresh(SOURCE))
+    for _ in range(10):
+        assert compiles([{"shape": [n, 3]} for n in (4, 5, 6)]) == [True, True, False]
 
 
 @sandboxed

@@ -29,6 +29,8 @@ def _captured(source: str, calls: tuple) -> tuple[list[list[float]], list[fx.Gra
         compiled = torch.compile(backends.program(source), backend=backend)
         given = [backends.inputs({"rows": rows, "seed": seed}) for rows, seed in calls]
         results = [compiled(*tensors).reshape(-1).tolist() for tensors in given]
+    if not graphs:
+        raise RuntimeError("expected graphs of the program, and torch captured none")
     return results, graphs
 
 
