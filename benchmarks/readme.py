@@ -16,12 +16,18 @@ BEGIN, END = "<!-- measured: begin (python -m benchmarks.readme) -->", "<!-- mea
 SHOWN = {  # section -> rows of the table, in order
     "softmax": [f"softmax bf16 16384 x {n}" for n in (1024, 4096, 16384)],
     "matmul": ["matmul bfloat16 8192 x 8192 x 8192", "matmul bfloat16 4096 x 4096 x 4096"],
+    "attention": [
+        f"attention {direction} bf16 {size}"
+        for size in ("4 x 16 x 4096 x 64", "4 x 16 x 4096 x 128", "4 x 16 x 4096 x 128 causal", "256 x 16 x 256 x 72")
+        for direction in ("forward", "backward")
+    ],
     "pointwise": ["axpy fp32 2^27", "cos_chain fp32 2^27, 2 times"],
 }
 POINTS = {  # section, row -> label, work of one call, roof
     ("pointwise", "axpy fp32 2^27"): ("axpy", Work(2 * 2**27, 12 * 2**27), "fp32"),
     ("softmax", "softmax bf16 16384 x 4096"): ("softmax", Work(5 * 2**26, 4 * 2**26), "fp32"),
     ("matmul", "matmul bfloat16 8192 x 8192 x 8192"): ("matmul 8192", Work(2 * 2**39, 6 * 2**26), "bf16"),
+    ("attention", "attention forward bf16 4 x 16 x 4096 x 128"): ("attention", Work(2**39, 8 * 2**25), "bf16"),
 }
 
 
@@ -50,7 +56,8 @@ def table() -> str:
         lines += [_line(rows[name]) for name in names]
     entry = results.load("softmax")
     versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton", "driver"))
-    return "\n".join([*lines, "", f"{entry['machine']}, {versions}, {entry['date']}."])
+    dates = sorted({results.load(section)["date"] for section in SHOWN})
+    return "\n".join([*lines, "", f"{entry['machine']}, {versions}, {' and '.join(dates)}."])
 
 
 def _line(row: dict) -> str:

@@ -12,6 +12,7 @@ import torch
 from course_lib import results
 from course_lib.device import TIER
 from course_lib.kernels.attention import groups_dkdv, groups_forward
+from tests.kernels import jobs_apart
 from tests.kernels.small_odd import FAMILIES
 
 HERE = [name for name in FAMILIES if TIER == "gpu" or name != "groups"]
@@ -31,7 +32,11 @@ def starts_of_jobs() -> set[tuple[str, str, int]]:
     different places of the program: it reports the same of jobs that share nothing (benchmarks/notes/attention.md).
     """
     places = set()
-    for module, name in ((groups_forward, "forward_in_groups_kernel"), (groups_dkdv, "dkdv_in_groups_kernel")):
+    for module, name in (
+        (groups_forward, "forward_in_groups_kernel"),
+        (groups_dkdv, "dkdv_in_groups_kernel"),
+        (jobs_apart, "jobs_apart_kernel"),
+    ):
         lines, first = inspect.getsourcelines(getattr(module, name).fn)
         for number, line in enumerate(lines, first):
             if line.startswith("def ") or "gl.warp_specialize(" in line:
@@ -49,9 +54,19 @@ def races(said: str) -> list[tuple[str, str, int]]:
 def test_a_race_inside_of_a_job_is_told_from_the_start_of_jobs():
     (kernel, file, line) = min(starts_of_jobs())
     report = f"Error: Race reported between Read access at {kernel}+0x110 in {file}:{line}\n"
-    assert len(starts_of_jobs()) == 4 and races(report) == []
+    assert len(starts_of_jobs()) == 6 and races(report) == []
     inside = report + f"    and Write access at {kernel}+0xac10 in {file}:{line - 40} [25 hazards]\n"
     assert races(inside) == [(kernel, file, line - 40)]
+
+
+def sanitized(tool: str, *module: str) -> str:
+    """What the tool and the program print."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer comes with the CUDA toolkit and is not here")
+    command = [sanitizer, "--tool", tool, sys.executable, "-W", "ignore", "-m", *module]
+    done = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, timeout=300)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.gpu
@@ -59,13 +74,16 @@ def test_a_race_inside_of_a_job_is_told_from_the_start_of_jobs():
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_sanitizer_finds_nothing(family, tool):
-    sanitizer = shutil.which("compute-sanitizer")
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer comes with the CUDA toolkit and is not here")
-    command = [sanitizer, "--tool", tool, sys.executable, "-W", "ignore", "-m", "tests.kernels.small_odd", family]
-    done = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, timeout=300)
-    assert "largest relative error" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
+    said = sanitized(tool, "tests.kernels.small_odd", family)
+    assert "largest relative error" in said, said[-3000:]
     if tool == "memcheck":
-        assert "ERROR SUMMARY: 0 errors" in done.stdout, done.stdout[-3000:]
+        assert "ERROR SUMMARY: 0 errors" in said, said[-3000:]
     else:
-        assert "RACECHECK SUMMARY" in done.stdout and not races(done.stdout), done.stdout[-3000:]
+        assert "RACECHECK SUMMARY" in said and not races(said), said[-3000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_jobs_that_share_nothing_are_reported_where_jobs_start_and_nowhere_else():
+    said = sanitized("racecheck", "tests.kernels.jobs_apart")
+    assert "counted [9.0, 9.0, 2.25]" in said and "RACECHECK SUMMARY" in said and not races(said), said[-3000:]
