@@ -107,7 +107,8 @@ def _roofline_message(roofs, points, under) -> str:
 
 
 def _label_points(ax, points, under):
-    """Put each label where it covers no line, marker or other label, as far as that is possible."""
+    """Put each label where it covers no line, marker or other label and is nearest to its own marker, as far as that is
+    possible."""
     if not points:
         return
     ax.figure.draw_without_rendering()  # the layout must be settled before text is measured
@@ -121,13 +122,14 @@ def _label_points(ax, points, under):
         width, height = text.get_window_extent().size
         text.remove()
         options = []
-        for distance, angle in product((8, 22, 38, 56), _ANGLES):
+        for distance, angle in product((8, 14, 22, 38, 56), _ANGLES):
             aside = np.array([np.cos(angle), np.sin(angle)])
             corner = aside * (np.array([width, height]) / 2 + distance * scale) - (width / 2, height / 2)
             box = Bbox.from_bounds(*(xy + corner), width, height)
             covered = ((lines > box.min) & (lines < box.max)).all(axis=1).sum()
             outside = not (ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0)
-            cost = 100 * box.count_overlaps(boxes) + 3 * covered + 1000 * outside
+            mistaken = any(_apart(box, other) < 1.2 * _apart(box, xy) for other in at if other is not xy)
+            cost = 100 * box.count_overlaps(boxes) + 3 * covered + 1000 * outside + 30 * mistaken
             options.append((cost, len(options), distance, aside, corner / scale, box))
         _, _, distance, aside, corner, box = min(options, key=lambda option: option[:2])
         boxes.append(box)
@@ -138,6 +140,10 @@ def _label_points(ax, points, under):
 
 
 _ANGLES = np.radians([-20, -45, 0, -90, 20, 160, 180, 90, 45, 135, -160, -135])  # the best ones first
+
+
+def _apart(box: Bbox, xy: np.ndarray) -> float:
+    return float(np.hypot(*np.maximum(np.maximum(box.min - xy, xy - box.max), 0)))
 
 
 def _dense(line: np.ndarray) -> np.ndarray:
