@@ -162,6 +162,7 @@ def _environment() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
         "HOME": "/tmp/home",
+        "USER": "nobody",  # no file of users is here, and torch 2.11's compiler asks for a name
         "TMPDIR": "/tmp",
         "TRITON_CACHE_DIR": "/tmp/home/triton",
         "MPLCONFIGDIR": "/tmp/home/matplotlib",

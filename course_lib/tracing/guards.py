@@ -15,6 +15,8 @@ TENSOR = re.compile(
     r"check_tensor\((?P<source>.+), (?P<type>\w+), DispatchKeySet\((?P<keys>[^)]*)\), torch\.(?P<rest>.*)"
 )
 REST = re.compile(r"(\w+), device=(\w+), requires_grad=(\w+), size=\[(.*?)\](?:, stride=\[(.*?)\])?")
+# after "type=" torch 2.13 prints the class of the object, and torch 2.11 the object
+OF_TORCH = re.compile(r"type=<(class '(module|builtin_function_or_method)'>|module '|built-in (function|method) )")
 CONSTANTS = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 
 
@@ -67,8 +69,8 @@ def _rows(tree: str) -> Iterator[Guard]:
 def _matters(guard: Guard) -> bool:
     if guard.kind in AMBIENT or "saved_tensors_hooks" in guard.text:
         return False
-    ours = guard.what.startswith("G[") or "__import_torch" in guard.text or "__builtins" in guard.text
-    ours = ours or re.search(r"type=<class '(module|builtin_function_or_method)'>", guard.text)
+    of_torch = guard.what.startswith("G[") or "__import_torch" in guard.text or "__builtins" in guard.text
+    of_torch = of_torch or OF_TORCH.search(guard.text)
     containers = guard.kind in (
         "TYPE_MATCH",
         "DICT_CONTAINS",
@@ -76,7 +78,7 @@ def _matters(guard: Guard) -> bool:
         "NO_HASATTR",
         "NOT_PRESENT_IN_GENERIC_DICT",
     )
-    return not (ours or containers)
+    return not (of_torch or containers)
 
 
 def _in_words(kind: str, code: str) -> tuple[str, str]:

@@ -112,6 +112,12 @@ def test_the_library_that_lessons_import_is_there():
 
 
 @everyone
+def test_whoever_asks_for_the_name_of_the_user_gets_one(user):
+    """torch 2.11's compiler does, for its folder, and would fail."""
+    assert inside("import getpass; print(getpass.getuser())", user)["out"] == "nobody\n"
+
+
+@everyone
 def test_nothing_but_the_temporary_folders_can_be_written(user):
     program = """
 import os

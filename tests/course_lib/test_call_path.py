@@ -15,7 +15,9 @@ from course_lib.tracing import call_path, registered
 
 aten = torch.ops.aten
 after = torch._C._dispatch_keyset_full_after
-NOTED = ("PythonTLSSnapshot", "AutocastCPU", "AutogradCPU", "AutogradMeta", "ADInplaceOrView", "Conjugate")
+NOTED = ["PythonTLSSnapshot", "AutocastCPU", "AutogradCPU", "AutogradMeta", "ADInplaceOrView", "Conjugate"]
+if torch.__version__ < "2.12":  # its Python key fails unless torch's own kernel of this key has run
+    NOTED.remove("PythonTLSSnapshot")
 NOTED_LAST = ("CPU", "Meta", "SparseCPU")
 number = itertools.count()
 
@@ -112,7 +114,7 @@ def test_a_handler_that_calls_nothing_is_the_end(make_op):
     with Ends(log):
         assert land(call_path(op, x=x)) == "Python"
         op([x])
-    assert log == ["PythonTLSSnapshot", "AutogradCPU", "ADInplaceOrView", "Python"]
+    assert log == [key for key in NOTED if key in ("PythonTLSSnapshot", "AutogradCPU", "ADInplaceOrView")] + ["Python"]
 
 
 def test_functionalize_unwraps_and_calls_anew():

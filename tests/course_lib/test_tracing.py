@@ -1,6 +1,7 @@
 """Each view shows what torch really did, on graphs that are small enough to know by heart."""
 
 import json
+import logging
 import re
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_a_break_that_is_met_twice_is_listed_once():
     seen = watched(branches, (torch.rand(4),), (torch.rand(5),))
     assert len(tracing.breaks(seen)) == 1
     assert [c.piece for c in seen.compilations][:2] == ["branches", f"branches, from line {line_of(branches, 1)} on"]
+
+
+def test_the_record_is_whole_where_logging_is_disabled():
+    logging.disable(logging.CRITICAL)
+    try:
+        seen = watched(branches, (torch.rand(4),))
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(tracing.breaks(seen)) == 1 and len(seen.compilations) == 2
 
 
 def line_of(fn, below):
