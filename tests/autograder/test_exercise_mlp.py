@@ -1,0 +1,74 @@
+"""Unit 05: how the truth is made, what a diagnosis says, and that the course's own kernels pass."""
+
+import pytest
+import torch
+
+from autograder import bank
+from autograder.examine import examine
+from autograder.exercise import get, of_unit
+from autograder.exercises.mlp import sums
+from course_lib.numerics import accumulate as accumulate_of_the_library
+from course_lib.numerics import round_to
+
+NAMES = [exercise.name for exercise in of_unit("mlp")]
+
+
+def drawn(name: str, case: str, seed: int = 7) -> dict:
+    exercise = get(name)
+    found = next(one for one in exercise.cases if one.name == case)
+    return exercise.draw(found, seed, "cpu", "interpreter").args
+
+
+# ------------------------------------------------------------------------------------------- sums in a format
+
+
+def test_a_number_is_rounded_as_the_library_rounds_it():
+    x = torch.randn(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.cat(
+        (x * torch.exp2(torch.arange(-30, 30).double().repeat(5)), torch.tensor([0.0, 65519.9, 65520.0, 1e39]))
+    )
+    for of in sums.FORMATS:
+        assert [sums.near(t, of) for t in x.tolist()] == round_to(x, of).tolist(), of
+
+
+@pytest.mark.parametrize("case", ["fp16", "in pairs, bf16", "in pairs, fp32", "compensated, fp16", "mixed signs"])
+def test_sums_here_and_those_of_the_library_are_the_same_bits(case):
+    case = case.replace("compensated, fp16", "compensated, all sizes")
+    v = drawn("mlp.accumulate", case)
+    terms = round_to(torch.tensor(v["terms"], dtype=torch.float64), v["of_terms"])
+    assert sums.answer(v)["sum"][0] == accumulate_of_the_library(terms, v["of_sum"], v["order"]).item()
+
+
+def test_a_hundredth_in_fp16_sticks_at_32_after_2798_terms():
+    v = {"terms": [0.01] * 3000, "of_terms": "fp16", "of_sum": "fp16", "order": "one by one"}
+    assert sums.answer(v)["sum"] == (32.0, 2.0, 2798)
+
+
+def test_where_it_sticks_is_the_last_change_and_zeros_do_not_count():
+    assert sums.stuck_after([1.0, 0.1, 1.0, 0.1], [1.0, 1.0, 2.0, 2.0]) == 3
+    assert sums.stuck_after([1.0, 0.0], [1.0, 1.0]) is None
+    assert sums.stuck_after([0.1], [0.0]) == 0
+
+
+def test_the_drift_is_forgiven_what_its_own_subtraction_rounds_and_no_more():
+    exercise, v = get("mlp.accumulate"), drawn("mlp.accumulate", "fp32")
+    want = sums.answer(v)["sum"]
+    size = sum(map(abs, v["terms"]))
+    assert exercise.accept((want[0], want[1] + 1e-13 * size, want[2]), want, v) is None
+    assert "the drift is not" in exercise.accept((want[0], want[1] + 1e-11 * size, want[2]), want, v)
+
+
+# ------------------------------------------------------------------------------------------- what is right
+
+
+def test_right_answers_of_the_bank_are_right_on_another_seed():
+    for entry in bank.entries(["mlp.accumulate"], ["right"]):
+        assert examine(get(entry.exercise), bank.load(entry.path).accumulate, seed=43, live=True).accepted, entry
+
+
+def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
+    for name in NAMES:
+        exercise, files = get(name), bank.entries([name], ["mistakes"])
+        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
+        cases = {case.name for case in exercise.cases}
+        assert all(bank.load(entry.path).KILLED_BY in cases for entry in files), name
