@@ -57,7 +57,7 @@ def guards(seen: Watched, compilation: str | None = None, everything: bool = Fal
 def _rows(tree: str) -> Iterator[Guard]:
     seen = set()
     for kind, text in LINE.findall(tree):
-        if kind in ("GuardManager", "RootGuardManager"):
+        if kind.endswith("Manager"):  # what holds guards: of an object, of a dictionary, of its keys and values
             continue
         code = text.split("  # ")[0].strip()
         what, must = _in_words(kind, code)

@@ -142,6 +142,14 @@ def test_guards_on_flags_are_in_words_and_modules_are_left_out():
     assert not any(what.startswith("global torch") for what in found)
 
 
+def test_guards_on_a_module_are_on_its_tensors_flags_and_numbers():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5))
+    found = {row.what: row.must for row in tracing.guards(watched(module, (torch.rand(2, 3),)))}
+    assert found["fn.1.p"] == "equal 0.5" and found["fn.1.training"] == "be True"
+    assert found["fn.0.bias"].startswith("be a float32 tensor")
+    assert not any("Manager" in what or "source=" in what for what in found)
+
+
 def chooses(x, flag, other):
     return torch.sin(x) if flag and other is None else x
 
