@@ -72,13 +72,15 @@ class Result:
 
 
 def entries(names: Iterable[str] = (), kinds: Iterable[str] = KINDS) -> list[Entry]:
-    """The files of the bank, of some exercises or of all."""
+    """The files of the bank, of some exercises or units or of all."""
+    folders = sorted(p for p in BANK.iterdir() if p.is_dir() and not p.name.startswith("_") and among(p.name, names))
+    return [Entry(p.name, kind, path) for p in folders for kind in kinds for path in sorted((p / kind).glob("*.py"))]
+
+
+def among(exercise: str, names: Iterable[str]) -> bool:
+    """Whether `names`, of exercises or units, say this exercise; no names say all."""
     wanted = set(names)
-    found = []
-    for folder in sorted(p for p in BANK.iterdir() if p.is_dir() and not p.name.startswith("_")):
-        if not wanted or folder.name in wanted:
-            found += [Entry(folder.name, kind, path) for kind in kinds for path in sorted((folder / kind).glob("*.py"))]
-    return found
+    return not wanted or not wanted.isdisjoint({exercise, exercise.partition(".")[0]})
 
 
 def load(path: Path):
@@ -155,12 +157,6 @@ def counts(results: list[Result]) -> list[dict]:
     """One row an exercise: how many were accepted, caught and named, of how many that this tier could show."""
     names = sorted({r.entry.exercise for r in results})
     return [_counted(name, [r for r in results if r.entry.exercise == name]) for name in names]
-
-
-def measured() -> list[str]:
-    """The files that a recorded outcome depends on."""
-    folders = (ROOT / "autograder" / "exercises", ROOT / "autograder" / "judging")
-    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*.py"))
 
 
 def table(results: list[Result]) -> str:

@@ -31,6 +31,8 @@ from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autograder.bank import among
+from autograder.bank.recording import keep
 from autograder.classroom import report
 from autograder.exercise import Exercise, get
 from autograder.referee import lanes
@@ -135,7 +137,7 @@ def read(path: Path) -> Cheat:
 def cheats(names: Iterable[str] = ()) -> list[Cheat]:
     """The cheats of some exercises or of all, those of `_cheats` under the exercise that they name."""
     paths = sorted([*BANK.glob("_cheats/*.py"), *BANK.glob("*/cheats/*.py")])
-    return [cheat for cheat in map(read, paths) if not names or cheat.exercise in set(names)]
+    return [cheat for cheat in map(read, paths) if among(cheat.exercise, names)]
 
 
 def one_each_family(found: Iterable[Cheat]) -> list[Cheat]:
@@ -325,16 +327,24 @@ def gradebook(folder: Path) -> None:
         (folder / place / "answer.py").write_text((BANK / NEIGHBOUR / "right" / "masked.py").read_text())
 
 
-def main(names: Iterable[str], seed: int, quick: bool) -> int:
+def row(tried: Tried) -> dict:
+    told = {"verdict": tried.verdict, "points": tried.points, "why": tried.missed or tried.how}
+    return {"exercise": tried.cheat.exercise, "cheat": str(tried.cheat), **told, "seconds": tried.seconds}
+
+
+def main(names: Iterable[str], seed: int, quick: bool, record: str | None = None) -> int:
     todo = [cheat for cheat in cheats(names) if device.TIER in cheat.tiers]
     todo = one_each_family(todo) if quick else todo
     print(f"{len(todo)} cheats, tier {device.TIER}, seed {seed}", flush=True)
-    start, missed, held = time.perf_counter(), 0, 0
+    start, missed, held, rows = time.perf_counter(), 0, 0, []
     for tried in run(todo, seed):
         missed, held = missed + bool(tried.missed), held + (tried.verdict == "held")
+        rows.append(row(tried))
         print(f"{tried.verdict:<10}{tried.cheat!s:<58}{tried.missed or tried.how}", flush=True)
     took = time.perf_counter() - start
     print(f"{len(todo) - missed} of {len(todo)} caught, {held} of them by a person; {missed} missed; {took:.0f} s")
+    if record:
+        keep("bank_cheats", rows, record, "autograder/referee", "tests/bank/_cheats")
     if not todo:
         print("No cheat fits this machine and this choice.", file=sys.stderr)
     return 1 if missed or not todo else 0

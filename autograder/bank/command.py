@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 
-from autograder.bank import counts, entries, measured, run, speed, table
+from autograder.bank import counts, entries, run, speed, table
+from autograder.bank.recording import keep
 from course_lib import device
-from course_lib.results import file_hash, save
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("exercise", nargs="*", help="only these exercises")
+    parser.add_argument("exercise", nargs="*", metavar="EXERCISE", help="only these exercises or units")
     parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+    if args.record and (args.quick or any("." in name for name in args.exercise)):
+        print("Only whole units on all cases are worth recording: `bank flash --record h200`.")
+        return 2
     if args.cheats:
         from autograder.bank import cheats  # needs bubblewrap, which the rest of the bank does not
 
-        return cheats.main(args.exercise, seed, args.quick)
-    if args.record and (args.exercise or args.quick):
-        print("Only a run of all exercises on all cases is worth recording.")
-        return 2
+        return cheats.main(args.exercise, seed, args.quick, args.record)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
     todo = entries(args.exercise)
@@ -46,5 +46,5 @@ def main(args: argparse.Namespace) -> int:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
     print(f"\n{table(results)}")
     if args.record:
-        save("bank", counts(results), args.record, {path: file_hash(path) for path in measured()})
+        keep("bank", counts(results), args.record)
     return 0 if all(r.as_expected for r in results) and results else 1

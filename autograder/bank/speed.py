@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from autograder import bank
 from autograder.bank import Entry, Result
+from autograder.bank.recording import keep
 from autograder.examine import examine_speed
 from autograder.exercise import get
 from course_lib import device
-from course_lib.results import file_hash, save
 
 
 @dataclass(frozen=True)
@@ -70,5 +70,5 @@ def main(names: Iterable[str], seed: int, record: str | None = None) -> int:
     wrong = surprises(paces)
     print("\n".join(wrong or ["as expected"]))
     if record and not wrong:
-        save("bank_speed", [row(pace) for pace in paces], record, {path: file_hash(path) for path in bank.measured()})
+        keep("bank_speed", map(row, paces), record)
     return 1 if wrong or not paces else 0
