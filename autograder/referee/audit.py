@@ -17,7 +17,7 @@ from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.judging.work import broken, judge_work, merged, of_text, telling
 from autograder.referee.ablation import emptied, halved, not_found
-from autograder.referee.reading import added, replacing, suspicious
+from autograder.referee.reading import added, meeting, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
@@ -64,9 +64,13 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     return verdict
 
 
-def seen_from_within(room: Room, verdict: Verdict) -> Verdict:
-    """The verdict on an exercise that a probe looks at in the process of its code, unless that may have replaced it."""
-    text = of_text(replacing(room.submission.cells))
+def seen_from_within(room: Room, verdict: Verdict, ranks: bool = False) -> Verdict:
+    """The verdict on an exercise that a probe looks at in the process of its code, unless that may have replaced it.
+
+    ranks: there are several such processes, which may have met elsewhere than on the network that is watched.
+    """
+    cells = room.submission.cells
+    text = of_text(sorted({*replacing(cells), *(meeting(cells) if ranks else ())}))
     if not text:
         return verdict
     why = "What the course's own code saw of this answer, it saw in the process of the answer, which may change it."

@@ -22,6 +22,9 @@ from autograder.referee.watchdog import children
 from autograder.referee.wire import WireError, pack, unpack
 from course_lib import device
 
+# The process from which workers are forked has these already; the first step of any optimizer imports torch._dynamo.
+IMPORTS = ("torch.distributed", "torch._dynamo", "course_lib.distributed.rank", "course_lib.probes.network")
+IMPORTS += ("course_lib.probes.reducing", "course_lib.probes.replicas")
 GRACE_S = 0.5  # after the first trouble: what caused it may be told a moment later
 CONNECTION = re.compile(r"connection (closed|reset|refused)|broken pipe|remote process", re.IGNORECASE)
 FRAME = re.compile(r'^  File "<(.*)>", line (\d+) in (.*)$', re.MULTILINE)
@@ -58,7 +61,7 @@ class Crew:
                 for rank, (worker, shard) in enumerate(zip(self.workers, shards, strict=False))
             ]
             _until_done_or_failed(asked)
-            failed = any(one.done() and not one.result().get("rank") for one in asked)
+            failed = any(map(_failed, asked))
             if failed:
                 wait(asked, GRACE_S)
                 causes = [one.result() if one.done() else None for one in asked]
@@ -66,12 +69,15 @@ class Crew:
         seconds = time.perf_counter() - started
         if failed:
             return Outcome(error=self._told(causes), seconds=seconds)
+        after = passed(self.room)
+        if before is None or after is None:
+            return Outcome(error=f"{LOST}: the sandbox ended", seconds=seconds)
         try:
             reports = [_in_shape(unpack(one.result()["rank"])) for one in asked]
-        except (WireError, ValueError) as error:
+        except Exception as error:  # whatever a rank gave for data
             return Outcome(error=f"{type(error).__name__}: {error}"[:600], seconds=seconds)
         for report in reports:
-            report["traffic"]["passed"] = passed(self.room) - before
+            report["traffic"]["passed"] = after - before
         return Outcome(outputs={"ranks": reports}, seconds=seconds)
 
     def end(self) -> None:
@@ -86,7 +92,7 @@ class Crew:
         """Whose fault it was: a process that ended, then an exception, then a lost connection; or all were late."""
         ranks = len(causes)
         worst = min((r for r, cause in enumerate(causes) if cause is not None), key=lambda r: _blame(causes[r]))
-        if causes[worst].get("error"):
+        if "error" in causes[worst]:
             where = causes[worst].get("where")
             return f"{causes[worst]['error'][:400]} (rank {worst} of {ranks}{f', at {where}' if where else ''})"
         said = [f"rank {worst} of {ranks}: {causes[worst]['lost']}"]
@@ -96,9 +102,13 @@ class Crew:
         return f"{LOST}: " + "\n".join(said)[:600]
 
 
+def _failed(one: Future) -> bool:
+    return one.done() and "rank" not in one.result()
+
+
 def _until_done_or_failed(asked: Sequence[Future]) -> None:
     left = set(asked)
-    while left and not any(one.done() and not one.result().get("rank") for one in asked):
+    while left and not any(map(_failed, asked)):
         _, left = wait(left, return_when=FIRST_COMPLETED)
 
 
@@ -109,11 +119,13 @@ def _ask(worker: Worker, order: dict) -> dict[str, Any]:
     except Lost:
         return {"lost": worker.lost}
     told = outcome_of(report)
-    return {"error": told.error, "where": told.where} if told.error else {"rank": report.get("rank", "nothing")}
+    if told.error is None:
+        return {"rank": report.get("rank")}
+    return {"error": told.error, "where": told.where}
 
 
 def _blame(cause: dict) -> int:
-    if cause.get("error"):
+    if "error" in cause:
         return 2 if CONNECTION.search(cause["error"]) else 1
     return 3 if "did not end" in cause["lost"] else 0
 
@@ -149,8 +161,11 @@ def stood(printed: str, cells: Sequence[Cell]) -> str:
     return ""
 
 
-def passed(room: Room) -> int:
-    """Bytes that passed the loopback of the sandbox since it began: the kernel counts, out of the workers' reach."""
+def passed(room: Room) -> int | None:
+    """Bytes that passed the loopback of the sandbox since it began: the kernel counts, out of the workers' reach.
+
+    None of a sandbox that has ended.
+    """
     for pid in children(room.process.pid):
         try:
             with open(f"/proc/{pid}/net/dev") as table:
@@ -159,7 +174,7 @@ def passed(room: Room) -> int:
             continue
         if rows:
             return int(rows[0][1].split()[0])
-    return 0
+    return None
 
 
 def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:

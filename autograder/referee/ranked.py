@@ -30,14 +30,14 @@ def as_rank(function, order: dict) -> dict[str, Any]:
 
 
 def _in_group(function, order: dict) -> dict[str, Any]:
-    from course_lib.distributed.rank import join
+    from course_lib.distributed.rank import LATER_S, join
     from course_lib.probes.network import reported
 
     module, _, name = order["probe"].partition(":")
     run = getattr(importlib.import_module(module), name)
     torch.set_num_threads(1)
     store = dist.FileStore(order["store"], order["ranks"])
-    join("gloo", order["rank"], order["ranks"], order["limit_s"], store=store)
+    join("gloo", order["rank"], order["ranks"], order["limit_s"] + LATER_S, store=store)
     names = vars(sys.modules["__main__"])
     value = reported(run, lambda: function, unpack(order["shard"]), unpack(order["common"]), names)
     dist.barrier()  # who has gone first takes the others' connections along

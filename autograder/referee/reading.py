@@ -90,6 +90,11 @@ REACHING = set(
     currentframe f_back f_builtins f_globals f_locals get_objects get_referrers modules tb_frame tb_next""".split()
 )
 LEADING = {"builtins", "ctypes", "importlib", "inspect", "marshal", "pickle", "unittest"}
+# Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
+AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
+DOING_IT_ALL = set(
+    "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
+)
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._inductor.config.")
 
 Found = list[tuple[str, int, str]]
@@ -121,6 +126,18 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
         aliases |= _renamed(tree, aliases)
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
     return sorted({(cell.name, line, why) for cell, tree in ours for line, why in _replacing(tree, aliases)})
+
+
+def meeting(cells: tuple[Cell, ...]) -> Found:
+    """Where the text of an exercise on several ranks leads past the network that is watched, or to what does its work.
+
+    As `suspicious`, without what those who train write: gradients that are set, hooks, names that changed by version.
+    """
+    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(AMONG_RANKS)]
+    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := _tree(cell))]
+    nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
+    called = [(cell, node, node.name if isinstance(node, ast.alias) else _name(node)) for cell, node in nodes]
+    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
 
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:

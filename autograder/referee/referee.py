@@ -57,6 +57,7 @@ class Referee:
 
     def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
         self.room = Room(submission, imports, patience)
+        self.ranks: Room | None = None  # for exercises on several ranks, once there was one
         self.verdicts: dict[tuple[str, int], Verdict] = {}
 
     def __enter__(self) -> Referee:
@@ -65,6 +66,8 @@ class Referee:
 
     def __exit__(self, *error) -> None:
         self.room.__exit__(*error)
+        if self.ranks:
+            self.ranks.__exit__(*error)
 
     def examine(self, exercise: Exercise, seed: int) -> Verdict:
         """Judge one exercise of the submission in a worker of its own."""
@@ -150,7 +153,18 @@ class Referee:
 
     @contextlib.contextmanager
     def _room(self, exercise: Exercise) -> Iterator[Room]:
-        """The room of this submission; another one, for one exercise, where that must not see some modules."""
+        """The room of this submission; another one, for one exercise, where that must not see some modules.
+
+        What ranks import takes seconds: they have a room of their own, whose workers find it imported.
+        """
+        if exercise.kind == "distributed":
+            if self.ranks is None:
+                imports = (*self.room.imports, *crew.IMPORTS)
+                self.ranks = Room(self.room.submission, imports, self.room.patience).__enter__()
+                self.ranks.ran = self.room.ran
+            self.ranks.submission, self.ranks.patience = self.room.submission, self.room.patience
+            yield self.ranks
+            return
         if not exercise.hides:
             yield self.room
             return
@@ -191,7 +205,8 @@ class Referee:
                 if why_not:
                     return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
                 with calling.quiet():
-                    return judge(exercise, device.TIER, seed, trials)
+                    verdict = judge(exercise, device.TIER, seed, trials)
+                return audit.seen_from_within(room, verdict, ranks=True) if verdict.points else verdict
             with self._room(exercise) as room, self._worker(room) as worker:
                 why_not = worker.load(exercise.entry)
                 if why_not:

@@ -13,7 +13,7 @@ from autograder.check import check
 from autograder.examine import examine
 from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.ddp import replicas
-from autograder.exercises.ddp.averaging import cases, values_off
+from autograder.exercises.ddp.averaging import cases, floor, values_off
 from autograder.exercises.ddp.buckets import needed
 from autograder.exercises.ddp.cost_mistakes import ADDED, HIDDEN, LIMITS, right
 from autograder.exercises.ddp.ring import limits
@@ -213,7 +213,8 @@ def test_state_for_everything_is_refused_and_a_part_of_it_is_measured():
     want = exercise.oracle(call.args)["ranks"]
     for held, refused in ((0.5, False), (0.64, False), (0.66, True), (1.0, True), (float("nan"), True)):
         value = {"steps": want["steps"][0], "held": held}
-        reports = [{"value": value, "traffic": {"sent": {}, "collectives": [], "notes": []}} for _ in range(2)]
+        enough = [["reduce_scatter", floor(call.args), False]]
+        reports = [{"value": value, "traffic": {"sent": {}, "collectives": enough, "notes": []}} for _ in range(2)]
         assert bool(exercise.accept(reports, want, call.args)) == refused, held
 
 

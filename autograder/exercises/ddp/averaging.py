@@ -10,10 +10,11 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Values
 from autograder.exercises.ddp.replicas import single
-from autograder.judging.ranks import first_off, form_of, reports_of, same_bits
+from autograder.judging.ranks import first_off, form_of, reports_of, same_bits, too_little_or_too_much
 from course_lib.probes.replicas import BATCH, MODELS, WIDTH
 
 LIMIT, LIMIT_FP32 = 1e-9, 1e-5  # of numbers near 1: rounding is 1e-15 and 1e-7, and every known mistake is above 1e-3
+ALL_USED = ("Plain", "Wide", "Deep")  # models in which every rank uses and trains everything
 ONE_RANK = "used on one rank only"  # the last of all cases: who skips what it did not use hangs there
 
 
@@ -40,6 +41,7 @@ def cases(**options) -> tuple[Case, ...]:
         "two ranks": {"model": "Plain"},
         "three ranks": {"model": "Plain", "ranks": 3},
         "four ranks": {"model": "Plain", "ranks": 4},
+        "large layers": {"model": "Wide", "ranks": 4, "steps": 1},
         "several parts": {"model": "Plain", "parts": 3},
         "gradients filled with zeros": {"model": "Plain", "fill": True, "steps": 3},
         "a shared weight": {"model": "Tied"},
@@ -69,7 +71,7 @@ def acceptance(how: Callable[[Sequence[Mapping], Values], str | None]) -> Callab
             wrong = values_off(found, want["steps"], args)
             if wrong or not want["right"]:
                 return wrong
-            return _bits(found) or _notes(got) or how(got, args)
+            return _bits(found) or _notes(got) or how(got, args) or too_little_or_too_much(got, floor(args))
         except (AttributeError, KeyError, TypeError, ValueError):
             return "a rank reported something else"
 
@@ -117,6 +119,18 @@ def _bits(found: Sequence[list[dict]]) -> str | None:
 def _notes(got: Sequence[Mapping]) -> str | None:
     found = [(rank, note) for rank, report in enumerate(got) for note in report["traffic"]["notes"]]
     return f"rank {found[0][0]}: {found[0][1]}" if found else None
+
+
+def floor(args: Values) -> int:
+    """Bytes that all ranks together have to send: weights once at the start, then twice what is trained in each step.
+
+    A mean goes to one place and comes back; so do a part's gradient and its updated weights. 0 where a rank may have
+    nothing to say.
+    """
+    steps, ranks = len(args["shards"][0]), len(args["shards"])
+    if args["model"] not in ALL_USED:
+        return 0
+    return (ranks - 1) * (1 + 2 * steps) * sum(nbytes for _, nbytes in trained_bytes(args["model"]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ A rank sends at most 2 (N - 1) messages, and at most 2 (N - 1) / N of the buffer
 everything but one of N parts. Any length may come, also one that N does not divide, and one below N.
 
 Right means: each sum within the roundings of N - 1 additions of its true value, nothing changed while it is sent, and
-every send and receive waited for.
+every send and receive waited for; and what is summed has come over the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.ddp.ring_mistakes import MISTAKES
-from autograder.judging.ranks import collectives, first_off, form_of, reports_of, same_bits, sent
+from autograder.judging.ranks import (
+    collectives,
+    first_off,
+    form_of,
+    reports_of,
+    same_bits,
+    sent,
+    too_little_or_too_much,
+)
 
 ROUNDING = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
@@ -90,7 +98,7 @@ def _how(got, buffers, shards) -> str | None:
             return f"rank {rank} sent {nbytes} bytes; {most_bytes} are enough"
         if messages > most:
             return f"rank {rank} sent {messages} messages; {most} are enough"
-    return None
+    return too_little_or_too_much(got, 2 * (ranks - 1) * shards[0].nbytes)
 
 
 def limits(ranks: int, length: int, size: int) -> tuple[int, int]:
