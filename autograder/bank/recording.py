@@ -21,8 +21,8 @@ def unit_of(exercise: str) -> str:
 
 
 def measured(unit: str, *more: str) -> list[str]:
-    """The files that a recorded outcome depends on: the unit's exercises, what all share, what was judged; `more`: whole
-    folders."""
+    """The files that a recorded outcome depends on: the unit's exercises, what all share, what was judged, and `more`,
+    whole folders."""
     exercises = ROOT / "autograder" / "exercises"
     files = [*exercises.glob("layout.py"), *exercises.glob(f"{unit}.py"), *(exercises / unit).rglob("*.py")]
     files += [path for folder in ("autograder/judging", *more) for path in (ROOT / folder).rglob("*.py")]
