@@ -6,7 +6,9 @@ import torch
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import sums
+from autograder.exercises.mlp import gelu, sums
+from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
+from course_lib.kernels.linear_gelu import linear_gelu as write_gelu
 from course_lib.numerics import accumulate as accumulate_of_the_library
 from course_lib.numerics import round_to
 
@@ -58,7 +60,44 @@ def test_the_drift_is_forgiven_what_its_own_subtraction_rounds_and_no_more():
     assert "the drift is not" in exercise.accept((want[0], want[1] + 1e-11 * size, want[2]), want, v)
 
 
+# ------------------------------------------------------------------------------------------- GELU
+
+
+def test_the_formulas_of_gelu_and_of_its_slope_are_those_of_torch():
+    h = torch.linspace(-12, 60, 2001, dtype=torch.float64, requires_grad=True)
+    for approximate, value, slope in (("tanh", gelu.gelu, gelu.slope), ("none", gelu.by_erf, gelu.slope_by_erf)):
+        want = torch.nn.functional.gelu(h, approximate=approximate)
+        (rise,) = torch.autograd.grad(want.sum(), h)
+        torch.testing.assert_close(value(h.detach()), want.detach(), rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(slope(h.detach()), rise, rtol=1e-12, atol=1e-13)
+
+
+def test_what_is_wrong_for_large_h_only_is_told_in_terms_of_h():
+    v = drawn("mlp.linear_gelu", "large h")
+    h = before_gelu(v)
+    assert where("out", h > 9, v).startswith("only where h is above") and "everywhere there" in where("out", h > 9, v)
+    assert where("out", (h < 0) & (h > -1), v) == "only where h is negative"
+    assert where("out", h < 99, v) == ""
+
+
+def test_only_an_output_wider_than_the_inputs_can_show_that_h_was_rounded():
+    exercise = get("mlp.linear_gelu")
+    rounded = bank.load(bank.BANK / "mlp.linear_gelu/mistakes/gelu_after_cast.py").linear_gelu
+    assert examine(exercise, rounded, seed=5, only="fp16").accepted
+    assert not examine(exercise, rounded, seed=5, only="fp16 in, fp32 out").accepted
+
+
 # ------------------------------------------------------------------------------------------- what is right
+
+
+def library_linear_gelu(x, w, bias, out):
+    write_gelu(x, w, bias, out)
+
+
+@pytest.mark.parametrize(("name", "function"), [("mlp.linear_gelu", library_linear_gelu)])
+def test_the_kernels_of_the_library_are_right(name, function):
+    verdict = examine(get(name), function, seed=41, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
 def test_right_answers_of_the_bank_are_right_on_another_seed():

@@ -1,5 +1,6 @@
 """Unit 05: fused MLP, numerics and memory."""
 
 from autograder.exercises.mlp.accumulate import ACCUMULATE
+from autograder.exercises.mlp.linear_gelu import LINEAR_GELU
 
-EXERCISES = (ACCUMULATE,)
+EXERCISES = (ACCUMULATE, LINEAR_GELU)

@@ -1,0 +1,130 @@
+"""mlp.linear_gelu: a product with bias and GELU at its end, on the accumulator, before anything is rounded.
+
+    linear_gelu(x, w, bias, out)
+
+x is (M, K) and w (N, K), as nn.Linear keeps it, of one type: fp32 or fp16, or bf16 on a GPU; both in any strides, so
+either may be a transposed view. bias is (N,) of that type, contiguous, or None. out is (M, N) of that type or in fp32;
+its rows may lie apart, its columns are adjacent.
+
+    h = x wᵀ + bias        out = h / 2 (1 + tanh(sqrt(2 / pi) (h + 0.044715 h^3)))
+
+in fp32 (with fp32 inputs products are not rounded to TF32), rounded once, to the type of out. h may be as large as 60.
+All arithmetic is in kernels.
+"""
+
+import torch
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.formats import next_format_down
+from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
+from autograder.exercises.mlp.gelu import gelu
+from autograder.exercises.mlp.linear_gelu_mistakes import MISTAKES, before_gelu, where
+
+
+def _call(
+    d: Draw, m: int, n: int, k: int, dtype=FULL, to=None, spread=1.5, biased=True, x_strides=None, w_strides=None,
+    out_gap=0,
+) -> Call:  # fmt: skip
+    """spread: of h, in which the bias takes a part."""
+    x = d.normal(m, k, dtype=dtype, strides=x_strides)
+    w = d.normal(n, k, dtype=dtype, std=spread * max(k, 1) ** -0.5, strides=w_strides)
+    bias = d.normal(n, dtype=dtype, std=0.5 * spread) if biased else None
+    out = d.empty(m, n, dtype=to or dtype, strides=(n + out_gap, 1))
+    sizes = f"M = {m}, N = {n}, K = {k}, {SHORT[dtype]}"
+    sizes += (f" to {SHORT[to]}" if to else "") + ", no bias" * (not biased)
+    if x_strides or w_strides or out_gap:
+        sizes += f", strides {x.stride()}, {w.stride()}, {out.stride()}"
+    return Call({"x": x, "w": w, "bias": bias, "out": out}, sizes)
+
+
+def _sizes(d: Draw) -> tuple[int, int, int]:
+    """M, N and K, all odd and all different."""
+    return odd(d, 34, 44), odd(d, 66, 80), odd(d, 92, 120)
+
+
+def _transposed(d: Draw, which: str) -> Call:
+    m, n, k = _sizes(d)
+    return _call(d, m, n, k, **{f"{which}_strides": (1, m if which == "x" else n)})
+
+
+def _slices(d: Draw) -> Call:
+    """Rows of larger matrices."""
+    m, n, k = _sizes(d)
+    return _call(d, m, n, k, x_strides=(k + d.integer(3, 9), 1), w_strides=(k + d.integer(11, 19), 1))
+
+
+def _second_columns(d: Draw) -> Call:
+    m, n, k = _sizes(d)
+    return _call(d, m, n, k, x_strides=(2 * k, 2), w_strides=(3 * k, 3))
+
+
+def _large_partial_sums(d: Draw) -> Call:
+    """The first half of K adds up to some hundreds, the second half takes it away again."""
+    m, n, k = odd(d, 20, 30), odd(d, 34, 44), 256
+    made = _call(d, m, n, k, dtype=HALF, to=FULL)
+    made.args["x"].copy_(d.normal(m, k, mean=8.0).to(HALF))
+    w = d.normal(n, k, std=0.02) + torch.tensor([0.5] * (k // 2) + [-0.5] * (k // 2), device=d.device)
+    made.args["w"].copy_(w.to(HALF))
+    return made
+
+
+def _past_int32(d: Draw) -> Call:
+    """Three rows of x lie 2^30 elements apart: the third begins past 2^31. 4.3 GB, nearly all of it gap."""
+    made, apart = _call(d, 3, odd(d, 40, 60), 64, dtype=HALF), 2**30 + 8
+    x = made.args["x"]
+    memory = torch.empty(2 * apart + 64, dtype=HALF, device=d.device)
+    made.args["x"] = memory.as_strided(x.shape, (apart, 1)).copy_(x)
+    return Call(made.args, f"M = 3, K = 64, fp16, row stride of x {apart}")
+
+
+CASES = (
+    Case("odd sizes", lambda d: _call(d, *_sizes(d))),
+    Case("whole tiles", lambda d: _call(d, 64, 128, 64)),
+    Case("one row", lambda d: _call(d, 1, odd(d, 40, 80), odd(d, 34, 60))),
+    Case("one column", lambda d: _call(d, odd(d, 40, 80), 1, odd(d, 34, 60))),
+    Case("K shorter than any block", lambda d: _call(d, odd(d, 20, 40), odd(d, 42, 60), d.integer(1, 15))),
+    Case("a long K", lambda d: _call(d, odd(d, 17, 24), odd(d, 17, 30), 16 * d.integer(26, 40) + 5)),
+    Case("wide", lambda d: _call(d, d.integer(5, 20), odd(d, 200, 250), d.integer(17, 30))),
+    Case("tall", lambda d: _call(d, odd(d, 200, 250), d.integer(5, 20), d.integer(17, 30))),
+    Case("no bias", lambda d: _call(d, *_sizes(d), biased=False)),
+    Case("large h", lambda d: _call(d, *_sizes(d), spread=12.0)),
+    Case("transposed w", lambda d: _transposed(d, "w")),
+    Case("transposed x", lambda d: _transposed(d, "x")),
+    Case("strided rows", _slices),
+    Case("every second and third column", _second_columns),
+    Case("strided output", lambda d: _call(d, *_sizes(d), out_gap=d.integer(3, 30))),
+    Case("fp16", lambda d: _call(d, *_sizes(d), dtype=HALF)),
+    Case("fp16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=HALF, to=FULL)),
+    Case("large partial sums", _large_partial_sums),
+    Case("bf16", lambda d: _call(d, *_sizes(d), dtype=BRAIN), tiers=GPU),
+    Case("bf16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=BRAIN, to=FULL), tiers=GPU),
+    Case("large", lambda d: _call(d, odd(d, 1000, 1200), odd(d, 1300, 1500), 1152, dtype=BRAIN), tiers=GPU),
+    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+)
+
+
+def _rough(v) -> dict:
+    """In the next format down: the inputs, or where out is wider than they are, h in their type."""
+    if v["out"].dtype == v["x"].dtype:
+        return {"out": gelu(before_gelu(v, torch.float32, x=next_format_down(v["x"]), w=next_format_down(v["w"])))}
+    return {"out": gelu(before_gelu(v, torch.float32).to(v["x"].dtype).float())}
+
+
+LINEAR_GELU = Exercise(
+    name="mlp.linear_gelu",
+    entry="linear_gelu",
+    points=7,
+    kind="kernel",
+    cases=CASES,
+    writes=("out",),
+    oracle=lambda v: {"out": gelu(before_gelu(v))},
+    precision=Precision(
+        good=lambda v: {"out": gelu(before_gelu(v, torch.float32))},
+        good_is="fp32 throughout",
+        lower=_rough,
+        lower_is="inputs in the next format down, or, where out is wider than they are, h rounded to their type",
+    ),
+    mistakes=MISTAKES,
+    where=where,
+    shows_not="speed, bf16, the rounding inside tensor cores, and offsets past 2^31",
+)

@@ -1,0 +1,11 @@
+"""The course's own kernel."""
+
+FAMILY = "reference kernel"
+NAIVE = True
+CAUGHT = "the sandbox holds no course_lib.kernels"
+
+
+def linear_gelu(x, w, bias, out):
+    from course_lib.kernels.linear_gelu import linear_gelu as ours
+
+    out.copy_(ours(x.contiguous(), w.contiguous(), bias))
