@@ -1,7 +1,7 @@
-"""What is kept of a run of the bank: a section a unit, `bank.flash`, `bank_speed.flash` or `bank_cheats.flash`.
+"""What is kept of a run of the bank: a section an exercise, `bank.flash.merge`, `bank_speed.flash.speed` and so on.
 
-A unit at a time, because all of them take longer than one would wait, and because a change of one unit's exercises says
-nothing about another's outcome.
+An exercise at a time, because all of them take longer than one would wait, and because a change of one says nothing
+about the outcome of another.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from itertools import groupby
 from operator import itemgetter
 
 from autograder.bank import BANK
-from course_lib.results import ROOT, file_hash, save
+from course_lib.results import ROOT, file_hash, load, save
 
-__all__ = ["keep", "measured", "unit_of"]
-
-
-def unit_of(exercise: str) -> str:
-    return exercise.partition(".")[0]
+__all__ = ["keep", "kept", "measured"]
 
 
-def measured(unit: str, *more: str) -> list[str]:
+def measured(exercise: str, *more: str) -> list[str]:
     """The files that a recorded outcome depends on: the unit's exercises, what all share, what was judged, and `more`,
     whole folders."""
-    exercises = ROOT / "autograder" / "exercises"
-    files = [*exercises.glob("layout.py"), *exercises.glob(f"{unit}.py"), *(exercises / unit).rglob("*.py")]
+    unit, folder = exercise.partition(".")[0], ROOT / "autograder" / "exercises"
+    files = [*folder.glob("layout.py"), *folder.glob(f"{unit}.py"), *(folder / unit).rglob("*.py")]
     files += [path for folder in ("autograder/judging", *more) for path in (ROOT / folder).rglob("*.py")]
-    return sorted(str(path.relative_to(ROOT)) for path in [*files, *BANK.glob(f"{unit}.*/*/*.py")])
+    return sorted(str(path.relative_to(ROOT)) for path in [*files, *BANK.glob(f"{exercise}/*/*.py")])
 
 
 def keep(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> None:
-    """`rows`, with an "exercise" each, of whole units."""
-    in_order = sorted(rows, key=itemgetter("exercise"))
-    for name, here in groupby(in_order, key=lambda row: unit_of(row["exercise"])):
+    """`rows`, each with its "exercise": all that there are of an exercise."""
+    for name, here in groupby(sorted(rows, key=itemgetter("exercise")), key=itemgetter("exercise")):
         save(f"{part}.{name}", list(here), device_slug, {path: file_hash(path) for path in measured(name, *more)})
+
+
+def kept(part: str, exercise: str, device_slug: str = "h200") -> list[dict]:
+    """The recorded rows of one exercise; none when it was not run there."""
+    section = load(f"{part}.{exercise}", device_slug)
+    return section["rows"] if section else []

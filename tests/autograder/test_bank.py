@@ -6,8 +6,6 @@ import pytest
 
 from autograder import bank, exercise
 from autograder.bank import recording, speed
-from autograder.bank.recording import unit_of
-from course_lib.results import load
 
 
 def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake():
@@ -27,27 +25,28 @@ def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
 
 @pytest.mark.parametrize("name", sorted(exercise.registry()))
 def test_the_recorded_run_on_an_h200_accepts_what_is_right_and_names_what_is_wrong(name):
-    row = next(row for row in load(f"bank.{unit_of(name)}")["rows"] if row["exercise"] == name)
+    (row,) = recording.kept("bank", name)
     assert row["right"] == row["of_right"] >= 2
     assert row["caught"] == row["of_mistakes"]
     assert row["named"] >= 0.95 * row["of_mistakes"]
 
 
 def test_the_recorded_points_for_speed_tell_fast_from_slow():
-    recorded = [load(f"bank_speed.{unit}") for unit in exercise.UNITS]
-    rows = [row for section in recorded if section for row in section["rows"]]
-    assert {row["exercise"] for row in rows} == {name for name, ex in exercise.registry().items() if ex.speed}
+    timed = [name for name, ex in exercise.registry().items() if ex.speed]
+    recorded = {name: recording.kept("bank_speed", name) for name in timed}
+    assert all(recorded.values()), [name for name, rows in recorded.items() if not rows]
+    rows = [row for rows in recorded.values() for row in rows]
     paces = [_pace(row["exercise"], row["kind"], row["points"], row["out_of"]) for row in rows]
     assert speed.surprises(paces) == []
 
 
-def test_an_outcome_is_kept_a_unit_at_a_time_with_the_files_that_it_depends_on(monkeypatch):
+def test_an_outcome_is_kept_an_exercise_at_a_time_with_the_files_that_it_depends_on(monkeypatch):
     kept = {}
     monkeypatch.setattr(recording, "save", lambda section, rows, slug, hashes: kept.update({section: (rows, hashes)}))
-    rows = [{"exercise": name} for name in ("roofline.work", "start.axpy", "roofline.chain")]
+    rows = [{"exercise": name, "n": n} for n, name in enumerate(("roofline.work", "start.axpy", "roofline.work"))]
     recording.keep("bank_cheats", rows, "h200", "autograder/referee")
-    assert [row["exercise"] for row in kept["bank_cheats.roofline"][0]] == ["roofline.chain", "roofline.work"]
-    files = set(kept["bank_cheats.start"][1])
+    assert [row["n"] for row in kept["bank_cheats.roofline.work"][0]] == [0, 2]
+    files = set(kept["bank_cheats.start.axpy"][1])
     assert {"autograder/exercises/start.py", "autograder/judging/judge.py", "autograder/referee/clock.py"} <= files
     assert "tests/bank/start.axpy/right/masked.py" in files
     assert not [path for path in files if "roofline" in path]
