@@ -62,7 +62,7 @@ def test_the_figure_says_the_distance_and_the_score():
 
 def test_the_explorer_says_what_its_sliders_show(monkeypatch):
     widgets = pytest.importorskip("course_lib.widgets", reason="needs ipywidgets, and this machine has none")
-    monkeypatch.setattr(widgets, "png", lambda axes: b"")
+    monkeypatch.setattr(widgets.explorer, "png", lambda axes: b"")
     explorer = widgets.rotation_explorer()
     explorer.controls["query"].value = explorer.controls["key"].value
     assert explorer.words.value == (

@@ -31,7 +31,7 @@ def term(explorer, name):
 @pytest.fixture
 def still_picture(monkeypatch):
     """The picture costs a quarter of a second a move; most tests look at the data behind it."""
-    monkeypatch.setattr(widgets, "png", lambda axes: b"")
+    monkeypatch.setattr(widgets.explorer, "png", lambda axes: b"")
 
 
 @pytest.fixture
