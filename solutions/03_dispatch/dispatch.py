@@ -604,7 +604,8 @@ print("backward:", ", ".join(backward.names))
 against(predicted, {"forward": len(forward.names), "backward": len(backward.names)})
 
 # %% [markdown]
-# No `linear` and no `dropout`: those are math kernels, which end above Python, and what they call comes by. Views come
+# No `linear` and no `dropout`: those are math kernels, which end above Python, and what they call comes by: for
+# `dropout` that is `native_dropout` on a GPU, and operators for memory, random numbers and products on a CPU. Views come
 # by as well, also those that autograd makes for itself, `t` and `detach`. And the backward pass is seen, because
 # gradients are computed by calls like all others. What the mode cannot see is autograd itself: that lies above.
 #
@@ -1306,8 +1307,8 @@ results.beside("dispatch", cost, unit="us", records=False)
 
 # %% [markdown]
 # The recorded column is measured by `python -m benchmarks dispatch`: the median of five processes, with some rows more,
-# the ways around a Triton launch and compiled calls. As a picture (the recorded H200's rows where there are any, else
-# yours, with a bar over the middle half of the rounds):
+# the ways around a Triton launch and compiled calls. As a picture: the recorded H200's rows where there are any, with a
+# bar over all five processes; else yours, with a bar over the middle half of the rounds.
 
 # %%
 entry = results.load("dispatch")
@@ -1414,10 +1415,10 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # %% [markdown] nbgrader={"grade": true, "grade_id": "dispatch_question_wrapper", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # The wrapper costs (its row minus the plain row) a call, with the numbers of the machine that was used: some
-# microseconds, times 200, so about a millisecond or more a token; and the handler makes at least one more operator, the
-# dequantisation. A bf16 weight of $n$ numbers moves $2n$ bytes, int8 moves $n$: saved are $n$ bytes, at about 4.2 TB/s.
-# If the wrapper costs 5 µs, that is 21 MB, so $n$ of about 2e7, a weight of 4600 x 4600, where the device set the pace
-# before; where the host did, no size pays. (If the dequantised weight is written to memory and read again, as in eager mode, more bytes move
+# microseconds, times 200, so about a millisecond or more a token (the recorded H200: 7 µs, 1.4 ms); and the handler
+# makes at least one more operator, the dequantisation. A bf16 weight of $n$ numbers moves $2n$ bytes, int8 moves $n$:
+# saved are $n$ bytes, at about 4.2 TB/s. In 7 µs that is 30 MB, so $n$ of about 3e7, a weight of 5500 x 5500, where the
+# device set the pace before; where the host did, no size pays. (If the dequantised weight is written to memory and read again, as in eager mode, more bytes move
 # than before: $n + 2n + 2n$ and nothing is saved at any size. That is the better answer.) Remedies: compile the model,
 # because the handlers then run while it is compiled, and dequantisation is fused into what follows; a fused kernel for
 # the product behind one operator; a CUDA graph, which replays without the host.
