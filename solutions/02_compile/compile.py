@@ -178,9 +178,9 @@ results.beside("lesson02.lab", found, unit="ms")
 tracing.phases(seen)
 
 # %% [markdown]
-# The last two steps cost most: choosing what is fused and writing code, and running a compiler on that code. (The next
-# process would find the results on disk, if we had not hidden them.) Understanding your Python, which sounds like the
-# hard part, costs less than these two.
+# Inductor and the compiler behind it cost most: choosing what is fused and writing code, then making a program of that
+# code. (The next process would find the results on disk, if we had not hidden them.) Understanding your Python, which
+# sounds like the hard part, costs less than these two.
 #
 # ### When is it paid back?
 # The cost comes once, the gain comes with every call. Twelve calls, one after the other, show both. A second shape may
