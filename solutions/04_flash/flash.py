@@ -213,9 +213,12 @@ def draw_sizes(rows):
 largest = [row for row in table if row["head size"] == 128]
 if largest:
     plots.show(draw_sizes(largest), alt="Recorded H200, head size 128: time and held memory against the length; plain "
-               "and compiled attention rise steeply, SDPA and ours far less in memory")  # fmt: skip
+               "attention rises steeply; compiled, SDPA and ours lie on each other, far below")  # fmt: skip
 
 # %% [markdown]
+# Compiled, SDPA and ours lie on each other, and the report's compiled version did not. Keep that in mind: section 9
+# shows why.
+#
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and one and a half times the crossings. So it must take
 # longer, and in our measurements it does. The report has it the other way round, by a factor of 2.5. Set the report's
@@ -282,10 +285,11 @@ for n in (256, 1024, 4096, 16384):
 # with $m = -\infty$, $\ell = 0$, $a = 0$, "nothing seen".
 #
 # Step through it. The slider *tiles of keys done* moves the program; watch what the sums hold when a tile brings a
-# larger maximum, and what a tile costs in which nothing is visible.
+# larger maximum, and what a tile costs in which the row sees nothing: query 4, its last tile. Full dots are scores that
+# were seen, hollow ones come later, triangles are hidden by the mask.
 
 # %%
-widgets.attention_stepper()
+widgets.attention_stepper(12, 14)
 
 # %% [markdown]
 # ### Wrong turns
@@ -421,9 +425,10 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 
 # %% [markdown]
 # Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
-# no mask, orange tiles are cut by an edge, dotted tiles are never loaded. Dots are the pairs that count. With many
-# tiles a causal mask skips nearly half of them: that is the largest single gain that a causal kernel can have, and it
-# comes from *where the loop ends*, not from the mask.
+# no mask, orange tiles are cut by an edge, dotted tiles are never loaded, and what is hatched lies behind the last key.
+# Dots are the pairs that count. At the right only 9 of the 14 keys are valid: no dot stands behind them, and the
+# diagonal stays where it was. With many tiles a causal mask skips nearly half of them: that is the largest single gain
+# that a causal kernel can have, and it comes from *where the loop ends*, not from the mask.
 #
 # ### Predict
 # Causal, 4096 queries and keys, tiles of 64 x 64. Which share of the tiles is skipped, and which share needs the mask?
@@ -832,10 +837,12 @@ check("flash.forward", flash_forward)
 # </details>
 # <details><summary>Hint 4: the loop</summary>
 #
-# `for start in range(0, end, BLOCK_N)`: load `k_t` (transposed) and `v` from where the tile starts, build `see` from
-# `start + offs_n < n_valid` and, when causal, `start + offs_n <= offs_m + n_k - n_q`, call `_take_in`, move both
-# addresses on by `BLOCK_N` rows. For two loops around one body: `for EDGE in tl.static_range(2)` and inside it
-# `range(full if EDGE else 0, end if EDGE else full, BLOCK_N)`, with `full` rounded down to whole tiles.
+# `for start in range(0, end, BLOCK_N)`: load `k_t` (transposed) and `v` at the rows `start + offs_n`, build `see` from
+# `start + offs_n < n_valid` and, when causal, `start + offs_n <= offs_m + n_k - n_q`, call `_take_in`. For two loops
+# around one body: `for EDGE in tl.static_range(2)` and inside it `range(full if EDGE else 0, end if EDGE else full,
+# BLOCK_N)`. Below `full` all queries of the block see all keys: it is `n_valid` or, when causal and smaller,
+# `first + 1 + n_k - n_q`, rounded down to whole tiles. (Addresses that are made once and moved on in every turn are
+# right too; section 8 shows their price.)
 # </details>
 
 # %% [markdown]
@@ -874,7 +881,7 @@ results.beside("lesson04.forward", rates, unit="TFLOP/s")
 
 # %% [markdown]
 # ## 5. The backward pass, derived
-# Given $dO = \partial \text{loss} / \partial O$. Three of the five steps are the product rule for matrices:
+# Given $dO = \partial \text{loss} / \partial O$. Four of the five steps are the product rule for matrices:
 #
 # $$dV = P^\top dO, \qquad dP = dO\, V^\top, \qquad dQ = \sigma\, dS\, K, \qquad dK = \sigma\, dS^\top Q.$$
 #
@@ -1000,7 +1007,7 @@ plots.show(figure, alt="Two causal block maps of 16 queries and keys in tiles of
 # %%
 left_behind = torch.full((64, 64), 3.0, device=DEVICE)
 del left_behind
-for name, shape in (("small, used before", (64, 64)), ("large, fresh", (2**14, 2**13))):
+for name, shape in (("small, used before", (64, 64)), ("large, fresh", (2**12, 2**12))):
     found = torch.empty(shape, device=DEVICE)
     print(f"{name}: {(found == 0).double().mean().item():.0%} zeros, largest value {found.abs().max().item():.3g}")
 
@@ -1503,7 +1510,9 @@ plots.show(axes, alt="For eight settings of the forward kernel: the share of reg
 # %% [markdown]
 # Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
 # first, that budget is what limits. A stage more costs shared memory, and at some number of stages a program less fits.
-# Half the warps need nearly twice the registers a thread, up to the point where the kernel spills.
+# Half the warps need nearly twice the registers a thread, up to the point where the kernel spills. Does *every* setting
+# of yours spill? Then it is not the settings: the next cells show a likely cause. Mend the kernel, and run this cell
+# again.
 #
 # ### A wrong turn that only the compiler sees
 # Two ways to say where the next tile of K is. Both are right. The first keeps a *block of addresses*, 64 bits for each
@@ -1693,6 +1702,29 @@ against(predicted_gain, gains)
 # `torch.compile` fuses scale, mask and softmax into one kernel and so saves crossings of the scores. It does not merge
 # the two products with the softmax, because that needs the algebra of section 2, which no fusion rule finds by itself.
 # (Its *FlexAttention* is a template: a kernel like yours, into which the compiler writes your mask.)
+#
+# And yet *compiled* lay on SDPA in section 1. Besides its rules the compiler has a list of formulas that it knows by
+# their look. Plain attention is on the list, and SDPA is put in its place. The cell asks which operators a compiled
+# `naive` calls, without and with its causal mask (on a CPU it needs a C++ compiler, as lesson 02 did).
+
+
+# %%
+def operators_of(causal):
+    """What compiled naive attention calls for its products: the operators whose names tell of one."""
+    q, k, v = (normal(1, 2, 64, 32) for _ in range(3))
+    compiled_naive = torch.compile(naive)
+    compiled_naive(q, k, v, causal)  # compiles
+    seen = profiling.record(lambda: compiled_naive(q, k, v, causal), warmup=0)
+    return sorted({op.name for op in seen.operators if "bmm" in op.name or "attention" in op.name})
+
+
+for causal in (False, True):
+    print(f"causal {causal}: {', '.join(operators_of(causal))}")
+
+# %% [markdown]
+# Formulas with a mask are on the list too, but not this one: the same mathematics, written otherwise, is missed, and
+# no message says so. The report's compiled forward pass fell by a third only, so its formula was hardly on the list
+# either. Look at what runs before you explain a speed-up.
 #
 # ### Predict
 # Causal attention of 4 x 16 heads of 4096 tokens, head size 64, forward. The naive version crosses the scores eight
