@@ -27,10 +27,10 @@ from traitlets import Unicode
 from autograder import exercise as exercises
 from autograder.calling import quiet
 from autograder.classroom import cohort, report
-from autograder.classroom.handed_in import NOTES
+from autograder.classroom.handed_in import NOTES, notes_of
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
-from autograder.referee.submission import Submission, extract, repair
+from autograder.referee.submission import Submission, extract, repair, writable
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ class RepairedNotebook(NbGraderPreprocessor):
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
         repaired, notes = repair(released, nb)
         repaired = nbformat.from_dict(repaired)
-        repaired.metadata[NOTES] = [*nb.metadata.get(NOTES, []), *notes]
+        repaired.metadata[NOTES] = [*notes_of(nb), *notes]
         return repaired, resources
 
 
@@ -73,7 +73,7 @@ class JudgedNotebook(NbGraderPreprocessor):
                 cell.outputs = outputs_of(kept[-1])
         if cohort.progress:
             cohort.progress.step(names["student"], kept)
-        tell(nb, [str(note) for note in nb.metadata.get(NOTES, [])])
+        tell(nb, notes_of(nb))
         return nb, resources
 
 
@@ -216,8 +216,8 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "points": verdict.points,
             "out_of": verdict.out_of,
             "pending": verdict.pending,
-            "text": (report.speed_lines if is_speed else report.lines)(verdict),
-            "html": (report.speed_html if is_speed else report.html)(verdict),
+            "text": [writable(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
+            "html": writable((report.speed_html if is_speed else report.html)(verdict)),
         }
 
 

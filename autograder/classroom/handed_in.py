@@ -80,6 +80,12 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
+def notes_of(notebook: NotebookNode) -> list[str]:
+    """What was put right so far; a student's notebook may hold anything in its place."""
+    notes = notebook.metadata.get(NOTES)
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+
+
 def _stand_in(release: Path, path: Path, say: str) -> None:
     """The empty release in place of what was handed in, and why."""
     _write(nbformat.read(release, as_version=4), path, say)

@@ -101,7 +101,14 @@ def _tree(cell: Cell) -> ast.Module | None:
 
 def _is_kernel(node: ast.FunctionDef, jits: set[str]) -> bool:
     """Under @triton.jit, bare or with options, and whatever else."""
-    return any(ast.unparse(d.func if isinstance(d, ast.Call) else d) in jits for d in node.decorator_list)
+    return any(_dotted(d.func if isinstance(d, ast.Call) else d) in jits for d in node.decorator_list)
+
+
+def _dotted(node: ast.expr) -> str:
+    """A name, or a name and a dot and a name; nothing else can be triton.jit."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ import functools
 import re
 import symtable
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from autograder.referee.submission import Cell
 
@@ -100,7 +100,21 @@ COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._inductor.config.")
 Found = list[tuple[str, int, str]]
 
 
+def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
+    """What is too deeply nested for us may still have run: a sandbox has more stack left. Then a person reads it."""
+
+    @functools.wraps(read)
+    def found(*cells, **options) -> Found:
+        try:
+            return read(*cells, **options)
+        except (RecursionError, MemoryError, ValueError, SyntaxError):
+            return [("", 0, "is nested too deeply to be read")]
+
+    return found
+
+
 @functools.lru_cache(maxsize=4)  # every exercise of a submission asks
+@_or_unreadable
 def suspicious(
     cells: tuple[Cell, ...], judged: frozenset[str] = frozenset(), free: frozenset[str] = frozenset()
 ) -> Found:
@@ -109,12 +123,22 @@ def suspicious(
     judged: functions that should compute in kernels. free: functions that may also compute in other ways, and so may
     what only these lead to.
     """
-    try:
-        return _suspicious(cells, judged, free)
-    except RecursionError:
-        return [("", 0, "is nested too deeply to be read")]
+    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
+    aliases = {}
+    for _, tree in trees:
+        aliases |= _imported(tree)
+    beside = _beside_kernels([tree for _, tree in trees], judged, free)
+    found = []
+    for cell, tree in trees:
+        if cell.name.startswith("setup "):
+            continue
+        lines = {(node.lineno, why) for node, why in _read(tree, aliases)}
+        lines |= {(n.lineno, why) for top in _statements(tree) if top in beside for n, why in _read_host(top, aliases)}
+        found += [(cell.name, line, why) for line, why in sorted(lines)]
+    return found
 
 
+@_or_unreadable
 def replacing(cells: tuple[Cell, ...]) -> Found:
     """Where the text replaces parts of a library, or looks for a way to. Much less is said here than by `suspicious`:
     answers about the compiler and the dispatcher use private parts of torch.
@@ -128,6 +152,7 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
     return sorted({(cell.name, line, why) for cell, tree in ours for line, why in _replacing(tree, aliases)})
 
 
+@_or_unreadable
 def meeting(cells: tuple[Cell, ...]) -> Found:
     """Where the text of an exercise on several ranks leads past the network that is watched, or to what does its work.
 
@@ -163,6 +188,7 @@ def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
     return names
 
 
+@_or_unreadable
 def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
     """Where these kernels, or the functions that they call, add to a number that other programs may add to as well."""
     functions = [(c, node) for c in cells if (tree := _tree(c)) for node in ast.walk(tree) if _is_kernel(node)]
@@ -187,26 +213,12 @@ def _is_atomic(node: ast.AST) -> bool:
     return _name(node).startswith("atomic_")
 
 
-def _suspicious(cells: tuple[Cell, ...], judged: frozenset[str], free: frozenset[str]) -> Found:
-    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
-    aliases = {}
-    for _, tree in trees:
-        aliases |= _imported(tree)
-    beside = _beside_kernels([tree for _, tree in trees], judged, free)
-    found = []
-    for cell, tree in trees:
-        if cell.name.startswith("setup "):
-            continue
-        lines = {(node.lineno, why) for node, why in _read(tree, aliases)}
-        lines |= {(n.lineno, why) for top in _statements(tree) if top in beside for n, why in _read_host(top, aliases)}
-        found += [(cell.name, line, why) for line, why in sorted(lines)]
-    return found
-
-
 def _tree(cell: Cell) -> ast.Module | None:
+    """None for what no Python runs: `def f(a, a): pass` has a tree, but no table of names."""
     try:
+        symtable.symtable(cell.source, "", "exec")
         return ast.parse(cell.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError):
         return None
 
 
@@ -348,8 +360,14 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def _is_kernel(node: ast.AST) -> bool:
-    decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
-    return any(text.split("(")[0].split(".")[-1] == "jit" for text in decorators)
+    return any(_last_name(decorator) == "jit" for decorator in getattr(node, "decorator_list", []))
+
+
+def _last_name(node: ast.expr) -> str:
+    """jit for `triton.jit(debug=True)`."""
+    while isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -18,6 +18,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
 WATCHING = ("time", "timeit", "capture", "prun")
+CODE = 300_000  # characters of a submission that are read; the longest lesson has a fifth of that, solved
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def extract(release: Mapping, submitted: Mapping) -> Submission:
             cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
     shown = [_text(c) for c in release["cells"] if _part(c) == "demonstration"]
     ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
-    shown += [_text(c) for c in submitted["cells"] if c.get("id") in ids]
+    shown += [_text(c) for c in _short_enough(submitted["cells"], []) if c.get("id") in ids]
     defined = set().union(*(_defines(cell.source) for cell in cells))
     return Submission(tuple(cells), tuple(notes), frozenset(set().union(*map(_defines, shown)) - defined))
 
@@ -69,7 +70,7 @@ def extract(release: Mapping, submitted: Mapping) -> Submission:
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
     """The release with the student's answers and own cells in it, and what had to be put right."""
     notes: list[str] = []
-    answers, own = _sorted_out(release["cells"], submitted["cells"], notes)
+    answers, own = _sorted_out(release["cells"], _short_enough(submitted["cells"], notes), notes)
     cells = list(own.get(None, []))
     for cell in release["cells"]:
         cell = copy.deepcopy(dict(cell))
@@ -83,18 +84,33 @@ def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
     return {**release, "cells": cells}, notes
 
 
+def _short_enough(cells: Sequence[Mapping], notes: list[str]) -> list[Mapping]:
+    """Without the code cells that make the whole too long: they would be read outside of any sandbox."""
+    left, kept = CODE, []
+    for number, cell in enumerate(cells, 1):
+        length = len(_text(cell)) if cell["cell_type"] == "code" or _marks(cell) else 0
+        if length > left:
+            notes.append(f"Cell {number} was not read: with it, there are more than {CODE:,} characters of code.")
+            continue
+        left -= length
+        kept.append(cell)
+    return kept
+
+
 def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | None, list[dict]]]:
     """(grade_id -> the student's text, the cell before -> the student's own cells that follow it)."""
     marked = {_marks(c)["grade_id"]: c for c in skeleton if "grade_id" in _marks(c)}
     ids = {c.get("id"): c for c in skeleton}
+    at_home = {_named(c) for c in submitted if _named(c) and _named(c) == _named(ids.get(c.get("id"), {}))}
     sources = {_bare(_text(c)) for c in skeleton}
     answers: dict[str, str] = {}
     own: dict[str | None, list[dict]] = {}
     before = None
     for cell in submitted:
-        grade_id, known = _marks(cell).get("grade_id"), ids.get(cell.get("id"))
-        if grade_id not in marked and known and _marks(known).get("solution"):
-            grade_id = _marks(known)["grade_id"]
+        grade_id, known = _named(cell), ids.get(cell.get("id"))
+        lost = grade_id not in marked or (grade_id in at_home and known and _named(known) != grade_id)
+        if lost and known and _marks(known).get("solution"):
+            grade_id = _named(known)
             if grade_id in answers:
                 continue
             notes.append(f"The cell {grade_id} had lost its name; it was recognised by its id.")
@@ -148,7 +164,7 @@ def _defines(source: str) -> set[str]:
     """Names that a cell binds at its top level."""
     try:
         body = ast.parse(as_python(source)).body
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     for node in body:
@@ -158,13 +174,23 @@ def _defines(source: str) -> set[str]:
 
 
 def _marks(cell: Mapping) -> Mapping:
+    """What nbgrader wrote on a cell; where somebody else wrote there, nothing."""
     marks = cell.get("metadata", {}).get("nbgrader", {})
-    return marks if isinstance(marks, Mapping) else {}
+    return marks if isinstance(marks, Mapping) and isinstance(marks.get("grade_id", ""), str) else {}
+
+
+def _named(cell: Mapping) -> str | None:
+    return _marks(cell).get("grade_id")
 
 
 def _text(cell: Mapping) -> str:
     source = cell.get("source", "")
-    return source if isinstance(source, str) else "".join(source)
+    return writable(source if isinstance(source, str) else "".join(source))
+
+
+def writable(text: str) -> str:
+    """The text without halves of letters (lone surrogates): JSON can carry them, and no file can hold them."""
+    return text.encode(errors="replace").decode()
 
 
 def _bare(source: str) -> str:

@@ -147,6 +147,7 @@ NOT_FOUND = {
     "a decorator that is not Triton's": "@jit\ndef _kernel(o): pass",
     "a host function of the same name": "@triton.jit\ndef _kernel(o): pass\nk = _kernel\ndef _kernel(o): k[(1,)](o)",
     "nowhere": "from elsewhere import _kernel",
+    "behind a deeply nested decorator": "@x" + ".b" * 900 + "\ndef _kernel(o): pass",
     "in a cell that does not parse": "@triton.jit\ndef _kernel(o): pass pass",
 }
 

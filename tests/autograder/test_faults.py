@@ -126,6 +126,7 @@ FAULTS = {
     "a cell is no Python": Fault(cells=("def (:", RIGHT), points=5.0),
     "a cell exits": Fault(cells=("exit()", RIGHT, "raise SystemExit"), points=5.0),
     "a cell kills the process": Fault(cells=("import os; os._exit(1)", RIGHT), says="process ended", spares_work=False),
+    "a cell that parses and does not compile": Fault(cells=("def f(a, a): pass", RIGHT), points=5.0, fast=True),
     "a cell of nul bytes": Fault(cells=("x = '\0'", RIGHT), points=5.0),
     "nothing is defined": Fault(cells=("pass",), says="`axpy` is not defined"),
     "a number in place of the function": Fault(cells=("axpy = 5",), says="should be a function"),

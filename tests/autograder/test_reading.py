@@ -8,7 +8,7 @@ import pytest
 from autograder.bank import BANK, entries
 from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
 from autograder.referee.audit import entries as entries_of
-from autograder.referee.reading import added, replacing, suspicious
+from autograder.referee.reading import added, meeting, replacing, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels
@@ -187,8 +187,18 @@ def test_a_cell_that_does_not_parse_is_passed_over():
     assert suspicious((Cell("a", "def f(:"), Cell("b", "import os"))) == [("b", 1, "imports os")]
 
 
-def test_a_text_nested_beyond_reading_is_said_and_ends_nothing():
-    assert isinstance(suspicious((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
+@pytest.mark.parametrize("source", ["def f(a, a): pass", "def f():\n    nonlocal a", "def f(a):\n    global a"])
+def test_a_cell_that_parses_and_that_no_python_runs_is_passed_over(source):
+    assert suspicious((Cell("a", source), Cell("b", "import os"))) == [("b", 1, "imports os")]
+
+
+@pytest.mark.parametrize("read", [suspicious, replacing, meeting, lambda cells: added(cells, {"k"})])
+def test_a_text_nested_beyond_reading_goes_to_a_person_and_ends_nothing(read):
+    """A worker has more stack left than the referee, so such a cell may have run."""
+    deep = Cell("a", "if 0:\n    x" + ".b" * 100_000)
+    assert read((deep, Cell("b", AXPY))) == [("", 0, "is nested too deeply to be read")]
+    assert isinstance(read((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
+    assert read((Cell("a", "@x" + ".b" * 900 + "\ndef f(): pass"), Cell("b", AXPY))) is not None
 
 
 PROBED = [e for e in entries(kinds=("right", "slow")) if get(e.exercise).probe]

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from autograder.referee.submission import as_python, extract
+from autograder.referee import submission
+from autograder.referee.submission import as_python, extract, repair
 
 
 def code(source, grade_id=None, cell_id=None, **marks):
@@ -60,7 +61,9 @@ def test_setup_and_solutions_are_taken_and_nothing_else():
         lambda cells: cells[2].update(cell_type="markdown"),
         lambda cells: cells[2].update(metadata={}),
         lambda cells: cells.insert(1, copy.deepcopy(RELEASE["cells"][2])),
+        lambda cells: cells[3].update(source="check('g', g)"),
         lambda cells: cells[3]["metadata"].update(nbgrader="broken"),
+        lambda cells: cells[1]["metadata"].update(nbgrader={"grade_id": ["no", "name"]}, tags=5),
     ],
     ids=[
         "setup edited",
@@ -73,11 +76,59 @@ def test_setup_and_solutions_are_taken_and_nothing_else():
         "solution turned markdown",
         "solution lost its name",
         "stub doubled before the answer",
+        "check pointed at another exercise",
         "check's metadata broken",
+        "a grade_id that is no name",
     ],
 )
 def test_what_happens_to_other_cells_changes_nothing(change):
     assert sources(submitted(change)) == PLAIN
+
+
+OTHER_MARKS = [{"points": 100}, {"grade_id": "g_check"}, {"solution": True}, {"grade": False}]
+
+
+@pytest.mark.parametrize("marks", OTHER_MARKS, ids=lambda marks: next(iter(marks)))
+def test_a_check_cell_is_graded_as_it_was_released(marks):
+    def change(cells):
+        cells[3]["metadata"]["nbgrader"].update(marks)
+        cells[3]["source"] = "5.0"
+
+    repaired, _ = repair(RELEASE, submitted(change))
+    graded = [cell for cell in repaired["cells"] if "grade" in cell["metadata"].get("nbgrader", {})]
+    assert graded == [RELEASE["cells"][3]]
+
+
+def test_an_answer_whose_name_was_pointed_at_another_exercise_is_known_by_its_id():
+    result = extract(RELEASE, submitted(lambda cells: cells[2]["metadata"]["nbgrader"].update(grade_id="g")))
+    assert [cell.source.strip() for cell in result.cells] == PLAIN
+    assert any("f had lost its name" in note for note in result.notes)
+
+
+STRANGE = {
+    "signs": "x = " + "-" * 100_000 + "1",
+    "attributes": "x" + ".y" * 100_000,
+    "sums": "x = " + "+".join("1" * 5000),
+    "nul": "x = '\0'",
+    "arguments": "def f(a, a): pass",
+}
+
+
+@pytest.mark.parametrize("source", STRANGE.values(), ids=STRANGE)
+def test_a_cell_that_cannot_be_taken_apart_costs_nothing_else(source):
+    assert sources(submitted(lambda cells: cells.append(code(source)))) == [*PLAIN, source]
+
+
+def test_half_of_a_letter_is_replaced_because_no_file_could_hold_it():
+    result = extract(RELEASE, submitted(lambda cells: cells[2].update(source="f = '\ud800'")))
+    assert result.cells[1].source.strip() == "f = '?'"
+
+
+def test_what_is_too_long_to_be_read_is_said_and_the_rest_is_read(monkeypatch):
+    monkeypatch.setattr(submission, "CODE", 500)
+    result = extract(RELEASE, submitted(lambda cells: cells.insert(2, code("x = 1\n" * 100, cell_id="new"))))
+    assert [cell.source.strip() for cell in result.cells] == PLAIN
+    assert any("Cell 3 was not read" in note for note in result.notes)
 
 
 def test_of_a_doubled_solution_the_last_one_wins():
