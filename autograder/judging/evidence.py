@@ -53,6 +53,9 @@ class Evidence:
     def raised(self, text: str) -> bool:
         return any(text in (t.outcome.error or "") for t in self.failing)
 
+    def raised_any(self) -> bool:
+        return any(t.outcome.error for t in self.failing)
+
     def changed(self, arg: str) -> bool:
         return any(arg in t.outcome.changed for t in self.tried)
 

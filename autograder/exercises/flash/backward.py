@@ -110,13 +110,15 @@ CASES = (
     Case("grouped heads", lambda d: _call(d, 2, (6, 2), odd(d, 17, 30), odd(d, 34, 50), 16)),
     Case("causal", lambda d: _square(d, mask=CAUSAL)),
     Case("causal, more keys than queries", lambda d: _call(d, 1, 1, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
-    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 80, 110), odd(d, 34, 50), 32, mask=CAUSAL)),
+    Case(
+        "causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 200, 230), odd(d, 130, 150), 32, mask=CAUSAL)
+    ),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
-    Case("dout not contiguous", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=DOUT)),
+    Case("dout not contiguous", lambda d: _call(d, 2, 3, odd(d, 130, 150), odd(d, 40, 60), 16, layout=DOUT)),
     Case("columns of dout apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=DOUT_TURNED)),
-    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=PROJECTED)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 130, 150), odd(d, 130, 150), 16, layout=PROJECTED)),
     Case("columns apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=TURNED)),
     Case(
         "strided outputs",

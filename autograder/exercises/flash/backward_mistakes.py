@@ -65,15 +65,17 @@ SIGNS = (
         "half_accumulator",
         "Inf or NaN where partial sums are large: dq, dk or dv is summed in fp16, which ends at 65504. Accumulate in "
         "fp32 and convert once, at the store.",
-        sign=lambda e: e.failed("large partial sums") and e.failed_only(*HALF_CASES),
+        sign=lambda e: e.failed("large partial sums") and e.failed_only(*HALF_CASES) and not e.raised_any(),
     ),
 )
 
 DS = (
     Mistake(
         "delta_missing",
-        "dv is right, dq and dk are not: delta is missing. ds = p (dp - delta), with delta = sum over d of out dout.",
+        "dv is right, dq, dk or both are not: delta is missing. ds = p (dp - delta), with delta = sum over d of out "
+        "dout, in both passes.",
         answer=wrong.without_delta,
+        variants=PASSES,
     ),
     Mistake(
         "delta_of_something_else",
@@ -126,13 +128,18 @@ DS = (
         "lse_in_another_base",
         "The base of L is mixed up: lse is a natural logarithm. With exp2 it is exp2((s - lse) * log2(e)).",
         answer=wrong.lse_in_another_base,
-        variants=(False, True),
+        variants=wrong.BASES,
     ),
     Mistake(
         "dv_from_ds",
         "dq and dk are right, dv is not: it is pᵀ dout, not made from dp or ds.",
         answer=wrong.dv_from,
         variants=("ds", "dp"),
+    ),
+    Mistake(
+        "dv_scaled",
+        "dq and dk are right, dv is not: it is pᵀ dout without the scale, which belongs to dq and dk.",
+        answer=wrong.dv_scaled,
     ),
     Mistake(
         "dk_and_dv_swapped",
@@ -171,6 +178,13 @@ MASKS = (
         "The causal diagonal is off by one key: query m sees key n where n <= m + n_k - n_q, that key included.",
         answer=lambda v, variant: (wrong.later if variant[1] else wrong.earlier)(v, variant[0]),
         variants=tuple(product(PASSES, (False, True))),
+    ),
+    Mistake(
+        "causal_other_way_round",
+        "The causal mask of a pass is the other way round: it keeps what lies behind the diagonal. With keys down and "
+        "queries across it is still: number of the key <= number of the query + n_k - n_q.",
+        answer=wrong.other_way_round,
+        variants=("dkdv", "dq"),
     ),
     Mistake(
         "diagonal_of_lengths",
@@ -247,6 +261,13 @@ PLACES = (
         variants=BLOCKS,
     ),
     Mistake(
+        "queries_past_the_end",
+        "dq is right, dk and dv are wrong wherever n_q is not a multiple of BLOCK_M: rows behind the last query count. "
+        "Give them a shift of +inf, so that p is 0, and mask the loads of q and dout, other=0.0: 0 * NaN and 0 * inf "
+        "are NaN.",
+        sign=wrong.queries_past_the_end,
+    ),
+    Mistake(
         "stray_keys",
         "dq is wrong when n_k is not a multiple of BLOCK_N: keys past the end were read from what lies there. Mask the "
         "loads of k and v with offs_n < n_k, other=0.0.",
@@ -269,6 +290,13 @@ PLACES = (
             *(("contiguous", *part) for part in ((), ("delta",), ("products",))),
             *((like, *part) for like, part in product(("q", "out"), ((), ("delta",), ("products",)))),
         ),
+    ),
+    Mistake(
+        "step_without_stride",
+        "The first tile of the walk is right and later ones are not, unless rows follow each other: the next tile lies "
+        "a block times the stride of a row further, not a block times D.",
+        answer=wrong.step_without_stride,
+        variants=IN_ONE,
     ),
     Mistake(
         "column_stride_ignored",

@@ -8,7 +8,6 @@ from autograder.exercise import Mistake
 from autograder.exercises.flash import wrong_forward as wrong
 from autograder.exercises.flash.wrong_forward import BLOCKS, LOOSE, NAN
 
-FILLS = (-1e9, -1e6, -1e10, -1e30, -3.4028234663852886e38)
 PAIRS = tuple(product(BLOCKS, BLOCKS))
 OF_STRIDES = ("qkv", "q", "k", "v", "kv")
 HALF_CASES = ("a long row", "huge scores", "a negative scale", "fp16", "bf16", "large", "bf16, head size 72")
@@ -41,6 +40,13 @@ MASKS = (
         "Causal leaves out keys when n_k > n_q: the walk ends at (block + 1) * BLOCK_M, and should end at "
         "(block + 1) * BLOCK_M + n_k - n_q.",
         answer=wrong.walk_ignores_difference,
+        variants=PAIRS,
+    ),
+    Mistake(
+        "mask_begins_too_late",
+        "Causal counts keys behind the diagonal when n_q > n_k: the tiles that need no mask end before key first + 1 + "
+        "n_k - n_q, rounded down to whole tiles, where `first` is the first query of the block.",
+        answer=wrong.mask_begins_too_late,
         variants=PAIRS,
     ),
     Mistake(
@@ -110,8 +116,7 @@ SOFTMAX = (
         "average_without_keys",
         "Queries that see no key give an average of v: hidden scores were set to a large negative number, so that all "
         "of them equal the maximum. Set them to -inf.",
-        answer=wrong.finite_for_hidden,
-        variants=tuple(product(FILLS, (None, *BLOCKS))),
+        sign=wrong.average_without_keys,
     ),
     Mistake(
         "maximum_from_zero",
@@ -226,6 +231,19 @@ PLACES = (
         answer=wrong.first_kv_head,
     ),
     Mistake(
+        "tile_not_moved",
+        "Every tile takes the keys or the values of the first one: move both on by BLOCK_N rows in every turn.",
+        answer=wrong.tile_not_moved,
+        variants=tuple(product(("v", "k", "kv"), BLOCKS)),
+    ),
+    Mistake(
+        "step_without_stride",
+        "The first tile is right and later ones are not, unless rows follow each other: the next tile of k lies "
+        "BLOCK_N * stride_k_n further, and that of v BLOCK_N * stride_v_n, not BLOCK_N * D.",
+        answer=wrong.step_without_stride,
+        variants=tuple(product(("kv", "k", "v"), BLOCKS)),
+    ),
+    Mistake(
         "columns_unmasked",
         "Wrong when D is no power of two: the block of columns is wider than a row, and what follows enters the "
         "products. Mask the loads with offs_d < D, other=0.0.",
@@ -302,7 +320,7 @@ SIGNS = (
     Mistake(
         "no_mask_on_store",
         "Something is written beyond `out` or `lse`: mask the stores with offs_m < n_q, and that of `out` with "
-        "offs_d < D as well.",
+        "offs_d < D as well. If they are, look at how tile, head and batch are taken from the number of the program.",
         sign=lambda e: e.wrote_outside("out") or e.wrote_outside("lse"),
     ),
     Mistake(
@@ -324,7 +342,7 @@ SIGNS = (
         "half_accumulator",
         "Inf or NaN on a long row of 2-byte numbers: something that is summed is kept in fp16, which ends at 65504. "
         "Keep maximum, sum and accumulator in fp32, and convert once, at the store.",
-        sign=lambda e: e.failed("a long row") and e.failed_only(*HALF_CASES),
+        sign=lambda e: e.failed("a long row") and e.failed_only(*HALF_CASES) and not e.raised_any(),
     ),
 )
 

@@ -162,8 +162,10 @@ MISTAKES = (
     ),
     Mistake(
         "delta_missing",
-        "dv is right, dq and dk are not: delta is missing. ds = p (dp - delta), with delta = sum over d of out dout.",
+        "dv is right, dq, dk or both are not: delta is missing. ds = p (dp - delta), with delta = sum over d of out "
+        "dout, in both passes.",
         answer=_from_backward(wrong_backward.without_delta),
+        variants=wrong_backward.PASSES,
     ),
     Mistake(
         "scale_missing",

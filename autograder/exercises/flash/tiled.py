@@ -33,6 +33,7 @@ from autograder.exercises.flash.draws import (
     tensors,
 )
 from autograder.exercises.flash.tiled_mistakes import MISTAKES
+from autograder.exercises.flash.where import where
 
 FULL = torch.float32
 ORDER = "q k v causal scale block"
@@ -102,6 +103,7 @@ TILED = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
+    where=where,
     launches=False,
     probe="course_lib.probes.tiling:in_tiles",
 )

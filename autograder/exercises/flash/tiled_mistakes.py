@@ -26,6 +26,12 @@ def _local_columns(v):
     return wrong.attend(v, see=n % v["block"] <= m + n_k - n_q if v["causal"] else None)
 
 
+def _halves(e) -> bool:
+    """Every failing case gave an o of the right type."""
+    shown = [(t.outcome.outputs.get("o"), t.args["q"]) for t in e.failing]
+    return all(isinstance(o, torch.Tensor) and o.dtype == q.dtype for o, q in shown)
+
+
 HALF_CASES = ("fp16, a long row", "fp16", "huge scores", "a negative scale")
 
 MISTAKES = (
@@ -39,7 +45,7 @@ MISTAKES = (
         "half_accumulator",
         "Inf or NaN on a long row of fp16: the accumulator is fp16 and ends at 65504. Keep maximum, sum and "
         "accumulator in fp32, and convert o once, at the end.",
-        sign=lambda e: e.failed("fp16, a long row") and e.failed_only(*HALF_CASES),
+        sign=lambda e: e.failed("fp16, a long row") and e.failed_only(*HALF_CASES) and _halves(e),
     ),
     Mistake(
         "lse_keeps_dimension",
@@ -101,6 +107,12 @@ MISTAKES = (
         "last_block_dropped",
         "The shorter last block of keys is left out: step through `range(0, n_k, block)`, a slice ends by itself.",
         answer=_named(_with_block(wrong.keys_below(lambda n_q, n_k, block: n_k // block * block))),
+    ),
+    Mistake(
+        "padded_keys_counted",
+        "The shorter last block was filled up with zeros, and a score of 0 is not nothing: a slice ends by itself, so "
+        "take it as it comes, or set the scores of what was added to -inf.",
+        answer=_named(_with_block(wrong.padded_keys)),
     ),
     Mistake(
         "walks_over_queries",

@@ -44,6 +44,8 @@ def _rows(bad: torch.Tensor, what: str, args) -> str:
     hidden = args["q"].shape[2] - args["k"].shape[2]
     if what == "queries" and args.get("causal") and (first, last) == (0, hidden - 1):
         return f"{said}, those that see no key"
+    if "block" in args:  # all queries at once: no tile of them ends anywhere
+        return said
     if last == len(bad) - 1 and first:
         tiles = [tile for tile in TILES if first == last // tile * tile]
         return said + (f", the last tile when it has {_either(tiles)} rows" if tiles else "")

@@ -13,7 +13,7 @@ from autograder.exercises.flash.attention import (
     sizes,
     visible,
 )
-from autograder.exercises.flash.wrong_forward import contiguous, read_as
+from autograder.exercises.flash.wrong_forward import contiguous, read_as, stepped
 from autograder.exercises.formats import significant
 from autograder.exercises.layout import as_read
 from autograder.judging.tolerance import exceeded
@@ -45,8 +45,7 @@ def from_lse(v, see, s=None) -> torch.Tensor:
 # ---- delta and ds
 
 
-def without_delta(v):
-    return gradients(v, delta=torch.zeros((), device=v["q"].device))
+without_delta = in_a_pass(lambda v: gradients(v, delta=torch.zeros((), device=v["q"].device)))
 
 
 DELTAS = {
@@ -108,10 +107,13 @@ def lse_ignored(v):
     return gradients(v, p=p, delta=delta_of(v))
 
 
-def lse_in_another_base(v, powers_of_two: bool):
-    """L taken for a logarithm to the base 2: exp2(s log2(e) - L), or everything to the base 2."""
-    lse, s = v["lse"].double()[..., None], scores(v)
-    p = torch.exp2(s - lse) if powers_of_two else torch.exp2(s * LOG2_E - lse)
+BASES = ((LOG2_E, 1.0), (1.0, 1.0), (LOG2_E, 1 / LOG2_E))  # factors of the scores and of L
+
+
+def lse_in_another_base(v, factors):
+    """exp2(s log2(e) - L), exp2(s - L), or L brought to the base 2 by ln 2."""
+    of_s, of_lse = factors
+    p = torch.exp2(scores(v) * of_s - v["lse"].double()[..., None] * of_lse)
     return gradients(v, p=torch.where(visible(v), p, 0.0), delta=delta_of(v))
 
 
@@ -120,6 +122,11 @@ def lse_in_another_base(v, powers_of_two: bool):
 
 def dv_from(v, which: str):
     return gradients(v, dv_p=lambda p, dp, ds: dp if which == "dp" else ds)
+
+
+def dv_scaled(v):
+    made = gradients(v)
+    return made | {"dv": made["dv"] * v["scale"]}
 
 
 def swapped(v):
@@ -157,9 +164,15 @@ all_keys = seen(lambda v: visible(v | {"causal": False}))
 top_left = seen(lambda v: visible(v, diagonal=0))
 later = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] + 1))
 earlier = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] - 1))
+other_way_round = seen(lambda v: _behind(v) & visible(v | {"causal": False}) if v["causal"] else visible(v))
 diagonal_of_lengths = seen(lambda v: visible(v, diagonal=lengths(v) - v["q"].shape[2]))
 lengths_ignored = seen(lambda v: visible(v | {"k_lengths": None}))
 first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
+
+
+def _behind(v) -> torch.Tensor:
+    m, n = _numbers(v)
+    return n >= m + v["k"].shape[2] - v["q"].shape[2]
 
 
 def only(v, kept, which: str):
@@ -329,6 +342,13 @@ def column_stride_ignored(v, names):
     return read_differently(v, {name: (*v[name].stride()[:3], 1) for name in names})
 
 
+def step_without_stride(v, variant):
+    """The walk of one pass goes on by contiguous rows: over k and v for dq, over q and dout for dk and dv."""
+    which, block = variant
+    read = v | {name: stepped(v[name], block) for name in (("k", "v") if which == "dq" else ("q", "dout"))}
+    return mixed(v, gradients(read, p=from_lse(read, visible(v)), delta=delta_of(v)), which)
+
+
 def v_read_like_k(v):
     return read_differently(v, {"v": v["k"].stride()})
 
@@ -371,6 +391,15 @@ def is_right(e, t, name: str) -> bool:
     if not isinstance(got, torch.Tensor) or got.shape != t.want[name].shape:
         return False
     return not exceeded(error(got, t.want[name]), e.limits[name, got.dtype])
+
+
+def queries_past_the_end(e) -> bool:
+    """dk and dv are wrong, though written, in every case whose queries fill no whole tiles, and dq is right."""
+    part = [t for t in e.tried if t.args["q"].shape[2] % 16]
+    if not e.passed("whole tiles") or e.raised_any() or any(t.right for t in part):
+        return False
+    written = not any(t.outcome.unwritten.get(name) for t in e.failing for name in ("dk", "dv"))
+    return written and right_in_failing(e, "dq") and not any(is_right(e, t, "dv") for t in e.failing)
 
 
 def some_nan(e) -> bool:

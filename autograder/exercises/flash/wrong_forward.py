@@ -118,6 +118,17 @@ def nan_without_keys(e) -> bool:
     return all(bool(nan.any()) and not bool((nan & ~rows).any()) for nan, rows in lost)
 
 
+def average_without_keys(e) -> bool:
+    """In every failing case `out` is a number everywhere and wrong only in rows with no key, which are not zeros."""
+    if any(not isinstance(t.outcome.outputs.get("out"), torch.Tensor) for t in e.failing):
+        return False
+    shown = [(t.outcome.outputs["out"], e.wrong(t, "out").any(dim=-1), keyless(t.args)) for t in e.failing]
+    return all(
+        bool(out.isfinite().all()) and bool(wrong.any()) and not bool((wrong & ~rows).any())
+        for out, wrong, rows in shown
+    )
+
+
 def finite_for_hidden(v, variant):
     """Hidden scores are a finite number: a row of nothing else averages v, over all keys or padded ones too."""
     fill, block = variant
@@ -190,6 +201,17 @@ def walk_ignores_difference(v, variant):
     return attend(v, see=visible(v) & (n[None, :] < stop[:, None]))
 
 
+def mask_begins_too_late(v, variant):
+    """Causal: the tiles below the square diagonal are taken for whole ones."""
+    block_m, block_n = variant
+    _, _, n_q, n_k, _ = sizes(v)
+    if not v["causal"]:
+        return attend(v)
+    m, n = torch.arange(n_q, device=v["q"].device), torch.arange(n_k, device=v["q"].device)
+    below = (m // block_m * block_m + 1)[None, None, :, None]
+    return attend(v, see=visible(v) | (n < torch.minimum(below, lengths(v)) // block_n * block_n))
+
+
 def padded_keys(v, block):
     """Zeros behind the last key are taken for keys, wherever causal does not hide them."""
     n_k = v["k"].shape[2]
@@ -231,6 +253,29 @@ def read_as(v, /, **shapes_and_strides) -> dict:
 
 def contiguous(shape) -> tuple[int, ...]:
     return torch.empty(shape, device="meta").stride()
+
+
+def tile_not_moved(v, variant):
+    names, block = variant
+    first = torch.arange(v["k"].shape[2], device=v["q"].device) % block
+    return attend(v | {name: v[name][:, :, first] for name in names})
+
+
+def stepped(x: torch.Tensor, block: int) -> torch.Tensor:
+    """What a walk over x reads that goes on by `block` contiguous rows, whatever the stride of a row."""
+    batch, heads, n, head_size = x.shape
+    along = x.stride()
+    tiles = as_read(
+        x,
+        (batch, heads, -(-n // block), block, head_size),
+        (*along[:2], block * head_size, *along[2:]),
+    )
+    return tiles.flatten(2, 3)[:, :, :n]
+
+
+def step_without_stride(v, variant):
+    names, block = variant
+    return attend(v | {name: stepped(v[name], block) for name in names})
 
 
 def strides_ignored(v, names):
