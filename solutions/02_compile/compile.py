@@ -172,7 +172,8 @@ results.beside("lesson02.lab", found, unit="ms")
 # Slower and faster, from one program. The first pair of numbers compares a compiler with a function; the second pair
 # compares two functions. Making the data belongs to neither and made the difference look smaller.
 #
-# Where did the time go? The parts add up to the whole, and their names are the sections of this lesson.
+# Where did the time go? The parts add up to the whole, and their names are the sections of this lesson. (Some versions
+# of torch do one thing more, once a process; it has a row of its own.)
 
 # %%
 tracing.phases(seen)
