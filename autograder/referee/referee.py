@@ -136,6 +136,8 @@ class Referee:
     def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
         """Every timed case, until one was measured on a device that was not quiet."""
         yard = clock.yardsticks()
+        if exercise.speed.kernel() is None:  # not in every copy of the course: the share of the floor is left
+            exercise = replace(exercise, speed=replace(exercise.speed, reference=None))
         settings = [clock.setting(exercise, case, seed) for case in exercise.speed.cases]
         for setting in settings:
             yard.measure(setting)

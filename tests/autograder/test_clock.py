@@ -10,7 +10,9 @@ import pytest
 
 from autograder import exercise
 from autograder.exercise import Case, Speed
+from autograder.judging.verdict import CaseVerdict, Timed, Verdict
 from autograder.referee import clock
+from autograder.referee.referee import TRIES, Referee
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
 
@@ -187,6 +189,50 @@ def test_a_reference_slowed_down_makes_the_run_void(yard):
     finally:
         yard.alone[setting.key] = alone
     assert any(as_fast_as_alone(yard, setting) for _ in range(6))  # the machine may be busy with other tests
+
+
+def test_without_the_reference_kernel_the_share_of_the_floor_is_measured(yard, monkeypatch):
+    """A cohort's copy of the course has no course_lib.kernels."""
+    alone = replace(SLEEPS, name="alone", speed=replace(SLEEPS.speed, reference="course_lib.no_such_room:axpy"))
+    monkeypatch.setattr(clock, "yardsticks", lambda: yard)
+    with Referee(Submission((Cell("cell", HONEST),))) as there:
+        (found,) = there._timed(alone, 1)
+    assert found.timed.reference_s is None and 0.3 < found.timed.share <= 1.0
+
+
+def settled(monkeypatch, *found):
+    """What the referee makes of right answers whose timing came to each of `found` in turn."""
+    monkeypatch.setattr("course_lib.device.TIER", "gpu")
+    there, left = Referee(Submission(())), list(found)
+    right = Verdict(SLEEPS.name, "gpu", 1, 5.0, 5.0, (CaseVerdict("one", "", True, ""),))
+    there.verdicts[SLEEPS.name, 1] = right
+
+    def timed(exercise, seed):
+        if isinstance(left[0], Exception):
+            raise left.pop(0)
+        return [left.pop(0)]
+
+    monkeypatch.setattr(there, "_timed", timed)
+    verdict = there.examine_speed(SLEEPS, 1)
+    return verdict.points, verdict.pending, verdict.note, len(left)
+
+
+FAST = clock.Measured(Timed("n", CALL_S, CALL_S, CALL_S, CALL_S), 0.0, (), (), 1.0)
+LOUD = replace(FAST, slowed=0.2)
+
+
+def test_on_a_device_that_is_not_quiet_nothing_is_concluded(monkeypatch):
+    points, pending, note, _ = settled(monkeypatch, *[LOUD] * TRIES)
+    assert (points, pending) == (0, True) and "20% slower than alone" in note
+    assert settled(monkeypatch, *[LOUD] * (TRIES - 1), FAST)[:2] == (1.0, False)
+
+
+def test_points_for_speed_are_paid_held_or_lost(monkeypatch):
+    assert settled(monkeypatch, FAST, LOUD) == (1.0, False, "", 1)
+    points, pending, note, _ = settled(monkeypatch, replace(FAST, review="Odd."))
+    assert (points, pending) == (0, True) and note == "1 points wait for a person. Odd."
+    points, pending, note, _ = settled(monkeypatch, clock.NotRight("zeros"))
+    assert (points, pending) == (0, False) and "a timed answer was not right: zeros" in note
 
 
 def as_fast_as_alone(yard, setting):
