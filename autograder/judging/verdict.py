@@ -62,7 +62,7 @@ class Verdict:
     @property
     def headline(self) -> str:
         if self.pending:
-            return f"{self.exercise}: waiting for a GPU. {self.note}"
+            return f"{self.exercise}: {self.note}" if self.held else f"{self.exercise}: waiting for a GPU. {self.note}"
         if not self.cases:
             return f"{self.exercise}: {self.note or 'no case ran'}"
         return f"{self.exercise}: {self.right} of {len(self.cases)} cases right."

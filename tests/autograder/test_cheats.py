@@ -144,6 +144,25 @@ def test_one_cheat_a_family_earns_nothing_and_harms_nobody(group):
     assert not missed(ONE_EACH[group::GROUPS], SEED + 1)
 
 
+def test_a_miss_is_printed_with_its_reason_and_is_the_exit_status(monkeypatch, capsys):
+    fine, held, paid, harm = (next(c for c in HERE if c.held == h) for h in (False, True, False, False))
+    tried = {
+        "fine": cheats.Tried(fine, how="zeros"),
+        "held": cheats.Tried(held, held=5.0, how="imports os"),
+        "paid": cheats.Tried(paid, points=5.0),
+        "held without need": cheats.Tried(fine, held=5.0),
+        "harm": cheats.Tried(harm, harm="the neighbour in the same room: 0 points"),
+    }
+    said = {}
+    for name, one in tried.items():
+        monkeypatch.setattr(cheats, "run", lambda todo, seed, one=one: [one])
+        status = cheats.main([str(one.cheat.exercise)], SEED, quick=True)
+        said[name] = status, capsys.readouterr().out
+    assert [status for status, _ in said.values()] == [0, 0, 1, 1, 1]
+    assert "0 points" in said["fine"][1] and "zeros" in said["fine"][1] and "imports os" in said["held"][1]
+    assert all("MISSED" in said[name][1] for name in ("paid", "held without need", "harm"))
+
+
 @needs_bubblewrap
 @pytest.mark.slow
 def test_every_cheat_earns_nothing_and_harms_nobody():

@@ -89,6 +89,13 @@ def test_the_report_escapes_everything_a_submission_could_have_written():
     assert "<script" not in Score(0.0, verdict)._repr_html_()
 
 
+def test_points_that_wait_for_a_person_are_not_said_to_wait_for_a_gpu():
+    note = "The points wait for a person. In the text: imports os."
+    held = Verdict("start.axpy", "gpu", 1, 0.0, 5, (), note=note, pending=True, held=5.0)
+    assert held.headline == f"start.axpy: {note}"
+    assert "waiting for a GPU" in Verdict("start.axpy", "gpu", 1, 0.0, 5, (), pending=True).headline
+
+
 def test_a_speed_report_shows_time_floor_and_reference():
     row = Timed("n = 4", 2e-4, 1.9e-4, 2.1e-4, 1e-4, 1.8e-4)
     score = Score(3.0, SpeedVerdict("roofline.softmax", "gpu", 3.0, 4.0, (row,)))

@@ -15,6 +15,7 @@ from autograder.referee import clock
 from autograder.referee.referee import TRIES, Referee
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
+from course_lib.results import load
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 
@@ -233,6 +234,20 @@ def test_points_for_speed_are_paid_held_or_lost(monkeypatch):
     assert (points, pending) == (0, True) and note == "1 points wait for a person. Odd."
     points, pending, note, _ = settled(monkeypatch, clock.NotRight("zeros"))
     assert (points, pending) == (0, False) and "a timed answer was not right: zeros" in note
+
+
+def test_the_recorded_clock_of_an_h200_agrees_with_the_events_of_the_device():
+    """From 50 us to 5 ms a call; shorter and longer ones are reported, not promised."""
+    rows = [row for row in load("clock", "h200")["rows"] if 50 <= row["events_us"] <= 5000]
+    assert len(rows) >= 5
+    assert {row["name"]: row["ratio"] for row in rows if abs(row["ratio"] - 1) > 0.02} == {}
+
+
+@pytest.mark.parametrize(("device", "allowed_s"), [("cpu", 10.0), ("h200", 12.0)])
+def test_a_recorded_submission_of_lesson_01_took_no_longer_than_it_may(device, allowed_s):
+    rows = {row["name"]: row for row in load("grading", device)["rows"]}
+    assert rows["as graded, sandbox included"]["seconds"] <= allowed_s
+    assert rows["as graded, sandbox included"]["points"] >= 53
 
 
 def as_fast_as_alone(yard, setting):

@@ -112,6 +112,18 @@ def axpy(a, x, y, out):
         assert "found []" in there.examine(AXPY, seed=2).cases[0].why
 
 
+def test_a_worker_computes_with_several_threads_because_the_zygote_has_none(monkeypatch):
+    """A pool of threads made in the zygote is not there after the fork, and the first operation would wait for it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    counts = """
+import os, torch
+def axpy(a, x, y, out):
+    total = int(torch.ones(1 << 22).sum())
+    raise RuntimeError(f"{total} by {torch.get_num_threads()}")
+"""
+    assert f"{1 << 22} by 2" in judged(counts).cases[0].why
+
+
 def test_a_cell_that_raises_or_exits_costs_only_what_it_defines():
     verdict = judged("1 / 0", "exit()", RIGHT, "undefined_name", "raise SystemExit")
     assert verdict.points == 5

@@ -104,6 +104,27 @@ def test_answers_grades_and_oracles_cannot_be_seen(user):
     assert inside(program, user)["out"].strip() == "[]"
 
 
+@everyone
+def test_of_the_course_only_its_library_is_there_without_its_answers(user):
+    program = f"""
+import os, sys
+course = {str(COURSE)!r}
+print([name for name in os.listdir(course) if not sys.prefix.startswith(os.path.join(course, name))])
+print([os.listdir(os.path.join(course, "course_lib", name)) for name in ("kernels", "parallel")])
+"""
+    assert (COURSE / "course_lib/kernels").is_dir() and (COURSE / "course_lib/parallel").is_dir()
+    assert inside(program, user)["out"].splitlines() == ["['course_lib']", "[[], []]"]
+
+
+def test_of_several_gpus_one_has_a_device_node(monkeypatch):
+    pytest.importorskip("triton.backends.nvidia.driver")
+    monkeypatch.setattr("triton.backends.nvidia.driver.libcuda_dirs", lambda: ["/usr/lib"])
+    line = sandbox.command(["true"], gpu=3)
+    bound = {line[i + 2] for i, word in enumerate(line) if word in ("--dev-bind", "--dev-bind-try")}
+    assert bound == {"/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    assert not [word for word in sandbox.command(["true"]) if "nvidia" in word]
+
+
 def test_the_library_that_lessons_import_is_there():
     line = sandbox.command(
         [sys.executable, "-c", "from course_lib.roofline import Work; print(Work(1.0, 2.0).intensity)"]
