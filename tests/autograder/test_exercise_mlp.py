@@ -2,15 +2,23 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import gelu, sums
+from autograder.exercises.mlp import gelu, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
+from autograder.exercises.mlp.philox import numbers
+from course_lib.device import DEVICE
+from course_lib.kernels.add_norm import add_norm
+from course_lib.kernels.dropout import dropout_by_element
 from course_lib.kernels.linear_gelu import linear_gelu as write_gelu
 from course_lib.numerics import accumulate as accumulate_of_the_library
 from course_lib.numerics import round_to
+from course_lib.probes.dropping import differentiated as dropping
+from course_lib.probes.norming import fresh_memory_is_nan
 
 NAMES = [exercise.name for exercise in of_unit("mlp")]
 
@@ -87,6 +95,93 @@ def test_only_an_output_wider_than_the_inputs_can_show_that_h_was_rounded():
     assert not examine(exercise, rounded, seed=5, only="fp16 in, fp32 out").accepted
 
 
+# ------------------------------------------------------------------------------------------- add and norm
+
+
+def test_the_formulas_of_the_norm_are_what_autograd_makes_of_torchs():
+    for case in ("odd sizes", "the gradient of a sum", "s not used further", "rows that hardly vary"):
+        v = drawn("mlp.add_norm", case)
+        leaves = [v[name].double().requires_grad_() for name in ("x", "residual", "weight", "bias")]
+        s = leaves[0] + leaves[1]
+        y = torch.nn.functional.layer_norm(s, s.shape[-1:], *leaves[2:], v["eps"])
+        dy, ds = norm.gradients_given(v, torch.float64)
+        gradients = torch.autograd.grad((y, s), leaves, (dy, ds))
+        for name, want in zip(norm.NAMES, (y, s, *gradients), strict=True):
+            torch.testing.assert_close(norm.made(v)[name], want.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_sums_of_two_byte_numbers_are_such_numbers_so_that_rounding_them_is_no_error():
+    for case in ("fp16", "fp16, many rows"):
+        v = drawn("mlp.add_norm", case)
+        s = v["x"].double() + v["residual"].double()
+        assert torch.equal(s, s.to(v["x"].dtype).double())
+
+
+def test_where_the_mean_is_large_it_is_a_number_of_fp32_and_its_square_is_not():
+    v = drawn("mlp.add_norm", "a large mean")
+    s = v["x"].double()
+    assert torch.equal(s.mean(-1).float().double(), s.mean(-1))
+    assert not torch.equal(s.square().float().double(), s.square())
+
+
+def test_fresh_memory_is_nan_while_a_step_runs_and_not_before_or_after():
+    mode = torch.get_deterministic_debug_mode()
+    with fresh_memory_is_nan():
+        assert torch.empty(5).isnan().all() and torch.empty_like(torch.ones(3)).isnan().all()
+    assert torch.get_deterministic_debug_mode() == mode
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p, seed, keep):
+        if keep == "saved":
+            ctx.save_for_backward(x > p)
+        if keep == "attribute":
+            ctx.mine = [{"mask": x > p}]
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, dy):
+        return 2 * dy, None, None, None
+
+
+# ------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("keep", ["saved", "attribute"])
+def test_a_mask_that_is_kept_is_found_however_it_is_kept(keep):
+    x = torch.randn(100)
+    with pytest.raises(ValueError, match="100 bytes are kept for the backward pass"):
+        dropping(lambda x, p, seed: _Kept.apply(x, p, seed, keep), x, 0.5, 1, 2, torch.ones(()))
+    dropping(lambda x, p, seed: _Kept.apply(x, p, seed, ""), x, 0.5, 1, 2, torch.ones(()))
+
+
+def test_numbers_here_are_those_of_triton_for_seeds_and_counters_past_32_bits():
+    counters = torch.tensor([0, 1, 2**31, 2**32 - 1, 2**32, 2**40 + 7])
+    for seed in (0, 1, 2**31, 2**32, 2**63 - 1):
+        got = torch.empty(len(counters), dtype=torch.float32, device=DEVICE)
+        _numbers_kernel[(1,)](got, counters.to(DEVICE), torch.tensor([seed], device=DEVICE), len(counters), BLOCK=8)
+        assert torch.equal(numbers(seed, counters), got.cpu()), seed
+
+
+@triton.jit
+def _numbers_kernel(out_ptr, counters_ptr, seed_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    counters = tl.load(counters_ptr + offs, mask=offs < n, other=0)
+    tl.store(out_ptr + offs, tl.rand(tl.load(seed_ptr), counters), mask=offs < n)
+
+
+def test_one_element_too_many_is_seen():
+    right = bank.load(bank.BANK / "mlp.dropout/right/copied_first.py").dropout
+
+    def nearly(x, p, seed):
+        y = right(x, p, seed)
+        return y + torch.zeros_like(y).index_fill_(0, (y.detach() == 0).nonzero()[0], 1.0) if y.numel() > 200 else y
+
+    verdict = examine(get("mlp.dropout"), nearly, seed=5, only="a vector")
+    assert not verdict.accepted
+
+
 # ------------------------------------------------------------------------------------------- what is right
 
 
@@ -94,7 +189,35 @@ def library_linear_gelu(x, w, bias, out):
     write_gelu(x, w, bias, out)
 
 
-@pytest.mark.parametrize(("name", "function"), [("mlp.linear_gelu", library_linear_gelu)])
+def library_add_norm(x, residual, weight, bias, eps, in_place):
+    return add_norm(x, residual, weight, bias, eps)
+
+
+def library_dropout(x, p, seed):
+    return _OfTheLibrary.apply(x, p, seed)
+
+
+class _OfTheLibrary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p, seed):
+        ctx.p, ctx.seed = p, torch.full((1,), seed, dtype=torch.int64, device=x.device)
+        return dropout_by_element(x.contiguous(), p, ctx.seed)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dropout_by_element(dy.contiguous(), ctx.p, ctx.seed), None, None
+
+
+@pytest.mark.slow
+def test_the_add_and_norm_of_the_library_is_right_but_for_its_place():
+    verdict = examine(get("mlp.add_norm"), library_add_norm, seed=41, live=True)
+    failing = {case.name for case in verdict.cases if not case.right}
+    assert failing == {case.name for case in verdict.cases if "in place" in case.sizes}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("mlp.linear_gelu", library_linear_gelu), ("mlp.dropout", library_dropout)]
+)
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=41, live=True)
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]

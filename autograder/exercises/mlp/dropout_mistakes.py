@@ -1,0 +1,299 @@
+"""How people drop the wrong elements, or keep what they should not."""
+
+from itertools import product
+
+import torch
+
+from autograder.exercise import Mistake
+from autograder.exercises.layout import as_read
+from autograder.exercises.mlp.philox import numbers
+
+BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+FEW = 10_000  # elements of a call for which every block size is tried
+NAN = float("nan")
+
+
+def row_major(shape, device="cpu") -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel(), device=device).view(shape)
+
+
+def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
+    """Which elements stay. number: of (seed, index); index: of (v), in place of the row-major one."""
+    at = row_major(v["x"].shape, v["x"].device) if index is None else index(v)
+    made = (number or numbers)(seed, at)
+    keep = made >= torch.tensor(v["p"], dtype=torch.float32)
+    return ~keep if inverted else keep
+
+
+def dropped(v, scale=None, back_scale=None, back=None, seeds=None, through=None, dy=None, x=None, **rule) -> dict:
+    """y, dx and the result for the other seed.
+
+    scale: of p; back: which elements the gradient passes, of (v, those that stayed); seeds: of (v), the two;
+    through: of (x, which stay, scale), in place of zeros where they do not; dy, x: others in place of these.
+    """
+    scale = scale or (lambda p: 1 / (1 - p))
+    through = through or (lambda x, stay, factor: torch.where(stay, x * factor, 0.0))
+    first, second = seeds(v) if seeds else (v["seed"], v["other_seed"])
+    x = (v["x"] if x is None else x).double()
+    dy = (v["dy"] if dy is None else dy).double().expand(x.shape)
+    stay, others = kept(v, first, **rule), kept(v, second, **rule)
+    passing = back(v, stay) if back else stay
+    return {
+        "y": through(x, stay, scale(v["p"])),
+        "dx": through(dy, passing, (back_scale or scale)(v["p"])),
+        "other": through(x, others, scale(v["p"])),
+    }
+
+
+def _with(**changes):
+    return lambda v: dropped(v, **changes)
+
+
+def _by_index(index):
+    """An answer from another index, with the variant."""
+
+    def answer(v, *variant):
+        if variant and v["x"].numel() > FEW:
+            return {}
+        return dropped(v, index=lambda v: index(v, *variant))
+
+    return answer
+
+
+def _flat(v):
+    return row_major(v["x"].shape, v["x"].device)
+
+
+def _in_memory(v):
+    """Where the element lies, from where x begins."""
+    x = v["x"]
+    places = [n * torch.arange(size, device=x.device) for n, size in zip(x.stride(), x.shape, strict=True)]
+    return sum(place.view(-1, *[1] * (x.dim() - d - 1)) for d, place in enumerate(places)).expand(x.shape)
+
+
+def _in_order_of_memory(v):
+    """The row-major index of the tensor as it lies in memory, as a copy with the dimensions exchanged has it."""
+    return _flat(v) if v["x"].dim() == 1 else row_major(v["x"].shape[::-1]).permute(*range(v["x"].dim())[::-1])
+
+
+def _seed_by_block(v, variant):
+    """Each program its own seed, its index from 0 or going on."""
+    block, from_zero = variant
+    if v["x"].numel() > FEW:
+        return {}
+
+    def number(seed, at):
+        made = torch.empty(at.shape, dtype=torch.float32, device=at.device)
+        flat, index = made.view(-1), at.flatten()
+        for program in range(-(-len(flat) // block)):
+            part = slice(program * block, (program + 1) * block)
+            flat[part] = numbers(seed + program, index[part] - program * block * from_zero)
+        return made
+
+    return dropped(v, number=number)
+
+
+def _four_a_counter(v):
+    def number(seed, at):
+        four = torch.stack([numbers(seed, at // 4, which) for which in range(4)])
+        return four.gather(0, (at % 4)[None])[0]
+
+    return dropped(v, number=number)
+
+
+def _cut(v, block: int):
+    """What is not a whole block is never written."""
+    made, whole = dropped(v), v["x"].numel() // block * block
+    if v["x"].numel() > FEW:
+        return {}
+    return {name: torch.where(_flat(v) < whole, r, NAN) for name, r in made.items()}
+
+
+def _contiguous(*names: str):
+    """Memory read as if it were contiguous; behind the one number of a sum's gradient there is nothing."""
+
+    def answer(v):
+        shape = v["x"].shape
+        return dropped(v, **{name: as_read(v[name], shape, row_major(shape).stride()) for name in names})
+
+    return answer
+
+
+def _nonzero(v, stay):
+    return (v["x"] != 0) & stay
+
+
+KEEPING = (
+    Mistake(
+        "something_kept",
+        "More than 64 bytes are kept between the passes: the gradient needs the seed, and computes again which "
+        "elements stayed. Neither x nor a mask has to be held.",
+        sign=lambda e: e.raised("bytes are kept for the backward pass"),
+    ),
+    Mistake(
+        "results_in_place",
+        "x was written over: the result is a new tensor.",
+        sign=lambda e: e.raised("lies in the memory of x") or e.changed("x"),
+    ),
+    Mistake(
+        "not_differentiable",
+        "The result knows no gradient: the kernel runs inside a torch.autograd.Function, called by its `apply`.",
+        sign=lambda e: e.raised("has no gradient function"),
+    ),
+    Mistake(
+        "number_of_gradients",
+        "`backward` returns one value for every argument of `forward`, in their order: None for p and seed.",
+        sign=lambda e: e.raised("incorrect number of gradients"),
+    ),
+)
+
+RULE = (
+    Mistake(
+        "inverted",
+        "What should stay is dropped, and the other way round: an element stays where tl.rand(seed, i) >= p.",
+        answer=_with(inverted=True),
+    ),
+    Mistake(
+        "mask_reused",
+        "The second call drops the same elements as the first although its seed is another.",
+        answer=_with(seeds=lambda v: (v["seed"], v["seed"])),
+    ),
+    Mistake(
+        "seed_ignored",
+        "The seed changes nothing, or not what it should: it is the first argument of tl.rand.",
+        answer=lambda v, seed: dropped(v, seeds=lambda v: (seed, seed)),
+        variants=(0, 1, 42, 123, 1234, 12345),
+    ),
+    Mistake(
+        "seed_cut_to_32_bits",
+        "Only the low 32 bits of the seed count: it has up to 63.",
+        answer=_with(seeds=lambda v: (v["seed"] % 2**32, v["other_seed"] % 2**32)),
+    ),
+    Mistake(
+        "index_in_block",
+        "Every block drops the same elements: the index of tl.rand is that of the element in the whole tensor, "
+        "`pid * BLOCK + tl.arange(0, BLOCK)`.",
+        answer=_by_index(lambda v, block: _flat(v) % block),
+        variants=BLOCKS,
+    ),
+    Mistake(
+        "index_of_block",
+        "A whole block is dropped or stays: the index of tl.rand is that of the element, not of the program.",
+        answer=_by_index(lambda v, block: _flat(v) // block),
+        variants=BLOCKS,
+    ),
+    Mistake(
+        "seed_by_block",
+        "Every program has a seed of its own, so that the block size decides what is dropped: the seed is the same for "
+        "all, and the index says which element it is.",
+        answer=_seed_by_block,
+        variants=tuple(product(BLOCKS, (True, False))),
+    ),
+    Mistake(
+        "index_of_column",
+        "Every row drops the same elements: the index is row * columns + column.",
+        answer=_by_index(lambda v: _flat(v) % v["x"].shape[-1]),
+    ),
+    Mistake(
+        "index_of_row",
+        "A whole row is dropped or stays: the index is row * columns + column.",
+        answer=_by_index(lambda v: _flat(v) // v["x"].shape[-1]),
+    ),
+    Mistake(
+        "index_from_one",
+        "The index begins at 1: that of the first element is 0.",
+        answer=_by_index(lambda v: _flat(v) + 1),
+    ),
+    Mistake(
+        "index_in_memory",
+        "Right for contiguous tensors only: the index is row-major in the shape of x, and not the place in memory.",
+        answer=_by_index(_in_memory),
+    ),
+    Mistake(
+        "index_in_order_of_memory",
+        "Right for contiguous tensors only: elements are numbered in the order in which they lie, and not row by row.",
+        answer=_by_index(_in_order_of_memory),
+    ),
+    Mistake(
+        "four_a_counter",
+        "Four elements share a counter, as tl.rand4x makes them: cheaper, but not what is asked for. Here it is "
+        "tl.rand(seed, i).",
+        answer=_four_a_counter,
+    ),
+)
+
+VALUES = (
+    Mistake(
+        "not_scaled",
+        "What stays is not divided by 1 - p: the mean of the output is then smaller than that of x.",
+        answer=_with(scale=lambda p: 1.0),
+    ),
+    Mistake(
+        "divided_by_p",
+        "What stays is divided by p: it is 1 - p, the share that stays.",
+        answer=_with(scale=lambda p: 1 / p if p else torch.inf),
+    ),
+    Mistake(
+        "multiplied",
+        "What stays is multiplied with 1 - p: divide by it.",
+        answer=_with(scale=lambda p: 1 - p),
+    ),
+    Mistake(
+        "multiplied_by_mask",
+        "NaN where x is infinite: infinity times 0 is no number. Choose with tl.where instead of multiplying.",
+        answer=_with(through=lambda x, stay, factor: x * stay * factor),
+    ),
+    Mistake(
+        "gradient_not_scaled",
+        "The gradient is not divided by 1 - p: it passes through the same factor as x.",
+        answer=_with(back_scale=lambda p: 1.0),
+    ),
+    Mistake(
+        "gradient_of_all",
+        "The gradient passes everywhere: it passes where the element stayed, and is 0 elsewhere.",
+        answer=lambda v, scaled: dropped(
+            v, back=lambda v, stay: torch.ones_like(stay), back_scale=None if scaled else lambda p: 1.0
+        ),
+        variants=(True, False),
+    ),
+    Mistake(
+        "gradient_where_not_zero",
+        "The gradient is lost where x is 0: an element that is 0 can have stayed. Ask tl.rand again.",
+        answer=_with(back=_nonzero),
+    ),
+    Mistake(
+        "gradient_of_last_call",
+        "The gradient passes where the last call let elements through: the seed belongs to this call, so it is kept in "
+        "`ctx` and not in a variable of the module.",
+        answer=_with(back=lambda v, stay: kept(v, v["other_seed"])),
+    ),
+    Mistake(
+        "gradient_of_another_seed",
+        "The gradient asks with another seed than the forward pass.",
+        answer=lambda v, more: dropped(v, back=lambda v, stay: kept(v, v["seed"] + more)),
+        variants=(1, -1),
+    ),
+    Mistake(
+        "strides_ignored",
+        "Right only for contiguous tensors: use the strides of x, or make it contiguous first.",
+        answer=_contiguous("x"),
+    ),
+    Mistake(
+        "gradient_strides_ignored",
+        "Right only for contiguous gradients: they come with strides of their own, and those of a sum are 0.",
+        answer=_contiguous("dy"),
+    ),
+    Mistake(
+        "both_strides_ignored",
+        "Right only for contiguous tensors: use the strides of x and of its gradient, or make them contiguous first.",
+        answer=_contiguous("x", "dy"),
+    ),
+    Mistake(
+        "tail_missing",
+        "The last partial block is never computed: use `triton.cdiv` for the grid.",
+        answer=_cut,
+        variants=BLOCKS,
+    ),
+)
+
+MISTAKES = (*KEEPING, *RULE, *VALUES)
