@@ -23,11 +23,14 @@ pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is
 
 KERNEL = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
+ONE_CASE_WRONG = KERNEL + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
 COHORT = {
     "right": lambda nb: answer(nb, KERNEL),
+    "one_case_wrong": lambda nb: answer(nb, ONE_CASE_WRONG),
+    "waits_for_a_person": lambda nb: answer(nb, "import os\n" + KERNEL),
     "untouched": lambda nb: None,
     "masks_forgotten": lambda nb: answer(nb, (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()),
-    "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check")),
+    "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check"), spoil(nb)),
     "check_rewritten": lambda nb: rewrite(nb, "start_axpy_check", "5.0"),
     "scratch_cell_raises": lambda nb: (
         answer(nb, KERNEL),
@@ -35,13 +38,18 @@ COHORT = {
         add(nb, "!ls /"),
         add(nb, "exit()"),
     ),
-    "kills_its_process": lambda nb: answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
+    "kills_its_process": lambda nb: (
+        answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
+        add(nb, "open('it_ran', 'w')"),
+    ),
     "acts_in_a_browser": lambda nb: (
         answer(nb, KERNEL),
         rewrite(nb, "start_axpy_floor", ACTIVE),
         add(nb, ACTIVE, "markdown"),
         add(nb, ACTIVE, "raw"),
+        add(nb, "half of a letter: \ud800"),
     ),
+    "raises_half_of_a_letter": lambda nb: answer(nb, "def axpy(a, x, y, out):\n    raise ValueError(chr(0xD800))"),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
 }
 
@@ -60,6 +68,14 @@ def answer(nb, source):
 
 def drop(nb, grade_id):
     nb["cells"].remove(cell(nb, grade_id))
+
+
+def spoil(nb):
+    """What only other programs than a notebook write into its metadata."""
+    nb["metadata"][handed_in.NOTES] = 5
+    for one in nb["cells"]:
+        if "nbgrader" not in one["metadata"] and "tags" not in one["metadata"]:
+            one["metadata"] = {"nbgrader": {"grade_id": ["no", "name"], "schema_version": 99}}
 
 
 def add(nb, source, kind="code"):
@@ -85,7 +101,11 @@ def graded(tmp_path_factory):
         write(course, "two_renamed", answered(release), name)
     write(course, "another_file", "a summary", "lesson.pdf")
     run(course, "generate_assignment", UNIT)
-    run(course, "autograde", UNIT)
+    kernel = course / "jupyter/kernels/python3"
+    kernel.mkdir(parents=True)
+    started = {"argv": ["touch", str(course / "kernel_started")], "display_name": "Python", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(started))
+    run(course, "autograde", UNIT, JUPYTER_PATH=str(course / "jupyter"))
     run(course, "generate_feedback", UNIT)
     return course
 
@@ -102,21 +122,23 @@ def answered(release):
     return json.dumps(notebook)
 
 
-def run(course, *words):
+def run(course, *words, **more):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(course),
+        **more,
     }
     done = subprocess.run(["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def marks(course):
+def marks(course, name="start_axpy_check"):
     with sqlite3.connect(course / "gradebook.db") as book:
         rows = book.execute(
             "select s.student_id, g.auto_score, g.needs_manual_grade from grade g "
             "join submitted_notebook n on g.notebook_id = n.id join submitted_assignment s on n.assignment_id = s.id "
-            "join base_cell c on g.cell_id = c.id where c.name = 'start_axpy_check'"
+            "join base_cell c on g.cell_id = c.id where c.name = ?",
+            [name],
         ).fetchall()
     return {student: (score, bool(person)) for student, score, person in rows}
 
@@ -125,7 +147,18 @@ def test_every_submission_gets_the_mark_it_earned(graded):
     full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "renamed"}
     everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
+    expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
     assert marks(graded) == expected
+
+
+def test_what_is_graded_by_hand_is_left_to_people(graded):
+    by_hand = marks(graded, "start_axpy_floor")
+    assert by_hand["acts_in_a_browser"] == (None, True) and by_hand["right"] == (0.0, False)
+
+
+def test_no_notebook_was_executed_and_no_kernel_started(graded):
+    """In place of Python the cohort's kernel is a program that leaves a file."""
+    assert list(graded.rglob("it_ran")) == [] and not (graded / "kernel_started").exists()
 
 
 def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
