@@ -1,6 +1,8 @@
 """Unit 04: what a diagnosis says about places, how close an answer must be, and that the course's own kernels pass."""
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,6 +107,16 @@ def test_a_gradient_of_a_row_with_one_key_is_not_asked_for_alone():
             if "interpreter" in case.tiers:
                 drawn = exercise.draw(case, 5, "cpu", "interpreter").args
                 assert drawn["k"].shape[2] > 1, case.name
+
+
+def test_the_wrong_mask_that_the_lesson_hands_in_is_named():
+    lesson = Path(__file__).parents[2] / "solutions/04_flash/flash.py"
+    found = [node for node in ast.parse(lesson.read_text()).body if getattr(node, "name", "") == "top_left"]
+    cell = {"torch": torch}
+    exec(compile(ast.Module(found, type_ignores=[]), str(lesson), "exec"), cell)
+    verdict = examine(get("flash.tiled"), cell["top_left"], seed=34, live=True)
+    assert verdict.diagnosis.mistake == "causal_top_left"
+    assert any(case.right for case in verdict.cases)
 
 
 # ------------------------------------------------------------------------------------------- merge
