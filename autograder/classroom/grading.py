@@ -13,6 +13,8 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
+import traceback
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -126,6 +128,20 @@ def tell(nb: NotebookNode, notes: list[str]) -> None:
 UNKNOWN = {"points": 0.0, "out_of": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
 
 
+# What the referee raises when it is itself wrong about what was handed in. A disk that is full or a GPU that is gone
+# raises something else, which ends the run: it would be the same for everybody.
+OUR_FAULT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError, MemoryError)
+
+
+def unjudged(asked: Asked, error: Exception) -> dict:
+    """No points yet, and the reason: the referee's own fault costs nobody a grade."""
+    exercise = exercises.get(asked.name)
+    out_of = exercise.speed.points if asked.speed else exercise.points
+    says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
+    why = writable(escape(f"{type(error).__name__}: {error}"[:300]))
+    return {"points": 0.0, "out_of": out_of, "pending": True, "html": f"<p>{says}</p><p><small>{why}</small></p>"}
+
+
 def outputs_of(stored: dict) -> list[NotebookNode]:
     """A verdict as a check cell shows it: the report, and the bare number that nbgrader reads."""
     shown = {"text/plain": f"{stored['points']:g}", "text/html": stored["html"]}
@@ -173,12 +189,19 @@ class Judging:
         path = self._path(asked)
         known = _read(path)
         if known is None:
-            exercise, referee = exercises.get(asked.name), self._referee()
-            made = (referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed)
+            try:
+                known = self._made(asked)
+            except OUR_FAULT as error:
+                print(writable(traceback.format_exc()), file=sys.stderr)  # for the instructor
+                return unjudged(asked, error)  # not kept: grading again tries again
             beside = path.with_suffix(f".{os.getpid()}")
-            beside.write_text(json.dumps(known := stored(made)), encoding="utf-8")
+            beside.write_text(json.dumps(known), encoding="utf-8")
             os.replace(beside, path)
         return known
+
+    def _made(self, asked: Asked) -> dict:
+        exercise, referee = exercises.get(asked.name), self._referee()
+        return stored((referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed))
 
     def _referee(self) -> Referee:
         if self.referee is None:

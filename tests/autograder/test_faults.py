@@ -322,6 +322,23 @@ def judging(folder: Path, verdict) -> grading.Judging:
 ASKED = grading.Asked("start.axpy", False)
 
 
+class Faulty(Counting):
+    def examine(self, exercise, seed):
+        raise self.verdict
+
+
+@pytest.mark.parametrize("fault", [KeyError("<b>"), RecursionError(), AssertionError("two\ud800")], ids=repr)
+def test_a_fault_of_the_referee_itself_is_a_reason_and_not_the_end(fault, tmp_path, right_verdict, capsys):
+    first = judging(tmp_path, right_verdict)
+    first.referee = Faulty(fault)
+    told = first.verdict(ASKED)
+    assert told["pending"] and told["points"] == 0 and told["out_of"] == AXPY.points
+    assert type(fault).__name__ in told["html"] and "<b>" not in told["html"] and "a person grades it" in told["html"]
+    told["html"].encode()
+    assert "Traceback" in capsys.readouterr().err and not list(tmp_path.glob("*.json"))
+    assert judging(tmp_path, right_verdict).verdict(ASKED)["points"] == AXPY.points, "mended, the next run judges"
+
+
 @pytest.mark.parametrize("damage", [b"", b'{"points": 5', b"\xff\xfe", None], ids=["empty", "torn", "bytes", "gone"])
 def test_a_verdict_file_that_cannot_be_read_is_made_again(damage, tmp_path, right_verdict):
     first = judging(tmp_path, right_verdict)
