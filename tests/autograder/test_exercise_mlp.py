@@ -8,17 +8,19 @@ import triton.language as tl
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import gelu, norm, sums
+from autograder.exercises.mlp import block, gelu, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
 from autograder.exercises.mlp.philox import numbers
 from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm
 from course_lib.kernels.dropout import dropout_by_element
 from course_lib.kernels.linear_gelu import linear_gelu as write_gelu
+from course_lib.kernels.mlp import mlp
 from course_lib.numerics import accumulate as accumulate_of_the_library
 from course_lib.numerics import round_to
 from course_lib.probes.dropping import differentiated as dropping
 from course_lib.probes.norming import fresh_memory_is_nan
+from course_lib.probes.recomputing import differentiated as recomputing
 
 NAMES = [exercise.name for exercise in of_unit("mlp")]
 
@@ -180,6 +182,40 @@ def test_one_element_too_many_is_seen():
 
     verdict = examine(get("mlp.dropout"), nearly, seed=5, only="a vector")
     assert not verdict.accepted
+
+
+# ------------------------------------------------------------------------------------------- the way back
+
+
+def test_the_formulas_of_the_mlp_are_what_autograd_makes_of_torchs():
+    for case in ("odd sizes", "the gradient of a sum", "large h"):
+        v = drawn("mlp.recompute", case)
+        x, w1, b1, w2, b2 = leaves = [v[name].double().requires_grad_() for name in ("x", "w1", "b1", "w2", "b2")]
+        linear = torch.nn.functional.linear
+        y = linear(torch.nn.functional.gelu(linear(x, w1, b1), approximate="tanh"), w2, b2)
+        gradients = torch.autograd.grad(y, leaves, v["dy"].double().expand_as(y))
+        for name, want in zip(block.NAMES, (y, *gradients), strict=True):
+            torch.testing.assert_close(block.passes(v)[name], want.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_what_torch_keeps_of_an_mlp_is_too_much_and_the_arguments_alone_are_not():
+    args = list(drawn("mlp.recompute", "odd sizes").values())
+
+    def plain(x, w1, b1, w2, b2):
+        linear = torch.nn.functional.linear
+        return linear(torch.nn.functional.gelu(linear(x, w1, b1), approximate="tanh"), w2, b2)
+
+    with pytest.raises(ValueError, match="beside the arguments are kept for backward"):
+        recomputing(plain, *args)
+    wants = torch.utils.checkpoint.checkpoint
+    made = recomputing(lambda *given: wants(plain, *given, use_reentrant=False), *args)
+    assert len(made) == 6 and made[0].shape == args[0].shape
+
+
+@pytest.mark.slow
+def test_the_mlp_of_the_library_is_right():
+    verdict = examine(get("mlp.recompute"), lambda *given: mlp(*given, keep="input"), seed=41, live=True)
+    assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
 # ------------------------------------------------------------------------------------------- what is right

@@ -1,0 +1,53 @@
+"""The MLP as formulas, forward and backward: the truth, and the places where a wrong one differs.
+
+x (M, d), w1 (n, d), b1 (n,), w2 (d, n), b2 (d,), dy (M, d) or one number. A mistake changes one keyword.
+"""
+
+import torch
+
+from autograder.exercises.formats import significant
+from autograder.exercises.mlp.gelu import gelu, slope
+
+NAMES = ("y", "dx", "dw1", "db1", "dw2", "db2")
+ROUGH_BITS = {torch.float32: 11, torch.float16: 7, torch.bfloat16: 4}
+ROUGH_IS = "x, weights and gradient of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
+
+
+def passes(
+    v, dtype=torch.float64, value=gelu, rise=slope, again=None, of_w1=None, of_w2=None, of_x=None, of_b1=None,
+    of_b2=None, rounded=None, biased=(True, True),
+) -> dict:  # fmt: skip
+    """All six results.
+
+    value, rise: GELU and its slope; again: h as backward computes it, of (x, w1, b1); of_..: a gradient of a dict with
+    everything there is in backward; rounded: what becomes of what is stored between products.
+    """
+    rounded = rounded or (lambda t: t)
+    x, w1, b1, w2, b2 = (v[name].to(dtype) for name in ("x", "w1", "b1", "w2", "b2"))
+    dy = v["dy"].to(dtype).expand(x.shape)
+    h = rounded(x @ w1.mT + (b1 if biased[0] else 0.0))
+    y = rounded(value(h)) @ w2.mT + (b2 if biased[1] else 0.0)
+    h = again(x, w1, b1) if again else h
+    a, da = rounded(value(h)), rounded(dy @ w2)
+    dh = rounded(da * rise(h))
+    there = {"x": x, "w1": w1, "w2": w2, "dy": dy, "h": h, "a": a, "da": da, "dh": dh}
+    return {
+        "y": y,
+        "dx": of_x(there) if of_x else dh @ w1,
+        "dw1": of_w1(there) if of_w1 else dh.mT @ x,
+        "db1": of_b1(there) if of_b1 else dh.sum(0),
+        "dw2": of_w2(there) if of_w2 else dy.mT @ a,
+        "db2": of_b2(there) if of_b2 else dy.sum(0),
+    }
+
+
+def honest(v) -> dict:
+    """fp32 arithmetic; what goes through memory between products has the type of x."""
+    dtype = v["x"].dtype
+    made = passes(v, torch.float32, rounded=lambda t: t.to(dtype).float())
+    return {name: t.to(dtype) for name, t in made.items()}
+
+
+def rough(v) -> dict:
+    bits = ROUGH_BITS[v["x"].dtype]
+    return honest(v | {name: significant(v[name], bits).to(v["x"].dtype) for name in ("x", "w1", "w2", "dy")})

@@ -1,0 +1,95 @@
+"""mlp.recompute: linear, GELU, linear, with nothing kept for the way back but what was there before.
+
+    mlp(x, w1, b1, w2, b2) -> y
+
+x is (M, d), w1 (n, d), b1 (n,), w2 (d, n), b2 (d,), all of one type: fp32 or fp16, or bf16 on a GPU. The weights are
+contiguous; the rows of x may lie apart. With GELU in its tanh form
+
+    h = x w1ᵀ + b1        a = gelu(h)        y = a w2ᵀ + b2
+
+y is new and of that type. It can be differentiated in all five arguments; with dy, the gradient of y,
+
+    da = dy w2        dh = da gelu'(h)        dx = dh w1        dw1 = dhᵀ x        dw2 = dyᵀ a
+
+db1 and db2 are the sums of the rows of dh and dy, and
+
+    gelu'(h) = (1 + t) / 2 + h / 2 (1 - t^2) u'        t = tanh(u), u = sqrt(2 / pi) (h + 0.044715 h^3)
+
+Arithmetic is in fp32, products of fp32 without TF32; what goes through memory between two products may have the type of
+x. Between the passes the five arguments are kept, and beyond them at most an eighth of the bytes of h. dy comes in any
+strides, that of a sum with strides of 0, and stays as it is, as the five do. All arithmetic is in kernels, in both
+passes. While the function runs, torch.empty gives NaN.
+"""
+
+from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.mlp.block import NAMES, ROUGH_IS, honest, passes, rough
+from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
+from autograder.exercises.mlp.recompute_mistakes import MISTAKES
+
+
+def _call(d: Draw, m: int, width: int, hidden: int, dtype=FULL, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
+    """spread: of h, in which its bias takes a part."""
+    dy = d.normal(*(() if of_a_sum else (m, width)), dtype=dtype, mean=0.3, strides=None if of_a_sum else dy_strides)
+    args = {
+        "x": d.normal(m, width, dtype=dtype, strides=(width + x_gap, 1)),
+        "w1": d.normal(hidden, width, dtype=dtype, std=spread * width**-0.5),
+        "b1": d.normal(hidden, dtype=dtype, std=0.5 * spread),
+        "w2": d.normal(width, hidden, dtype=dtype, std=hidden**-0.5),
+        "b2": d.normal(width, dtype=dtype, std=0.5),
+        "dy": dy,
+    }
+    return Call(args, f"M = {m}, d = {width}, n = {hidden}, {SHORT[dtype]}")
+
+
+def _sizes(d: Draw) -> tuple[int, int, int]:
+    """M, d and n, all odd and all different."""
+    return odd(d, 17, 27), odd(d, 9, 15), odd(d, 34, 44)
+
+
+def _transposed_gradient(d: Draw) -> Call:
+    m, width, hidden = _sizes(d)
+    return _call(d, m, width, hidden, dy_strides=(1, m))
+
+
+def _strided_gradient(d: Draw) -> Call:
+    m, width, hidden = _sizes(d)
+    return _call(d, m, width, hidden, dy_strides=(width + d.integer(3, 9), 1))
+
+
+CASES = (
+    Case("odd sizes", lambda d: _call(d, odd(d, 34, 44), odd(d, 17, 27), odd(d, 66, 80))),
+    Case("whole tiles", lambda d: _call(d, 32, 32, 32)),
+    Case("one row", lambda d: _call(d, 1, odd(d, 17, 27), odd(d, 34, 60))),
+    Case("one column", lambda d: _call(d, odd(d, 17, 27), 1, odd(d, 34, 60))),
+    Case("one hidden column", lambda d: _call(d, odd(d, 17, 27), odd(d, 17, 27), 1)),
+    Case("many rows", lambda d: _call(d, odd(d, 134, 150), odd(d, 5, 9), odd(d, 9, 15))),
+    Case("large h", lambda d: _call(d, *_sizes(d), spread=6.0)),
+    Case("strided x", lambda d: _call(d, *_sizes(d), x_gap=d.integer(3, 9))),
+    Case("a gradient with strided rows", _strided_gradient),
+    Case("a gradient that is transposed", _transposed_gradient),
+    Case("the gradient of a sum", lambda d: _call(d, *_sizes(d), of_a_sum=True)),
+    Case("fp16", lambda d: _call(d, *_sizes(d), dtype=HALF)),
+    Case("bf16", lambda d: _call(d, odd(d, 200, 300), 72, 272, dtype=BRAIN), tiers=GPU),
+    Case("large", lambda d: _call(d, odd(d, 500, 600), 1152, 4304, dtype=BRAIN), tiers=GPU),
+)
+
+
+RECOMPUTE = Exercise(
+    name="mlp.recompute",
+    entry="mlp",
+    points=7,
+    kind="kernel",
+    cases=CASES,
+    returns=NAMES,
+    oracle=passes,
+    precision=Precision(
+        good=honest,
+        good_is="fp32 arithmetic, the type of x between products",
+        lower=rough,
+        lower_is=ROUGH_IS,
+        floor_ulps=0.5,
+    ),
+    mistakes=MISTAKES,
+    probe="course_lib.probes.recomputing:differentiated",
+    shows_not="speed, bf16, and races between programs",
+)

@@ -1,0 +1,195 @@
+"""How people come back from an MLP wrongly, or keep what they could compute again."""
+
+from functools import partial
+
+import torch
+
+from autograder.exercise import Mistake
+from autograder.exercises.layout import as_read
+from autograder.exercises.mlp.block import passes
+from autograder.exercises.mlp.gelu import CUBE, ROOT, by_erf, gelu, slope, slope_by_erf
+from course_lib.numerics import error
+
+BLOCKS = (16, 32, 64, 128)
+
+
+def _with(**changes):
+    return lambda v: passes(v, **changes)
+
+
+def _contiguous(name: str):
+    """Memory read as if it were contiguous; behind the one number of a sum's gradient there is nothing."""
+
+    def answer(v):
+        shape = v["x"].shape
+        return passes(v | {name: as_read(v[name], shape, (shape[1], 1))})
+
+    return answer
+
+
+def _of_one_block(v, variant):
+    """Sums over rows that take the first or the last block of rows only."""
+    block, last = variant
+    rows = len(v["x"])
+    kept = slice((rows - 1) // block * block, rows) if last else slice(0, block)
+    return passes(v, of_b1=lambda t: t["dh"][kept].sum(0), of_b2=lambda t: t["dy"][kept].sum(0))
+
+
+def _tf32(e) -> bool:
+    """Every output of every call in fp32 that is summed up from products is off, by what 11 bits give."""
+    ran = [t for t in e.failing if t.outcome.error is None]
+    if not ran or len(ran) < len(e.failing) or any(t.args["x"].dtype != torch.float32 for t in ran):
+        return False
+    for t in ran:
+        for name in ("y", "dx"):
+            off = error(t.outcome.outputs[name], t.want[name]).rms
+            if not 2e-5 < off < 5e-3:
+                return False
+        if error(t.outcome.outputs["db2"], t.want["db2"]).rms > 1e-5:
+            return False
+    return True
+
+
+AUTOGRAD = (
+    Mistake(
+        "something_kept",
+        "More is kept for backward than the five arguments: h and a are computed again, from x, w1 and b1.",
+        sign=lambda e: e.raised("beside the arguments are kept for backward"),
+    ),
+    Mistake(
+        "input_overwritten",
+        "An argument or the gradient was written over: they belong to others, and backward itself needs x once more.",
+        sign=lambda e: any(e.changed(name) for name in ("x", "w1", "b1", "w2", "b2", "dy")),
+    ),
+    Mistake(
+        "not_differentiable",
+        "The result knows no gradient: the kernels run inside a torch.autograd.Function, called by its `apply`.",
+        sign=lambda e: e.raised("has no gradient function"),
+    ),
+    Mistake(
+        "number_of_gradients",
+        "`backward` returns one value for every argument of `forward`, in their order.",
+        sign=lambda e: e.raised("incorrect number of gradients"),
+    ),
+    Mistake(
+        "gradient_missing",
+        "One of the five has no gradient: None was returned in its place.",
+        sign=lambda e: e.raised("there is no gradient of"),
+    ),
+    Mistake(
+        "weights_transposed",
+        "A gradient has the shape of the transposed matrix: dw1 is dhᵀ x, (n, d), and dw2 is dyᵀ a, (d, n).",
+        sign=lambda e: e.raised("returned an invalid gradient"),
+    ),
+)
+
+SLOPE = (
+    Mistake(
+        "slope_of_erf",
+        "The slope is that of GELU with erf, and the forward pass has tanh: close, and off by up to 1e-3.",
+        answer=_with(rise=slope_by_erf),
+    ),
+    Mistake(
+        "erf",
+        "This is GELU with erf, forward and backward: the exercise asks for the form with tanh.",
+        answer=_with(value=by_erf, rise=slope_by_erf),
+    ),
+    Mistake(
+        "inner_derivative_missing",
+        "In the slope u' is missing: tanh(u) has the derivative (1 - t^2) u', with "
+        "u' = sqrt(2 / pi) (1 + 3 x 0.044715 h^2).",
+        answer=_with(rise=partial(slope, inner=False)),
+    ),
+    Mistake(
+        "three_missing",
+        "In u' the 3 is missing: the derivative of h^3 is 3 h^2.",
+        answer=_with(rise=partial(slope, cube=CUBE / 3)),
+    ),
+    Mistake(
+        "second_part_missing",
+        "The slope is (1 + t) / 2 alone: h / 2 times the derivative of t is missing.",
+        answer=_with(rise=lambda h: torch.sigmoid(2 * ROOT * (h + CUBE * h**3))),
+    ),
+    Mistake(
+        "first_part_missing",
+        "The slope is h / 2 times the derivative of t alone: (1 + t) / 2 is missing.",
+        answer=_with(rise=partial(slope, product=False)),
+    ),
+    Mistake(
+        "slope_missing",
+        "The gradient passes GELU unchanged: dh = da gelu'(h).",
+        answer=_with(rise=torch.ones_like),
+    ),
+    Mistake(
+        "slope_at_result",
+        "The slope was taken at a: it is gelu'(h), at the pre-activation.",
+        answer=_with(rise=lambda h: slope(gelu(h))),
+    ),
+)
+
+PRODUCTS = (
+    Mistake(
+        "bias_not_added_again",
+        "Backward computes h again without b1: h = x w1ᵀ + b1, as before.",
+        answer=_with(again=lambda x, w1, b1: x @ w1.mT),
+    ),
+    Mistake(
+        "first_bias_missing",
+        "b1 was not added, in either pass.",
+        answer=_with(biased=(False, True)),
+    ),
+    Mistake(
+        "second_bias_missing",
+        "b2 was not added.",
+        answer=_with(biased=(True, False)),
+    ),
+    Mistake(
+        "dw2_of_h",
+        "dw2 was made from h: the second product multiplies a, dw2 = dyᵀ a.",
+        answer=_with(of_w2=lambda t: t["dy"].mT @ t["h"]),
+    ),
+    Mistake(
+        "dw1_of_da",
+        "dw1 was made from da: the gradient has to pass GELU first, dw1 = dhᵀ x.",
+        answer=_with(of_w1=lambda t: t["da"].mT @ t["x"]),
+    ),
+    Mistake(
+        "dx_of_da",
+        "dx was made from da: the gradient has to pass GELU first, dx = dh w1.",
+        answer=_with(of_x=lambda t: t["da"] @ t["w1"]),
+    ),
+    Mistake(
+        "db1_of_da",
+        "db1 was made from da: it is the sum of the rows of dh.",
+        answer=_with(of_b1=lambda t: t["da"].sum(0)),
+    ),
+    Mistake(
+        "biases_averaged",
+        "db1 and db2 are means over the rows: they are sums.",
+        answer=_with(of_b1=lambda t: t["dh"].mean(0), of_b2=lambda t: t["dy"].mean(0)),
+    ),
+    Mistake(
+        "sums_of_one_block",
+        "db1 and db2 are those of one block of rows: the sum goes over all of them.",
+        answer=_of_one_block,
+        variants=tuple((block, last) for block in BLOCKS for last in (True, False)),
+    ),
+    Mistake(
+        "strides_ignored",
+        "Right only while the rows of x are adjacent: use `x.stride(0)`.",
+        answer=_contiguous("x"),
+    ),
+    Mistake(
+        "gradient_strides_ignored",
+        "Right only for a contiguous gradient: dy comes with strides of its own, and those of a sum are 0.",
+        answer=_contiguous("dy"),
+    ),
+    Mistake(
+        "tf32",
+        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default. The exercise "
+        'asks for `tl.dot` with `input_precision="ieee"`.',
+        sign=_tf32,
+    ),
+)
+
+MISTAKES = (*AUTOGRAD, *SLOPE, *PRODUCTS)
