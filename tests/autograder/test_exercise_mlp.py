@@ -8,7 +8,7 @@ import triton.language as tl
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import block, gelu, norm, sums
+from autograder.exercises.mlp import block, gelu, keeping, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
 from autograder.exercises.mlp.philox import numbers
 from course_lib.device import DEVICE
@@ -16,6 +16,7 @@ from course_lib.kernels.add_norm import add_norm
 from course_lib.kernels.dropout import dropout_by_element
 from course_lib.kernels.linear_gelu import linear_gelu as write_gelu
 from course_lib.kernels.mlp import mlp
+from course_lib.memory import saved
 from course_lib.numerics import accumulate as accumulate_of_the_library
 from course_lib.numerics import round_to
 from course_lib.probes.dropping import differentiated as dropping
@@ -218,6 +219,29 @@ def test_the_mlp_of_the_library_is_right():
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+# ------------------------------------------------------------------------------------------- bytes kept
+
+
+@pytest.mark.parametrize("case", ["linear, gelu, linear", "x with a gradient", "a gate", "frozen layers", "a residual"])
+def test_the_rules_of_what_is_kept_are_those_of_the_ledger_of_the_library(case):
+    v = drawn("mlp.saved", case) | {"dtype": "fp32"}
+    x = torch.empty(v["shape"], device="meta", requires_grad=v["x_grad"])
+    results, weights = {"x": x}, []
+    for number, layer in enumerate(v["layers"]):
+        if layer["op"] == "linear":
+            weight = torch.empty(layer["out"], x.shape[-1], device="meta", requires_grad=not layer["frozen"])
+            weights.append(weight)
+            x = torch.nn.functional.linear(x, weight)
+        elif layer["op"] in ("add", "mul"):
+            x = getattr(torch, layer["op"])(x, results[layer["from"]])
+        else:
+            function = getattr(torch.nn.functional, layer["op"], None) or getattr(torch, layer["op"])
+            x = function(x)
+        results[number] = x
+    held = sum(kept.bytes for kept in saved(x, [results["x"], *weights]) if not kept.given)
+    assert held == sum(keeping.kept(v))
+
+
 # ------------------------------------------------------------------------------------------- what is right
 
 
@@ -260,8 +284,9 @@ def test_the_kernels_of_the_library_are_right(name, function):
 
 
 def test_right_answers_of_the_bank_are_right_on_another_seed():
-    for entry in bank.entries(["mlp.accumulate"], ["right"]):
-        assert examine(get(entry.exercise), bank.load(entry.path).accumulate, seed=43, live=True).accepted, entry
+    for entry in bank.entries(["mlp.accumulate", "mlp.saved"], ["right"]):
+        function = getattr(bank.load(entry.path), get(entry.exercise).entry)
+        assert examine(get(entry.exercise), function, seed=43, live=True).accepted, entry
 
 
 def test_every_mistake_has_its_file_and_names_a_case_that_there_is():

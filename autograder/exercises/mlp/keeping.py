@@ -43,7 +43,7 @@ def kept(
             total += shape[-1] * layer["out"] * size * weights
             asked = asked or trained
         elif op == "layer_norm":
-            total += count(now) + _elements(shape[:-1], rows) * statistics
+            total += count(now) + _elements((*shape[:-1], 1), rows) * statistics
             total += shape[-1] * size * weights
             asked = True
         elif op == "dropout":
