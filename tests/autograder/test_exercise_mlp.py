@@ -11,6 +11,7 @@ from autograder.exercise import get, of_unit
 from autograder.exercises.mlp import block, gelu, keeping, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
 from autograder.exercises.mlp.philox import numbers
+from autograder.judging import tolerance
 from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm
 from course_lib.kernels.dropout import dropout_by_element
@@ -211,6 +212,16 @@ def test_what_torch_keeps_of_an_mlp_is_too_much_and_the_arguments_alone_are_not(
     wants = torch.utils.checkpoint.checkpoint
     made = recomputing(lambda *given: wants(plain, *given, use_reentrant=False), *args)
     assert len(made) == 6 and made[0].shape == args[0].shape
+
+
+@pytest.mark.parametrize("name", ["mlp.linear_gelu", "mlp.recompute", "mlp.add_norm", "mlp.dropout"])
+def test_every_limit_of_fp32_comes_from_outputs_that_are_large_enough(name):
+    """Where none is, the limit is twice the honest error, and honest sums differ by that in fp32."""
+    exercise = get(name)
+    drawn_all = [exercise.draw(c, 3, "cpu", "interpreter").args for c in exercise.cases if "interpreter" in c.tiers]
+    limits = tolerance.derive(exercise, [(v, exercise.oracle(v)) for v in drawn_all])
+    fp32 = [by[metric] for (_, dtype), by in limits.items() if dtype == torch.float32 for metric in by]
+    assert fp32 and all(limit.lower > 8 * limit.good for limit in fp32), limits
 
 
 @pytest.mark.slow

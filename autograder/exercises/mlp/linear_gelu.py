@@ -59,12 +59,13 @@ def _second_columns(d: Draw) -> Call:
 
 
 def _large_partial_sums(d: Draw) -> Call:
-    """The first half of K adds up to some hundreds, the second half takes it away again."""
+    """The first half of K adds up to some hundreds, the second half takes it away again; exact in fp32, on a grid."""
     m, n, k = odd(d, 20, 30), odd(d, 34, 44), 256
     made = _call(d, m, n, k, dtype=HALF, to=FULL)
-    made.args["x"].copy_(d.normal(m, k, mean=8.0).to(HALF))
-    w = d.normal(n, k, std=0.02) + torch.tensor([0.5] * (k // 2) + [-0.5] * (k // 2), device=d.device)
-    made.args["w"].copy_(w.to(HALF))
+    made.args["x"].copy_((d.normal(m, k, mean=8.0) * 8).round() / 8)
+    half = torch.tensor([0.5] * (k // 2) + [-0.5] * (k // 2), device=d.device)
+    w = (d.normal(n, k, std=0.02) * 64).round() / 64 + half
+    made.args["w"].copy_(w)
     return made
 
 

@@ -46,6 +46,11 @@ def _sizes(d: Draw) -> tuple[int, int, int]:
     return odd(d, 17, 27), odd(d, 9, 15), odd(d, 34, 44)
 
 
+def _wide(d: Draw) -> tuple[int, int]:
+    """d and n, with enough columns that the errors of a bias's gradient say what is typical."""
+    return odd(d, 66, 76), odd(d, 82, 94)
+
+
 def _transposed_gradient(d: Draw) -> Call:
     m, width, hidden = _sizes(d)
     return _call(d, m, width, hidden, dy_strides=(1, m))
@@ -57,7 +62,7 @@ def _strided_gradient(d: Draw) -> Call:
 
 
 CASES = (
-    Case("odd sizes", lambda d: _call(d, odd(d, 34, 44), odd(d, 17, 27), odd(d, 66, 80))),
+    Case("odd sizes", lambda d: _call(d, odd(d, 34, 44), *_wide(d))),
     Case("whole tiles", lambda d: _call(d, 32, 32, 32)),
     Case("one row", lambda d: _call(d, 1, odd(d, 17, 27), odd(d, 34, 60))),
     Case("one column", lambda d: _call(d, odd(d, 17, 27), 1, odd(d, 34, 60))),
@@ -68,7 +73,7 @@ CASES = (
     Case("a gradient with strided rows", _strided_gradient),
     Case("a gradient that is transposed", _transposed_gradient),
     Case("the gradient of a sum", lambda d: _call(d, *_sizes(d), of_a_sum=True)),
-    Case("fp16", lambda d: _call(d, *_sizes(d), dtype=HALF)),
+    Case("fp16", lambda d: _call(d, odd(d, 17, 27), *_wide(d), dtype=HALF)),
     Case("bf16", lambda d: _call(d, odd(d, 200, 300), 72, 272, dtype=BRAIN), tiers=GPU),
     Case("large", lambda d: _call(d, odd(d, 500, 600), 1152, 4304, dtype=BRAIN), tiers=GPU),
 )
