@@ -184,7 +184,7 @@ MASKS = (
         "The causal mask of a pass is the other way round: it keeps what lies behind the diagonal. With keys down and "
         "queries across it is still: number of the key <= number of the query + n_k - n_q.",
         answer=wrong.other_way_round,
-        variants=("dkdv", "dq"),
+        variants=tuple(product(("dkdv", "dq"), BLOCKS, BLOCKS)) + tuple(product(("dkdv", "dq"), (2**20,), (2**20,))),
     ),
     Mistake(
         "diagonal_of_lengths",

@@ -164,15 +164,22 @@ all_keys = seen(lambda v: visible(v | {"causal": False}))
 top_left = seen(lambda v: visible(v, diagonal=0))
 later = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] + 1))
 earlier = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] - 1))
-other_way_round = seen(lambda v: _behind(v) & visible(v | {"causal": False}) if v["causal"] else visible(v))
 diagonal_of_lengths = seen(lambda v: visible(v, diagonal=lengths(v) - v["q"].shape[2]))
 lengths_ignored = seen(lambda v: visible(v | {"k_lengths": None}))
 first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
 
 
-def _behind(v) -> torch.Tensor:
-    m, n = _numbers(v)
-    return n >= m + v["k"].shape[2] - v["q"].shape[2]
+def other_way_round(v, variant):
+    """Of what a walk meets that begins or ends at the diagonal's tile: a query without keys adds inf where it is met."""
+    which, block_m, block_n = variant
+    if not v["causal"]:
+        return gradients(v)
+    (m, n), apart = _numbers(v), v["k"].shape[2] - v["q"].shape[2]
+    met = n < (m // block_m + 1) * block_m + apart
+    if which == "dkdv":
+        met = m >= (n // block_n * block_n - apart).clamp(min=0) // block_m * block_m
+    behind = seen(lambda v: met & (n >= m + apart) & visible(v | {"causal": False}))
+    return behind(v, which)
 
 
 def only(v, kept, which: str):
