@@ -170,7 +170,7 @@ first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
 
 
 def other_way_round(v, variant):
-    """Of what a walk meets that begins or ends at the diagonal's tile: a query without keys adds inf where it is met."""
+    """Of what a walk meets that begins or ends at the diagonal's tile: a query without keys adds inf there."""
     which, block_m, block_n = variant
     if not v["causal"]:
         return gradients(v)
