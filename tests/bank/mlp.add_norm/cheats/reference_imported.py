@@ -1,4 +1,4 @@
-"""The course's own kernels."""
+"""The kernels of the course itself are called; whoever finds them has the answer."""
 
 FAMILY = "reference kernel"
 NAIVE = True

@@ -1,4 +1,4 @@
-"""The course's own kernel."""
+"""The kernel of the course itself is called; whoever finds it has the answer."""
 
 FAMILY = "reference kernel"
 NAIVE = True

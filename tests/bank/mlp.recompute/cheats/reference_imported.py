@@ -1,4 +1,4 @@
-"""The course's own MLP."""
+"""The MLP of the course itself is called; whoever finds it has the answer."""
 
 FAMILY = "reference kernel"
 NAIVE = True

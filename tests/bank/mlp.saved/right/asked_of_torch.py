@@ -9,7 +9,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def saved(shape, dtype, x_grad, layers):
     made = {"device": "meta", "dtype": TYPES[dtype]}
     x = torch.empty(shape, **made, requires_grad=x_grad)
-    results, known = {"x": x}, {x.untyped_storage()._cdata}
+    results, known = {"x": x}, {x.untyped_storage()}
     seen, answer = [], []
 
     def look(t):
@@ -23,11 +23,11 @@ def saved(shape, dtype, x_grad, layers):
             if op == "linear":
                 weight = torch.empty(layer["out"], x.shape[-1], **made, requires_grad=not layer["frozen"])
                 bias = torch.empty(layer["out"], **made, requires_grad=not layer["frozen"])
-                known.add(weight.untyped_storage()._cdata)
+                known.add(weight.untyped_storage())
                 y = F.linear(x, weight, bias)
             elif op == "layer_norm":
                 weight, bias = (torch.empty(x.shape[-1], **made, requires_grad=True) for _ in range(2))
-                known |= {t.untyped_storage()._cdata for t in (weight, bias)}
+                known |= {t.untyped_storage() for t in (weight, bias)}
                 y = F.layer_norm(x, x.shape[-1:], weight, bias)
                 results[f"parameters {number}"] = weight, bias
             elif op == "dropout":
@@ -43,7 +43,7 @@ def saved(shape, dtype, x_grad, layers):
         if op == "linear":
             results[f"parameters {number}"] = weight, bias
         for t in seen:
-            where = t.untyped_storage()._cdata
+            where = t.untyped_storage()  # one object as long as somebody holds it
             if where not in known:
                 known.add(where)
                 statistic = op == "layer_norm" and t.shape != x.shape
