@@ -49,7 +49,7 @@ lab: env
 	$(PYTHON) -m autograder lab
 
 test: env
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(WORKERS) $(if $(ALL),,-m "not slow")
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(if $(ALL),,-m "not slow")
 
 notebooks: env
 	$(PYTHON) -m autograder notebooks

@@ -19,7 +19,10 @@ from autograder.referee.submission import extract
 
 COURSE = Path(__file__).resolve().parents[2]
 UNIT, NAME = "00_start", "start"
-pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed"),
+    pytest.mark.xdist_group("cohort"),  # one worker takes them all: their cohort takes a minute and more to grade
+]
 
 KERNEL = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
