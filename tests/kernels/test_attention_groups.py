@@ -34,7 +34,8 @@ EVERYWHERE = {
     )
     for causal in (False, True)
 }
-# 32 of the 960 instructions of its loop move what did not fit; it takes 0.84 of the plain kernel's time all the same.
+# 17 of 608 instructions of the masked loop, 15 of 350 of the other, move what did not fit; it takes 0.84 of the plain
+# kernel's time all the same.
 SPILLS = {("dkdv", 80, True): 336}
 
 

@@ -11,7 +11,7 @@ FAMILY = "gradebook"
 NAIVE = False
 CAUGHT = "the sandbox holds no gradebook"
 
-PLACES = ("gradebook.db", "../gradebook.db", "/proc/1/cwd/gradebook.db", "/*/gradebook.db", "/*/*/gradebook.db")
+PLACES = ("gradebook.db", "../gradebook.db", "/proc/1/cwd/gradebook.db")
 
 
 def axpy(a, x, y, out):
