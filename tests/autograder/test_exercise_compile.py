@@ -64,8 +64,15 @@ def test_every_mistake_is_called_by_its_name_on_another_seed(name):
 
 @sandboxed
 @pytest.mark.parametrize("kind", ["right", "mistakes"])
-def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
-    chosen = {name: next(_submissions(name, kind)) for name in NAMES}
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([n for n in NAMES if n not in COMPILING], id="quick"),
+        pytest.param(COMPILING, id="compiling", marks=pytest.mark.slow),
+    ],
+)
+def test_the_referee_comes_to_the_same_verdict_from_outside(names, kind):
+    chosen = {name: next(_submissions(name, kind)) for name in names}
     cells = tuple(Cell(name, entry.path.read_text()) for name, (entry, _, _) in chosen.items())
     with Referee(Submission(cells)) as there:
         for name, (entry, _, function) in chosen.items():

@@ -45,20 +45,20 @@ def test_two_right_solutions_and_a_file_for_every_mistake(name):
     assert {e.mistake for e in files if e.kind == "mistakes"} == {m.name for m in get(name).mistakes}
 
 
+@pytest.mark.parametrize("seed", [77, pytest.param(78, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_right_is_accepted_and_every_mistake_is_called_by_its_name(name):
+def test_right_is_accepted_and_every_mistake_is_called_by_its_name(name, seed):
     exercise = get(name)
-    for seed in (77, 78):
-        for entry, _, function in _submissions(name, "right"):
-            assert examine(exercise, function, seed).accepted, entry
-        for entry, module, function in _submissions(name, "mistakes"):
-            verdict = examine(exercise, function, seed)
-            assert verdict.diagnosis and verdict.diagnosis.mistake == entry.mistake, entry
-            assert any(c.name == module.KILLED_BY and not c.right for c in verdict.cases), entry
+    for entry, _, function in _submissions(name, "right"):
+        assert examine(exercise, function, seed).accepted, entry
+    for entry, module, function in _submissions(name, "mistakes"):
+        verdict = examine(exercise, function, seed)
+        assert verdict.diagnosis and verdict.diagnosis.mistake == entry.mistake, entry
+        assert any(c.name == module.KILLED_BY and not c.right for c in verdict.cases), entry
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-@pytest.mark.parametrize("kind", ["right", "mistakes"])
+@pytest.mark.parametrize("kind", ["right", pytest.param("mistakes", marks=pytest.mark.slow)])
 def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
     for name in NAMES:
         entry, _, function = next(_submissions(name, kind))

@@ -15,6 +15,7 @@ from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
 
 NAMES = ("flash.merge", "flash.tiled", "flash.forward", "flash.backward", "flash.speed")
+LONG = ("flash.forward", "flash.backward")
 
 
 def wrong_in(rows, batch=2, heads=4, n=78, columns=slice(None)):
@@ -85,7 +86,7 @@ def test_the_step_that_speed_is_compared_with_is_right():
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES])
 def test_right_answers_of_the_bank_are_right_on_another_seed(name):
     for entry in bank.entries([name], ["right"]):
         assert examine(get(name), getattr(bank.load(entry.path), get(name).entry), seed=33, live=True).accepted, entry

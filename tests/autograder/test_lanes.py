@@ -39,6 +39,7 @@ def test_several_workers_find_what_one_finds(name, monkeypatch):
     assert (one.points, one.pending, one.diagnosis) == (three.points, three.pending, three.diagnosis)
 
 
+@pytest.mark.slow
 def test_they_run_side_by_side(monkeypatch):
     """Each case waits until another one has begun."""
     meets = (

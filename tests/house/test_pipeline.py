@@ -77,6 +77,7 @@ def test_outputs_that_belong_to_the_source_are_read_and_not_made_again(course):
     assert "00_start solution: double_points earned 3 of 4 points" in read.stdout
 
 
+@pytest.mark.slow
 def test_speed_is_asked_for_only_where_the_outputs_come_from_a_gpu(course):
     timed = '# %% nbgrader={"grade": true, "grade_id": "speed", "locked": true, "points": 2, "schema_version": 3,'
     end = ' "solution": false, "task": false}\n0  # check_speed("roofline.softmax", softmax)\n\n# %% [markdown] nb'
