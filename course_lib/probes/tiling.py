@@ -8,29 +8,33 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # what every product of matrices comes down to
-
 
 class _InTiles(TorchDispatchMode):
-    """Refuses attention ready-made, and products with a number for each query and each key."""
+    """Refuses attention ready-made, and a number for each key at once: of every query, or of one query by itself."""
 
-    def __init__(self, queries: int, keys: int):
+    def __init__(self, queries: int, keys: int, head_size: int):
         super().__init__()
-        self.sizes = Counter((queries, keys))
+        self.queries, self.keys, self.head_size = queries, keys, head_size
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.name().partition("::")[2].partition(".")[0]
         if "attention" in name:
             raise ValueError(f"{name} was called: write the walk over the keys yourself")
         out = func(*args, **(kwargs or {}))
-        if name in PRODUCTS and self.sizes <= Counter(out.shape):
+        if isinstance(out, torch.Tensor) and out.is_floating_point() and self._is_of_all_keys(out.shape):
             raise ValueError(f"all scores at once: {name} made {tuple(out.shape)}, take `block` keys at a time")
         return out
+
+    def _is_of_all_keys(self, shape: torch.Size) -> bool:
+        whole = Counter((self.queries, self.keys)) <= Counter(shape)
+        transposed = shape[-2:] == (self.head_size, self.keys)  # k or v itself
+        row = self.queries != self.keys and shape[-1:] == (self.keys,) and not transposed
+        return whole or row
 
 
 def in_tiles(function: Callable, q, k, v, causal: bool, scale: float, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What the function returns, where a row has more than one block."""
     if block >= k.shape[2]:
         return function(q, k, v, causal, scale, block)
-    with _InTiles(q.shape[2], k.shape[2]):
+    with _InTiles(q.shape[2], k.shape[2], q.shape[3]):
         return function(q, k, v, causal, scale, block)

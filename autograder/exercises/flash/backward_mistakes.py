@@ -152,6 +152,11 @@ DS = (
         answer=wrong.k_for_v,
     ),
     Mistake(
+        "dk_from_dp",
+        "dq and dv are right, dk is not: dk = scale dsᵀ q, with ds = p (dp - delta) and not dp.",
+        answer=wrong.dk_from_dp,
+    ),
+    Mistake(
         "dq_from_v",
         "dk and dv are right, dq is not: dq = scale ds k, with k and not v.",
         answer=wrong.dq_from_v,
@@ -197,7 +202,7 @@ MASKS = (
         "Causal leaves out pairs when n_k > n_q: the walk over queries begins at the block of key - (n_k - n_q), that "
         "over keys ends at (block + 1) * BLOCK_M + n_k - n_q.",
         answer=wrong.walk_ignores_difference,
-        variants=tuple(product(("dkdv", "dq"), BLOCKS, BLOCKS)),
+        variants=tuple(product(("dkdv", "dq"), BLOCKS, BLOCKS, (0, -1))),
     ),
     Mistake(
         "first_length_for_all",

@@ -158,7 +158,7 @@ MISTAKES = (
         "Causal leaves out pairs when n_k > n_q: the walk over queries begins at the block of key - (n_k - n_q), that "
         "over keys ends at (block + 1) * BLOCK_M + n_k - n_q.",
         answer=_from_backward(wrong_backward.walk_ignores_difference),
-        variants=tuple(product(("dkdv", "dq"), BLOCKS, BLOCKS)),
+        variants=tuple(product(("dkdv", "dq"), BLOCKS, BLOCKS, (0, -1))),
     ),
     Mistake(
         "delta_missing",

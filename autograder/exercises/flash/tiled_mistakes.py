@@ -37,8 +37,8 @@ HALF_CASES = ("fp16, a long row", "fp16", "huge scores", "a negative scale")
 MISTAKES = (
     Mistake(
         "all_scores_at_once",
-        "The scores of all keys were made at once, (n_q, n_k) numbers a head, or attention was called ready-made. "
-        "Walk over the keys, `block` at a time, with a running maximum and a running sum.",
+        "The scores of all keys were made at once, (n_q, n_k) numbers a head or n_k a query, or attention was called "
+        "ready-made. Walk over the keys, `block` at a time, with a running maximum and a running sum.",
         sign=lambda e: e.raised("all scores at once") or e.raised("write the walk over the keys yourself"),
     ),
     Mistake(

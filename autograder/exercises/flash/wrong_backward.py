@@ -54,6 +54,8 @@ DELTAS = {
     "q": lambda v: (v["q"].double() * v["dout"].double()).sum(dim=-1, keepdim=True),
     "p": lambda v: probabilities(v, scores(v)).sum(dim=-1, keepdim=True),
     "mean": lambda v: delta_of(v) / v["q"].shape[-1],
+    "squares": lambda v: v["dout"].double().square().sum(dim=-1, keepdim=True),
+    "scaled": lambda v: delta_of(v) * v["scale"],
 }
 
 
@@ -140,6 +142,14 @@ def k_for_v(v):
     return made | {"dv": gradients(v)["dv"]}
 
 
+def dk_from_dp(v):
+    """Of the pairs that a walk meets, hidden ones too."""
+    made, kv_heads = gradients(v), v["k"].shape[1]
+    dp = v["dout"].double() @ for_queries(v, v["v"]).double().mT
+    dk = (dp.mT @ v["q"].double() * v["scale"]).unflatten(1, (kv_heads, -1)).sum(dim=2)
+    return made | {"dk": dk}
+
+
 def dq_from_v(v):
     made = gradients(v)
     ds = _ds(v)
@@ -196,14 +206,15 @@ def _numbers(v) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def walk_ignores_difference(v, variant):
-    """Causal: the walks end and begin where they would for n_q = n_k."""
-    which, block_m, block_n = variant
+    """Causal: the walks end and begin as if n_k - n_q were `apart` times as large, 0 or with the wrong sign."""
+    which, block_m, block_n, apart = variant
     m, n = _numbers(v)
     if not v["causal"]:
         return gradients(v)
+    apart *= v["k"].shape[2] - v["q"].shape[2]
     if which == "dq":
-        return only(v, n < -(-((m // block_m + 1) * block_m) // block_n) * block_n, which)
-    return only(v, m >= n // block_n * block_n // block_m * block_m, which)
+        return only(v, n < -(-((m // block_m + 1) * block_m + apart) // block_n) * block_n, which)
+    return only(v, m >= (n // block_n * block_n - apart).clamp(min=0) // block_m * block_m, which)
 
 
 def tail_dropped(v, variant):
