@@ -112,11 +112,12 @@ def test_a_gradient_of_a_row_with_one_key_is_not_asked_for_alone():
 
 def test_the_wrong_mask_that_the_lesson_hands_in_is_named():
     lesson = Path(__file__).parents[2] / "solutions/04_flash/flash.py"
-    found = [node for node in ast.parse(lesson.read_text()).body if getattr(node, "name", "") == "top_left"]
+    names = ("tiled_forward", "a_key_too_few")
+    found = [node for node in ast.parse(lesson.read_text()).body if getattr(node, "name", "") in names]
     cell = {"torch": torch}
     exec(compile(ast.Module(found, type_ignores=[]), str(lesson), "exec"), cell)
-    verdict = examine(get("flash.tiled"), cell["top_left"], seed=34, live=True)
-    assert verdict.diagnosis.mistake == "causal_top_left"
+    verdict = examine(get("flash.tiled"), cell["a_key_too_few"], seed=34, live=True)
+    assert verdict.diagnosis.mistake == "causal_off_by_one"
     assert any(case.right for case in verdict.cases)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 
 import nbformat
+import pytest
 
 
 def change(course, old, new):
