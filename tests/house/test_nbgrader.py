@@ -2,6 +2,19 @@
 
 import csv
 import getpass
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+COURSE = Path(__file__).resolve().parents[2]
+RIGHT = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+ONE_CASE_WRONG = RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
 
 
 def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, course):
@@ -32,3 +45,37 @@ def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, cours
     row = next(csv.DictReader((course.root / "grades.csv").read_text().splitlines()))
     assert (float(row["score"]), float(row["max_score"])) == (3.0, 6.0)
     assert not (course.root / "notebooks" / "00_start" / "start.py").exists()
+
+
+@pytest.mark.slow
+def test_without_the_settings_of_the_course_stock_nbgrader_reads_the_scores_of_check(tmp_path):
+    """The notebooks are executed then, and what the referee would do is done by `check` in the same process."""
+    (tmp_path / "nbgrader_config.py").write_text("")
+    place = tmp_path / "source/00_start"
+    place.mkdir(parents=True)
+    shutil.copy(COURSE / "solutions/00_start/start.ipynb", place)
+    environment = os.environ | {"PYTHONPATH": str(COURSE), "JUPYTER_PREFER_ENV_PATH": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+
+    def nbgrader(*words):
+        done = subprocess.run(["nbgrader", *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    nbgrader("generate_assignment", "00_start")
+    for student, answer in (("right", RIGHT), ("one case wrong", ONE_CASE_WRONG), ("untouched", None)):
+        notebook = nbformat.read(tmp_path / "release/00_start/start.ipynb", 4)
+        for cell in notebook.cells:
+            if answer and cell.metadata.get("nbgrader", {}).get("grade_id") == "start_axpy":
+                cell.source = answer
+        (tmp_path / "submitted" / student / "00_start").mkdir(parents=True)
+        nbformat.write(notebook, tmp_path / "submitted" / student / "00_start/start.ipynb")
+    nbgrader("autograde", "00_start")
+
+    with sqlite3.connect(tmp_path / "gradebook.db") as book:
+        rows = book.execute(
+            "select s.student_id, g.auto_score from grade g join submitted_notebook n on g.notebook_id = n.id "
+            "join submitted_assignment s on n.assignment_id = s.id join base_cell c on g.cell_id = c.id "
+            "where c.name = 'start_axpy_check'"
+        ).fetchall()
+    book.close()
+    assert dict(rows) == {"right": 5.0, "one case wrong": 3.57, "untouched": 0.0}
