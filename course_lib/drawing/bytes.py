@@ -28,10 +28,11 @@ def stacks(ledger, most: int = MOST) -> dict[str, np.ndarray]:
 
 
 @drawn
-def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None):
+def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=()):
     """A `memory.Ledger` as stacked areas: one step an operator, a line between forward and backward, the peak marked.
 
-    limit: bytes up to which the axis goes, so that several figures share one.
+    limit: bytes up to which the axis goes, looks: owners in the order of their colours, so that several figures share
+    them.
     """
     ax = axes_or_new(ax, 7.4, 4.2)
     if not ledger.moments:
@@ -39,8 +40,10 @@ def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None):
     scale, unit = (2**30, "GiB") if ledger.peak_bytes >= 2**31 else (2**20, "MiB")
     edges = np.arange(len(ledger.moments) + 1)
     below = np.zeros(len(ledger.moments))
-    for i, (owner, sizes) in enumerate(stacks(ledger).items()):
-        above = below + sizes / scale
+    shown = stacks(ledger)
+    looks = [*looks, *(owner for owner in shown if owner not in looks)]
+    for owner, sizes in shown.items():
+        i, above = looks.index(owner), below + sizes / scale
         ax.fill_between(edges, np.append(below, below[-1]), np.append(above, above[-1]), step="post", label=owner,
                         facecolor=PALETTE[i % 7], hatch=HATCHES[i % 7], edgecolor="white", linewidth=0.5)  # fmt: skip
         below = above
