@@ -8,14 +8,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from autograder.classroom import handed_in
+from autograder.classroom import grading, handed_in
 from autograder.classroom.grading import Asked, Judging
-from autograder.referee.submission import extract
+from autograder.referee.submission import Submission, extract
+from course_lib import device
 
 COURSE = Path(__file__).resolve().parents[2]
 UNIT, NAME = "00_start", "start"
@@ -248,3 +250,37 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
     run(graded, "autograde", UNIT, "--force")
     assert marks(graded) == before
     assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
+
+
+@pytest.mark.parametrize(
+    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "course_lib/probes/one.py"]
+)
+def test_after_a_change_of_what_decides_verdicts_are_made_anew(changed, tmp_path, monkeypatch):
+    (tmp_path / changed).parent.mkdir(parents=True)
+    monkeypatch.setattr(grading, "ROOT", tmp_path)
+    hashes = set()
+    for text in ("", "a = 1", "a = 2"):
+        (tmp_path / changed).write_text(text)
+        hashes.add(grading.grader_hash())
+    assert len(hashes) == 3
+
+
+def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
+    """Points for speed wait where there is no GPU; on one they are asked for again."""
+    release, here = nbformat.v4.new_notebook(), device.machine()
+    monkeypatch.setattr(Judging, "_made", lambda self, asked: {"made on": device.machine().name})
+    asked = Asked("roofline.softmax", speed=True)
+    for name in ("a laptop", "an H200", "a laptop"):
+        there = replace(here, name=name)
+        monkeypatch.setattr(device, "machine", lambda there=there: there)
+        with Judging(Submission(()), release, 1, tmp_path) as judging:
+            assert judging.verdict(asked) == {"made on": name}
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_points_that_waited_are_paid_when_they_are_settled(graded):
+    """The last test here: it changes the cohort's marks."""
+    waits = next(p for p in (graded / "verdicts").glob("*.json") if json.loads(p.read_text())["pending"])
+    waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False}))
+    run(graded, "autograde", UNIT, "--student", "waits_for_a_person", "--force")
+    assert marks(graded)["waits_for_a_person"] == (5.0, False)
