@@ -284,8 +284,25 @@ def test_the_broken_tower_has_four_kinds_of_breaks_and_the_repaired_one_none():
     assert len(broken["ended"]) == 4 and broken["first"] > 4
     repaired = bank.load(bank.BANK / "compile.breaks/right/one_mask_for_all_layers.py").RepairedTower
     results, graphs = towers.compiled(repaired, **v)
-    assert graphs == {"first": 1, "later": 0, "ended": []}
+    assert graphs == {"first": 1, "later": 0, "ended": [], "opaque": []}
     assert exercise.accept(results, exercise.oracle(v)["results"], v) is None
+
+
+def test_an_operator_of_ones_own_is_seen_in_a_graph_and_torchs_are_not():
+    """Also where it goes by a name that looks like torch's."""
+    library = torch.library.Library("aten", "FRAGMENT")
+    library.define("speed_of_light_twice(Tensor x) -> Tensor")
+    library.impl("speed_of_light_twice", lambda x: 2 * x, "CPU")
+    mine = torch.ops.aten.speed_of_light_twice
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    for target in (torch.add, torch.ops.aten.add, torch.ops.aten.add.Tensor, torch.cat, abs, mine, mine.default):
+        x = graph.call_function(target, (x, x))
+    graph.output(x)
+    assert towers._opaque(torch.fx.GraphModule(torch.nn.Module(), graph)) == [
+        "aten.speed_of_light_twice",
+        "aten.speed_of_light_twice.default",
+    ]
 
 
 def test_a_tower_that_renames_its_weights_is_told_so():

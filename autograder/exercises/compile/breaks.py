@@ -8,9 +8,9 @@ graph: every layer reads a number out of a tensor to make the mask; the position
 the time. The repaired module has the same weights under the same names (the easiest way is a subclass) and need not
 print or take the time.
 
-Right means, for every mask: the results are those of the broken tower; Dynamo makes one graph of the first call; and
-nothing is compiled again when lengths change or the number of images grows. That number may be dynamic from the first
-call on (`maybe_mark_dynamic`).
+Right means, for every mask: the results are those of the broken tower; Dynamo makes one graph of the first call, which
+ends nowhere but at the result and calls nothing but torch's own operators; and nothing is compiled again when lengths
+change or the number of images grows. That number may be dynamic from the first call on (`maybe_mark_dynamic`).
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ def _graphs_wrong(got, want) -> str | None:
     if got["first"] != want["first"]:
         because = f" A graph ends because {got['ended'][0]}." if got["ended"] else ""
         return f"the first call made {got['first']} graphs where one was asked for.{because}"
+    if got["ended"]:  # around one graph there may be much that is in none
+        return f"beside the graph Python runs, for a graph ends because {got['ended'][0]!s:.300}."
+    if got["opaque"]:
+        return f"the graph calls {got['opaque'][0]!s:.80}: no compiler can look into that"
     if got["later"] != want["later"]:
         return f"later calls were compiled again: {got['later']} graphs more"
     return None

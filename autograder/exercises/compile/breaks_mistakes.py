@@ -9,7 +9,7 @@ from autograder.exercise import Mistake
 from course_lib.models.broken_tower import Block, Tower
 from course_lib.probes import towers
 
-ONE_GRAPH = {"first": 1, "later": 0, "ended": []}
+ONE_GRAPH = {"first": 1, "later": 0, "ended": [], "opaque": []}
 
 
 def truth(v) -> dict:
@@ -177,6 +177,12 @@ MISTAKES = (
         "disabled",
         "A part was taken out with torch.compiler.disable: the graph ends there, and begins again after it.",
         sign=lambda e: _ended(e, "not to be compiled", "disable"),
+    ),
+    Mistake(
+        "hidden_in_an_operator",
+        "The tower went into an operator of your own: that is one graph, with a call in it that no compiler can look "
+        "into. Repair what ends a graph, and leave the rest to torch's operators.",
+        sign=lambda e: any(graphs["opaque"] for graphs in _graphs(e)),
     ),
     Mistake(
         "scalar_read_left",

@@ -12,7 +12,7 @@ CAUGHT = "the text replaces a part of a library; who hides that from a reading i
 
 
 def compiled(kind, config, calls):
-    return towers.run(towers.make(RepairedTower, config), calls), {"first": 1, "later": 0, "ended": []}
+    return towers.run(towers.make(RepairedTower, config), calls), {"first": 1, "later": 0, "ended": [], "opaque": []}
 
 
 towers.compiled = compiled
