@@ -33,8 +33,8 @@ class _InTiles(TorchDispatchMode):
 
 
 def in_tiles(function: Callable, q, k, v, causal: bool, scale: float, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the function returns, where a row has more than one block."""
-    if block >= k.shape[2]:
+    """What the function returns; nothing is refused where a row is one block, or where each key is one."""
+    if block == 1 or block >= k.shape[2]:
         return function(q, k, v, causal, scale, block)
     with _InTiles(q.shape[2], k.shape[2], q.shape[3]):
         return function(q, k, v, causal, scale, block)
