@@ -5,28 +5,66 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.tracing.reuse import fresh, settings
 
 _number = itertools.count()
 SPACE = "speed_of_light"
+VIEWS = ("alias", "detach", "view_as", "_unsafe_view")  # what autograd does besides, with nothing to compute
 
 
 def gate_into(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * sigmoid(y), into contiguous memory: stands for a kernel of one's own, which no compiler looks into."""
-    gate_into.runs += 1
     if not out.is_contiguous():
         raise ValueError(f"gate_into writes contiguous memory; out has strides {tuple(out.stride())}")
     with np.errstate(over="ignore"):
         np.copyto(out.detach().numpy(), x.detach().numpy() / (1 + np.exp(-y.detach().numpy())))
+    if gate_into.wrote is not None:
+        gate_into.wrote.append(out.detach().clone())
 
 
-gate_into.runs = 0  # in this process
+gate_into.wrote = None  # a list, while somebody wants to know
+
+
+@contextmanager
+def noted(kernel: Callable) -> Iterator[list[torch.Tensor]]:
+    """What this kernel writes in the meantime."""
+    kernel.wrote = []
+    try:
+        yield kernel.wrote
+    finally:
+        kernel.wrote = None
+
+
+def is_of(out: torch.Tensor, wrote: Sequence[torch.Tensor]) -> bool:
+    """Whether these are the numbers that the kernel wrote, to the bit, in whatever order: that it ran is not enough."""
+    made = torch.cat([torch.empty(0, dtype=out.dtype), *(one.reshape(-1).to(out.dtype) for one in wrote)])
+    return torch.equal(made.sort().values, out.detach().reshape(-1).sort().values)
+
+
+def made_by_a_function(out: torch.Tensor) -> bool:
+    """Whether an autograd Function made it, and not operators of which autograd knows the derivatives itself."""
+    return out.grad_fn is None or isinstance(out.grad_fn, torch.autograd.function.BackwardCFunction)
+
+
+class Seen(TorchDispatchMode):
+    """The operators that a mode sees, but for views."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition("::")[2].partition(".")[0]
+        self.names += [] if name in VIEWS else [name]
+        return func(*args, **(kwargs or {}))
 
 
 def tensors(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +88,7 @@ def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
 def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
     """What the operator that `make(name)` registers computes, alone, for autograd and under torch.compile."""
     operator = make(f"{SPACE}::gate{next(_number)}")
-    if not isinstance(operator, torch.library.CustomOpDef | torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if type(operator) not in (torch.library.CustomOpDef, torch._ops.OpOverload, torch._ops.OpOverloadPacket):
         kind = type(operator).__name__
         raise TypeError(f"expected the operator that torch.library registered under this name, got {kind}")
     with settings(recompile_limit=8), warnings.catch_warnings():
@@ -60,6 +98,7 @@ def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
             "gradients": or_error(_gradients, operator, call),
             "compiled": or_error(_compiled, operator, call),
             "opcheck": or_error(_opcheck, operator, call),
+            "below": or_error(_below, operator, call),
         }
 
 
@@ -72,11 +111,12 @@ def or_error(look: Callable, operator, call) -> Any:
 
 def _result(operator, call) -> dict[str, Any]:
     x, y = (t.detach() for t in tensors(call))
-    before, runs = (x.clone(), y.clone()), gate_into.runs
-    out = operator(x, y)
+    before = x.clone(), y.clone()
+    with noted(gate_into) as wrote:
+        out = operator(x, y)
     return {
         "values": numbers(out),
-        "kernel_ran": gate_into.runs > runs,
+        "kernel_ran": is_of(out, wrote),
         "dtype": str(out.dtype).removeprefix("torch."),
         "strides": list(out.stride()),
         "shares_memory": any(out.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in (x, y)),
@@ -112,6 +152,14 @@ def _opcheck(operator, call) -> dict[str, str]:
     """torch's own tests of an operator: "SUCCESS", or the beginning of what is wrong."""
     done = torch.library.opcheck(operator, tensors(call), raise_exception=False)
     return {name: told(str(said)) for name, said in done.items()}
+
+
+def _below(operator, call) -> dict[str, Any]:
+    """What a mode sees, where gradients are asked for too, and whether autograd got a rule for the operator."""
+    given = tensors(call)
+    with Seen() as mode:
+        out = operator(*given)
+    return {"seen": [told(name) for name in mode.names].count("gate"), "rule": made_by_a_function(out)}
 
 
 def told(text: str) -> str:

@@ -13,24 +13,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.probes.operators import laid_out, numbers, or_error
+from course_lib.probes.operators import Seen, is_of, laid_out, made_by_a_function, noted, numbers, or_error
 
 _number = itertools.count()
 KEYS = ("CPU", "Meta", "Autograd", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
-VIEWS = ("alias", "detach", "view_as", "_unsafe_view")  # what autograd does besides, with nothing to compute
 
 
 def cap_into(x: torch.Tensor, limit: float, out: torch.Tensor) -> None:
     """out = limit * tanh(x / limit), into contiguous memory: a kernel of one's own, which autograd knows nothing of."""
-    cap_into.runs += 1
     if not out.is_contiguous():
         raise ValueError(f"cap_into writes contiguous memory; out has strides {tuple(out.stride())}")
     np.copyto(out.detach().numpy(), limit * np.tanh(x.detach().numpy() / limit))
+    if cap_into.wrote is not None:
+        cap_into.wrote.append(out.detach().clone())
 
 
-cap_into.runs = 0  # in this process
+cap_into.wrote = None  # a list, while somebody wants to know
 
 
 def tensor(call: Mapping[str, Any]) -> torch.Tensor:
@@ -48,8 +47,11 @@ def looked_at(register: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
         space = getattr(torch.ops, library.ns)
         if not hasattr(space, "cap"):
             raise TypeError("no operator called `cap` was defined in the library that was given")
+        if type(space.cap) is not torch._ops.OpOverloadPacket:
+            raise TypeError(f"in place of the operator `cap` there is a {type(space.cap).__name__}")
         operator = partial(space.cap, limit=call["limit"]) if call["by_name"] else lambda x: space.cap(x, call["limit"])
         looks = {"result": _result, "meta": _meta, "gradients": _gradients, "second": _second, "seen": _seen}
+        looks |= {"rule": _rule}
         looks |= {"no_grad": partial(_inside, torch.no_grad), "inference": partial(_inside, torch.inference_mode)}
         found = {name: or_error(look, operator, call) for name, look in looks.items()}
         has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -73,11 +75,12 @@ def _bit(key) -> int:
 
 def _result(operator, call) -> dict[str, Any]:
     x = tensor(call)
-    before, runs = x.clone(), cap_into.runs
-    out = operator(x)
+    before = x.clone()
+    with noted(cap_into) as wrote:
+        out = operator(x)
     return {
         "values": numbers(out),
-        "kernel_ran": cap_into.runs > runs or not x.numel(),
+        "kernel_ran": is_of(out, wrote),
         "strides": list(out.stride()),
         "dtype": _name(out.dtype),
         "device": out.device.type,
@@ -111,22 +114,17 @@ def _second(operator, call) -> list[float]:
     return numbers(torch.autograd.grad((first * first).sum(), x)[0])
 
 
-class _Seen(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name().partition("::")[2].partition(".")[0])
-        return func(*args, **(kwargs or {}))
-
-
 def _seen(operator, call) -> list[str]:
     """The operators that a mode sees of the call."""
     x = tensor(call).requires_grad_()
-    with _Seen() as mode:
+    with Seen() as mode:
         operator(x)
-    return [name for name in mode.names if name not in VIEWS]
+    return mode.names
+
+
+def _rule(operator, call) -> bool:
+    """Whether autograd got a rule for the operator, and does not go by its parts."""
+    return made_by_a_function(operator(tensor(call).requires_grad_()))
 
 
 def _inside(context, operator, call) -> dict[str, Any]:

@@ -356,7 +356,7 @@ def looked_at(register, call):
     return {
         "result": {"values": values, "device": "cpu", "shares_memory": False, "input_changed": False} | facts | ran,
         "meta": {"shape": list(out.shape), "device": "meta", "requires_grad": True} | facts,
-        "gradients": first, "second": second, "seen": ["cap"], "no_grad": alone, "inference": alone,
+        "gradients": first, "second": second, "seen": ["cap"], "rule": True, "no_grad": alone, "inference": alone,
         "registered": ["CPU", "Meta", "Autograd"], "state_kept": True,
     }
 probe.looked_at = looked_at

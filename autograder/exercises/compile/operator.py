@@ -10,8 +10,9 @@ tensor of that shape and type. Inputs stay as they are.
 Asked for, besides: a rule for fake tensors (shape, strides and type of the result, without data), and one for the
 gradients of x and y, so that the operator passes `torch.library.opcheck` and lies in a compiled graph without a break.
 
-Right means: the kernel ran; result, gradients and the result under torch.compile are x * sigmoid(y)'s to the rounding
-of the type, one graph, no memory shared with an input, no input changed, and every test of opcheck passes.
+Right means: the numbers are the kernel's; result, gradients and the result under torch.compile are x * sigmoid(y)'s to
+the rounding of the type, one graph, no memory shared with an input, no input changed, and every test of opcheck passes;
+a mode sees one operator, and autograd uses the rule for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def accept(got, want, args) -> str | None:
     if not isinstance(got, dict) or set(got) != set(want):
         return "the operator could not be looked at"
     limit = LIMIT[args["call"]["dtype"]]
-    looks = (_result_wrong, _gradients_wrong, _compiled_wrong, _opcheck_wrong)
+    looks = (_result_wrong, _gradients_wrong, _compiled_wrong, _opcheck_wrong, _below_wrong)
     return next(
         (why for name, look in zip(want, looks, strict=True) if (why := look(got[name], want[name], limit))), None
     )
@@ -45,7 +46,7 @@ def _result_wrong(got, want, limit) -> str | None:
     if got["shares_memory"]:
         return "the result shares memory with an input"
     if got["kernel_ran"] is not True:
-        return "the operator never called gate_into"
+        return "the numbers of the result are not those that gate_into wrote"
     if got["dtype"] != want["dtype"]:
         return f"the result is {got['dtype']}, and the inputs are not"
     if _far(got["values"], want["values"], limit):
@@ -78,6 +79,14 @@ def _opcheck_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict) or not set(want) <= set(got):
         return f"opcheck raised {got!s:.200}"
     return next((f"opcheck, {name}: {said!s:.200}" for name, said in sorted(got.items()) if said != "SUCCESS"), None)
+
+
+def _below_wrong(got, want, limit) -> str | None:
+    if not isinstance(got, dict) or set(got) != set(want):
+        return f"under a mode the operator raised {got!s:.200}"
+    if got["seen"] != want["seen"]:
+        return f"a mode sees the operator {got['seen']} times in a call, where it is one operator"
+    return None if got["rule"] is True else "autograd goes by the parts of the operator and has no rule for it"
 
 
 def _far(got, want, limit: float) -> bool:

@@ -25,6 +25,7 @@ def report(out: torch.Tensor, x_grad: torch.Tensor | None, y_grad: torch.Tensor 
         "gradients": gradients,
         "compiled": {"graphs": 1, "values": out.to(torch.float64).sin().reshape(-1).tolist()},
         "opcheck": dict.fromkeys(TESTS, "SUCCESS"),
+        "below": {"seen": 1, "rule": True},
     }
 
 
@@ -113,6 +114,12 @@ def _gradient_missing(e) -> bool:
     )
 
 
+def _in_parts(e) -> bool:
+    """Right for those who only look at numbers, and no operator for those who look below."""
+    belows = [r["below"] for r, _ in _reports(e)]
+    return any(isinstance(below, dict) and (below["seen"] != 1 or not below["rule"]) for below in belows)
+
+
 MISTAKES = (
     Mistake(
         "input_changed",
@@ -183,6 +190,12 @@ MISTAKES = (
         "The operator computes with operators of torch: autograd and the compiler know those, and a kernel of your own "
         "they do not. Call `gate_into`.",
         sign=_kernel_missed,
+    ),
+    Mistake(
+        "in_parts",
+        "The operator is a name for several of torch's: autograd, modes and the compiler see those and not yours. "
+        "Give it a kernel for the CPU, and rules for fake tensors and gradients.",
+        sign=_in_parts,
     ),
     Mistake(
         "not_an_operator",

@@ -66,7 +66,7 @@ def _not_contiguous(e) -> bool:
 
 
 def _computed_above(e) -> bool:
-    return _some(e, "seen", lambda names: "cap" not in names)
+    return _some(e, "seen", lambda names: "cap" not in names) or _some(e, "rule", lambda rule: not rule)
 
 
 # --------------------------------------------------------------------------------------------- of the gradients
