@@ -2,6 +2,7 @@
 
 here      measured: the allocator's peak, and every allocation of a call as torch's profiler sees it
 ledger    accounted: who owns each byte at each moment of forward and backward, on meta tensors before it is run
+keeping   an MLP with a choice of what it keeps, for such accounts
 """
 
 import html

@@ -1,0 +1,1943 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 05 Fused MLP: numerics and memory
+#
+# After this lesson you can
+#
+# - say which bits a format keeps of a number, what a long sum loses in it, and predict where such a sum sticks,
+# - find out which rounding of a computation brings which error, and remove the one that need not be there,
+# - account for every byte that a model holds between forward and backward, on paper and by measurement,
+# - decide what to keep and what to make again, and write the kernels: GEMM with GELU at its end, an MLP that keeps its
+#   input only, a residual norm, dropout without a mask.
+#
+# **Time** 7 hours; the six exercises take about four and a half of them. Sections 1 to 3 are about numbers, 4 is about
+# mixed precision, 5 to 8 are about memory: a day each. Run the cells from the top each time. A cell that needs an
+# exercise which you have not solved stops with "not written yet"; go on with the cell below it.
+#
+# **Needs** lesson 01: counting, the roofline, the tiled matrix product. Lesson 06 helps with what "in place" means.
+#
+# **Without a GPU** all six exercises can be solved and checked for being right; roundings are emulated exactly, and
+# memory is accounted on tensors without memory. What a CPU cannot show: the speed of the kernels, races, and what
+# happens inside tensor cores. The course's own kernels of this lesson have not yet run on a GPU either; where a
+# measurement is missing, the cell that would show it says so.
+
+# %% tags=["setup"]
+from course_lib.device import DEVICE, TIER, machine
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from autograder import check
+
+HERE = machine()
+HERE
+
+# %% [markdown]
+# What the demonstrations use, and some helpers. On a CPU sizes are smaller and medians are known less exactly.
+
+# %%
+from course_lib import memory, numerics, plots, results, widgets
+from course_lib.numerics import bits, round_to, running_sums, ulp
+from course_lib.roofline import Roof, Work, floor_s, ridge
+from course_lib.timing import time_gpu
+
+GPU = TIER == "gpu"
+
+
+# %%
+def timed(fn):
+    """The course's timer, told how long it may take on this tier."""
+    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.1, max_seconds=0.2)
+
+
+def recorded(section):
+    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    entry = results.load(section)
+    print(
+        f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet run on a GPU"
+    )
+    return entry["rows"] if entry else []
+
+
+def against(predicted, came):
+    """What was predicted beside what came."""
+    for name, guess in predicted.items():
+        shown = f"{came[name]:.3g}" if isinstance(came[name], float) else came[name]
+        print(f"{name}: {shown}; {'no prediction' if guess is None else f'predicted {guess}'}")
+
+
+# %% [markdown]
+# ## 1. A number and its bits
+# A floating-point number is $(-1)^s \cdot 1.f \cdot 2^e$. A format says how many bits the fraction $f$ has and how far
+# the exponent $e$ reaches. The bits of the fraction are **precision**: the distance between neighbours, one *unit in
+# the last place* or **ulp**. The bits of the exponent are **range**. With 16 bits one is paid for with the other: fp16
+# has 10 bits of fraction and ends at 65504, bf16 has 7 and reaches as far as fp32.
+#
+# Type a number, or shift it by a power of two: when does fp16 run out, when bf16?
+
+# %%
+widgets.format_explorer()
+
+# %%
+for name in ("fp32", "bf16", "fp16", "e4m3"):
+    of = numerics.formats.FORMATS[name]
+    print(f"{name}: largest {of.largest:.4g}, smallest normal {2.0**of.min_exponent:.3g}, smallest {of.smallest:.3g}, "
+          f"ulp of 1 {ulp(1.0, of):.3g}")  # fmt: skip
+
+# %% [markdown]
+# Below the smallest normal number the leading 1 is given up: these are the **subnormal** numbers, with fewer and fewer
+# bits until nothing is left.
+#
+# ### Case file
+# **The report says** (systems notes of a language-model course assignment): "for x = 1e3, 1/rms underflows in fp16,
+# while bf16 is fine". The norm in question is $x / \sqrt{\mathrm{mean}(x^2) + \varepsilon}$.
+#
+# ### Predict
+# The result is indeed wrong. But is "underflow" the word? What are $x^2$, its mean, the reciprocal root and the result
+# in fp16? And which `x`, if any, *does* underflow? Name one.
+
+# %%
+predicted_squares = {"1000": None, "0.0001": None}  # replace None: x squared in fp16
+
+
+def rms_norm(x, eps=1e-12):
+    """Every step stored in the type of x, as a chain of operators does it."""
+    square = x * x
+    scale = torch.rsqrt(square.mean() + eps)
+    return square[0].item(), scale.item(), (x * scale)[0].item()
+
+
+# %%
+came = {}
+for value in (1000.0, 200.0, 1.0, 1e-4):
+    for dtype in (torch.float16, torch.bfloat16):
+        square, scale, y = rms_norm(torch.full((8,), value, dtype=dtype))
+        print(f"x = {value:g} in {str(dtype)[6:]:8}: x^2 = {square:.4g}, 1/rms = {scale:.4g}, y = {y:.4g}; should be 1")
+        if dtype == torch.float16:
+            came[f"{value:g}"] = square
+against(predicted_squares, came)
+
+# %% [markdown]
+# **Verdict.** The square, a million, is beyond 65504: it **overflows** to infinity, and the reciprocal root of infinity
+# is 0. That 0 looks like underflow if one looks at the last step only. The remedy for underflow (scale up) would make
+# it worse. Real underflow is on the other side: the square of 0.0001 is $10^{-8}$, less than half of fp16's smallest
+# number, so it becomes 0, and only $\varepsilon$ is left (which fp16 rounds to 0 as well, hence infinity). bf16 has the
+# range for both. What norms really do is neither: they load 16 bits and compute in fp32.
+
+# %% [markdown]
+# ## 2. A sum that stops growing
+# ### Case file
+# **The same report** adds 0.01 again and again, in an fp32 and in an fp16 accumulator. Four additions: 0.0400085 in
+# both. Five: 0.0500107 and 0.0500183. "fp32 tracks, fp16 drifts." There it ends, at a few steps.
+#
+# Even the fp32 sum is off, in the fourth digit, and for another reason: the *term* was rounded before anything was
+# added.
+
+# %%
+term = round_to(0.01, "fp16")
+print(f"0.01 in fp16 is {term:.10f}, bits {bits(term, 'fp16')}, off by {(term - 0.01) / 0.01:.1e} of itself")
+few = torch.full((6,), term)
+for name in ("fp32", "fp16"):
+    print(f"accumulator {name}:", " ".join(f"{x:.7f}" for x in running_sums(few, name).tolist()))
+
+# %% [markdown]
+# So there are two errors. The rounding of terms is the same for any accumulator, and it is a fixed share of the sum.
+# The rounding of sums grows with the sum's own ulp. The two accumulators differ at three terms already; at four they
+# agree again, because four times a number of fp16 is one too, and the fourth addition happens to undo what the third
+# had lost.
+#
+# ### Predict
+# Go on adding. Each addition is rounded to the nearest number of fp16, and these lie further apart the larger they are:
+# 0.03125 apart from 32 on. Where does the sum stop to grow, and after how many terms? Where would bf16 stop?
+
+# %%
+predicted_stop = {"fp16": None, "bf16": None}  # replace None: the sum
+
+
+def stop(of, at_most=10_000):
+    """(the last sum, after how many terms it is reached) of 0.01 added in a format, terms in the same format."""
+    sums = running_sums(torch.full((at_most,), round_to(0.01, of)), of)
+    return sums[-1].item(), int((sums < sums[-1]).sum()) + 1
+
+
+stops = {of: stop(of) for of in ("fp16", "bf16")}
+against(predicted_stop, {of: total for of, (total, _) in stops.items()})
+for of, (total, terms) in stops.items():
+    print(f"{of}: stuck at {total:g} after {terms} terms; the next number is {total + ulp(total, of):g}, and half the "
+          f"way there is {ulp(total, of) / 2:g}, more than {round_to(0.01, of):g}")  # fmt: skip
+
+# %% [markdown]
+# A sum sticks where its half ulp exceeds the term. That takes about $1/\text{ulp}(1)$ terms of one sign: some thousand
+# in fp16, some hundred in bf16, some ten million in fp32. A dot product of length 4096 in bf16 could not be accumulated
+# in bf16. Tensor cores multiply 16-bit numbers and **accumulate in fp32**, which is why nobody notices; unless someone
+# asks for an accumulator in the input's type, as one mistake of exercise 5.2 does.
+#
+# ### Cures
+# If the accumulator has to be narrow, or the sum is very long, the order helps. **In pairs**: neighbours are added
+# first, so both sides of every addition are of like size, and an element takes part in $\log_2 n$ roundings instead of
+# $n$. That is also what threads of a GPU do among themselves. **Compensated** (Kahan): what an addition has lost is
+# computed exactly, $(s' - s) - t$, and taken back from the next term.
+#
+# The report's table, continued to a million terms. Drift is measured against the exact sum of the *rounded* terms.
+
+# %%
+WAYS = {
+    "fp16, one by one": ("fp16", "one by one"),
+    "fp16, in pairs": ("fp16", "in pairs"),
+    "fp16, compensated": ("fp16", "compensated"),
+    "fp32, one by one": ("fp32", "one by one"),
+    "fp32, in pairs": ("fp32", "in pairs"),
+}
+COUNTS = (5, 100, 1000, 3000, 10_000, 100_000, 1_000_000)
+drift = {name: [] for name in WAYS}
+for n in COUNTS:
+    terms = torch.full((n,), term, dtype=torch.float64)
+    for name, (of, order) in WAYS.items():
+        drift[name].append(abs(numerics.accumulate(terms, of, order).item() / (n * term) - 1))
+
+# %%
+print("terms  " + "".join(f"{name:>20}" for name in WAYS))
+for i, n in enumerate(COUNTS):
+    print(f"{n:<9,}" + "".join(f"{drift[name][i]:20.1e}" for name in WAYS))
+shown = {name: [max(x, 1e-9) for x in column] for name, column in drift.items()}
+axes = plots.sweep(COUNTS, shown, xlabel="terms of 0.01", ylabel="relative drift (at least 1e-9 drawn)", unit="",
+                   yscale="log", title="One by one a sum drifts in every format; in pairs it does not")  # fmt: skip
+axes.yaxis.set_major_formatter("{x:.0e}")
+axes.legend(loc="center left", bbox_to_anchor=(0.02, 0.33))
+plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of terms up to a million: fp16 one by one "
+                     "rises to 1; fp16 compensated and fp32 one by one rise late, to about a hundredth; in pairs fp16 "
+                     "and fp32 both stay level")  # fmt: skip
+
+# %% [markdown]
+# Read the columns. In pairs the drift is that of a few roundings of the result, however long the sum. Compensated is as
+# good until the sum is so large that the lost part grows beyond what one number of fp16 can hold beside a term: the
+# correction has an ulp of its own. And fp32 one by one is no cure at all at a million terms: it drifts as fp16 does,
+# only later. (Equal terms are the worst case. Random terms lose less, because their errors have both signs.)
+#
+# ## Exercise 5.1 `mlp.accumulate` (40 min, 5 points)
+# Write `accumulate(terms, of_terms, of_sum, order)`, a sum as hardware with such an accumulator makes it, bit by bit.
+# It returns `(total, drift, stuck)`. Write the rounding yourself: `course_lib.numerics` is not there when it is judged.
+# numpy and torch may be used.
+#
+# - `terms`: a list of numbers. Each is first rounded to the format `of_terms`, as data in memory is
+# - then they are added, and every addition is rounded to `of_sum`: R
+# - formats are `"fp16"`, `"bf16"`, `"fp32"`. To nearest, ties to even, once, from the exact sum; subnormal numbers are
+#   kept; what is too large becomes infinite
+# - `order`:
+#     - `"one by one"`: `total = R(total + t)`, from 0 on
+#     - `"in pairs"`: neighbours are added, then neighbours of their sums, and so on; an odd one at the end waits
+#     - `"compensated"`: from `total = lost = 0`, for each term: `wanted = R(t - lost)`;
+#       `following = R(total + wanted)`; `lost = R(R(following - total) - wanted)`; `total = following`
+# - `total`: the sum so made; 0 where there are no terms
+# - `drift`: total less the exact sum of the terms *as they were given*
+# - `stuck`: for "one by one", after how many terms the total does not change any more although terms other than 0 (as
+#   rounded) follow; `None` where there is no such place, and in the other orders
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_accumulate", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def accumulate(terms, of_terms, of_sum, order):
+    """(total, drift, stuck) of a sum in a chosen format and order."""
+    ### BEGIN SOLUTION
+    formats = {
+        "fp16": (10, -14, 65504.0),
+        "bf16": (7, -126, 255 * 2.0**120),
+        "fp32": (23, -126, (2**24 - 1) * 2.0**104),
+    }
+
+    def near(x, of):
+        fraction_bits, least, largest = formats[of]
+        if x == 0 or not math.isfinite(x):
+            return x
+        step = 2.0 ** (max(math.frexp(x)[1] - 1, least) - fraction_bits)
+        rounded = round(x / step) * step  # Python's round breaks ties to even
+        return rounded if abs(rounded) <= largest else math.copysign(math.inf, x)
+
+    data, total, stuck = [near(t, of_terms) for t in terms], 0.0, None
+    if order == "one by one":
+        last = 0
+        for i, t in enumerate(data):
+            before, total = total, near(total + t, of_sum)
+            last = i + 1 if total != before else last
+        stuck = last if any(data[last:]) else None
+    elif order == "in pairs":
+        while len(data) > 1:
+            waits = data[-1:] if len(data) % 2 else []
+            data = [near(a + b, of_sum) for a, b in zip(data[0::2], data[1::2])] + waits
+        total = data[0] if data else 0.0
+    else:
+        lost = 0.0
+        for t in data:
+            wanted = near(t - lost, of_sum)
+            following = near(total + wanted, of_sum)
+            lost = near(near(following - total, of_sum) - wanted, of_sum)
+            total = following
+    return total, total - math.fsum(terms), stuck
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_accumulate_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("mlp.accumulate", accumulate)
+
+# %% [markdown]
+# <details><summary>Hint 1: rounding to a format</summary>
+#
+# `math.frexp(x)[1] - 1` is the exponent of x. Around x the numbers of the format lie $2^{e - \text{fraction bits}}$
+# apart, where e does not go below that of the smallest normal number. Divide by that step (exact: it is a power of
+# two), round to an integer, multiply.
+# </details>
+# <details><summary>Hint 2: is Python's own addition good enough?</summary>
+#
+# It rounds the exact sum to 53 bits, and then you round to 24 or fewer. Rounding twice can go wrong (section 3), but
+# not here: 53 is more than twice 24 plus one, and then the double rounding of one addition is known to be harmless.
+# </details>
+# <details><summary>Hint 3: where it sticks</summary>
+#
+# Remember the last term that changed the total. The sum may stall and go on later, so look at the last change and not
+# at the first stall. If only zeros follow, nothing got stuck. `math.fsum` gives the exact sum for the drift.
+# </details>
+
+# %% [markdown]
+# ### Verdict on the case
+# "fp32 tracks, fp16 drifts" is right and stops too early: fp16 does not drift for ever, it **stops**, and the place can
+# be predicted on paper. fp32 does the same some thousand times later. For your own work: ask for the accumulator's
+# format first and for the order next; the rounding of the terms is a share that does not grow.
+
+# %% [markdown]
+# ## 3. Rounded twice
+# ### Case file
+# **The report says** (an engineer speeds up a SigLIP-2 vision tower in bf16): a linear layer followed by GELU in
+# kernels of their own rounds the fp32 accumulator to bf16, writes it, reads it, and widens it again for the tanh. A
+# fused kernel takes the GELU of the accumulator, and is "measurably more accurate".
+#
+# $$h = x w^\top + b, \qquad \mathrm{gelu}(h) = \frac h2 \left(1 + \tanh u\right) = \frac{h}{1 + e^{-2u}}, \qquad
+#   u = \sqrt{2/\pi}\,(h + 0.044715\, h^3)$$
+#
+# Two conversions, then: of $h$ and of the result. The fused kernel has only the second. Does that halve the error?
+# Which of the two loses more? And is it the same for every element?
+#
+# ### Predict
+# Which rounding brings the larger error, "of h" or "of the result", and how many times the other: where $h$ is about
+# 1.5, about -0.75 (GELU has its minimum there), and about -3?
+
+# %%
+predicted_worse = {"1.5": None, "-0.75": None, "-3": None}  # replace None, as in "of h, 2 times"
+
+
+def gelu(h):
+    return torch.nn.functional.gelu(h, approximate="tanh")
+
+
+def roundings(h, of):
+    """(GELU of h, of the rounded h, and both of these rounded), h in float64."""
+    exact, from_rounded = gelu(h), gelu(round_to(h, of))
+    return exact, from_rounded, round_to(exact, of), round_to(from_rounded, of)
+
+
+# %% [markdown]
+# ### One element, bit by bit
+# First one element whose accumulator holds -2.9925. Follow the bits: the fraction of bf16 is the first 7 bits of
+# fp32's, rounded.
+
+# %%
+h = round_to(-2.9925, "fp32")
+rounded_h = round_to(h, "bf16")
+print(f"h                fp32  {bits(h, 'fp32')}   {h:.7g}")
+print(f"h rounded        bf16  {bits(rounded_h, 'bf16')}{'':16}   {rounded_h:.7g}, off by {abs(rounded_h / h - 1):.1e}")
+for words, start in (("fused", h), ("apart", rounded_h)):
+    y = gelu(torch.tensor(start, dtype=torch.float64)).item()
+    kept, wide = round_to(y, "bf16"), round_to(y, "fp32")
+    print(f"{words}: gelu(h)   fp32  {bits(wide, 'fp32')}   {wide:.7g}")
+    print(f"{words}: result    bf16  {bits(kept, 'bf16')}{'':16}   {kept:.7g}")
+
+# %% [markdown]
+# $h$ was off by less than half a unit in its last place, which is what rounding promises. The result that was made from
+# it is off by several units in *its* last place: GELU has magnified the error. How much a function magnifies a relative
+# error is its condition number, $\kappa(h) = |h\, \mathrm{gelu}'(h) / \mathrm{gelu}(h)|$. So the answer to "which
+# conversion loses more" is: look at $\kappa$.
+
+# %%
+grid = torch.linspace(-4, 4, 401, dtype=torch.float64, requires_grad=True)
+(slope,) = torch.autograd.grad(gelu(grid).sum(), grid)
+magnified = (grid * slope / gelu(grid)).abs().detach()
+came = {}
+for name in predicted_worse:
+    exact, from_rounded, once, _ = roundings(
+        torch.linspace(0.95, 1.05, 2001, dtype=torch.float64) * float(name), "bf16"
+    )
+    losses = {"of h": from_rounded - exact, "of the result": once - exact}
+    size = {which: off.square().mean().sqrt().item() for which, off in losses.items()}
+    came[name] = f"{max(size, key=size.get)}, {max(size.values()) / min(size.values()):.1f} times"
+against(predicted_worse, came)
+
+# %%
+from course_lib.drawing.house import drawn
+
+
+@drawn
+def draw_condition(h, magnified, scatter):
+    """Left: how GELU magnifies relative errors. Right: errors of bf16 in ulps, for h rounded before and not."""
+    figure, (left, right) = plots.figure(8.0, 3.5, columns=2)
+    figure.suptitle("GELU magnifies the rounding of h where h is negative", x=0.01, ha="left", weight="bold")
+    left.plot(h, magnified, color=plots.PALETTE[0])
+    left.axhline(1, color=plots.PALETTE[6], linewidth=0.8)
+    left.set(xlabel="h", ylabel="relative error out / in")
+    for i, (name, (x, off)) in enumerate(scatter.items()):
+        right.plot(
+            x, off, plots.MARKERS[i], color=plots.PALETTE[1 - i], markersize=2.2 - i, label=name, linestyle="none"
+        )
+    right.set(xlabel="h", ylabel="error, ulps of bf16", ylim=(-9, 9))
+    right.legend(loc="upper right", markerscale=3)
+    return figure
+
+
+# %%
+h = 1.2 * torch.randn(6000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+exact, _, once, twice = roundings(h, "bf16")
+scatter = {name: (h, numerics.signed_ulps(y, exact, "bf16")) for name, y in (("apart", twice), ("fused", once))}
+plots.show(draw_condition(grid.detach(), magnified, scatter),
+           alt="Left: the condition number of GELU against h, 0 near -0.75, about 1 for positive h, 8 and more below "
+               "-3. Right: errors in ulps; fused they fill a band of half an ulp, apart the band widens below -1 to "
+               "many ulps")  # fmt: skip
+
+# %% [markdown]
+# For positive $h$ GELU is nearly $h$ itself, and both roundings weigh about the same. (Above 2 the result lies on the
+# same grid as $h$: rounded once, it hardly needs rounding again.) At the minimum the slope is zero, and the rounding of
+# $h$ is forgiven. Below -1 it is magnified several times, and dominates. Those results are small numbers, so an error
+# relative to the *whole* output hardly sees them. That is why the two measures below disagree about how much fusion
+# helps.
+#
+# ### An error budget
+# Roundings know nothing of each other, so their errors add up as squares do: if one step alone brings $a$ and another
+# one $b$, both bring $\sqrt{a^2 + b^2}$. A budget lists what each step brings alone; where the sum and the measured
+# error differ, something is wrong that is in no step. The layer below has 512 terms a sum, of bf16 or fp16 numbers.
+
+
+# %%
+def layer(of, rows=256, columns=64, k=512):
+    """h of a linear layer, exact for inputs of the format (float64), and as an fp32 accumulator has it."""
+    generator = torch.Generator().manual_seed(1)
+    x, w = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n in (rows, columns))
+    x, w = round_to(x, of), round_to(1.2 * k**-0.5 * w, of)
+    return x @ w.mT, x.float() @ w.float().mT
+
+
+for of in ("bf16", "fp16"):
+    h, accumulator = layer(of)
+    want, _, once, twice = roundings(h, of)
+    parts = {
+        "sum in fp32": gelu(accumulator.double()),
+        "h rounded": gelu(round_to(h, of)),
+        "result rounded": once,
+    }
+    apart = round_to(gelu(round_to(accumulator.double(), of)), of)
+    fused = round_to(gelu(accumulator.double()), of)
+    print(f"{of}, kernels of their own:\n{numerics.error_budget(want, parts, apart)}")
+    print(f"fused{'':10}  {numerics.error(fused, want).rms:.2e}\n")
+
+# %% [markdown]
+# Both conversions bring about the same, so leaving one out takes away about a third of the root mean square error, not
+# half. The fp32 sum brings a thousandth of either or less: with a wide accumulator, the *stores* make the error. In
+# ulps the picture is the same for both formats, because both roundings are relative to the format's own grid; fp16's
+# grid is just eight times as fine. Now element by element: how many results are the **nearest** number of the format?
+
+# %%
+errors = {}
+for of in ("bf16", "fp16"):
+    h, accumulator = layer(of)
+    want = gelu(h)
+    for words, start in (("fused", accumulator.double()), ("apart", round_to(accumulator.double(), of))):
+        y = round_to(gelu(start), of)
+        errors[f"{of}, {words}"] = numerics.signed_ulps(y, want, of).flatten()
+        s = numerics.ulp_statistics(y, want, of)
+        print(f"{of}, {words}: nearest number {s.correct:6.1%}, one of the two neighbours {s.faithful:6.1%}, "
+              f"rms {s.rms:.2f} ulps, largest {s.largest:.1f}")  # fmt: skip
+
+# %%
+near = {name: off[off.abs() <= 3].tolist() for name, off in errors.items()}
+axes = plots.histogram(near, xlabel="error in ulps (within 3)", bins=48, title="Fused, nearly every result is the "
+                       "nearest number; apart, three in ten are not",
+                       device="256 x 64 results, sums of 512")  # fmt: skip
+plots.show(axes, alt="Histograms of the error in ulps for bf16 and fp16: fused both are a box from minus half to plus "
+                     "half, apart both have tails beyond one ulp; the formats look the same")  # fmt: skip
+
+# %% [markdown]
+# The explorer has the sizes in its hand: make the sum longer, or keep it in the narrow format, and compare what that
+# costs with what fusion saves.
+
+# %%
+widgets.rounding_explorer()
+
+# %% [markdown]
+# ### Verdict on the case
+# "Measurably more accurate" is right, and now it has numbers: without the rounding of $h$ nearly every result is the
+# nearest number there is, and the gain sits where $h$ is negative. It is about a third of the root mean square error,
+# so it will hardly decide a training run. The stronger reason to fuse is another one: what is not rounded is not
+# written.
+#
+# ### What fusion saves
+# Count for 16384 tokens of a layer of the tower (width 1152, hidden 4304: our assumption, the report does not say) and
+# of a larger one, under the recorded H200's roof.
+
+# %%
+ceiling = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
+roof = Roof("H200 bf16", ceiling["matmul bf16, TFLOP/s"] * 1e12, ceiling["copy, TB/s"] * 1e12)
+TOKENS, SIZES = 16384, ((1152, 4304), (4096, 16384))
+for width, hidden in SIZES:
+    flops, h_bytes = 2 * TOKENS * width * hidden, 2 * TOKENS * hidden
+    product = Work(flops, 2 * (TOKENS * width + width * hidden) + h_bytes)
+    passes = Work(10 * TOKENS * hidden, 2 * h_bytes)  # h read, gelu(h) written
+    print(f"{width} -> {hidden}: product {1e6 * floor_s(product, roof):.0f} us at {product.intensity:.0f} FLOP a byte "
+          f"(ridge {ridge(roof):.0f}); GELU apart {1e6 * floor_s(passes, roof):.0f} us more, "
+          f"{floor_s(passes, roof) / floor_s(product, roof):.0%}")  # fmt: skip
+
+# %% [markdown]
+# The product is limited by arithmetic and GELU apart by bytes. Fused, the bytes go, and GELU's arithmetic comes to the
+# end of each tile. There it is not free: an element costs some ten instructions, and while a program computes them, its
+# tensor cores rest, unless another program or another group of warps multiplies meanwhile. The narrower the layer (the
+# shorter the sum a tile makes), the more such an end weighs.
+#
+# ## Exercise 5.2 `mlp.linear_gelu` (40 min, 7 points)
+# Write `linear_gelu(x, w, bias, out)`: a tiled product with bias and GELU at its end, on the accumulator.
+#
+# - `x`: (M, K), `w`: (N, K) as `nn.Linear` keeps it; fp32 or fp16 (bf16 on a GPU), one type. Both in any strides:
+#   either may be a transposed view
+# - `bias`: (N,) of that type, or `None`
+# - `out`: (M, N) of that type or in fp32. Its rows may lie apart, its columns are adjacent
+# - $h = x w^\top + b$, then GELU in its tanh form, in fp32; one rounding, to the type of `out`
+# - fp32 inputs are not rounded to TF32: `tl.dot(..., input_precision="ieee")`. $h$ may be as large as 60 in size
+#
+# Any M, N and K. All arithmetic is in kernels. The kernel's head below is a suggestion.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_linear_gelu_kernel", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _linear_gelu_kernel(
+    out_ptr, x_ptr, w_ptr, bias_ptr,
+    M, N, K,
+    stride_out_m, stride_x_m, stride_x_k, stride_w_n, stride_w_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    # groups of GROUP_M tile rows, column by column: neighbours in time share rows of x and columns of w in the L2 cache
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    group = tl.program_id(0) // (GROUP_M * tiles_n)
+    rows = min(tiles_m - group * GROUP_M, GROUP_M)
+    inside = tl.program_id(0) % (GROUP_M * tiles_n)
+    offs_m = (group * GROUP_M + inside % rows).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = (inside // rows).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    mask_m, mask_n = offs_m < M, offs_n < N
+
+    x_ptrs = x_ptr + offs_m[:, None] * stride_x_m + offs_k[None, :] * stride_x_k
+    w_ptrs = w_ptr + offs_k[:, None] * stride_w_k + offs_n[None, :] * stride_w_n
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        mask_k = offs_k < K - k
+        x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
+        w = tl.load(w_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        x_ptrs += tl.cast(stride_x_k, tl.int64) * BLOCK_K
+        w_ptrs += tl.cast(stride_w_k, tl.int64) * BLOCK_K
+
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)[None, :]
+    y = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+    out_ptrs = out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :]
+    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_linear_gelu", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def linear_gelu(x, w, bias, out):
+    """gelu(x w^T + bias) into out."""
+    ### BEGIN SOLUTION
+    (M, K), N = x.shape, w.shape[0]
+    block_m, block_n, block_k, warps = 32, 32, 32, 4
+    if x.is_cuda:
+        block_m, block_n, block_k, warps = (64, 64, 32, 4) if x.dtype == torch.float32 else (128, 128, 64, 8)
+    _linear_gelu_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
+        out, x, w, bias,
+        M, N, K,
+        out.stride(0), *x.stride(), *w.stride(),
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=8, num_warps=warps,
+    )  # fmt: skip
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_linear_gelu_check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+check("mlp.linear_gelu", linear_gelu)
+
+# %% [markdown]
+# <details><summary>Hint 1: from the product of lesson 01</summary>
+#
+# It is the tiled product with a second matrix that is stored turned: element (k, n) of $w^\top$ is element (n, k) of w.
+# Build the block of addresses (BLOCK_K, BLOCK_N) with `stride_w_k` down and `stride_w_n` across, and nothing has to be
+# transposed. Everything after the loop is new.
+# </details>
+# <details><summary>Hint 2: GELU without tanh</summary>
+#
+# $\frac12 (1 + \tanh u) = 1 / (1 + e^{-2u})$, which needs one exponential, is exact for negative $h$ (where
+# $1 + \tanh u$ is a small difference), and ends well at both sides: $e^{-2u}$ may become infinite, and $h / \infty$
+# is 0. Writing tanh as $(e^{2u} - 1)/(e^{2u} + 1)$ gives infinity over infinity for large $h$.
+# </details>
+# <details><summary>Hint 3: right in most cases, wrong in some</summary>
+#
+# Only with bias: is it added before GELU, once, after the loop, along columns? Only when K is no multiple of the block:
+# both loads need a mask in k. Only for fp16 inputs with fp32 output: something was rounded on the way; look at the
+# accumulator's type and at what is cast before GELU.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Yours, beside the two kernels of eager PyTorch. (The interpreter is no measure of speed, so on a CPU only the eager
+# version runs.) Then what the course's own ladder reached against the vendor's fused epilogue.
+
+# %%
+width, hidden = (1152, 4304) if GPU else (96, 360)
+tokens = TOKENS if GPU else 256
+made = [torch.randn(shape, device=DEVICE) for shape in ((tokens, width), (hidden, width), (hidden,))]
+x, w, b = (t.to(torch.bfloat16) if GPU else t for t in made)
+out = torch.empty(tokens, hidden, device=DEVICE, dtype=x.dtype)
+took = {"linear, then gelu": timed(lambda: gelu(torch.nn.functional.linear(x, w, b)))}
+if GPU:
+    took |= {"linear alone": timed(lambda: torch.nn.functional.linear(x, w, b)),
+             "mine": timed(lambda: linear_gelu(x, w, b, out))}  # fmt: skip
+results.beside("lesson05.linear_gelu", took, unit="us")
+
+# %%
+for row in recorded("linear_gelu"):
+    print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
+
+# %% [markdown]
+# ### What the compiler does to small numbers
+# One more rounding hides in the instructions. Compile a kernel with one line for each operation and read the PTX: an
+# instruction with `.ftz` in its name **flushes to zero** what is subnormal in fp32, going in and coming out; `.approx`
+# and `.full` promise an error of an ulp or two instead of correct rounding.
+
+# %%
+import re
+
+from course_lib.compiled import compile_kernel
+
+OPERATIONS = {
+    "x * 0.3": "x * 0.3", "x + 0.3": "x + 0.3", "x * x + 0.3": "x * x + 0.3", "0.3 / x": "0.3 / x",
+    "tl.div_rn": "tl.div_rn(x, 0.3)", "tl.exp": "tl.exp(x)", "tl.exp2": "tl.exp2(x)", "tl.sqrt": "tl.sqrt(x)",
+    "tl.sqrt_rn": "tl.sqrt_rn(x)", "tl.rsqrt": "tl.rsqrt(x)", "tl.log": "tl.log(x)",
+}  # fmt: skip
+SOURCE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def one(out_ptr, x_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 128))
+    tl.store(out_ptr + tl.arange(0, 128), {})
+"""
+
+
+# %%
+def floating(code):
+    """The floating-point instructions of a line of Triton, for an H200."""
+    ptx = compile_kernel((SOURCE.format(code), "one"), {"out_ptr": "*fp32", "x_ptr": "*fp32"}).ptx
+    names = re.findall(r"^\s*(?:@!?%p\d+ )?((?:add|mul|fma|div|ex2|lg2|sqrt|rsqrt|sub)\.[a-z.]*f32)", ptx, re.M)
+    return ", ".join(dict.fromkeys(names))
+
+
+for name, code in OPERATIONS.items():
+    print(f"{name:12} {floating(code)}")
+
+# %% [markdown]
+# So Triton's plain arithmetic keeps subnormal numbers, and its division is *not* correctly rounded unless asked;
+# `exp2`, `sqrt` and `rsqrt` flush. Does it matter? For GELU no: $e^{-2u}$ below $10^{-38}$ beside a 1 is nothing either
+# way. For a softmax no, for the same reason. It matters where a tiny number is *alone*: `rsqrt` of a subnormal variance
+# is infinite, which is one more reason to add $\varepsilon$ inside the root. The interpreter flushes nothing, so this
+# is one of the things that a check on a CPU cannot show.
+
+# %% [markdown]
+# ## 4. Mixed precision
+# ### Case file
+# **The report says** (case of section 2 again): under CUDA autocast with fp16, parameters stay fp32, the result of a
+# linear layer is fp16, that of a layer norm fp32, logits fp16, the loss fp32, and gradients of parameters fp32.
+# "Gradients stay fp32, so there is no underflow."
+#
+# ### Predict
+# A toy model as in the report: linear, ReLU, layer norm, linear, cross entropy. Write down the type of every result for
+# *your* device, and the type of the gradient that arrives at each of them. (Autocast's lists of operators are not the
+# same for every device.)
+
+# %%
+STEPS = ("fc1", "relu", "norm", "fc2", "loss")
+predicted_types = dict.fromkeys(STEPS)  # replace None: "fp16", "fp32"
+predicted_gradient_types = dict.fromkeys(STEPS)
+
+# %%
+from torch import nn
+
+SHORT = {torch.float16: "fp16", torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+
+def toy(classes=10):
+    torch.manual_seed(0)
+    parts = {"fc1": nn.Linear(64, 64), "relu": nn.ReLU(), "norm": nn.LayerNorm(64), "fc2": nn.Linear(64, classes)}
+    return nn.ModuleDict(parts).to(DEVICE)
+
+
+model, types, gradient_types = toy(), {}, {}
+with torch.autocast(DEVICE, torch.float16):
+    y = torch.randn(32, 64, device=DEVICE)
+    for step in STEPS:
+        y = model[step](y) if step in model else nn.functional.cross_entropy(y, torch.zeros_like(y[:, 0]).long())
+        types[step] = SHORT[y.dtype]
+        y.register_hook(lambda grad, step=step: gradient_types.__setitem__(step, SHORT[grad.dtype]))
+y.backward()
+against(predicted_types, types)
+print("gradients arriving:", gradient_types, "of parameters:", {SHORT[p.grad.dtype] for p in model.parameters()})
+against(predicted_gradient_types, gradient_types)
+
+# %% [markdown]
+# Two things to see. The norm: the CPU's autocast leaves it in the low type, CUDA's has it on its fp32 list, as the
+# report found. And the gradients: **the gradient of a result has the type of the result.** What is fp32 are the
+# gradients of *parameters*, because a parameter is fp32 and its copy was made by a cast, whose backward step casts
+# back. Between the layers gradients travel in fp16. If one of them becomes 0 there, no later fp32 brings it back.
+#
+# ### Predict
+# The loss is a mean over tokens, and the gradient of a logit is $(p - [\text{target}])$ divided by the number of
+# tokens. Take 1024 tokens and 8000 classes, and logits that spread as those of a model that knows something: most
+# classes are unlikely. How large is a typical gradient of a logit, and what share of them is 0 in fp16?
+
+# %%
+predicted_zero_share = {"logits": None}  # replace None: a number from 0 to 1
+
+
+def head(classes=8000, tokens=1024, width=64):
+    """Linear, GELU, linear onto classes, and data with targets: float64 leaves on the CPU."""
+    generator = torch.Generator().manual_seed(2)
+    shapes = ((tokens, width), (width, width), (classes, width))
+    x, w1, w2 = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    return x, w1 * width**-0.5, w2 * 4 * width**-0.5, torch.randint(classes, (tokens,), generator=generator)
+
+
+DATA = head()
+
+
+def gradients(dtype, scale=1.0):
+    """Gradients of the logits, of h, of w1 and w2, divided by the scale again; dtype None: all in float64."""
+    x, w1, w2, target = ((t.double() if dtype is None else t.float()) if t.is_floating_point() else t for t in DATA)
+    x, w1, w2, target = (t.to("cpu" if dtype is None else DEVICE) for t in (x, w1, w2, target))
+    w1.requires_grad_(), w2.requires_grad_()
+    with torch.autocast(DEVICE, dtype or torch.float16, enabled=dtype is not None):
+        h = nn.functional.linear(x, w1)
+        logits = nn.functional.linear(gelu(h), w2)
+        loss = nn.functional.cross_entropy(logits, target) * scale
+    grads = torch.autograd.grad(loss, (logits, h, w1, w2))
+    return {name: g.cpu().double() / scale for name, g in zip(("logits", "h", "w1", "w2"), grads)}
+
+
+# %%
+truth, plain = (
+    gradients(None),
+    {name: gradients(kind) for name, kind in (("fp16", torch.float16), ("bf16", torch.bfloat16))},
+)
+for name, grads in plain.items():
+    for where in ("logits", "h"):
+        lost = ((grads[where] == 0) & (truth[where] != 0)).double().mean().item()
+        print(
+            f"{name}, gradient of {where}: {lost:.1%} became 0; typical size in truth {truth[where].abs().median():.1e}"
+        )
+    off = {w: numerics.error(grads[w], truth[w]) for w in ("w1", "w2")}
+    said = (f"{w} {e.rms:.1e} and in its worst row {e.worst_row:.1e}" for w, e in off.items())
+    print(f"{name}, gradients of weights, error of {', of '.join(said)}")
+zero_share = (plain["fp16"]["logits"] == 0).double().mean().item()
+against(predicted_zero_share, {"logits": zero_share})
+
+
+# %%
+@drawn
+def draw_sizes(truth, smallest, normal):
+    """How large the gradients of activations are, as powers of two, and where fp16 ends."""
+    _, ax = plots.figure(7.4, 3.4)
+    for i, name in enumerate(("logits", "h")):
+        powers = truth[name].abs().clamp(min=2.0**-50).log2().flatten()
+        share = torch.histc(powers, bins=45, min=-45, max=0) / len(powers)
+        ax.stairs(share, range(-45, 1), color=plots.PALETTE[i], linewidth=1.8, linestyle=plots.LINES[i],
+                  label=f"gradient of {name}")  # fmt: skip
+    for at, words in ((smallest, "smallest fp16"), (normal, "smallest normal")):
+        ax.axvline(math.log2(at), color=plots.PALETTE[6], linewidth=1, linestyle=":")
+        ax.annotate(words, (math.log2(at), 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
+    ax.set(xlabel="size, as a power of two", ylabel="share of elements")
+    ax.set_title("Most gradients of logits lie below fp16's smallest number", pad=18)
+    ax.legend(loc="upper right")
+    return ax
+
+
+fp16 = numerics.formats.FORMATS["fp16"]
+plots.show(draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
+           alt="Histogram of the sizes of gradients as powers of two: those of logits spread from 2 to the -45 to 2 to "
+               "the -10, most of them below the smallest number of fp16; those of h lie around its smallest normal "
+               "number")  # fmt: skip
+
+# %% [markdown]
+# Nothing is strange about these gradients: they are divided by the number of tokens, and there are many classes. Notice
+# where it hurts. Over all weights fp16 is even closer than bf16, because the large gradients decide and fp16 has more
+# bits for them. The worst row of w2 is a class that was never a target. All it would have got are small gradients, and
+# a good part of them is gone. **Loss scaling** multiplies the loss by $S$ before the backward pass and divides the
+# parameters' gradients, which are fp32, by $S$ after it. Backward is linear, so in exact arithmetic nothing changes; in
+# fp16 the whole histogram moves to the right. Too far, and its right end becomes infinite. Which powers of two work
+# here? Predict the two ends from the figure: the largest gradient of a logit is about $1/1024$.
+
+# %%
+predicted_window = {"first good": None, "last good": None}  # replace None: exponents of two
+exponents = range(0, 29, 2)
+off, lost = [], []
+for exponent in exponents:
+    grads = gradients(torch.float16, 2.0**exponent)
+    error = max(numerics.error(grads[w], truth[w]).worst_row for w in ("w1", "w2"))  # infinite where a gradient is
+    off.append(error)
+    lost.append(((grads["logits"] == 0) & (truth["logits"] != 0)).double().mean().item())
+    print(f"S = 2^{exponent:<2}: {lost[-1]:5.1%} of the logits' gradients are 0, "
+          f"worst row of the weights' gradients off by {error:.1e}")  # fmt: skip
+good = [e for e, x in zip(exponents, off) if x < 1.5 * min(off)]
+against(predicted_window, {"first good": good[0], "last good": good[-1]})
+
+# %% [markdown]
+# There is a window of some powers of two. It moves as training goes on, so scalers search for it: `GradScaler` doubles
+# $S$ after a number of good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the
+# exponents of fp32 and needs none of this; its price stands in the table above: all gradients that are not lost are off
+# by more.
+#
+# ### Slower, and more memory
+# **The report says**: mixed precision makes small models slower, and at short context it takes *more* memory: the 2.7b
+# model's forward pass peaks at 24.0 GB instead of 19.3 at context 128, 28.3 instead of 26.0 at 256, and only at 512
+# less, 39.6 instead of 42.8.
+#
+# Lesson 01 (section 3) took the first half apart: divided by its layers, the time of the small models is a constant,
+# that of the host; and xl has 48 layers where 2.7b has 32. What was left open there is what autocast *adds* to a layer.
+# Count.
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Calls(TorchDispatchMode):
+    """Counts operators that are no views, and casts among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.all, self.casts = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.all += not func.is_view
+        self.casts += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+# %%
+class Layer(nn.Module):
+    """A transformer layer as the report has it: naive causal attention, then an MLP."""
+
+    def __init__(self, width, heads=4, hidden=None):
+        super().__init__()
+        hidden = hidden or 4 * width
+        self.heads, self.norms = heads, nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):  # (batch, length, width)
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        s = q @ k.mT * (width // self.heads) ** -0.5
+        s = s.masked_fill(torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1), -math.inf)
+        x = x + self.proj((torch.softmax(s, -1) @ v).transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(gelu(self.up(self.norms[1](x))))
+
+
+# %%
+layer_of_320 = Layer(320).to(DEVICE)
+for mixed in (False, True):
+    with Calls() as calls, torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
+        layer_of_320(torch.randn(4, 16, 320, device=DEVICE))
+    print(f"{'autocast' if mixed else 'fp32':8}: {calls.all} operators forward, {calls.casts} of them casts")
+
+# %% [markdown]
+# Where the host sets the time (lesson 01), each of these casts is another launch, and nothing else in the layer got
+# cheaper: so autocast must lose on small models. Now the bytes. Which copies live longer than a moment? The cast
+# weights: a linear layer's backward step needs its weight in the type that was multiplied. We account for one layer at
+# an eighth of the report's width, 320, and an eighth of its context, so that tokens and width keep their proportion.
+
+
+# %%
+def held(length, mixed):
+    """MiB that one layer holds from forward to backward, batch 4, beside its fp32 parameters."""
+    x = torch.randn(4, length, 320, device=DEVICE, requires_grad=True)
+
+    def forward():
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
+            return layer_of_320(x)
+
+    return memory.ledger(forward).held_bytes / 2**20
+
+
+parameters = sum(p.numel() for p in layer_of_320.parameters())
+print(f"a copy of all parameters in 2 bytes: {2 * parameters / 2**20:.2f} MiB")
+for length in (16, 32, 64, 128):
+    full, mixed = held(length, False), held(length, True)
+    print(f"context {length:3} (report: {8 * length:4}): fp32 {full:6.2f} MiB, autocast {mixed:6.2f} MiB, "
+          f"{mixed - full:+.2f}")  # fmt: skip
+
+# %% [markdown]
+# At context 0 autocast would hold one copy of the weights more, and nothing less. With the context its activations grow
+# more slowly, since most have two bytes instead of four. So the lines cross, and the report's table is what two lines
+# do that cross. (Where they cross depends on what is kept in which type: on CUDA the norm's result stays fp32.)
+#
+# ### Verdict on the case
+# "Gradients stay fp32, so there is no underflow" is wrong where it matters: gradients of *parameters* are fp32, those
+# of *activations* have the type of the activation, and a good part of them became 0 in front of our eyes. The dtypes of
+# the report are right for CUDA and not for every device. More memory at short context is right, and it is one copy of
+# the weights. For your own work: bf16 unless you must; if fp16, scale the loss; and ask for the dtype of what travels,
+# not of what is stored.
+
+# %% [markdown]
+# ## 5. Who owns the memory?
+# ### Case file
+# **The report of section 3 says**: the tower (batch 1024, 256 patches, bf16) peaks at 19288 MiB, after all changes at
+# 12137 MiB. The largest owner is the activation of the MLP. Seeded dropout would have saved about 1000 MiB more.
+#
+# How much of a model is in that figure? Between forward and backward lives what autograd keeps: for each operator what
+# its backward step needs. That can be counted without the GPU and without the memory. Tensors on the **meta** device
+# have a shape and no bytes, operators run on them in no time, and a ledger notes which memory is made, who holds it,
+# and when it goes.
+#
+# ### Predict
+# One layer of that tower: 262144 tokens of width 1152, MLP 4304, 16 heads. How many GiB does it keep for backward? How
+# much of it belongs to the MLP, how much to the scores of a naive attention? A tensor of the residual stream has 262144
+# x 1152 x 2 bytes, 0.56 GiB.
+
+# %%
+predicted_gib = {"one layer": None, "h and gelu(h)": None, "scores": None}  # replace None
+
+with torch.device("meta"):
+    tower_layer = Layer(1152, heads=16, hidden=4304).to(torch.bfloat16)
+    patches = torch.empty(1024, 256, 1152, dtype=torch.bfloat16, requires_grad=True)
+account = memory.ledger(lambda: tower_layer(patches + 0), dict(tower_layer.named_parameters()))
+kept = [(k.operator, k.shape, k.bytes / 2**30) for k in account.kept if not k.given and k.bytes > 2**24]
+for operator, shape, gib in kept:
+    print(f"{operator:22} keeps {tuple(shape)!s:26} {gib:5.2f} GiB")
+came = {"one layer": sum(gib for *_, gib in kept), "h and gelu(h)": sum(g for _, s, g in kept if 4304 in s),
+        "scores": sum(g for _, s, g in kept if s[-2:] == (256, 256))}  # fmt: skip
+against(predicted_gib, came)
+
+# %%
+axes = plots.memory_by_owner(account, title="One layer: what is kept climbs through forward and falls through backward",
+                             device="accounted on meta tensors, bf16, 1024 x 256 tokens of 1152")  # fmt: skip
+plots.show(axes, alt="Memory of one layer over its operators as stacked areas: inputs of linear layers, the MLP's two "
+                     "hidden tensors and the attention's probabilities grow through forward and go one by one in "
+                     "backward")  # fmt: skip
+
+# %% [markdown]
+# Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds
+# the scores until the function returns, though nobody needs them after the softmax. (The attention of a library, fused,
+# has neither; lesson 04.)
+#
+# **So 19.3 GB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
+# has 27 layers. Either the tower was checkpointed, or one or two layers were measured, or the batch went through in
+# parts. A memory figure without the number of layers cannot be checked, and this is the check. The report's "about 1000
+# MiB" for dropout tells the same story: a mask is one byte an element of the scores.
+
+# %%
+mask = 1024 * 16 * 256**2
+print(f"a dropout mask on the scores of one layer: {mask / 2**20:.0f} MiB; of 27 layers: {27 * mask / 2**30:.0f} GiB")
+
+# %% [markdown]
+# ### Predicted and measured
+# Is the account right? Here is the same layer, small, with real memory: the ledger on meta tensors beside what torch's
+# own profiler (on a GPU the allocator) sees of a forward pass, and of a whole step.
+
+
+# %%
+def on_paper(make):
+    """(held, peak) bytes of a step by the ledger, on tensors without memory."""
+    with torch.device("meta"):
+        layer, x = make()
+    one = memory.ledger(lambda: layer(x))
+    return one.held_bytes, one.peak_bytes
+
+
+def in_memory(make):
+    """(held, peak) bytes of a step, measured."""
+    with torch.device(DEVICE):
+        layer, x = make()
+    leaves, dy = [x, *layer.parameters()], torch.ones_like(x)
+    held = memory.timeline(lambda: layer(x)).held_bytes
+    return held, memory.timeline(lambda: torch.autograd.grad(layer(x), leaves, dy)).peak_bytes
+
+
+for width, length in ((256, 32), (256, 128), (512, 64)):
+
+    def make(width=width, length=length):
+        return Layer(width), torch.ones(4, length, width, requires_grad=True)
+
+    for words, paper, seen in zip(("held", "peak"), on_paper(make), in_memory(make)):
+        print(f"width {width}, {4 * length:3} tokens, {words}: counted {paper / 2**20:6.2f} MiB, "
+              f"measured {seen / 2**20:6.2f} MiB, {paper / seen - 1:+.1%}")  # fmt: skip
+
+# %% [markdown]
+# ### Which operator keeps what
+# The ledger asks autograd. You can know it without asking: an operator keeps what its derivative is written in. Look at
+# what these keep, and find the rule for each: the input, the result, something else, nothing?
+
+# %%
+w, other = torch.randn(8, 8, requires_grad=True), torch.randn(4, 8, requires_grad=True)
+chains = {
+    "linear": lambda y: y @ w, "gelu": gelu, "silu": nn.functional.silu, "relu": torch.relu, "tanh": torch.tanh,
+    "exp": torch.exp, "softmax": lambda y: y.softmax(-1), "mul": lambda y: y * other, "add": lambda y: y + other,
+    "layer norm": lambda y: nn.functional.layer_norm(y, (8,)), "sum": lambda y: y.sum(),
+}  # fmt: skip
+for name, operator in chains.items():
+    names = [k.name for k in memory.saved(operator(torch.randn(4, 8, requires_grad=True) + 0))]
+    print(f"{name:11} keeps {', '.join(names) if names else 'nothing'}")
+
+# %% [markdown]
+# ("self" is the input. In a product both factors are kept: each is what the gradient of the other is multiplied by.)
+# Two neighbours can share: if ReLU keeps its result and the linear layer behind it keeps its input, that is *one*
+# tensor.
+#
+# ## Exercise 5.3 `mlp.saved` (30 min, 4 points)
+# Write `saved(shape, dtype, x_grad, layers)`: what every operator of a model keeps for its backward pass, a list with a
+# number of bytes for each layer. Eager mode; `course_lib.memory` is not there when it is judged.
+#
+# - `x` has this shape and type (`"fp32"`, `"bf16"`, `"fp16"`), every other tensor the same type; `x_grad` says whether
+#   x requires a gradient
+# - `layers` follow one another, layer 0 takes x. Each is a dictionary with `"op"`:
+#     - `"linear"`: `"out"` is the number of columns of its result, `"frozen"` whether weight and bias require no
+#       gradient
+#     - `"layer_norm"`: over the last dimension, with weight and bias that are trained; mean and rstd of each row are
+#       fp32
+#     - `"gelu"`, `"silu"`, `"relu"`, `"tanh"`, `"sigmoid"`, `"exp"`, `"softmax"`
+#     - `"dropout"`: as a GPU has it: a mask of one byte an element
+#     - `"add"`, `"mul"`: with the result of layer number `"from"`, or with x where `"from"` is `"x"`
+# - counted is memory that autograd holds because of an operator, beyond what is alive anyway: x, weights and biases
+#   count nothing. A tensor that several operators keep is counted where it is kept first
+# - an operator keeps nothing when no gradient has to pass it
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_saved", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def saved(shape, dtype, x_grad, layers):
+    """Bytes that each layer keeps for its backward pass."""
+    ### BEGIN SOLUTION
+    size = {"fp32": 4, "bf16": 2, "fp16": 2}[dtype]
+    elements, width = {"x": math.prod(shape)}, {"x": shape[-1]}
+    needs, counted, answer, now = {"x": x_grad}, {"x"}, [], "x"
+    for number, layer in enumerate(layers):
+        op, asked, columns, keeps, more = layer["op"], needs[now], width[now], [], 0
+        rows = elements[now] // columns
+        if op == "linear":
+            columns = layer["out"]
+            if not layer["frozen"]:  # dw = dyᵀ x; dx = dy w needs the weight only
+                keeps, asked = [now], True
+        elif op == "layer_norm":
+            keeps, more, asked = [now], 8 * rows, True  # mean and rstd
+        elif op == "mul":
+            other = layer["from"]
+            keeps = [now] * needs[other] + [other] * asked
+            asked = asked or needs[other]
+        elif op == "add":
+            asked = asked or needs[layer["from"]]
+        elif asked and op == "dropout":
+            more = elements[now]
+        elif asked:
+            keeps = [now] if op in ("gelu", "silu") else [number]  # the others' slopes are written in their results
+        elements[number], width[number], needs[number] = rows * columns, columns, asked
+        for name in keeps:
+            more += 0 if name in counted else size * elements[name]
+            counted.add(name)
+        answer.append(more)
+        now = number
+    return answer
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_saved_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("mlp.saved", saved)
+
+# %% [markdown]
+# <details><summary>Hint 1: what to carry along</summary>
+#
+# For x and for each result three things: how many elements, how many columns, and whether a gradient has to come back
+# to it. And one set of the tensors that were counted already; x is in it from the beginning.
+# </details>
+# <details><summary>Hint 2: who asks for gradients</summary>
+#
+# A result needs one when its input does, or when the operator has trained weights. A trained linear layer keeps its
+# input even if the input needs no gradient (dw is made of it); a frozen one keeps nothing, and hands on whether its
+# input asked.
+# </details>
+# <details><summary>Hint 3: products, and results</summary>
+#
+# `a * b` keeps b if a needs a gradient, and a if b does. The slope of tanh, sigmoid, exp, ReLU and softmax can be
+# written in the *result*, and that is what they keep; the name of the kept tensor is then the layer's own number.
+# </details>
+
+# %% [markdown]
+# ## 6. Keep it, or make it again
+# The MLP holds three tensors for its backward pass: $x$, $h$ and $a = \mathrm{gelu}(h)$.
+#
+# $$da = dy\, w_2 \qquad dh = da \circ \mathrm{gelu}'(h) \qquad dx = dh\, w_1 \qquad dw_1 = dh^\top x \qquad
+#   dw_2 = dy^\top a$$
+#
+# $h$ and $a$ are the large ones, several times as wide as $x$. But $a$ is a function of $h$, and $h$ of $x$, and $x$ is
+# there. So there are three policies: keep everything; keep $h$ and make $a$ again; keep $x$ only and make both again.
+#
+# Choose a policy and a number of layers. What is *held* adds up over the layers; what one layer needs *in passing*,
+# during its own backward step, does not. With one layer, recomputing saves little at the peak. With many it is
+# everything.
+
+# %%
+widgets.memory_explorer()
+
+# %% [markdown]
+# ### Case file
+# **The report of section 3**, in numbers: forward 2100 ms before and 1274 ms after all changes; backward 2900 ms before
+# and 2971 ms after. "A fused MLP kernel that recomputes part of the activation in backward." Memory went down by more
+# than a third, and backward became *slower*, although fused norms and fewer launches should have made it cheaper too.
+#
+# ### Predict
+# Recomputing what, do you think, costs time? Give the time of a whole step (forward and backward, only the MLP) over
+# that of "everything", as the roofline has it, for widths 1152 and 4096. A product has the FLOPs counted in section 3;
+# forward has two of them, backward four.
+
+# %%
+predicted_step = {"pre-activation, 1152": None, "input, 1152": None, "input, 4096": None}  # replace None
+
+
+def step_s(width, hidden, keep, fused):
+    """Least seconds of a step on the recorded H200; GELU in the ends of products (fused) or in kernels of its own."""
+    products = {"everything": 6, "pre-activation": 6, "input": 7}[keep]
+    whole = products * 2 * TOKENS * width * hidden / roof.flops_per_s
+    # passes over a hidden matrix by kernels of their own: gelu 2, its slope 3, and once more gelu where a is made again
+    passes = 0 if fused else 5 + (0 if keep == "everything" else 2)
+    return whole + passes * 2 * TOKENS * hidden / roof.bytes_per_s
+
+
+came = {}
+for width, hidden in SIZES:
+    base = step_s(width, hidden, "everything", fused=False)
+    for keep, tensors in (("everything", 2), ("pre-activation", 1), ("input", 0)):
+        held_mib = 2 * TOKENS * (width + tensors * hidden) / 2**20
+        came[f"{keep}, {width}"] = step_s(width, hidden, keep, fused=True) / base
+        print(f"{width} -> {hidden}, {keep:14} kept: {held_mib:6.0f} MiB; floor of a step over eager's: GELU apart "
+              f"{step_s(width, hidden, keep, False) / base:.2f}, fused {came[f'{keep}, {width}']:.2f}")  # fmt: skip
+against(predicted_step, came)
+
+# %% [markdown]
+# Three kinds of recomputation hide in that table.
+#
+# - **GELU again, in the end of a product** ("pre-activation", fused): $h$ is read there anyway for the slope, and some
+#   arithmetic hides behind bytes or in a tile's end. Memory for nothing.
+# - **GELU again, in a kernel of its own** ("pre-activation", apart): two passes over a large matrix more. Memory for
+#   bytes.
+# - **A product again** ("input"): right of the ridge FLOPs are what time is made of, so one product more of six costs a
+#   sixth, whatever it saves. Memory for FLOPs.
+#
+# For any tensor one may ask: how many MiB does it free, and how many microseconds does it cost to make it again?
+
+# %%
+rows = TOKENS
+candidates = {  # what is made again: (bytes freed, FLOPs, bytes moved by a kernel of its own, or 0 where it is fused)
+    "a from h, fused": (2 * rows * 4304, 10 * rows * 4304, 0),
+    "a from h, kernel of its own": (2 * rows * 4304, 10 * rows * 4304, 4 * rows * 4304),
+    "norm's result from its input": (2 * rows * 1152, 8 * rows * 1152, 4 * rows * 1152),
+    "h from x, width 1152": (2 * rows * 4304, 2 * rows * 1152 * 4304, 0),
+    "h from x, width 4096": (2 * rows * 16384, 2 * rows * 4096 * 16384, 0),
+}
+vector = Roof("H200 fp32", ceiling["matmul fp32, TFLOP/s"] * 1e12, roof.bytes_per_s)  # elementwise work
+gains = []
+for name, (freed, flops, moved) in candidates.items():
+    cost = floor_s(Work(flops, moved), roof if name.startswith("h from") else vector)
+    gains.append(freed / 2**20 / (1e6 * cost))
+    print(
+        f"{name:30} frees {freed / 2**20:5.0f} MiB, costs {1e6 * cost:6.1f} us or more: {gains[-1]:5.2f} MiB/us at best"
+    )
+print(f"best over worst: {max(gains) / min(gains):.0f}")
+
+# %% [markdown]
+# **Sort such a list by its last column, make again what stands at the top until the model fits, and stop there.** (In
+# the first line GELU's arithmetic is charged in full; at the end of a product part of it hides. How much is a
+# measurement.) It also fits the report: a backward pass that got slower while everything around it got faster has put
+# back either a product, or a kernel of its own.
+#
+# ## Exercise 5.4 `mlp.recompute` (70 min, 7 points)
+# Write `mlp(x, w1, b1, w2, b2)`: linear, GELU (tanh form), linear, that keeps nothing for its way back but its
+# arguments.
+#
+# - `x`: (M, d), its rows may lie apart; `w1`: (n, d), `b1`: (n,), `w2`: (d, n), `b2`: (d,), contiguous. fp32 or fp16
+#   (bf16 on a GPU), one type for all; y is new and of that type
+# - it can be differentiated in all five. Gradients as in the formulas above; db1 and db2 are the sums of the rows of dh
+#   and dy. With $t = \tanh u$: $\mathrm{gelu}'(h) = \frac{1 + t}2 + \frac h2 (1 - t^2)\, u'$
+# - arithmetic in fp32, products of fp32 without TF32; what goes through memory between two products may have the type
+#   of x
+# - between the passes the five arguments are kept, and beyond them at most an eighth of the bytes of h. The referee
+#   looks
+# - dy comes in any strides, that of a sum with strides of 0, and stays as it is, as the five do
+# - all arithmetic is in kernels, in both passes: a product of torch, or a sum, earns nothing. `torch.empty` gives NaN
+#
+# Few kernels are enough: one product for any strides, with or without a bias; one for GELU and its slope; one that sums
+# rows. A fused end is allowed and not asked for.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_recompute_kernels", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _product_kernel(
+    out_ptr, a_ptr, b_ptr, bias_ptr,
+    M, N, K,
+    stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_m, mask_n = offs_m < M, offs_n < N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        offs_k = k + tl.arange(0, BLOCK_K).to(tl.int64)
+        a_ptrs = a_ptr + offs_m[:, None] * stride_a_m + offs_k[None, :] * stride_a_k
+        b_ptrs = b_ptr + offs_k[:, None] * stride_b_k + offs_n[None, :] * stride_b_n
+        a = tl.load(a_ptrs, mask=mask_m[:, None] & (offs_k < K)[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=(offs_k < K)[:, None] & mask_n[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)[None, :]
+    mask = mask_m[:, None] & mask_n[None, :]
+    tl.store(out_ptr + offs_m[:, None] * N + offs_n[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+@triton.jit
+def _through_gelu_kernel(a_ptr, da_ptr, h_ptr, n, BLOCK: tl.constexpr):
+    """gelu(h) into a; da, if there is one, becomes dh in place."""
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    h = tl.load(h_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    s = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))  # (1 + tanh u) / 2
+    tl.store(a_ptr + offs, (h * s).to(a_ptr.dtype.element_ty), mask=mask)
+    if da_ptr is not None:
+        rise = 1.5957691216057308 * (1.0 + 3.0 * 0.044715 * h * h)
+        da = tl.load(da_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        tl.store(da_ptr + offs, (da * s * (1.0 + h * (1.0 - s) * rise)).to(da_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_recompute_launchers", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _sum_of_rows_kernel(out_ptr, x_ptr, M, N, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    ### BEGIN SOLUTION
+    offs_n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_N,), tl.float32)
+    for m in range(0, M, BLOCK_M):
+        offs_m = m + tl.arange(0, BLOCK_M).to(tl.int64)
+        ptrs = x_ptr + offs_m[:, None] * stride_m + offs_n[None, :] * stride_n
+        x = tl.load(ptrs, mask=(offs_m < M)[:, None] & (offs_n < N)[None, :], other=0.0)
+        total += tl.sum(x.to(tl.float32), axis=0)
+    tl.store(out_ptr + offs_n, total.to(out_ptr.dtype.element_ty), mask=offs_n < N)
+    ### END SOLUTION
+
+
+def product(a, b, bias=None):
+    """a (M, K) times b (K, N), any strides, and the bias; new."""
+    ### BEGIN SOLUTION
+    (M, K), N = a.shape, b.shape[1]
+    out = torch.empty(M, N, dtype=a.dtype, device=a.device)
+    block = (64, 64, 32) if a.is_cuda else (32, 32, 32)
+    _product_kernel[(triton.cdiv(M, block[0]), triton.cdiv(N, block[1]))](
+        out, a, b, bias,
+        M, N, K,
+        *a.stride(), *b.stride(),
+        *block,
+    )  # fmt: skip
+    return out
+    ### END SOLUTION
+
+
+def through_gelu(h, da=None):
+    """gelu(h), new; da becomes dh."""
+    ### BEGIN SOLUTION
+    a = torch.empty_like(h)
+    _through_gelu_kernel[(triton.cdiv(h.numel(), 1024),)](a, da, h, h.numel(), BLOCK=1024)
+    return a
+    ### END SOLUTION
+
+
+def sum_of_rows(x):
+    """(M, N), any strides -> (N,)."""
+    ### BEGIN SOLUTION
+    out = torch.empty(x.shape[1], dtype=x.dtype, device=x.device)
+    _sum_of_rows_kernel[(triton.cdiv(x.shape[1], 32),)](out, x, *x.shape, *x.stride(), BLOCK_M=32, BLOCK_N=32)
+    return out
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_recompute", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class MLP(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w1, b1, w2, b2):
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(x, w1, b1, w2)
+        return product(through_gelu(product(x, w1.mT, b1)), w2.mT, b2)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy):
+        ### BEGIN SOLUTION
+        x, w1, b1, w2 = ctx.saved_tensors
+        h, dh = product(x, w1.mT, b1), product(dy, w2)  # h again, and da
+        a = through_gelu(h, dh)
+        return product(dh, w1), product(dh.mT, x), sum_of_rows(dh), product(dy.mT, a), sum_of_rows(dy)
+        ### END SOLUTION
+
+
+def mlp(x, w1, b1, w2, b2):
+    """gelu(x w1^T + b1) w2^T + b2; for backward the arguments are kept."""
+    return MLP.apply(x, w1, b1, w2, b2)
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_recompute_check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+check("mlp.recompute", mlp)
+
+# %% [markdown]
+# <details><summary>Hint 1: the frame</summary>
+#
+# A `torch.autograd.Function` with two static methods. `forward(ctx, ...)` calls `ctx.save_for_backward` with arguments
+# only. `backward(ctx, dy)` takes them from `ctx.saved_tensors` and returns five gradients, in the order of the
+# arguments. Inside both of them torch records nothing.
+# </details>
+# <details><summary>Hint 2: one product for all seven</summary>
+#
+# Pass both strides of both matrices, and a transposed view is just another matrix: h is `product(x, w1.mT, b1)`, dw1 is
+# `product(dh.mT, x)`. A dy that came from a sum has strides of 0; whoever passes strides need not care.
+# </details>
+# <details><summary>Hint 3: the slope, and what is wrong when only some gradients are</summary>
+#
+# With $s = 1/(1 + e^{-2u})$, gelu is $hs$ and its slope $s + hs(1-s)\,2u'$, where
+# $u' = \sqrt{2/\pi}(1 + 3 \cdot 0.044715 h^2)$. If dw2 and db2 are right and everything else is wrong, look at the
+# slope; the check compares with slopes in which something is missing and names it. If dw2 alone is wrong, `a` was not
+# made again from the h with its bias.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# What does yours hold, and what does eager hold? The ledger sees both. On a GPU also the time of a step. Then what the
+# course's kernels reached by policy.
+
+
+# %%
+def mlp_arguments(tokens, width, hidden, dtype=torch.float32):
+    shapes = ((tokens, width), (hidden, width), (hidden,), (width, hidden), (width,))
+    scales = (1, width**-0.5, 0.5, hidden**-0.5, 0.5)
+    return [(torch.randn(s, device=DEVICE) * k).to(dtype).requires_grad_() for s, k in zip(shapes, scales)]
+
+
+def eager_mlp(x, w1, b1, w2, b2):
+    linear = torch.nn.functional.linear
+    return linear(gelu(linear(x, w1, b1)), w2, b2)
+
+
+arguments = mlp_arguments(64, 64, 240)
+for name, fn in (("eager", eager_mlp), ("mine", mlp)):
+    y = fn(*arguments)
+    kept = [k for k in memory.saved(y) if not k.given]
+    mib = sum(k.bytes for k in kept) / arguments[0].nbytes
+    print(f"{name}: {mib:.2f} times the bytes of x, beyond the arguments: "
+          f"{', '.join(f'{k.operator} {tuple(k.shape)}' for k in kept) or 'nothing'}")  # fmt: skip
+
+# %%
+steps = {}
+for name, fn in (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eager_mlp),):
+    leaves = mlp_arguments(*((TOKENS, 1152, 4304, torch.bfloat16) if GPU else (256, 96, 360)))
+    dy = torch.ones_like(leaves[0])
+    steps[name] = timed(lambda fn=fn, leaves=leaves, dy=dy: torch.autograd.grad(fn(*leaves), leaves, dy))
+results.beside("lesson05.recompute", steps, unit="ms")
+
+# %%
+for row in recorded("mlp"):
+    eagers = row.get("eager's")
+    held = f"; held {row['held MiB']:.0f} of {eagers:.0f} MiB" if eagers else ""
+    print(f"{row['name']:70} {row['value']:8.1f} us, over the best peer's {row['ratio']:.3f}{held}")
+
+# %% [markdown]
+# ### Verdict on the case
+# "Recompute to save memory" is right, and it is no single thing. At width 1152 one product more is paid for by the
+# passes that fusion saves, or nearly; at 4096 there is less to save. The report's backward pass lost what its forward
+# pass gained: its figures fit a recomputation in kernels of its own, and do not prove it. For your own work: before you
+# recompute, say which of the three kinds it is, and what it frees a microsecond.
+#
+# ## 7. Residual and norm, in place
+# Between two halves of a layer stands $s = x + r$ and then $y = \mathrm{norm}(s)$. As two operators: read x and r,
+# write s, read s, write y. Fused: read x and r, write s and y. In place, y takes the memory of x and s that of r, so a
+# layer needs no new memory at all, where nobody needs the old values any more.
+#
+# $$\hat h = (s - \mu)\,\rho \qquad y = \hat h\, w + b \qquad \rho = 1/\sqrt{\mathrm{var}(s) + \varepsilon}$$
+#
+# Backward, with $g = dy \circ w$ and everything by rows of $N$:
+#
+# $$ds' = \rho\,\bigl(g - \mathrm{mean}(g) - \hat h\, \mathrm{mean}(g\, \hat h)\bigr) + ds \qquad
+#   dw = \sum_{\text{rows}} dy \circ \hat h \qquad db = \sum_{\text{rows}} dy$$
+#
+# Why two means? The mean and the size of $\hat h$ do not depend on two directions of $s$: a constant added to a row,
+# and a row made longer. The gradient must have no part in these directions, and the two terms take it out. Check it:
+# the columns below should be zero.
+
+# %%
+s = torch.randn(6, 40, dtype=torch.float64, requires_grad=True)
+normed = nn.functional.layer_norm(s, (40,), eps=0.0)
+(ds,) = torch.autograd.grad(normed, s, torch.randn_like(normed))
+print("along the constant row:", " ".join(f"{x:.0e}" for x in ds.sum(1).abs().tolist()))
+print("along the row itself:  ", " ".join(f"{x:.0e}" for x in (ds * normed).sum(1).abs().tolist()))
+
+# %% [markdown]
+# ### Wrong turns
+# A famous way to save a pass: $\mathrm{var} = \mathrm{mean}(s^2) - \mathrm{mean}(s)^2$. In exact arithmetic it is the
+# same. How large may the mean of a row be, in units of its standard deviation, before fp32 no longer tells? Predict a
+# power of ten.
+
+# %%
+predicted_mean = {"1 % wrong from": None}  # replace None
+
+
+def variances(offset):
+    """(difference of squares, mean of squared differences, truth) of rows with this mean and variance near 1; fp32."""
+    rows = torch.randn(64, 1024, generator=torch.Generator().manual_seed(3)) + offset
+    squares = rows.square().mean(1) - rows.mean(1).square()
+    return squares, (rows - rows.mean(1, keepdim=True)).square().mean(1), rows.double().var(1, correction=0)
+
+
+offs = [10.0**k for k in range(0, 7)]
+wrong = {}
+for offset in offs:
+    squares, differences, truth = variances(offset)
+    wrong[offset] = ((squares - truth).abs() / truth).max().item()
+    other = ((differences - truth).abs() / truth).max().item()
+    print(f"mean {offset:9,.0f}: difference of squares off by {wrong[offset]:.1e}, squared differences by {other:.1e}; "
+          f"{(squares < 0).sum()} of 64 variances negative")  # fmt: skip
+against(predicted_mean, {"1 % wrong from": next(o for o, e in wrong.items() if e > 0.01)})
+
+# %% [markdown]
+# The two terms agree in their leading digits, and the subtraction leaves the rest: if the mean is $10^k$ standard
+# deviations, $2k$ digits of about 7 are gone. A negative variance then gives NaN. A row is in registers anyway, so a
+# second look at it costs no bytes: subtract the mean first.
+#
+# And one more that only a partial block shows: lanes behind the end of a row are loaded as 0, and $(0 - \mu)^2$ is
+# *not* 0. Mask the difference as well.
+#
+# ### Whose sum is dw?
+# dx is row by row: a program, a row. dw and db are sums *over* rows, and programs run in any order. With atomics every
+# run adds in another order and has other last bits; a lock makes programs wait. Instead: as many programs as fit on the
+# device, each walks over its rows with sums of its own in registers, writes them once, and a second small kernel adds
+# up these parts, in a fixed order. The same bits on every run.
+
+# %%
+values = torch.randn(64, 313, generator=torch.Generator().manual_seed(4))
+parts, totals = numerics.accumulate(values, "fp32").float(), set()  # 64 programs, a sum each
+for trial in range(200):
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(trial))  # in which they add theirs to one number
+    totals.add(numerics.accumulate(parts[order], "fp32").item())
+print(
+    f"64 partial sums added in 200 orders: {len(totals)} different results, from {min(totals):.7g} to {max(totals):.7g}"
+)
+
+# %% [markdown]
+# ## Exercise 5.5 `mlp.add_norm` (70 min, 9 points)
+# Write `add_norm(x, residual, weight, bias, eps, in_place)`, which returns `(y, s)`.
+#
+# - `x`, `residual`: (R, N), one type: fp32 or fp16 (bf16 on a GPU); rows may lie apart, columns are adjacent; N is at
+#   most
+#   4096. `weight`, `bias`: (N,), fp32, contiguous
+# - y and s are of the type of x. Statistics in fp32; those of s before it is rounded or after, both are right
+# - `in_place`: y lies in the memory of x and s in that of residual. Otherwise both are new, and x and residual stay
+# - both results can be differentiated in x, residual, weight and bias; the gradients of weight and bias are fp32. `ds`,
+#   the gradient of the second result, is added to that of x *and* of the residual
+# - dy and ds arrive in any strides, those of a sum with strides of 0, and stay as they are
+# - dweight and dbias are the same bits on every run: no two programs add to one number
+# - all arithmetic is in kernels, in both passes. `torch.empty` gives NaN
+#
+# `ctx.mark_dirty(x, residual)` tells autograd that both were written. A result that nobody used further has zeros as
+# its gradient.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_add_norm_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _norm_forward_kernel(
+    y_ptr, s_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, bias_ptr,
+    N, eps,
+    stride_y, stride_s, stride_x, stride_residual,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row a program."""
+    ### BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < N
+    x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
+    s = x + tl.load(residual_ptr + row * stride_residual + offs, mask=mask, other=0.0).to(tl.float32)
+
+    mean = tl.sum(s, axis=0) / N
+    centred = tl.where(mask, s - mean, 0.0)  # lanes behind the end are no part of the variance
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / N + eps)
+    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)
+    y = centred * rstd * weight + tl.load(bias_ptr + offs, mask=mask, other=0.0)
+
+    tl.store(y_ptr + row * stride_y + offs, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(s_ptr + row * stride_s + offs, s.to(s_ptr.dtype.element_ty), mask=mask)
+    tl.store(mean_ptr + row, mean)
+    tl.store(rstd_ptr + row, rstd)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_add_norm_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _norm_backward_kernel(
+    d_ptr, dweight_ptr, dbias_ptr, dy_ptr, ds_ptr, s_ptr, mean_ptr, rstd_ptr, weight_ptr,
+    rows, N,
+    stride_d, stride_dy_r, stride_dy_c, stride_ds_r, stride_ds_c, stride_s,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Programs that stay; each has a row of dweight and of dbias of its own."""
+    ### BEGIN SOLUTION
+    program = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, BLOCK).to(tl.int64)
+    mask = offs < N
+    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)
+    dweight = tl.zeros((BLOCK,), tl.float32)
+    dbias = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, tl.num_programs(0)):
+        dy = tl.load(dy_ptr + row * stride_dy_r + offs * stride_dy_c, mask=mask, other=0.0).to(tl.float32)
+        ds = tl.load(ds_ptr + row * stride_ds_r + offs * stride_ds_c, mask=mask, other=0.0).to(tl.float32)
+        s = tl.load(s_ptr + row * stride_s + offs, mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + row)
+        hat = tl.where(mask, (s - tl.load(mean_ptr + row)) * rstd, 0.0)
+        g = dy * weight
+        d = rstd * (g - tl.sum(g, axis=0) / N - hat * (tl.sum(g * hat, axis=0) / N)) + ds
+        tl.store(d_ptr + row * stride_d + offs, d.to(d_ptr.dtype.element_ty), mask=mask)
+        dweight += dy * hat
+        dbias += dy
+    tl.store(dweight_ptr + program * N + offs, dweight, mask=mask)
+    tl.store(dbias_ptr + program * N + offs, dbias, mask=mask)
+    ### END SOLUTION
+
+
+@triton.jit
+def _add_parts_kernel(out_ptr, parts_ptr, programs, N, BLOCK: tl.constexpr):
+    """The parts of all programs, in their order."""
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for program in range(programs):
+        total += tl.load(parts_ptr + program * N + offs, mask=offs < N, other=0.0)
+    tl.store(out_ptr + offs, total, mask=offs < N)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_add_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, eps, in_place):
+        ### BEGIN SOLUTION
+        R, N = x.shape
+        if in_place:
+            ctx.mark_dirty(x, residual)
+            y, s = x, residual
+        else:
+            y, s = (torch.empty(R, N, dtype=x.dtype, device=x.device) for _ in range(2))
+        mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
+        _norm_forward_kernel[(R,)](
+            y, s, mean, rstd, x, residual, weight, bias,
+            N, eps,
+            y.stride(0), s.stride(0), x.stride(0), residual.stride(0),
+            BLOCK=triton.next_power_of_2(N),
+        )  # fmt: skip
+        ctx.save_for_backward(s, mean, rstd, weight)
+        return y, s
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy, ds):
+        ### BEGIN SOLUTION
+        s, mean, rstd, weight = ctx.saved_tensors
+        R, N = s.shape
+        programs = min(R, 4 * torch.cuda.get_device_properties(s.device).multi_processor_count if s.is_cuda else 8)
+        d = torch.empty(R, N, dtype=s.dtype, device=s.device)
+        parts = torch.empty(2, programs, N, dtype=torch.float32, device=s.device)
+        _norm_backward_kernel[(programs,)](
+            d, parts[0], parts[1], dy, ds, s, mean, rstd, weight,
+            R, N,
+            d.stride(0), *dy.stride(), *ds.stride(), s.stride(0),
+            BLOCK=triton.next_power_of_2(N),
+        )  # fmt: skip
+        sums = torch.empty(2, N, dtype=torch.float32, device=s.device)
+        for total, part in zip(sums, parts):
+            _add_parts_kernel[(triton.cdiv(N, 128),)](total, part, programs, N, BLOCK=128)
+        return d, d, *sums, None, None
+        ### END SOLUTION
+
+
+def add_norm(x, residual, weight, bias, eps, in_place):
+    """(norm(x + residual) weight + bias, x + residual)."""
+    return AddNorm.apply(x, residual, weight, bias, eps, in_place)
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_add_norm_check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
+check("mlp.add_norm", add_norm)
+
+# %% [markdown]
+# <details><summary>Hint 1: what to keep</summary>
+#
+# s (it exists anyway), and two numbers a row: mean and rstd. Neither x nor the residual nor y. In place, y is used up
+# by whoever comes next, so nothing of backward may need it.
+# </details>
+# <details><summary>Hint 2: backward by rows</summary>
+#
+# Give each program the rows `program, program + programs, ...`. A row in registers, g and $\hat h$, two sums along the
+# row, one store. Behind the end of the row $\hat h$ has to be 0, or it counts in mean(g ĥ) and in dw.
+# </details>
+# <details><summary>Hint 3: dw is nearly right</summary>
+#
+# Wrong by what some programs had: were there more programs than rows, whose parts were never written, or written before
+# they were zero? Wrong in its last bits and different every time: two programs add to one number. Too large by a
+# factor: dw is made of $\hat h$, and not of s.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# Yours (on a GPU), and a plain version; the floor is four passes each way. Then the course's kernel beside its peers.
+
+
+# %%
+def plain_add_norm(x, residual, weight, bias):
+    s = x + residual
+    return nn.functional.layer_norm(s, s.shape[-1:], weight.to(s.dtype), bias.to(s.dtype)), s
+
+
+def norm_times(width):
+    """name -> time of forward, and on a GPU of copies of as many bytes."""
+    shape = (TOKENS if GPU else 256, width)
+    x, residual = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16 if GPU else None) for _ in range(2))
+    weight, bias = torch.randn(2, width, device=DEVICE)
+    calls = {"plain": lambda: plain_add_norm(x, residual, weight, bias)}
+    if GPU:
+        calls |= {"mine": lambda: add_norm(x, residual, weight, bias, 1e-5, False),
+                  "two copies": lambda: (x.clone(), residual.clone())}  # fmt: skip
+    return {f"width {width}, {name}": timed(call) for name, call in calls.items()}
+
+
+took = {name: t for width in ((1152, 4096) if GPU else (1152,)) for name, t in norm_times(width).items()}
+results.beside("lesson05.add_norm", took, unit="us")
+
+# %%
+for row in recorded("add_norm"):
+    print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
+
+# %% [markdown]
+# ## 8. Dropout without a mask
+# ### Case file
+# **The report of section 3**: "seeded dropout: keep the random seed, not the mask. About 1000 MiB saved; left out,
+# because it did not compose with `torch.compile`."
+#
+# Dropout zeroes each element with probability $p$ and divides the others by $1 - p$. Backward must treat the same
+# elements the same way, so PyTorch keeps a mask. But which elements stay is decided by *computed* random numbers, and
+# what is computed can be computed again. The generator that GPUs use, **Philox**, has no state that moves: it is a
+# function. Ten rounds of multiplications turn a seed and a counter into numbers that look random. Give element $i$ the
+# counter $i$, and its fate depends on the seed and on its place, and on nothing else: not on the block, not on the
+# program, not on what ran before.
+
+# %%
+from course_lib.kernels.dropout import numbers_reference
+
+import numpy as np
+
+numbers = numbers_reference(seed=5, counters=np.arange(200_000))[:, 0]
+again = numbers_reference(seed=5, counters=np.array([123_456, 7]))[:, 0]
+print("number 123456 and number 7, asked alone:", again, "and in a row:", numbers[[123_456, 7]])
+for p in (0.1, 0.5):
+    gone = numbers < p
+    print(f"p = {p}: {gone.mean():.4f} dropped; neighbours both dropped {(gone[1:] & gone[:-1]).mean():.4f}, "
+          f"{p * p:.4f} if they know nothing of each other")  # fmt: skip
+
+# %% [markdown]
+# ### Predict
+# Three wrong ways to choose a counter. For each: does a picture of one tensor show it, does a test that compares
+# forward with backward, or neither? (a) the column of the element; (b) its place in the block; (c) the right index, but
+# one seed for every call.
+
+# %%
+predicted_shows = {"a": None, "b": None, "c": None}  # replace None: "picture", "backward", "neither"
+
+
+def dropped(seed, counters):
+    """Which elements of a 64 x 160 tensor are dropped at p = 0.3."""
+    return torch.from_numpy(numbers_reference(seed, counters.numpy().flatten())[:, 0] < 0.3).view(64, 160)
+
+
+index = torch.arange(64 * 160).view(64, 160)
+masks = {
+    "right": dropped(5, index),
+    "(a) column": dropped(5, index % 160),
+    "(b) place in a block of 512": dropped(5, index % 512),
+    "(c) the next call, same seed": dropped(5, index),
+}
+
+
+# %%
+@drawn
+def draw_masks(masks):
+    """Dropped elements in black."""
+    figure, axes = plots.figure(8.0, 2.2, columns=len(masks))
+    figure.suptitle(
+        "A wrong counter repeats; a seed used twice is seen in no single picture", x=0.01, ha="left", weight="bold"
+    )
+    for ax, (name, mask) in zip(axes, masks.items()):
+        ax.imshow(mask, cmap="gray_r", interpolation="nearest", aspect="auto")
+        ax.set_title(name, fontsize=9, weight="normal")
+        ax.set(xticks=[], yticks=[])
+    return figure
+
+
+plots.show(draw_masks(masks), alt="Four masks of 64 rows and 160 columns: the right one is noise; with the column as "
+           "counter there are vertical stripes; with the place in a block a pattern that repeats every few rows; the "
+           "fourth is the same noise as the first")  # fmt: skip
+
+
+# %%
+def shows(mask):
+    """Whether rows of it come again."""
+    return "picture" if any(torch.equal(mask[k:], mask[:-k]) for k in range(1, 32)) else "neither"
+
+
+against(predicted_shows, {name[1]: shows(mask) for name, mask in masks.items() if name.startswith("(")})
+print(
+    "the mask of the next call is the first one again:",
+    torch.equal(masks["right"], masks["(c) the next call, same seed"]),
+)
+
+# %% [markdown]
+# None of the three breaks the gradient, because backward makes the same mistake. (c) is the worst: every layer and
+# every step drops the same elements, and training goes on without them.
+#
+# ## Exercise 5.6 `mlp.dropout` (35 min, 5 points)
+# Write `dropout(x, p, seed)`.
+#
+# - `x`: any shape and any strides, fp32 or fp16 (bf16 on a GPU); `p`: 0 <= p < 1; `seed`: an integer from 0 to
+#   $2^{63} - 1$
+# - with $i$ the **row-major** index of an element in the shape of x, whatever its strides: $y = x / (1 - p)$ where
+#   `tl.rand(seed, i) >= p`, and 0 elsewhere, also where x is infinite or NaN. In fp32, rounded once
+# - y is a new tensor of the shape and type of x. The gradient passes where the element did, divided likewise; it
+#   arrives in any strides, those of a sum with strides of 0, and stays as it is
+# - between the passes at most 64 bytes are kept: neither x nor a mask. The function may be called again before the
+#   gradient is asked for
+# - the same seed gives the same elements, whatever the block size. All arithmetic is in kernels. `torch.empty` gives
+#   NaN
+#
+# A tensor of many dimensions may be brought into three, or copied first (`.contiguous()` is a copy, and allowed).
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_dropout", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _dropout_kernel(y_ptr, x_ptr, seed, n, p, BLOCK: tl.constexpr):
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    kept = tl.rand(seed, offs) >= p
+    # a choice and no product with the mask: 0 times infinity is NaN
+    tl.store(y_ptr + offs, tl.where(kept, x / (1.0 - p), 0.0).to(y_ptr.dtype.element_ty), mask=mask)
+    ### END SOLUTION
+
+
+class Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p, seed):
+        ### BEGIN SOLUTION
+        ctx.p, ctx.seed = p, seed  # two numbers, and no tensor
+        x = x.contiguous()
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        _dropout_kernel[(triton.cdiv(x.numel(), 1024),)](y, x, seed, x.numel(), p, BLOCK=1024)
+        return y
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy):
+        ### BEGIN SOLUTION
+        return Dropout.apply(dy, ctx.p, ctx.seed), None, None  # the same function, on the gradient
+        ### END SOLUTION
+
+
+def dropout(x, p, seed):
+    """x / (1 - p) where tl.rand(seed, row-major index) >= p, else 0; for backward two numbers are kept."""
+    return Dropout.apply(x, p, seed)
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_dropout_check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("mlp.dropout", dropout)
+
+# %% [markdown]
+# <details><summary>Hint 1: strides</summary>
+#
+# The row-major index belongs to the *shape*, the address to the strides. The shortest way: a contiguous copy first, and
+# both are the same number. With strides in the kernel a copy is saved: take the index apart by division and remainder.
+# </details>
+# <details><summary>Hint 2: backward</summary>
+#
+# The derivative of "times 0 or 1/(1-p)" is the same function. Keep p and seed on `ctx` as plain numbers. What is kept
+# on the *class* or in a global is that of the last call, and the last call may be another layer's.
+# </details>
+# <details><summary>Hint 3: infinite inputs, large seeds</summary>
+#
+# Choose with `tl.where`; multiplying by a mask of zeros turns infinity into NaN. Pass the seed as an ordinary argument:
+# Triton then takes it as 64 bits when it needs them. Converted to int32 on the way, seeds that differ in their upper
+# half are one seed.
+# </details>
+
+# %% [markdown]
+# ### How it composes with compile
+# Why did the report's version not? A dropout that *draws* inside has a hidden state, and a compiler that reorders,
+# merges or repeats calls must know about it. A seed as a Python number becomes a constant of the compiled code: the
+# same mask for ever. A seed that is read back from the device (`.item()`) stops the graph. The course's kernel takes
+# the third way: the seed is a **tensor**, drawn by `torch.randint`, which the compiler already knows to be random, and
+# the operator is a pure function of it. Its rule for fake tensors is one line and its backward step is the operator
+# itself.
+
+# %%
+from course_lib.kernels.dropout import dropout as seeded_dropout
+
+graphs = []
+
+
+def count_nodes(graph, examples):
+    graphs.append([node.name for node in graph.graph.nodes if node.op == "call_function"])
+    return graph.forward
+
+
+compiled_dropout = torch.compile(lambda x: seeded_dropout(x, 0.5) + 1, backend=count_nodes, fullgraph=True)
+x = torch.ones(2000, device=DEVICE)
+torch.manual_seed(0)
+first, second = compiled_dropout(x) - 1, compiled_dropout(x) - 1
+torch.manual_seed(0)
+print("one graph, no break:", ", ".join(graphs[0]))
+print(f"two calls differ: {not torch.equal(first, second)}; torch.manual_seed brings the first back: "
+      f"{torch.equal(first, compiled_dropout(x) - 1)}; compiled {len(graphs)} time")  # fmt: skip
+y = seeded_dropout(torch.ones(2000, device=DEVICE, requires_grad=True), 0.5)
+print(f"kept for backward: {sum(k.bytes for k in memory.saved(y))} bytes; a mask would be {x.numel()}")
+
+# %%
+for row in recorded("dropout"):
+    print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
+
+# %% [markdown]
+# ### Verdict on the case
+# The saving is real and can be counted: one byte an element of whatever is dropped, for the scores of one layer exactly
+# 1024 MiB. That it cannot be compiled is not a property of seeded dropout, only of a hidden state. With the state as an
+# input it is one node in the graph.
+
+# %% [markdown]
+# ## Verdicts
+# The numbers are in the cells above. What needs a GPU and has not been measured yet says so where it stands.
+#
+# | claim of the reports | verdict | for your own work |
+# |---|---|---|
+# | 1/rms of 1000 underflows in fp16 | the square overflows; underflow is at the other end | look at the first wrong value, not at the last |
+# | the fp32 sum tracks, the fp16 sum drifts | right, and then it sticks, where half an ulp exceeds the term | ask for the accumulator's format, then for the order |
+# | fused GELU is more accurate | right: without the rounding of h nearly every result is the nearest number; most of it where h is negative | fuse for the bytes, and take the accuracy |
+# | gradients stay fp32, so nothing underflows | those of parameters; those of activations have the activations' type | bf16, or scale the loss |
+# | mixed precision is slower for small models | casts are launches, and the host sets the time | count calls |
+# | autocast needs more memory at short context | right: one copy of the weights | look for where two lines cross |
+# | 19.3 GB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
+# | recomputing saves memory | three kinds, with very different prices | MiB freed a microsecond |
+# | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
+
+# %% [markdown]
+# ## Questions
+# Three answers in your own words, graded by a person. A few sentences each are enough.
+#
+# ### Question 5.7 (10 min, 3 points)
+# A training run keeps its parameters' gradients in bf16 and adds up 512 micro-batches before each step. The loss stops
+# improving when the number of micro-batches is raised from 64 to 512. What do you suspect, how would you confirm it
+# with one measurement, and what are two cures with their price?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mlp_question_gradients", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# A bf16 accumulator has 8 significant bits: once the sum is some 256 times as large as a term of the same sign, half an
+# ulp exceeds the term and it is lost. At 64 additions most terms still count, at 512 many do not. Confirm: accumulate
+# the same micro-batches once in bf16 and once in fp32 and compare (relative error of the sums, or the share of
+# additions that change nothing). Cures: fp32 accumulation buffers (4 bytes a parameter instead of 2); a compensated sum
+# (two bf16 numbers a parameter, more arithmetic); adding in pairs (several buffers); larger micro-batches, so that
+# fewer additions are needed and the sum is made in the product's fp32 accumulator; stochastic rounding (right on
+# average, noisy).
+#
+# *Marking guide.* 1 point for the mechanism with the ratio at which it happens (a few hundred). 1 for a measurement
+# that tells it apart from other causes (same data, other accumulator). 0.5 for each of two cures with its price.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 5.8 (15 min, 4 points)
+# A model of 24 layers as in section 6 (width 1152, hidden 4304, 16384 tokens, bf16) is 3 GiB too large for its GPU. Its
+# attention is fused; its MLPs keep everything. What do you make again, in which order, in how many layers, and what do
+# you expect it to cost? Use the numbers printed in section 6.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mlp_question_recompute", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# First what is cheapest for its bytes: a from h, fused into the product that reads h anyway. It frees 134 MiB a layer
+# for at most some ten microseconds, so in all 24 layers 3.15 GiB: enough, if only just, and with fused ends probably at
+# no cost or a gain. If the peak still does not fit (in one layer's backward a is there in passing, 134 MiB once), next
+# are the norms' results (36 MiB each, a pass of bytes), and only then h from x in a few layers: 134 MiB each at 0.24
+# ms, a sixth of that layer's MLP. Without a fused kernel, a from h costs two passes, 66 us a layer, 1.6 ms in all:
+# still far cheaper than products.
+#
+# *Marking guide.* 1 point for the order by bytes freed for time. 1 for 134 MiB times layers and the comparison with 3
+# GiB. 1 for a cost with its kind (hidden, bytes, FLOPs). 1 for what is needed in passing at the peak, or another sound
+# limit of the estimate.
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Question 5.9 (10 min, 3 points)
+# You fuse a chain of three operators. A colleague's test compares the result with that of the three operators by
+# `torch.equal`, and three elements in ten differ. Which of the two is wrong? Write down (in words) a test that a right
+# kernel passes and a kernel with an accumulator in bf16 fails.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "mlp_question_test", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# Neither need be wrong: both are roundings of the truth, and the fused one has fewer. The truth is float64 on the same
+# (already rounded) inputs. A test: the error of the kernel against float64, as a whole, for the worst row and for the
+# worst element, is at most that of a good computation (fp32 throughout, rounded once) times a margin, and the margin is
+# small enough that the same computation with a bf16 accumulator lies outside; both are measured on the same inputs. Use
+# long sums (K of a thousand or more), since the narrow accumulator shows there, and inputs of one sign among them.
+#
+# *Marking guide.* 1 point for a truth that is neither of the two. 1 for a limit between a measured good error and a
+# measured bad one (not a number out of the air). 1 for inputs on which the bad one shows: long sums, the worst row.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Further reading
+# - Nicholas Higham, *Accuracy and Stability of Numerical Algorithms*, second edition, 2002. Chapter 4 is about sums.
+# - Paulius Micikevicius and others, *Mixed Precision Training*, 2017, arXiv:1710.03740: loss scaling, and histograms of
+#   gradients like the one in section 4.
+# - Tianqi Chen, Bing Xu, Chiyuan Zhang and Carlos Guestrin, *Training Deep Nets with Sublinear Memory Cost*, 2016,
+#   arXiv:1604.06174: keep some layers, make the others again.
+# - Vijay Korthikanti and others, *Reducing Activation Recomputation in Large Transformer Models*, 2022,
+#   arXiv:2205.05198: which activations are worth making again.
+# - John Salmon, Mark Moraes, Ron Dror and David Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3*, SC 2011: Philox.
+# - Dan Hendrycks and Kevin Gimpel, *Gaussian Error Linear Units (GELUs)*, 2016, arXiv:1606.08415.
+# - `course_lib/kernels/mlp.py`, `linear_gelu`, `add_norm` and `dropout.py`: the course's own kernels, and their notes
+#   in `benchmarks/notes`, what was predicted for them.
