@@ -147,9 +147,9 @@ MISTAKES = (
         sign=_composite,
     ),
     Mistake(
-        "no_autograd",
-        "Nothing is registered for Autograd, so no gradient comes back.",
-        sign=lambda e: _lacks(e, "Autograd"),
+        "no_cpu",
+        "Nothing is registered for CPU: below Autograd, in inference mode for example, nothing is left to run.",
+        sign=lambda e: _lacks(e, "CPU"),
     ),
     Mistake(
         "no_meta",
@@ -157,9 +157,9 @@ MISTAKES = (
         sign=lambda e: _lacks(e, "Meta"),
     ),
     Mistake(
-        "no_cpu",
-        "Nothing is registered for CPU: below Autograd, in inference mode for example, nothing is left to run.",
-        sign=lambda e: _lacks(e, "CPU"),
+        "no_autograd",
+        'Nothing is registered for "Autograd", so no gradient comes back. (AutogradCPU stands for one device only.)',
+        sign=lambda e: _lacks(e, "Autograd"),
     ),
     Mistake(
         "input_changed",
@@ -171,6 +171,12 @@ MISTAKES = (
         "The kernel of the CPU takes the strides of x for its result. `empty_like` keeps strides; "
         "`x.new_empty(x.shape)` does not.",
         sign=_not_contiguous,
+    ),
+    Mistake(
+        "computed_in_autograd",
+        "The kernel of Autograd computes the result itself: a mode or another backend never sees `cap`. Call the "
+        "operator again, with Autograd masked.",
+        sign=_computed_above,
     ),
     Mistake(
         "meta_computes",
@@ -191,12 +197,6 @@ MISTAKES = (
         "meta_with_other_strides",
         "The result on meta has the strides of x, the real one is contiguous: both have to agree.",
         sign=lambda e: _meta_differs(e, "shape") or _meta_differs(e, "strides"),
-    ),
-    Mistake(
-        "computed_in_autograd",
-        "The kernel of Autograd computes the result itself: a mode or another backend never sees `cap`. Call the "
-        "operator again, with Autograd masked.",
-        sign=_computed_above,
     ),
     Mistake(
         "kernel_not_called",

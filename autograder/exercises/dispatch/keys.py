@@ -47,7 +47,7 @@ def _call(d: Draw, tensors, around=()) -> Call:
     d.rng.shuffle(tensors)
     told = "; ".join(" ".join([t["device"], *([t["layout"]] * (t["layout"] == "sparse")), *t["made"]]) for t in tensors)
     return Call(
-        {"tensors": tensors, "around": list(around)}, f"{told or 'no tensor'}, in {', '.join(around) or 'none'}"
+        {"tensors": tensors, "around": list(around)}, f"{told or 'no tensor'}, in {', '.join(around) or 'nothing'}"
     )
 
 
@@ -87,6 +87,7 @@ CASES = (
     Case("clones of inference tensors", lambda d: _call(d, [_of_inference(d, "clone"), _of_inference(d)])),
     Case("inference tensors, wrapped", lambda d: _call(d, [_of_inference(d, "wrapped")])),
     Case("with an inference tensor", lambda d: _call(d, [_of_inference(d), _plain(d, device="meta")])),
+    Case("an inference tensor on meta", lambda d: _call(d, [_of_inference(d, device="meta"), _plain(d, device="cpu")])),
     Case("in autocast", lambda d: _call(d, [_plain(d, device="cpu"), _plain(d)], ["autocast"])),
     Case("in autocast, on meta", lambda d: _call(d, [_plain(d, device="meta")], ["autocast"])),
     Case("autocast, taken back", lambda d: _call(d, [_plain(d, device="cpu")], ["autocast", "autocast(False)"])),

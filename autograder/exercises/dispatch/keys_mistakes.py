@@ -95,6 +95,11 @@ MISTAKES = (
         **_answers(rules.InferenceModeExcludesBoth),
     ),
     Mistake(
+        "inference_mode_includes_views",
+        "Inference mode does two things: it excludes Autograd, and it ends that the thread includes ADInplaceOrView.",
+        **_answers(rules.InferenceModeKeepsViews),
+    ),
+    Mistake(
         "views_not_included",
         "ADInplaceOrView was taken from the tensors alone: outside of inference mode the thread includes it always.",
         **_answers(rules.ViewsOfTensorsOnly),
@@ -158,9 +163,9 @@ MISTAKES = (
     ),
     Mistake(
         "a_key_of_each_backend",
-        "Two backends gave two keys of one kind. Kinds and backends are kept apart: the highest backend of all tensors "
-        "stands for every kind.",
-        **_answers(rules.BothBackends),
+        "With tensors of two backends, a kind got both, or that of the tensor which brought it. Kinds and backends are "
+        "kept apart: the highest backend of all tensors stands for every kind.",
+        **_answers(rules.BothBackends, rules.BackendOfEachKind),
     ),
     Mistake(
         "lower_backend_wins",

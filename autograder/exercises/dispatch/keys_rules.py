@@ -142,6 +142,13 @@ class InferenceModeExcludesBoth(Rule):
         return {"inference_mode": kinds | both, "inference_mode(False)": kinds - both}.get(name, kinds)
 
 
+class InferenceModeKeepsViews(Rule):
+    """Autograd is excluded, and ADInplaceOrView is included all the same."""
+
+    def include(self, kinds, name):
+        return kinds if name == "inference_mode" else super().include(kinds, name)
+
+
 class ViewsOfTensorsOnly(Rule):
     always = frozenset({"BackendSelect"})
 
@@ -282,6 +289,16 @@ class BothBackends(Rule):
         backends = [BACKENDS[device] for device in BACKENDS if device in devices]
         names = [_name(kind, backend) for kind in kinds for backend in backends or [""]]
         return list(dict.fromkeys(names))
+
+
+class BackendOfEachKind(Rule):
+    """The highest backend among the tensors that bring the kind, not among all."""
+
+    def met(self, tensors, around):
+        names = super().met(tensors, around)
+        bringing = {tensor["device"] for tensor in tensors if "Autograd" in self.of(tensor)}
+        backend = next((BACKENDS[device] for device in BACKENDS if device in bringing), "")
+        return [f"Autograd{backend}" if name.startswith("Autograd") else name for name in names]
 
 
 class LowerBackend(Rule):

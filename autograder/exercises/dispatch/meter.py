@@ -37,7 +37,7 @@ def accept(got, want, args) -> str | None:
         if isinstance(here, bool) or not isinstance(here, int | float):
             return f"{name} should be a number, got {here!r:.40}"
         if here != true:
-            return f"{here:,} {name} are too {'few' if here < true else 'many'}"
+            return f"{here:,} {name} were counted: too {'few' if here < true else 'many'}"
     return None
 
 

@@ -90,6 +90,11 @@ class ViewsCounted(Meter):
         return False
 
 
+class OnlyUnsafeViewKnown(Meter):
+    def is_view(self, func):
+        return _name(func) == "_unsafe_view"
+
+
 class UnsafeViewCounted(Meter):
     def is_view(self, func):
         return func.is_view
@@ -115,6 +120,13 @@ class ListsMissed(Meter):
         return sum(self.size(t) for t in given if isinstance(t, torch.Tensor))
 
 
+class AllListsMissed(ListsMissed):
+    """Of results too."""
+
+    def written(self, func, out):
+        return self.size(out) if isinstance(out, torch.Tensor) else 0
+
+
 class FirstResultOnly(Meter):
     def written(self, func, out):
         return super().written(func, out[0] if isinstance(out, tuple | list) and out else out)
@@ -133,6 +145,18 @@ class FourBytes(Meter):
 class InPlaceOnce(Meter):
     def written(self, func, out):
         return 0 if _name(func).endswith("_") else super().written(func, out)
+
+
+class EachTensorOnce(Meter):
+    """A tensor that has two places, as two arguments or as argument and result."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        before = self.bytes
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.bytes != before:
+            places = self.tensors_in([*args, *(kwargs or {}).values(), out])
+            self.bytes = before + sum(self.size(t) for t in {id(t): t for t in places}.values())
+        return out
 
 
 class WholeMemory(Meter):
@@ -169,17 +193,24 @@ MISTAKES = (
         **_counts(AllocationsCounted),
     ),
     Mistake(
-        "lists_missed", "Tensors in a list of arguments were missed: cat and stack take one.", **_counts(ListsMissed)
-    ),
-    Mistake(
         "further_results_missed",
         "Operators with several results write all of them: layer norm also its mean and its scale.",
         **_counts(FirstResultOnly, OneTensorResults),
     ),
     Mistake(
+        "lists_missed",
+        "Tensors in a list of arguments were missed: cat and stack take one, and some operators return several.",
+        **_counts(ListsMissed, AllListsMissed),
+    ),
+    Mistake(
         "in_place_counted_once",
         "An operator in place reads its argument and writes it: count both.",
         **_counts(InPlaceOnce),
+    ),
+    Mistake(
+        "each_tensor_once",
+        "A tensor that has two places, as two arguments or as argument and result, was counted once: each one counts.",
+        **_counts(EachTensorOnce),
     ),
     Mistake("four_bytes_an_element", "Elements are not always 4 bytes: ask `element_size()`.", **_counts(FourBytes)),
     Mistake(
@@ -193,7 +224,7 @@ MISTAKES = (
         "The first argument of addmm is the bias: the factors are the second and the third.",
         **_counts(WrongOperands),
     ),
-    Mistake("views_counted", "Views were counted: they move no byte.", **_counts(ViewsCounted)),
+    Mistake("views_counted", "Views were counted: they move no byte.", **_counts(ViewsCounted, OnlyUnsafeViewKnown)),
     Mistake("only_read", "What an operator writes counts too.", **_counts(OnlyRead)),
     Mistake("only_written", "What an operator reads counts too.", **_counts(OnlyWritten)),
     Mistake("whole_memory", "The memory behind a tensor was counted: count its own elements.", **_counts(WholeMemory)),

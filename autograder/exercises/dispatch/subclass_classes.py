@@ -280,6 +280,14 @@ class WritesLost(Scaled):
         return cls.compute(func, args, kwargs)
 
 
+class EveryWriteLost(Scaled):
+    """Scaling in place too."""
+
+    @classmethod
+    def write(cls, func, args, kwargs):
+        return cls.compute(func, args, kwargs)
+
+
 class WritesIntoHeld(Scaled):
     @classmethod
     def write(cls, func, args, kwargs):

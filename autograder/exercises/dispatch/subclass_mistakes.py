@@ -11,7 +11,23 @@ def _tensors(*kinds):
     return {"answer": lambda v, kind: {"results": worked_out(kind, **v)}, "variants": kinds}
 
 
+def _asked_for_ever(e) -> bool:
+    """Already where a number scales."""
+    asked = [t for t in e.failing if t.case.name == "numbers" and isinstance(t.outcome.outputs.get("results"), list)]
+    return any(isinstance(one, dict) and one.get("raised") == "RecursionError" for t in asked for one in _results(t))
+
+
+def _results(t) -> list:
+    return t.outcome.outputs["results"]
+
+
 MISTAKES = (
+    Mistake(
+        "never_unwrapped",
+        "The handler called the operator with a wrapper among its arguments, and was asked again, for ever: hand on "
+        "what the wrappers hold, or held * scale.",
+        sign=_asked_for_ever,
+    ),
     Mistake(
         "type_forgotten",
         "The wrapper has another type than what it holds: hand the type on to `_make_wrapper_subclass`.",
@@ -80,11 +96,6 @@ MISTAKES = (
         **_tensors(classes.ScaleLostInViews, classes.HeldOfViews),
     ),
     Mistake(
-        "writes_lost",
-        "An operator wrote into the product held * scale, a copy that nobody sees: raise TypeError.",
-        **_tensors(classes.WritesLost),
-    ),
-    Mistake(
         "writes_into_held",
         "An operator in place worked on what is held, as if there were no scale: raise TypeError.",
         **_tensors(classes.WritesIntoHeld),
@@ -99,6 +110,12 @@ MISTAKES = (
         "in_place_gives_another",
         "`x.mul_(n)` gave a new wrapper and left x as it was: change the scale of x and return x.",
         **_tensors(classes.InPlaceAnew),
+    ),
+    Mistake(
+        "writes_lost",
+        "An operator wrote into the product held * scale, a copy that nobody sees: raise TypeError, and for `mul_` and "
+        "`div_` by a number change the scale.",
+        **_tensors(classes.WritesLost, classes.EveryWriteLost),
     ),
     Mistake(
         "in_place_refused",

@@ -129,6 +129,22 @@ class FallthroughDropped(Table):
         return super().redispatch(op, kept, *args)
 
 
+class PassedDropped(Table):
+    """Only those above the kernel, as a loop meets them."""
+
+    def handed(self, keys, key):
+        passed = self.keys[: self.keys.index(key)]
+        return frozenset(keys).difference(passed)
+
+
+class EmptySetPasses(Table):
+    """Where no key is left, nothing is raised."""
+
+    def redispatch(self, op, keys, *args):
+        entries = [self.entry(op, key) for key in self.order(keys)]
+        return None if all(entry is FALLTHROUGH for entry in entries) else super().redispatch(op, keys, *args)
+
+
 class OwnKeyDropped(Table):
     def handed(self, keys, key):
         return frozenset(keys) - {key}
@@ -246,6 +262,11 @@ MISTAKES = (
         **_runs(MissingPasses),
     ),
     Mistake(
+        "empty_set_passes",
+        "Nothing was raised where no key is left: after the last key of the set comes a LookupError.",
+        **_runs(EmptySetPasses),
+    ),
+    Mistake(
         "fallthrough_of_all_operators",
         "A fallthrough that was registered for one operator was taken for all of them.",
         **_runs(FallthroughOfAll),
@@ -253,7 +274,7 @@ MISTAKES = (
     Mistake(
         "fallthrough_dropped_from_the_set",
         "The keys that were passed over are missing in the set that the kernel got: it gets the whole set.",
-        **_runs(FallthroughDropped),
+        **_runs(FallthroughDropped, PassedDropped),
     ),
     Mistake(
         "own_key_dropped",
@@ -276,7 +297,20 @@ MISTAKES = (
         "Use the keys that are given.",
         **_runs(Recomputes),
     ),
+    Mistake(
+        "order_of_the_set",
+        "The kernel of another key of the set ran: walk over the keys in the order that the dispatcher was made with. "
+        "A set has no order of its own.",
+        sign=lambda e: 2 * sum(map(_another_key, e.failing)) > len(e.failing),
+    ),
 )
+
+
+def _another_key(t) -> bool:
+    """What differs first is whose turn it is, with the same operator and the same set."""
+    pairs = zip(t.outcome.outputs.get("events") or (), t.want["events"], strict=False)
+    got, want = next(((here, true) for here, true in pairs if here != true), ((), ()))
+    return len(got) == len(want) == 3 and (got[0], got[2]) == (want[0], want[2])
 
 
 def _too_deep(e, case: str) -> bool:
