@@ -624,6 +624,189 @@ for row in recorded("linear_gelu"):
     print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
 
 # %% [markdown]
+# ### Case file: stream-K
+# **The same report** tried a stream-K product and saw no gain, "because a bias or an activation follows nearly every
+# product". What is the idea, and is that the reason?
+#
+# A product is cut into tiles, and a GPU of 132 multiprocessors works on 132 tiles at a time: a *wave*. If the last wave
+# is half empty, half a wave is wasted. Stream-K cuts the *work* instead of the result: all tiles' blocks along K stand
+# in one row, and each program gets an equal share of that row, wherever its ends fall. Nobody waits, but some tiles are
+# made by two programs. Their parts have to meet before anything can be done with the sum.
+#
+# ### Predict
+# How much of the time is wasted by the last wave, for tiles of 128 x 256: at 16384 tokens, and at 2048 tokens of the
+# same layer (1152 to 4304)?
+
+# %%
+predicted_waste = {"16384 tokens": None, "2048 tokens": None}  # replace None: a share of the time
+
+
+def waves(tokens, hidden, block=(128, 256), programs=132):
+    """(tiles, waves, share of the time in which programs have nothing to do)."""
+    tiles = triton.cdiv(tokens, block[0]) * triton.cdiv(hidden, block[1])
+    full = tiles / programs
+    return tiles, full, 1 - full / math.ceil(full)
+
+
+came = {}
+for tokens in (512, 2048, 8192, 16384):
+    for width, hidden in SIZES:
+        tiles, full, wasted = waves(tokens, hidden)
+        product_us = 2e6 * tokens * width * hidden / roof.flops_per_s
+        parts_us = (
+            2 * 132 * 2 * 128 * 256 * 4 / roof.bytes_per_s * 1e6
+        )  # every program writes and reads two parts at most
+        print(f"{tokens:5} x {width} -> {hidden:5}: {tiles:5} tiles, {full:6.2f} waves, {wasted:4.0%} wasted, "
+              f"{wasted * product_us / (1 - wasted):6.1f} us; bytes of the parts up to {parts_us:.0f} us")  # fmt: skip
+        came.setdefault(f"{tokens} tokens", wasted)
+against({name: predicted_waste[name] for name in predicted_waste}, came)
+
+
+# %%
+@drawn
+def draw_shares(tiles=10, blocks=4, programs=4):
+    """Who works when: whole tiles in waves above, equal shares of all blocks below; split tiles are hatched."""
+    figure, axes = plots.figure(8.0, 3.8, rows=2)
+    share = -(-tiles * blocks // programs)
+    titles = ("In tiles, the last wave is half empty", "In shares, all end together, and split tiles meet again")
+    for ax, title in zip(axes, titles):
+        for unit in range(tiles * blocks):
+            tile = unit // blocks
+            lane, start, split = tile % programs, tile // programs * blocks + unit % blocks, False
+            if ax is axes[1]:
+                lane, start = unit // share, unit % share
+                split = tile * blocks // share != (tile * blocks + blocks - 1) // share
+            ax.barh(lane, 1, left=start, color=plots.PALETTE[tile % 6], height=0.8, edgecolor="white", linewidth=0.4,
+                    hatch="////" if split else "")  # fmt: skip
+            ax.text(start + 0.5, lane, tile if unit % blocks == 1 else "", ha="center", va="center", color="white")
+        ax.set(
+            title=title, xlim=(0, 3 * blocks), yticks=range(programs), ylabel="program", xlabel="blocks of K, in time"
+        )
+        ax.invert_yaxis()
+    return figure
+
+
+# %%
+plots.show(draw_shares(), alt="Ten tiles of four blocks on four programs. Above, in waves: three waves, in the last "
+           "one two programs have nothing to do. Below, equal shares: all end earlier and together, two tiles are split "
+           "between two programs")  # fmt: skip
+
+# %% [markdown]
+# Now a small stream-K of ours. Whole tiles take their GELU at once, as before. Parts go to memory in fp32, and a second
+# kernel adds them and takes the GELU of the sum. (Real ones let the second program of a tile wait for the first; the
+# wait is the same, at another place.) GELU of a part would be wrong, since
+# $\mathrm{gelu}(p + q) \ne \mathrm{gelu}(p) + \mathrm{gelu}(q)$: that is what the report means by "a bias or an
+# activation follows".
+
+
+# %%
+@triton.jit
+def _gelu_tile(out_ptr, acc, tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tile % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    y = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+    mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+    tl.store(out_ptr + offs_m[:, None] * N + offs_n[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _joining_kernel(
+    out_ptr, parts_ptr, M, N, K, share, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """A program a tile: where it was split, add its parts in the order of programs, then GELU."""
+    blocks = tl.cdiv(K, BLOCK_K)
+    first, last = tl.program_id(0) * blocks // share, (tl.program_id(0) * blocks + blocks - 1) // share
+    if first < last:
+        offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        acc = tl.load(parts_ptr + (2 * first + 1) * BLOCK_M * BLOCK_N + offs)  # the first one's share ends in this tile
+        for program in range(first + 1, last + 1):
+            acc += tl.load(parts_ptr + 2 * program * BLOCK_M * BLOCK_N + offs)
+        _gelu_tile(out_ptr, acc, tl.program_id(0), M, N, BLOCK_M, BLOCK_N)
+
+
+# %%
+@triton.jit
+def _partial_sum(
+    x_ptr, w_ptr, tile, begin, stop, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Of a tile, from one block of K to another; x (M, K) and w (N, K) contiguous."""
+    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = (tile % tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for block in range(begin, stop):
+        k = block * BLOCK_K + tl.arange(0, BLOCK_K)
+        x_mask, w_mask = (offs_m < M)[:, None] & (k < K)[None, :], (offs_n < N)[None, :] & (k < K)[:, None]
+        x = tl.load(x_ptr + offs_m[:, None] * K + k[None, :], mask=x_mask, other=0.0)
+        w = tl.load(w_ptr + offs_n[None, :] * K + k[:, None], mask=w_mask, other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+    return acc
+
+
+# %%
+@triton.jit
+def _shares_kernel(
+    out_ptr, parts_ptr, x_ptr, w_ptr, M, N, K, share,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """This program's share of all blocks of all tiles."""
+    blocks = tl.cdiv(K, BLOCK_K)
+    unit = tl.program_id(0) * share
+    end = min(unit + share, tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * blocks)
+    while unit < end:
+        tile, begin = unit // blocks, unit % blocks
+        stop = min(blocks, begin + end - unit)
+        acc = _partial_sum(x_ptr, w_ptr, tile, begin, stop, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        if stop - begin == blocks:
+            _gelu_tile(out_ptr, acc, tile, M, N, BLOCK_M, BLOCK_N)
+        else:
+            slot = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64)
+            offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+            tl.store(parts_ptr + slot * BLOCK_M * BLOCK_N + offs, acc)
+        unit += stop - begin
+
+
+# %%
+def stream_k(x, w, out, programs=132 if GPU else 6, block=(128, 128, 64) if GPU else (32, 32, 32)):
+    """gelu(x w^T) into out, in equal shares."""
+    (M, K), N = x.shape, w.shape[0]
+    tiles = triton.cdiv(M, block[0]) * triton.cdiv(N, block[1])
+    share = triton.cdiv(tiles * triton.cdiv(K, block[2]), programs)
+    parts = torch.empty(programs, 2, block[0], block[1], dtype=torch.float32, device=x.device)
+    _shares_kernel[(programs,)](out, parts, x, w, M, N, K, share, *block, num_warps=8 if GPU else 4)
+    _joining_kernel[(tiles,)](out, parts, M, N, K, share, *block, num_warps=8 if GPU else 4)
+
+
+x, w = torch.randn(70, 150, device=DEVICE), torch.randn(100, 150, device=DEVICE) * 150**-0.5
+out = torch.full((70, 100), math.nan, device=DEVICE)
+stream_k(x, w, out)
+h = x.double() @ w.double().mT
+print(f"error of ours: {numerics.error(out, gelu(h)).rms:.1e}")
+halves = gelu(x.double()[:, :75] @ w.double()[:, :75].mT) + gelu(x.double()[:, 75:] @ w.double()[:, 75:].mT)
+print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}")
+
+# %% [markdown]
+# On a GPU the next cell measures it at few and at many tokens, beside the product in whole tiles of 5.2 (it needs your
+# `linear_gelu`).
+
+# %%
+took = {}
+for tokens in (512, 2048, 16384) if GPU else ():
+    x, w = (torch.randn(s, device=DEVICE, dtype=torch.bfloat16) for s in ((tokens, 1152), (4304, 1152)))
+    out = torch.empty(tokens, 4304, device=DEVICE, dtype=torch.bfloat16)
+    took[f"{tokens} tokens, tiles"] = timed(lambda x=x, w=w, out=out: linear_gelu(x, w, None, out))
+    took[f"{tokens} tokens, stream-K"] = timed(lambda x=x, w=w, out=out: stream_k(x, w, out))
+if not took and not recorded("lesson05.stream_k"):
+    print("Until then the verdict below rests on the count of waves alone.")
+results.beside("lesson05.stream_k", took, unit="us")
+
+# %% [markdown]
+# **Verdict.** The report's observation fits the count, and its reason is half of it. What follows the product makes
+# stream-K *dearer*, because parts must go through memory in fp32 and meet before the GELU; it does not make it
+# impossible. The other half: for the tower's layer the last wave wastes no more time than the bytes of the parts may
+# take, at any of these numbers of tokens. For the wide layer some tens of microseconds of some milliseconds could be
+# had. (And a library takes smaller tiles where that fills the wave.)
+#
 # ### What the compiler does to small numbers
 # One more rounding hides in the instructions. Compile a kernel with one line for each operation and read the PTX: an
 # instruction with `.ftz` in its name **flushes to zero** what is subnormal in fp32, going in and coming out; `.approx`
