@@ -42,6 +42,14 @@ def _kind(node: fx.Node) -> str:
     return node.target if isinstance(node.target, str) else node.target.__name__
 
 
+def _any(node: fx.Node) -> bool:
+    return True
+
+
+def _in_the_middle(node: fx.Node) -> bool:
+    return node.op not in ("placeholder", "output")
+
+
 def _count(graphs, counted=_called, kind=_kind, inside=True) -> dict[str, int]:
     counts: dict[str, int] = {}
     modules = [m for g in graphs for m in (g.modules() if inside else [g]) if isinstance(m, fx.GraphModule)]
@@ -142,8 +150,8 @@ MISTAKES = (
     ),
     Mistake(
         "result_returned",
-        "The backend ran the graph and returned its result: it has to return a function, which is called later, with "
-        "other inputs.",
+        "What the backend returned cannot be called: it is nothing, or what the graph gave when the backend ran it. "
+        "Return a function, such as `module.forward`, which is called later, with other inputs.",
         sign=lambda e: e.raised("did not return callable"),
     ),
     Mistake(
@@ -160,8 +168,8 @@ MISTAKES = (
     Mistake(
         "all_nodes_counted",
         "Placeholders, attributes or outputs were counted: they call nothing.",
-        answer=lambda v, kind: _counts(counted=lambda node: True, kind=kind)(v),
-        variants=(lambda n: n.target if isinstance(n.target, str) else n.target.__name__, lambda n: n.name),
+        answer=lambda v, ways: _counts(counted=ways[0], kind=ways[1])(v),
+        variants=((_any, _kind), (_any, lambda n: n.name), (_in_the_middle, _kind)),
     ),
     Mistake(
         "kinds_of_nodes_counted",

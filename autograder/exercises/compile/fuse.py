@@ -180,16 +180,18 @@ def _differences(d: Draw) -> Call:
 
 
 def _written(d: Draw) -> Call:
-    """Between the product and the sum a factor is written; for another pair only something else is."""
+    """Between the product and the sum a factor is written; for other pairs only what is added, or something else."""
     p = Program(d)
     x, a = p.input(), p.input()
     product = p.step("mul", x, a)
     p.step("add_", d.choice((x, a)), p.input())
     result = p.add(product, p.input())
-    y = p.input()
-    safe = p.step("mul", y, p.input())
+    y, b = p.input(), p.input()
+    safe, summed = (p.step("mul", y, p.input()) for _ in range(2))
     p.step("add_", p.input(), y)
-    return p.call(result, p.add(safe, p.noise()), p.step("sin", x), p.step("sin", a))
+    other = p.add(safe, p.noise())
+    p.step("add_", b, y)
+    return p.call(result, other, p.add(summed, b), p.step("sin", x), p.step("sin", a))
 
 
 def _broadcast(d: Draw) -> Call:

@@ -129,6 +129,15 @@ class AnyWriteStops(Pass):
         return not any(s["op"] == "add_" for s in self.steps[self.at[product] : self.at[step["name"]]])
 
 
+class WriteIntoTheOtherStops(Pass):
+    """A write into what is added stops it too."""
+
+    def unwritten(self, step, product):
+        between = self.steps[self.at[product] : self.at[step["name"]]]
+        written = {s["args"][0] for s in between if s["op"] == "add_"}
+        return super().unwritten(step, product) and not written & set(step["args"])
+
+
 class TypesIgnored(Pass):
     def one_type(self, values):
         return True
@@ -174,6 +183,9 @@ def _without_writes(v) -> dict:
     return {"results": run(build(kept, v["inputs"], v["outputs"]), v["inputs"])[0]} if kept != v["steps"] else {}
 
 
+PLAINEST = ("the product on the left", "the product on the right")
+
+
 def _not_recompiled(e) -> bool:
     """In every wrong case the graph says one thing and the code that runs is that of the graph as it came."""
     ran = [t for t in e.failing if t.outcome.error is None]
@@ -183,12 +195,21 @@ def _not_recompiled(e) -> bool:
 
 
 def _right_work_wrong_results(e) -> bool:
-    """The operators are right in every case that ran, and the results are wrong already in the plainest one."""
-    ran = [t for t in e.tried if t.outcome.error is None]
-    return e.failed("the product on the left") and all(t.outcome.outputs["runs"] == t.want["runs"] for t in ran)
+    """In the plainest pairs that were joined the operators are right, and the results are wrong."""
+    plain = [t for t in e.failing if t.case.name in PLAINEST and t.outcome.error is None]
+    return any(t.outcome.outputs["runs"] == t.want["runs"] for t in plain)
+
+
+def _only_numbers_raise(e) -> bool:
+    return e.raised("addcmul()") and e.failed("numbers in place of tensors") and any(map(e.passed, PLAINEST))
 
 
 MISTAKES = (
+    Mistake(
+        "module_not_returned",
+        "`fuse` has to return the module, also where it changed nothing: end with `return module`.",
+        sign=lambda e: e.raised("expected the rewritten GraphModule"),
+    ),
     Mistake(
         "not_recompiled",
         "The graph was changed, and the code that runs was not: call `module.recompile()` when the graph is done.",
@@ -214,7 +235,7 @@ MISTAKES = (
     Mistake(
         "numbers_joined",
         "addcmul takes tensors: a product with a number, or a number that is added, has to stay.",
-        sign=lambda e: e.raised("addcmul()") and e.failed("numbers in place of tensors"),
+        sign=_only_numbers_raise,
     ),
     Mistake(
         "operands_shuffled",
@@ -256,8 +277,10 @@ MISTAKES = (
     ),
     Mistake(
         "any_write_stops",
-        "A write to something else is no danger: only writes to x and a matter.",
-        answer=_leaves(AnyWriteStops),
+        "A write to something else is no danger, also one to b, which the sum would have read after it as well: only "
+        "writes to x and a matter.",
+        answer=lambda v, rule: _leaves(rule)(v),
+        variants=(AnyWriteStops, WriteIntoTheOtherStops),
     ),
     Mistake(
         "same_sizes_only",

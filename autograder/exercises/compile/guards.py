@@ -36,9 +36,9 @@ def accept(got, want, args) -> str | None:
         if not isinstance(said, bool | int) or said not in (0, 1):
             return f"entry {number} should be True or False, got {said!r:.40}"
         if bool(said) != true:
-            told = "as one that compiles" if said else "as one that does not compile"
+            told = "said to compile, and torch does not" if said else "said not to compile, and torch does"
             kind = f"{call['dtype']}{', needs a gradient' if call['needs_grad'] else ''}"
-            return f"call {number} of {len(want)}, {call['shape']} {kind}, was told {told}"
+            return f"call {number} of {len(want)}, {call['shape']} {kind}: {told}"
     return None
 
 
@@ -120,6 +120,14 @@ def _two_types(d: Draw, **options) -> Call:
     return _call(shapes, dtypes=_some(d, ("float32", "float64"), len(shapes)), **options)
 
 
+def _squares_of_two_types(d: Draw, **options) -> Call:
+    """Squares of a few sizes, so that one type meets other squares than the other, and then something else."""
+    sizes = _sizes(d, 2)
+    shapes = [(size, size) for size in _some(d, sizes, d.integer(4, 6))]
+    shapes += _shapes(d, sizes, sizes, 3, 4)
+    return _call(shapes, dtypes=_some(d, ("float32", "float64"), len(shapes)), **options)
+
+
 def _gradients(d: Draw) -> Call:
     n, *rows = _sizes(d, 4)
     shapes = _shapes(d, rows, [n])
@@ -164,6 +172,7 @@ CASES = (
     _case("squares", _squares, wrong.DynamicFromTheThird),
     _case("dynamic=True", _other_follows, wrong.AlwaysStatic, dynamic=True),
     _case("dynamic=True, squares first", _squares, wrong.NeverTied, dynamic=True),
+    _case("dynamic=True, squares of two types", _squares_of_two_types, wrong.LearnsFromEveryCall, dynamic=True),
     _case("dynamic=False", _other_follows, wrong.OnlyTheLast, dynamic=False),
     _case("sizes 0 and 1", _zero_and_one, *SMALL, wrong.DynamicAtOnce),
     _case("sizes 0 and 1, dynamic=True", _zero_and_one, *SMALL, dynamic=True),

@@ -178,6 +178,19 @@ class GradientsAlike(Rule):
         return call["dtype"]
 
 
+class FalseIgnored(Rule):
+    def __init__(self, dynamic, marked, limit):
+        super().__init__(None if dynamic is False else dynamic, marked, limit)
+
+
+class LearnsFromEveryCall(Rule):
+    """Sizes are remembered of calls that use compiled code too."""
+
+    def one(self, call):
+        self.learn(call)
+        return super().one(call)
+
+
 class LearntByType(Rule):
     def __init__(self, *settings):
         super().__init__(*settings)
@@ -263,6 +276,17 @@ MISTAKES = (
         answer=_says(WholeShape),
     ),
     Mistake(
+        "learns_from_every_call",
+        "What torch knows about changing sizes it learns when it compiles. Calls that use what is compiled teach it "
+        "nothing.",
+        answer=_says(LearnsFromEveryCall),
+    ),
+    Mistake(
+        "false_ignored",
+        "dynamic=False learns nothing: a size that is not marked is a number in every compilation.",
+        answer=_says(FalseIgnored),
+    ),
+    Mistake(
         "learnt_by_type",
         "What torch has learnt about changing sizes belongs to the argument, whatever its type: the first compilation "
         "for another type leaves those dimensions free already.",
@@ -310,13 +334,13 @@ MISTAKES = (
     ),
     Mistake(
         "never_learns",
-        "With dynamic=None every new shape was told as one that compiles. A dimension whose size has changed becomes "
+        "With dynamic=None every new shape was said to compile. A dimension whose size has changed becomes "
         "free when torch compiles again.",
         answer=_says(StaticUnlessAsked),
     ),
     Mistake(
         "always_static",
-        "Every new shape was told as one that compiles. With dynamic=None a dimension whose size has changed becomes "
+        "Every new shape was said to compile. With dynamic=None a dimension whose size has changed becomes "
         "free when torch compiles again, and with dynamic=True all are free at once.",
         answer=_says(AlwaysStatic),
     ),

@@ -98,13 +98,18 @@ def _only_where_strides_differ(e) -> bool:
     return e.passed("contiguous") and e.failed("transposed")
 
 
+def _type_differs(e) -> bool:
+    return any(isinstance(r["result"], dict) and r["result"]["dtype"] != w["result"]["dtype"] for r, w in _reports(e))
+
+
 def _fake_stride(e) -> bool:
     return _only_where_strides_differ(e) and _says(e, "Stride mismatch")
 
 
 def _result_strides(e) -> bool:
     right = [isinstance(r["result"], dict) and r["result"]["strides"] != w["result"]["strides"] for r, w in _reports(e)]
-    return _only_where_strides_differ(e) and any(right)
+    refused = _says(e, "gate_into writes contiguous memory")
+    return _only_where_strides_differ(e) and (refused or any(right))
 
 
 def _gradient_missing(e) -> bool:
@@ -121,6 +126,12 @@ def _in_parts(e) -> bool:
 
 
 MISTAKES = (
+    Mistake(
+        "inputs_declared_as_written",
+        "`mutates_args` names an input, and this operator writes into none: `mutates_args=()`. An operator that says "
+        "that it writes gets no gradient.",
+        sign=lambda e: e.raised("non-functional operator"),
+    ),
     Mistake(
         "input_changed",
         "The operator writes into an input and does not say so (`mutates_args`): a compiler may reorder the reads of "
@@ -156,6 +167,11 @@ MISTAKES = (
         sign=_fake_stride,
     ),
     Mistake(
+        "result_with_another_type",
+        "The result has another type than x: give `dtype=x.dtype` to the tensor that gate_into writes.",
+        sign=_type_differs,
+    ),
+    Mistake(
         "fake_with_another_type",
         "The fake result has another type than the real one: take it from x.",
         sign=lambda e: _says(e, "mismatched tensor metadata", "Dtypes"),
@@ -167,7 +183,8 @@ MISTAKES = (
     ),
     Mistake(
         "result_not_contiguous",
-        "The result has the strides of an input: it should be contiguous, whatever came.",
+        "The result has the strides of an input: it should be contiguous, whatever came. `empty_like` keeps strides; "
+        "`torch.empty(x.shape, ...)` does not.",
         sign=_result_strides,
     ),
     Mistake(
@@ -182,7 +199,8 @@ MISTAKES = (
     ),
     Mistake(
         "derivative_wrong",
-        "A derivative is wrong. With s = sigmoid(y): that of x is s, that of y is x * s * (1 - s), in this order.",
+        "A derivative is wrong or missing. With s = sigmoid(y): that of x is s, that of y is x * s * (1 - s); backward "
+        "returns both, in this order.",
         sign=_other_formula,
     ),
     Mistake(
@@ -199,7 +217,8 @@ MISTAKES = (
     ),
     Mistake(
         "not_an_operator",
-        "What was returned is a function, not an operator: `torch.library.custom_op(name, mutates_args=())` makes one.",
+        "What was returned is not an operator. `torch.library.custom_op(name, mutates_args=())` makes one of a "
+        "function: return what it gives, not the function, and do not forget to return it.",
         sign=lambda e: e.raised("expected the operator that torch.library registered"),
     ),
 )
