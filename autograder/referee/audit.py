@@ -64,13 +64,17 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     return verdict
 
 
-def seen_from_within(room: Room, verdict: Verdict, ranks: bool = False) -> Verdict:
+def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bool = False) -> Verdict:
     """The verdict on an exercise that a probe looks at in the process of its code, unless that may have replaced it.
 
-    ranks: there are several such processes, which may have met elsewhere than on the network that is watched.
+    ranks: there are several such processes, which may have met elsewhere than on the network that is watched. Of other
+    answers in tensors the text is read as that of a kernel: no thread and no private part of torch goes past the probe.
     """
     cells = room.submission.cells
-    text = of_text(sorted({*replacing(cells), *(meeting(cells) if ranks else ())}))
+    found = [*replacing(cells), *(meeting(cells) if ranks else ())]
+    if exercise.kind == "kernel":
+        found += suspicious(cells, *entries(exercise))
+    text = of_text(sorted(set(found)))
     if not text:
         return verdict
     why = "What the course's own code saw of this answer, it saw in the process of the answer, which may change it."

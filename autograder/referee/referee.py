@@ -208,7 +208,7 @@ class Referee:
                     return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
-                return audit.seen_from_within(room, verdict, ranks=True) if verdict.points else verdict
+                return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
             with self._room(exercise) as room, self._worker(room) as worker:
                 why_not = worker.load(exercise.entry)
                 if why_not:
@@ -218,7 +218,7 @@ class Referee:
                     verdict = judge(exercise, device.TIER, seed, trials)
                 if verdict.points and exercise.asks_for_kernels:
                     return audit.audited(room, worker, exercise, verdict, trials)
-                return audit.seen_from_within(room, verdict) if verdict.points and exercise.probe else verdict
+                return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)

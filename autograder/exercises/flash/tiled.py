@@ -11,8 +11,9 @@ q is (B, H, n_q, D), k and v are (B, H, n_k, D): as many heads of keys as of que
 that sees no key gives zeros and lse = -inf. `scale` is a number, perhaps negative, perhaps neither 1/8 nor 1/sqrt(D).
 
 Walk over the keys `block` at a time with a running maximum, a running sum and an accumulator in fp32, all queries at
-once; the last block may be shorter. Scores of all keys at once, (n_q, n_k), must never exist. The inputs may be strided
-in any way and stay as they are.
+once; the last block may be shorter. Scores of all keys at once, (n_q, n_k), must never exist, in no type and no shape,
+and the memory that a call takes does not grow with their number. The inputs may be strided in any way and stay as they
+are. All of it is done with torch.
 """
 
 import torch
@@ -57,6 +58,11 @@ def _square(d: Draw) -> tuple[int, ...]:
     return 2, 2, n, n, 16
 
 
+def _long(d: Draw, **options) -> Call:
+    """33 blocks in a row; all scores would take 1.1 MB."""
+    return _call(d, (1, 1, 128, odd(d, 2060, 2100), 8), block=64, **options)
+
+
 CASES = (
     Case("one block", lambda d: _call(d, (1, 2, 5, 16, 8), block=16)),
     Case("whole blocks", lambda d: _call(d, (2, 2, 12, 64, 16), block=16)),
@@ -79,6 +85,8 @@ CASES = (
         "strided inputs",
         lambda d: _call(d, _odd_sizes(d), layout={"q": rows_apart, "k": columns_apart, "v": rows_apart}),
     ),
+    Case("little memory", _long),
+    Case("little memory, causal", lambda d: _long(d, causal=True)),
 )
 
 

@@ -42,6 +42,11 @@ MISTAKES = (
         sign=lambda e: e.raised("all scores at once") or e.raised("write the walk over the keys yourself"),
     ),
     Mistake(
+        "outside_of_torch",
+        "NumPy or lists of Python take over here, and on a GPU they could not. Every step has its function in torch.",
+        sign=lambda e: e.raised("was called: compute with torch"),
+    ),
+    Mistake(
         "half_accumulator",
         "Inf or NaN on a long row of fp16: the accumulator is fp16 and ends at 65504. Keep maximum, sum and "
         "accumulator in fp32, and convert o once, at the end.",
