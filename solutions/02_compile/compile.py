@@ -179,9 +179,9 @@ results.beside("lesson02.lab", found, unit="ms")
 tracing.phases(seen)
 
 # %% [markdown]
-# Inductor and the compiler behind it cost most: choosing what is fused and writing code, then making a program of that
-# code. (The next process would find the results on disk, if we had not hidden them.) Understanding your Python, which
-# sounds like the hard part, costs less than these two.
+# Inductor and the compiler behind it together cost most: choosing what is fused and writing code, then making a program
+# of that code. (The next process would find the results on disk, if we had not hidden them.) Understanding your Python,
+# which sounds like the hard part, costs much less than the two together.
 #
 # ### When is it paid back?
 # The cost comes once, the gain comes with every call. Twelve calls, one after the other, show both. A second shape may
@@ -348,7 +348,8 @@ plots.show(axes, alt="Stations of torch.compile from top to bottom: Python, Dyna
 # | **AOTAutograd** | the graph | a graph of forward *and* backward in basic operators, cut in two | section 6 |
 # | **Inductor** | the two graphs | few kernels: C++ on a CPU, Triton on a GPU | section 7 |
 #
-# On the next call nothing of this runs. The guards are checked, which takes microseconds, and the kernels are called.
+# (The passes have no box of their own in the picture. Some run before AOTAutograd, most of them inside of Inductor.) On
+# the next call nothing of this runs. The guards are checked, which takes microseconds, and the kernels are called.
 #
 # ### How Dynamo reads
 # Python compiles your function to bytecode, instructions for a stack machine, and has a hook that is called before a
@@ -803,7 +804,8 @@ ask((2, 8), (3, 8), (4, 8), (5, 8), (3, 8), dynamic=False, limit=3)
 # - `limit`: how many compilations the function may have
 #
 # It is judged against what torch does when it is judged, on calls drawn at random, and it cannot ask the compiler.
-# Until then you can, with `ask` or `tracing.compiles`, as often as you like.
+# Until then you can, as often as you like: with `ask`, which takes shapes, or with `tracing.compiles`, which takes
+# `calls` as above. (What a dictionary leaves out is float32 and needs no gradient.)
 
 
 # %% nbgrader={"grade": false, "grade_id": "compile_guards", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1452,13 +1454,13 @@ for name, share in by_rule.items():
 against(predicted, {f"share saved at {d}": shares[d][0] for d in (768, 2560)})
 
 # %% [markdown]
-# In the forward pass the last column is nearly the same from width 1024 on: the rule holds over a factor of 2.5, and
+# In the forward pass share times width is nearly the same from width 1024 on: the rule holds over a factor of 2.5, and
 # the explanation is right. The smallest model gains more than the rule allows. It is the one that waits for the host
 # (lesson 01, section 3), and fewer launches help there as well. In backward, too, the column is nearly constant, with
 # smaller shares: twice the products, and less than twice the elementwise work that can be saved.
 #
 # ### Measure it here
-# The feed-forward half of a layer, written as people write it: an RMS norm in five lines, a SwiGLU, and the residual.
+# The feed-forward half of a layer, written as people write it: an RMS norm in two lines, a SwiGLU, and the residual.
 # Counted in arrays of $T d$ numbers, with a hidden size of $h$ times the width: eager, the norm crosses 7 times, SwiGLU
 # $8h$ and the residual 3 times; compiled 2, $3h$ and 3. The products do $6 h\,T d^2$ FLOP.
 
@@ -1536,11 +1538,13 @@ for row in entry["rows"] if entry else []:
     series.setdefault(f"H200 {name}, recorded", {})[int(width)] = row["value"]
 series["report, forward"] = {d: row[0] / row[1] for d, row in report.items()}
 axes = plots.gains(series, device=HERE.name)
-plots.show(axes, alt="Eager time over compiled time against the width: all curves fall towards 1 as the width grows")
+plots.show(axes, alt="Eager time over compiled time against the width: counted, recorded and reported gains fall "
+                     "towards 1 as the width grows")  # fmt: skip
 
 # %% [markdown]
-# The curves fall towards 1, measured and counted. Where the measured gain lies above the count, launches are saved too,
-# or a pass costs more than its bytes; where it lies below, narrow products are slower than the
+# What was counted, what was recorded on a GPU and what the report has fall towards 1. (A curve measured on a CPU may go
+# up and down: all its widths are narrow, and other programs disturb it.) Where a measured gain lies above the count,
+# launches are saved too, or a pass costs more than its bytes; where it lies below, narrow products are slower than the
 # ceiling, or arithmetic such as the exponential sets the time, and the compiler saves neither.
 #
 # On a faster multiplier (bf16 on tensor cores) the same width gains *more*: products shrink and bytes only halve, so
