@@ -125,6 +125,7 @@ against(predicted, {name: more(made[name]) for name in predicted})
 # **Whether a tensor requires a gradient is not in its keys.** Every ordinary tensor has a key of autograd, so the
 # kernel of autograd runs in every ordinary call; *it* looks whether an argument requires a gradient and whether
 # gradients are switched on. `no_grad` is such a switch, a flag that this kernel reads, and no matter of keys either.
+# (Here torch prints a set from its lowest key up. In the rest of the lesson the highest comes first.)
 
 # %%
 x, needs = made["torch.ones(2)"], made["requires a gradient"]
@@ -493,8 +494,8 @@ ask(tensor(), around=["handler"])
 # of autograd sets before it redispatches), and "handler": in the handler of a dispatch mode that an operator has just
 # entered. Of that mode nothing else is around; modes outside of it still are.
 #
-# Of each kind of key only the highest device counts: with tensors on "cpu" and on "meta" a call meets AutogradMeta and
-# Meta, and not AutogradCPU and CPU.
+# A call has one device for its keys, the highest among its tensors, whichever of them brings a key: with tensors on "cpu"
+# and on "meta" a call meets AutogradMeta and Meta, and not AutogradCPU and CPU. Only autocast stands apart: look there.
 
 
 # %% nbgrader={"grade": false, "grade_id": "dispatch_keys", "locked": false, "schema_version": 3, "solution": true, "task": false}
