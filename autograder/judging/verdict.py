@@ -8,7 +8,7 @@ import torch
 
 from course_lib.numerics import Error
 
-TIERS = {"interpreter": "Triton's interpreter on the CPU", "gpu": "the GPU"}  # in words
+TIERS = {"interpreter": "the CPU (Triton kernels through its interpreter)", "gpu": "the GPU"}  # in words
 
 
 @dataclass(frozen=True)
