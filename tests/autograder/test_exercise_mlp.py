@@ -8,7 +8,7 @@ import triton.language as tl
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import block, gelu, keeping, norm, sums
+from autograder.exercises.mlp import autocasting, block, gelu, keeping, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
 from autograder.exercises.mlp.philox import numbers
 from autograder.judging import tolerance
@@ -230,6 +230,28 @@ def test_the_mlp_of_the_library_is_right():
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+# ------------------------------------------------------------------------------------------- types under autocast
+
+
+def test_the_rule_of_autocast_is_what_torch_does_on_whatever_device_there_is():
+    exercise, tier = get("mlp.autocast"), "gpu" if DEVICE == "cuda" else "interpreter"
+    for seed in range(5):
+        for case in exercise.cases:
+            if tier in case.tiers:
+                v = exercise.draw(case, seed, DEVICE, tier).args
+                assert autocasting.rule(v) == autocasting.live(v), (case.name, v)
+
+
+def test_a_layer_that_is_wrong_is_named_without_its_type():
+    v = drawn("mlp.autocast", "the toy of the report")
+    true = autocasting.rule(v)
+    wrong = [list(row) for row in true]
+    wrong[1][1] = "fp32"
+    said = get("mlp.autocast").accept(wrong, true, v)
+    assert said == "layer 1, relu: the type of the gradient that arrives at it is not 'fp32'"
+    assert get("mlp.autocast").accept([tuple(row) for row in true], true, v) is None
+
+
 # ------------------------------------------------------------------------------------------- bytes kept
 
 
@@ -295,7 +317,7 @@ def test_the_kernels_of_the_library_are_right(name, function):
 
 
 def test_right_answers_of_the_bank_are_right_on_another_seed():
-    for entry in bank.entries(["mlp.accumulate", "mlp.saved"], ["right"]):
+    for entry in bank.entries(["mlp.accumulate", "mlp.autocast", "mlp.saved"], ["right"]):
         function = getattr(bank.load(entry.path), get(entry.exercise).entry)
         assert examine(get(entry.exercise), function, seed=43, live=True).accepted, entry
 

@@ -1,0 +1,177 @@
+"""mlp.autocast: a rule for the type of every result and of every gradient of a small model under autocast.
+
+    autocast(device, dtype, x, layers) -> list of [result, gradient, weight], one a layer
+
+The model runs under torch.autocast(device, dtype); device is "cpu" or "cuda", dtype "bf16" or "fp16", and x the type of
+the input: "fp32", "bf16" or "fp16". Layers follow one another, layer 0 takes x, and each is a dict with "op":
+
+    "linear" "layer_norm"                          "weight": the type in which its weight is held
+    "relu" "gelu" "exp" "pow" "softmax" "sum"
+    "matmul" "add" "mul" "cat" "mse_loss"          of this and the result of layer number "from", or of x: "from" is "x"
+    "cross_entropy"                                with fixed targets
+    "to"                                           x.to(type), "type": the type
+
+A layer with "off": True runs inside torch.autocast(device, enabled=False). Asked for are, of every layer, the type of
+its result, the type of the gradient that arrives at this result, and the type of the gradient of its weight, None where
+it has no weight. Types are "fp32", "bf16" and "fp16".
+
+The truth is what torch does when the answer is judged: on "cpu" everywhere, on "cuda" where there is one. The rule
+itself has no torch.
+"""
+
+from autograder.exercise import Call, Case, Draw, Exercise
+from autograder.exercises.mlp.autocast_mistakes import MISTAKES
+from autograder.exercises.mlp.autocasting import live
+from autograder.exercises.mlp.draws import GPU
+
+LOW = ("bf16", "fp16")
+PLAIN = ("relu", "gelu", "exp", "pow", "softmax", "sum")
+PAIRS = ("matmul", "add", "mul", "mse_loss", "cat")
+PARTS = ("result", "gradient that arrives at it", "gradient of its weight")
+
+
+def linear(weight="fp32", **more) -> dict:
+    return {"op": "linear", "weight": weight, **more}
+
+
+def norm(**more) -> dict:
+    return {"op": "layer_norm", "weight": "fp32", **more}
+
+
+def _layer(layer) -> dict:
+    if isinstance(layer, tuple):
+        return {"op": layer[0], "from": layer[1]}
+    return layer if isinstance(layer, dict) else {"op": layer}
+
+
+def _call(d: Draw, *layers, x="fp32", dtype=None, device="cpu") -> Call:
+    """layers: dicts, names of operators, or (name, from)."""
+    named, dtype = [_layer(layer) for layer in layers], dtype or d.choice(LOW)
+    said = ", ".join(layer["op"] + " (off)" * bool(layer.get("off")) for layer in named)
+    return Call({"device": device, "dtype": dtype, "x": x, "layers": named}, f"{device}, {dtype}, x {x}: {said}")
+
+
+def _to(kind: str) -> dict:
+    return {"op": "to", "type": kind}
+
+
+def _low_x(d: Draw) -> Call:
+    dtype = d.choice(LOW)
+    return _call(d, "gelu", norm(), linear(), "softmax", ("add", "x"), x=dtype, dtype=dtype)
+
+
+def _other_low_x(d: Draw) -> Call:
+    """x is in the low type that autocast does not use."""
+    dtype, other = d.rng.sample(LOW, 2)
+    return _call(d, "relu", linear(), "relu", ("add", "x"), x=other, dtype=dtype)
+
+
+def _low_weights(d: Draw) -> Call:
+    dtype, other = d.rng.sample(LOW, 2)
+    return _call(d, linear(dtype), "gelu", linear(other), "relu", linear(), dtype=dtype)
+
+
+def _cast_up(d: Draw) -> Call:
+    return _call(d, linear(), _to("fp32"), d.choice(("relu", "gelu")), norm(), linear(), "gelu")
+
+
+def _cast_down(d: Draw) -> Call:
+    dtype = d.choice(LOW)
+    return _call(d, _to(dtype), "relu", "sum", ("mul", "x"), "exp", dtype=dtype)
+
+
+def _off(d: Draw) -> Call:
+    """Types of the inputs decide: here fp32, cast up before."""
+    return _call(d, linear(), _to("fp32"), linear(off=True), {"op": "gelu", "off": True}, linear(), "relu")
+
+
+def _off_and_low(d: Draw) -> Call:
+    """Switching off raises nothing to fp32: what comes in the low type stays in it."""
+    dtype = d.choice(LOW)
+    layers = linear(), {"op": "relu", "off": True}, linear(dtype, off=True), {"op": "cross_entropy", "off": True}
+    return _call(d, *layers, dtype=dtype)
+
+
+def _off_product(d: Draw) -> Call:
+    return _call(d, "relu", {"op": "matmul", "from": "x", "off": True}, ("matmul", "x"), {"op": "softmax", "off": True})
+
+
+def _toy(d: Draw, **options) -> Call:
+    return _call(d, linear(), "relu", norm(), linear(), "cross_entropy", **options)
+
+
+def _attention(d: Draw, **options) -> Call:
+    layers = linear(), ("matmul", "x"), "softmax", ("matmul", 0), linear(), ("add", "x")
+    return _call(d, *layers, **options)
+
+
+def _mixture(d: Draw, **options) -> Call:
+    """Anything after anything, with a type in the middle."""
+    layers: list = [linear()]
+    for _ in range(d.integer(4, 7)):
+        kind = d.choice(("plain", "plain", "pair", "linear", "norm", "to"))
+        earlier = d.choice(("x", *range(len(layers))))
+        layers.append(
+            {"plain": d.choice(PLAIN), "pair": (d.choice(PAIRS[:4]), earlier), "linear": linear(), "norm": norm(),
+             "to": _to("fp32")}[kind]
+        )  # fmt: skip
+    return _call(d, *layers, **options)
+
+
+CASES = (
+    Case("the toy of the report", _toy),
+    Case("fp16", lambda d: _call(d, linear(), "gelu", linear(), dtype="fp16")),
+    Case("bf16", lambda d: _call(d, linear(), "gelu", linear(), dtype="bf16")),
+    Case("nothing to cast", lambda d: _call(d, "relu", "gelu", "exp", ("mul", "x"))),
+    Case("a softmax", lambda d: _call(d, linear(), "softmax", linear())),
+    Case("a norm first", lambda d: _call(d, norm(), linear(), norm(), "gelu")),
+    Case("exp, pow and sum", lambda d: _call(d, linear(), "exp", "pow", "sum", linear())),
+    Case("x in the low type", _low_x),
+    Case("x in the other low type", _other_low_x),
+    Case("weights in low types", _low_weights),
+    Case("a residual", lambda d: _call(d, norm(), linear(), ("add", "x"), norm(), linear(), ("add", 2))),
+    Case("a gate", lambda d: _call(d, linear(), "relu", linear(), ("mul", 1), ("mul", "x"))),
+    Case("x second", lambda d: _call(d, linear(), ("mul", "x"), "relu", linear(), ("mul", 2))),
+    Case("the wider one first", lambda d: _call(d, linear(), _to("fp32"), ("mul", 0), "relu", ("add", 0))),
+    Case("cat", lambda d: _call(d, linear(), ("cat", "x"), "gelu", linear(), ("cat", 0))),
+    Case("a product of x with itself", lambda d: _call(d, "relu", ("matmul", "x"), "gelu")),
+    Case("attention", _attention),
+    Case("a loss of two", lambda d: _call(d, linear(), ("mse_loss", "x"), "relu", linear(), ("mse_loss", 0))),
+    Case("cast up", _cast_up),
+    Case("cast down", _cast_down),
+    Case("switched off", _off),
+    Case("switched off, in the low type", _off_and_low),
+    Case("a product, switched off", _off_product),
+    *(Case(f"mixture {number}", _mixture) for number in (1, 2, 3, 4)),
+    Case("the toy, on CUDA", lambda d: _toy(d, device="cuda"), tiers=GPU),
+    Case("attention, on CUDA", lambda d: _attention(d, device="cuda"), tiers=GPU),
+    Case("exp, pow and sum, on CUDA", lambda d: _call(d, linear(), "exp", "pow", "sum", device="cuda"), tiers=GPU),
+    *(Case(f"mixture {n}, on CUDA", lambda d: _mixture(d, device="cuda"), tiers=GPU) for n in (1, 2, 3)),
+)
+
+
+def accept(got, want, args) -> str | None:
+    if not isinstance(got, (list, tuple)) or len(got) != len(want):
+        return f"expected a list of {len(want)}, one entry a layer; got {got!r:.60}"
+    for number, (mine, true, layer) in enumerate(zip(got, want, args["layers"], strict=True)):
+        if not isinstance(mine, (list, tuple)) or len(mine) != 3:
+            return f"layer {number}: expected [result, gradient, weight], got {mine!r:.60}"
+        for one, right, part in zip(mine, true, PARTS, strict=True):
+            if one != right or type(one) is not type(right):
+                return f"layer {number}, {layer['op']}: the type of the {part} is not {one!r:.20}"
+    return None
+
+
+AUTOCAST = Exercise(
+    name="mlp.autocast",
+    entry="autocast",
+    points=4,
+    kind="scenario",
+    cases=CASES,
+    oracle=lambda v: {"types": live(v)},
+    mistakes=MISTAKES,
+    returns=("types",),
+    accept=accept,
+    hides=("torch", "triton"),
+    launches=False,
+)

@@ -1,0 +1,108 @@
+"""Which types things have under autocast: what torch does, live, and the rule behind it, in which a mistake changes one
+keyword.
+
+A model is a list of layers, each a dict with "op"; layer 0 takes x, and a layer with "from" takes a second tensor: the
+result of that layer, or x. Every tensor is square, so that anything may follow anything.
+"""
+
+import contextlib
+
+import torch
+from torch.nn import functional as F
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+NAMES = {kind: name for name, kind in TYPES.items()}
+SIDE = 8
+
+TO_LOW = ("linear", "matmul")
+TO_FP32 = {
+    "cpu": ("mse_loss", "cross_entropy"),
+    "cuda": ("layer_norm", "softmax", "exp", "pow", "sum", "mse_loss", "cross_entropy"),
+}
+OPERATORS = {
+    "matmul": torch.matmul,
+    "add": torch.add,
+    "mul": torch.mul,
+    "cat": lambda x, other: torch.cat((x, other))[:SIDE],
+    "mse_loss": lambda x, other: F.mse_loss(x, other, reduction="none"),
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "exp": torch.exp,
+    "pow": lambda x: torch.pow(x, 2),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "sum": lambda x: torch.sum(x, -1, keepdim=True).expand(SIDE, SIDE),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(SIDE, dtype=torch.long, device=x.device)),
+}
+
+
+def live(v) -> list[list]:
+    """[type of the result, of the gradient that arrives at it, of the gradient of its weight] of every layer."""
+    arrived: dict[int, str] = {}
+    x = torch.full((SIDE, SIDE), 0.5, dtype=TYPES[v["x"]], device=v["device"], requires_grad=True)
+    results, weights = {"x": x}, {}
+    with torch.autocast(v["device"], TYPES[v["dtype"]]):
+        for number, layer in enumerate(v["layers"]):
+            if "weight" in layer:
+                shape = (SIDE, SIDE) if layer["op"] == "linear" else (SIDE,)
+                kind = TYPES[layer["weight"]]
+                weights[number] = torch.full(shape, 0.125, dtype=kind, device=x.device, requires_grad=True)
+            off = torch.autocast(v["device"], enabled=False) if layer.get("off") else contextlib.nullcontext()
+            given = [results[number - 1 if number else "x"], *([results[layer["from"]]] if "from" in layer else [])]
+            with off:
+                y = _apply(layer, given, weights.get(number))
+            y.register_hook(lambda grad, number=number: arrived.__setitem__(number, NAMES[grad.dtype]))
+            results[number] = y
+    y.backward(torch.ones_like(y))
+    of_weights = {number: NAMES[weight.grad.dtype] for number, weight in weights.items()}
+    return [[NAMES[results[n].dtype], arrived[n], of_weights.get(n)] for n in range(len(v["layers"]))]
+
+
+def _apply(layer: dict, given: list[torch.Tensor], weight) -> torch.Tensor:
+    if layer["op"] == "linear":
+        return F.linear(given[0], weight)
+    if layer["op"] == "layer_norm":
+        return F.layer_norm(given[0], (SIDE,), weight)
+    if layer["op"] == "to":
+        return given[0].to(TYPES[layer["type"]], copy=True)
+    y = OPERATORS[layer["op"]](*given)
+    return y.clone() if y is given[0] else y
+
+
+def wider(a: str, b: str) -> str:
+    return a if a == b else "fp32"
+
+
+def rule(
+    v, low=TO_LOW, fp32=None, more_low=(), promoted=wider, off=True, off_type=None, gradient=None, of_weight=None,
+    of_linear=None, dtype=None,
+) -> list[list]:  # fmt: skip
+    """low, fp32: the operators on either list; more_low: that are taken for low as well; off: whether switching off
+    changes anything; gradient, of_weight: from (type of the result or weight, low type); of_linear: from (x, weight).
+    """
+    low_type = dtype or v["dtype"]
+    fp32 = TO_FP32[v["device"]] if fp32 is None else fp32
+    types, answer, now = {"x": v["x"]}, [], "x"
+    for number, layer in enumerate(v["layers"]):
+        op, kind = layer["op"], types[now]
+        if "from" in layer:
+            kind = promoted(kind, types[layer["from"]])
+        if op == "to":
+            kind = layer["type"]
+        elif layer.get("off") and off:
+            kind = off_type or kind
+        elif op == "linear" and of_linear:
+            kind = of_linear(types[now], layer["weight"])
+        elif op in (*low, *more_low):
+            kind = low_type
+        elif op in fp32:
+            kind = "fp32"
+        types[number], now = kind, number
+        weight = layer.get("weight")
+        answer.append(
+            [
+                kind,
+                gradient(kind, low_type) if gradient else kind,
+                of_weight(weight, low_type) if weight and of_weight else weight,
+            ]
+        )
+    return answer

@@ -1,0 +1,26 @@
+"""Under autocast everything but a loss has the low type."""
+
+KILLED_BY = "nothing to cast"
+
+LOW = ("linear", "matmul")
+FP32 = {
+    "cpu": ("mse_loss", "cross_entropy"),
+    "cuda": ("layer_norm", "softmax", "exp", "pow", "sum", "mse_loss", "cross_entropy"),
+}
+
+
+def autocast(device, dtype, x, layers):
+    types, answer, now = {"x": x}, [], "x"
+    for number, layer in enumerate(layers):
+        op, kind = layer["op"], types[now]
+        if "from" in layer and types[layer["from"]] != kind:
+            kind = "fp32"
+        if op == "to":
+            kind = layer["type"]
+        elif layer.get("off"):
+            pass
+        else:
+            kind = "fp32" if op in ("mse_loss", "cross_entropy") else dtype
+        types[number], now = kind, number
+        answer.append([kind, kind, layer.get("weight")])
+    return answer
