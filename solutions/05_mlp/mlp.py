@@ -22,13 +22,13 @@
 # - decide what to keep and what to make again, and write the kernels: GEMM with GELU at its end, an MLP that keeps its
 #   input only, a residual norm, dropout without a mask.
 #
-# **Time** 7 hours; the six exercises take about four and a half of them. Sections 1 to 3 are about numbers, 4 is about
-# mixed precision, 5 to 8 are about memory: a day each. Run the cells from the top each time. A cell that needs an
+# **Time** 8 hours; the seven exercises take a little more than five of them. Sections 1 to 3 are about numbers, 4 is
+# about mixed precision, 5 to 8 are about memory: a day each. Run the cells from the top each time. A cell that needs an
 # exercise which you have not solved stops with "not written yet"; go on with the cell below it.
 #
 # **Needs** lesson 01: counting, the roofline, the tiled matrix product. Lesson 06 helps with what "in place" means.
 #
-# **Without a GPU** all six exercises can be solved and checked for being right; roundings are emulated exactly, and
+# **Without a GPU** all seven exercises can be solved and checked for being right; roundings are emulated exactly, and
 # memory is accounted on tensors without memory. What a CPU cannot show: the speed of the kernels, races, and what
 # happens inside tensor cores. The course's own kernels of this lesson have not yet run on a GPU either; where a
 # measurement is missing, the cell that would show it says so.
@@ -688,8 +688,8 @@ def draw_shares(tiles=10, blocks=4, programs=4):
 
 # %%
 plots.show(draw_shares(), alt="Ten tiles of four blocks on four programs. Above, in waves: three waves, in the last "
-           "one two programs have nothing to do. Below, equal shares: all end earlier and together, two tiles are split "
-           "between two programs")  # fmt: skip
+           "one two programs have nothing to do. Below, equal shares: all end earlier and together, two tiles are "
+           "split between two programs")  # fmt: skip
 
 # %% [markdown]
 # Now a small stream-K of ours. Whole tiles take their GELU at once, as before. Parts go to memory in fp32, and a second
@@ -898,6 +898,74 @@ against(predicted_gradient_types, gradient_types)
 # gradients of *parameters*, because a parameter is fp32 and its copy was made by a cast, whose backward step casts
 # back. Between the layers gradients travel in fp16. If one of them becomes 0 there, no later fp32 brings it back.
 #
+# ## Exercise 5.3 `mlp.autocast` (30 min, 4 points)
+# Write the rule. `autocast(device, dtype, x, layers)` returns a list with `[result, gradient, weight]` for each layer:
+# the type of its result, of the gradient that arrives at this result, and of the gradient of its weight (`None` where
+# it has no weight). Types are `"fp32"`, `"bf16"`, `"fp16"`. Find out on your machine what torch does; the rule itself
+# is judged where there is no torch.
+#
+# - the model runs under `torch.autocast(device, dtype)`; `device` is `"cpu"` or `"cuda"`, `dtype` `"bf16"` or `"fp16"`,
+#   `x` the type of the input, which requires a gradient. Layers follow one another, layer 0 takes x
+# - each layer is a dictionary with `"op"`:
+#     - `"linear"`, `"layer_norm"`: `"weight"` is the type in which its weight is held
+#     - `"relu"`, `"gelu"`, `"exp"`, `"pow"`, `"softmax"`, `"sum"` (along rows)
+#     - `"matmul"`, `"add"`, `"mul"`, `"cat"`, `"mse_loss"` (no reduction): of this and the result of layer number
+#       `"from"`, or of x where `"from"` is `"x"`
+#     - `"cross_entropy"`: with fixed targets
+#     - `"to"`: `x.to(type)`, where `"type"` is the type
+# - a layer with `"off": True` runs inside `torch.autocast(device, enabled=False)`
+#
+# Only `"cpu"` is judged on a machine without a GPU. PyTorch's documentation ("Autocast Op Reference") lists for CUDA,
+# among others, as operators that go to fp32: layer norm, softmax, exp, pow, sum, and the losses.
+
+
+# %% nbgrader={"grade": false, "grade_id": "mlp_autocast", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def autocast(device, dtype, x, layers):
+    """[type of the result, of its gradient, of the gradient of its weight] of each layer."""
+    ### BEGIN SOLUTION
+    to_fp32 = {"mse_loss", "cross_entropy"}
+    if device == "cuda":
+        to_fp32 |= {"layer_norm", "softmax", "exp", "pow", "sum"}
+    types, answer, now = {"x": x}, [], "x"
+    for number, layer in enumerate(layers):
+        op, kind = layer["op"], types[now]
+        if "from" in layer and types[layer["from"]] != kind:
+            kind = "fp32"  # two types meet in the wider one, and bf16 and fp16 meet in fp32
+        if op == "to":
+            kind = layer["type"]
+        elif layer.get("off"):
+            pass  # nothing is cast: what came in decides
+        elif op in ("linear", "matmul"):
+            kind = dtype
+        elif op in to_fp32:
+            kind = "fp32"
+        types[number], now = kind, number
+        answer.append([kind, kind, layer.get("weight")])
+    return answer
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mlp_autocast_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("mlp.autocast", autocast)
+
+# %% [markdown]
+# <details><summary>Hint 1: three kinds of operators</summary>
+#
+# Those that are cast to the low type, whatever comes in; those that are cast to fp32, whatever comes in; and all
+# others, which autocast does not touch. For these the ordinary rule of PyTorch holds, that of two types.
+# </details>
+# <details><summary>Hint 2: how to find out</summary>
+#
+# `with torch.autocast("cpu", torch.bfloat16): print(torch.softmax(y, -1).dtype)`, with y in fp32 and in bf16. If both
+# times the type of y comes out, the operator is on no list.
+# </details>
+# <details><summary>Hint 3: the two gradients</summary>
+#
+# The gradient of a tensor has the type of the tensor. A result is one, so its own type answers the second question; a
+# weight is another, and it is held in the type that the layer says.
+# </details>
+
+# %% [markdown]
 # ### Predict
 # The loss is a mean over tokens, and the gradient of a logit is $(p - [\text{target}])$ divided by the number of
 # tokens. Take 1024 tokens and 8000 classes, and logits that spread as those of a model that knows something: most
@@ -1199,7 +1267,7 @@ for name, operator in chains.items():
 # Two neighbours can share: if ReLU keeps its result and the linear layer behind it keeps its input, that is *one*
 # tensor.
 #
-# ## Exercise 5.3 `mlp.saved` (30 min, 4 points)
+# ## Exercise 5.4 `mlp.saved` (30 min, 4 points)
 # Write `saved(shape, dtype, x_grad, layers)`: what every operator of a model keeps for its backward pass, a list with a
 # number of bytes for each layer. Eager mode; `course_lib.memory` is not there when it is judged.
 #
@@ -1363,7 +1431,7 @@ print(f"best over worst: {max(gains) / min(gains):.0f}")
 # measurement.) It also fits the report: a backward pass that got slower while everything around it got faster has put
 # back either a product, or a kernel of its own.
 #
-# ## Exercise 5.4 `mlp.recompute` (70 min, 7 points)
+# ## Exercise 5.5 `mlp.recompute` (70 min, 7 points)
 # Write `mlp(x, w1, b1, w2, b2)`: linear, GELU (tanh form), linear, that keeps nothing for its way back but its
 # arguments.
 #
@@ -1643,7 +1711,7 @@ print(
 )
 
 # %% [markdown]
-# ## Exercise 5.5 `mlp.add_norm` (70 min, 9 points)
+# ## Exercise 5.6 `mlp.add_norm` (70 min, 9 points)
 # Write `add_norm(x, residual, weight, bias, eps, in_place)`, which returns `(y, s)`.
 #
 # - `x`, `residual`: (R, N), one type: fp32 or fp16 (bf16 on a GPU); rows may lie apart, columns are adjacent; N is at
@@ -1919,7 +1987,7 @@ print(
 # None of the three breaks the gradient, because backward makes the same mistake. (c) is the worst: every layer and
 # every step drops the same elements, and training goes on without them.
 #
-# ## Exercise 5.6 `mlp.dropout` (35 min, 5 points)
+# ## Exercise 5.7 `mlp.dropout` (35 min, 5 points)
 # Write `dropout(x, p, seed)`.
 #
 # - `x`: any shape and any strides, fp32 or fp16 (bf16 on a GPU); `p`: 0 <= p < 1; `seed`: an integer from 0 to
@@ -2054,7 +2122,7 @@ for row in recorded("dropout"):
 # ## Questions
 # Three answers in your own words, graded by a person. A few sentences each are enough.
 #
-# ### Question 5.7 (10 min, 3 points)
+# ### Question 5.8 (10 min, 3 points)
 # A training run keeps its parameters' gradients in bf16 and adds up 512 micro-batches before each step. The loss stops
 # improving when the number of micro-batches is raised from 64 to 512. What do you suspect, how would you confirm it
 # with one measurement, and what are two cures with their price?
@@ -2074,7 +2142,7 @@ for row in recorded("dropout"):
 # ### END SOLUTION
 
 # %% [markdown]
-# ### Question 5.8 (15 min, 4 points)
+# ### Question 5.9 (15 min, 4 points)
 # A model of 24 layers as in section 6 (width 1152, hidden 4304, 16384 tokens, bf16) is 3 GiB too large for its GPU. Its
 # attention is fused; its MLPs keep everything. What do you make again, in which order, in how many layers, and what do
 # you expect it to cost? Use the numbers printed in section 6.
@@ -2094,7 +2162,7 @@ for row in recorded("dropout"):
 # ### END SOLUTION
 
 # %% [markdown]
-# ### Question 5.9 (10 min, 3 points)
+# ### Question 5.10 (10 min, 3 points)
 # You fuse a chain of three operators. A colleague's test compares the result with that of the three operators by
 # `torch.equal`, and three elements in ten differ. Which of the two is wrong? Write down (in words) a test that a right
 # kernel passes and a kernel with an accumulator in bf16 fails.
