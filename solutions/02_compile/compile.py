@@ -1608,9 +1608,9 @@ plots.show(axes, alt="Eager time over compiled time against the width: counted, 
 # %% [markdown]
 # ### Question 2.8 (15 min, 4 points)
 # Take a layer of width 4096 with 8192 tokens in bf16, its feed-forward half as in section 9, on the recorded H200. Use
-# its ceilings of lesson 01: copy rate and bf16 product rate. Which gain does the count allow in the forward pass? How
-# does it change in fp32, and why is it not half or double? Which single change to the *model* would raise the gain
-# most?
+# its ceilings of lesson 01, copy rate and bf16 product rate; `results.load("lesson01.ceilings")["rows"]` has them. Which
+# gain does the count allow in the forward pass? How does it change in fp32, and why is it not half or double? Which
+# single change to the *model* would raise the gain most?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "compile_question_gain", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION

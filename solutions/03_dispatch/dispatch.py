@@ -1410,8 +1410,8 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # dequantises a weight and multiplies. For one token at a time (batch 1) the weights are nearly all that is moved, so
 # half the bytes should mean nearly half the time; in eager mode the model is slower than before. With 200 products in a
 # forward pass, what does the wrapper cost it at least, by the table of section 7? How large must a weight be on the
-# recorded H200 (copy rate in lesson 01), for the saved bytes to pay for it? Give one remedy, with the reason why it
-# works.
+# recorded H200, for the saved bytes to pay for it? (Its copy rate is `recorded["copy, TB/s"]` of section 4.) Give one
+# remedy, with the reason why it works.
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "dispatch_question_wrapper", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
