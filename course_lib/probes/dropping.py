@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from course_lib.probes.norming import fresh_memory_is_nan
-from course_lib.probes.rotating import attributes, kept
+from course_lib.probes.rotating import attributes, kept, of_the_module
 
 ENOUGH = 64  # bytes, for a seed and what belongs to it
 
@@ -22,11 +22,12 @@ def differentiated(function: Callable, x, p: float, seed: int, other_seed: int, 
     """
     leaf, unused = x.detach().requires_grad_(), x.detach().requires_grad_()
     saved: list[torch.Tensor] = []
+    before = of_the_module(function)
     with fresh_memory_is_nan():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
             y = function(leaf, p, seed)
         _check(y, leaf)
-        held = kept([*saved, *attributes([y])], [])
+        held = kept([*saved, *attributes([y]), *of_the_module(function)], before)
         if held > ENOUGH:
             raise ValueError(f"{held} bytes are kept for the backward pass; a seed has 8")
         other = function(unused, p, other_seed)

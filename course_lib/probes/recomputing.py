@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from course_lib.probes.norming import fresh_memory_is_nan
-from course_lib.probes.rotating import attributes, kept
+from course_lib.probes.rotating import attributes, kept, of_the_module
 
 NAMES = ("x", "w1", "b1", "w2", "b2")
 
@@ -20,6 +20,7 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
     """
     leaves = [t.detach().requires_grad_() for t in (x, w1, b1, w2, b2)]
     saved: list[torch.Tensor] = []
+    before = of_the_module(function)
     with fresh_memory_is_nan():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
             y = function(*leaves)
@@ -27,7 +28,8 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
             raise TypeError(f"expected a tensor, got {type(y).__name__}")
         if not y.requires_grad:
             raise ValueError("the result has no gradient function")
-        held, hidden = kept([*saved, *attributes([y])], leaves), len(x) * w1.nbytes // w1.shape[1]
+        held = kept([*saved, *attributes([y]), *of_the_module(function)], [*leaves, *before])
+        hidden = len(x) * w1.nbytes // w1.shape[1]
         if 8 * held > hidden:
             raise ValueError(
                 f"{held} bytes beside the arguments are kept for backward; the pre-activation has {hidden}"
