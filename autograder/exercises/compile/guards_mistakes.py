@@ -259,6 +259,12 @@ MISTAKES = (
         answer=_says(MarksForgotten),
     ),
     Mistake(
+        "learns_from_every_call",
+        "What torch knows about changing sizes it learns when it compiles. Calls that use what is compiled teach it "
+        "nothing.",
+        answer=_says(LearnsFromEveryCall),
+    ),
+    Mistake(
         "equal_sizes_not_tied",
         "With dynamic=True sizes that are equal at the compilation get one symbol: the code holds only while they stay "
         "equal.",
@@ -274,12 +280,6 @@ MISTAKES = (
         "whole_shape_becomes_dynamic",
         "Only the dimension that changed becomes free. The other one still holds its size until it changes too.",
         answer=_says(WholeShape),
-    ),
-    Mistake(
-        "learns_from_every_call",
-        "What torch knows about changing sizes it learns when it compiles. Calls that use what is compiled teach it "
-        "nothing.",
-        answer=_says(LearnsFromEveryCall),
     ),
     Mistake(
         "false_ignored",
