@@ -125,8 +125,11 @@ def _ratio(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _worst_row(difference: torch.Tensor, size: torch.Tensor) -> float:
-    """difference, size: non-empty, the same shape; a 0-d tensor is one row of one element."""
-    width = size.shape[-1] if size.dim() else 1
+    """difference, size: non-empty, the same shape.
+
+    Rows of one number count as one row: of a single sum that nearly cancels, rounding is all that is left.
+    """
+    width = size.shape[-1] if size.dim() and size.shape[-1] > 1 else size.numel()
     rows = _norm(size.reshape(-1, width))
     typical = _norm(rows) / len(rows) ** 0.5
     return float(_ratio(_norm(difference.reshape(-1, width)), rows.clamp(min=SMALL_ROW * float(typical))).max())

@@ -63,6 +63,16 @@ def test_an_empty_answer_has_no_error(shape):
     assert error(torch.empty(shape), torch.empty(shape, dtype=torch.float64)) == Error(0, 0, 0, (), 0, 0, 0)
 
 
+def test_rows_of_one_number_are_one_row_together():
+    """The second is what a sum leaves that nearly cancels: 1e-3, with the rounding of numbers around 1."""
+    want = torch.tensor([[1.0], [1e-3], [-1.0]], dtype=torch.float64)
+    found = error(want + 1e-7, want)
+    assert found.worst_row == found.rms == pytest.approx(1e-7 * (3 / 2) ** 0.5, rel=1e-3)
+    assert found.worst == pytest.approx(1e-7 / (1e-3 + (2 / 3) ** 0.5), rel=1e-3)
+    found = error((want + torch.tensor([[0.0], [0.5], [0.0]])), want)
+    assert found.worst > 0.5, "one wrong number among them still shows"
+
+
 def test_a_single_number_is_one_row():
     found = error(torch.tensor(1.5), torch.tensor(1.0, dtype=torch.float64))
     assert (found.rms, found.worst_row, found.worst, found.worst_index) == (0.5, 0.5, 0.25, ())

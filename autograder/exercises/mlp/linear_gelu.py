@@ -59,12 +59,16 @@ def _second_columns(d: Draw) -> Call:
 
 
 def _large_partial_sums(d: Draw) -> Call:
-    """The first half of K adds up to some hundreds, the second half takes it away again; exact in fp32, on a grid."""
+    """The first half of K adds up to some hundreds, the second half takes it away again; exact in fp32, on a grid.
+
+    In every second column it is the other way round: no row has nothing but h far below 0, whose GELU almost vanishes.
+    """
     m, n, k = odd(d, 20, 30), odd(d, 34, 44), 256
     made = _call(d, m, n, k, dtype=HALF, to=FULL)
     made.args["x"].copy_((d.normal(m, k, mean=8.0) * 8).round() / 8)
     half = torch.tensor([0.5] * (k // 2) + [-0.5] * (k // 2), device=d.device)
-    w = (d.normal(n, k, std=0.02) * 64).round() / 64 + half
+    sign = 1 - 2 * (torch.arange(n, device=d.device) % 2)
+    w = (d.normal(n, k, std=0.02) * 64).round() / 64 + sign[:, None] * half
     made.args["w"].copy_(w)
     return made
 
