@@ -169,6 +169,7 @@ for name in ("fp32", "fp16"):
 predicted_stop = {"fp16": None, "bf16": None}  # replace None: the sum
 
 
+# %%
 def stop(of, at_most=10_000):
     """(the last sum, after how many terms it is reached) of 0.01 added in a format, terms in the same format."""
     sums = running_sums(torch.full((at_most,), round_to(0.01, of)), of)
@@ -641,6 +642,7 @@ for row in recorded("linear_gelu"):
 predicted_waste = {"16384 tokens": None, "2048 tokens": None}  # replace None: a share of the time
 
 
+# %%
 def waves(tokens, hidden, block=(128, 256), programs=132):
     """(tiles, waves, share of the time in which programs have nothing to do)."""
     tiles = triton.cdiv(tokens, block[0]) * triton.cdiv(hidden, block[1])
@@ -1053,6 +1055,9 @@ plots.show(draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
 
 # %%
 predicted_window = {"first good": None, "last good": None}  # replace None: exponents of two
+
+
+# %%
 exponents = range(0, 29, 2)
 off, lost = [], []
 for exponent in exponents:
@@ -1135,8 +1140,8 @@ REPORT = {  # layers, seconds for 10 forward passes: full precision, mixed
 }  # fmt: skip
 for name, (layers, full_s, mixed_s) in REPORT.items():
     added_ms = 1e3 * (mixed_s - full_s) / 10 / layers
-    print(f"{name:7} mixed {100 * mixed_s / layers:5.2f} ms a layer; autocast adds {added_ms:+.2f} ms a layer; "
-          f"{calls.casts} launches on the recorded host: {calls.casts * ceiling['launch, us'] / 1e3:.2f} ms")  # fmt: skip
+    print(f"{name:7} mixed {100 * mixed_s / layers:5.2f} ms a layer; autocast adds {added_ms:+.2f} ms; "
+          f"{calls.casts} launches on the recorded host {calls.casts * ceiling['launch, us'] / 1e3:.2f}")  # fmt: skip
 
 # %% [markdown]
 # The sign, yes: for the three small models it is positive and nearly the same for each layer, whatever the width, so it
@@ -1200,6 +1205,8 @@ for length in (16, 32, 64, 128):
 # %%
 predicted_gib = {"one layer": None, "h and gelu(h)": None, "scores": None}  # replace None
 
+
+# %%
 with torch.device("meta"):
     tower_layer = Layer(1152, heads=16, hidden=4304).to(torch.bfloat16)
     patches = torch.empty(1024, 256, 1152, dtype=torch.bfloat16, requires_grad=True)
@@ -1394,6 +1401,7 @@ widgets.memory_explorer()
 predicted_step = {"pre-activation, 1152": None, "input, 1152": None, "input, 4096": None}  # replace None
 
 
+# %%
 def step_s(width, hidden, keep, fused):
     """Least seconds of a step on the recorded H200; GELU in the ends of products (fused) or in kernels of its own."""
     products = {"everything": 6, "pre-activation": 6, "input": 7}[keep]
@@ -1688,6 +1696,7 @@ print("along the row itself:  ", " ".join(f"{x:.0e}" for x in (ds * normed).sum(
 predicted_mean = {"1 % wrong from": None}  # replace None
 
 
+# %%
 def variances(offset):
     """(difference of squares, mean of squared differences, truth) of rows with this mean and variance near 1; fp32."""
     rows = torch.randn(64, 1024, generator=torch.Generator().manual_seed(3)) + offset
