@@ -16,6 +16,7 @@ from autograder import calling
 from autograder.buffers import Fenced, fence, span
 from autograder.exercise import Call, Case, Exercise
 from autograder.judging.outcome import Outcome
+from autograder.referee.channel import decode, encode
 
 
 def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
@@ -24,7 +25,13 @@ def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
     answer = calling.call(_alone(calling.through(exercise.probe, function), exercise.hides), args)
     outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
-    return outcome if answer.error else inspect(exercise, outcome, answer.value, fenced)
+    if answer.error:
+        return outcome
+    try:
+        value = decode(encode(answer.value)) if exercise.kind == "scenario" else answer.value
+    except TypeError as error:  # in the words of a worker, which sends plain data only
+        return replace(outcome, error=f"TypeError: {error}")
+    return inspect(exercise, outcome, value, fenced)
 
 
 def _alone(function: Callable, hides: Sequence[str]) -> Callable:

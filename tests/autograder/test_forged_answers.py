@@ -4,11 +4,16 @@ import copy
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
-from autograder.exercise import UNITS, WITHOUT_LESSON, of_unit
+from autograder import bank
+from autograder.examine import examine
+from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
+from autograder.referee.channel import decode, encode
 
 SCENARIOS = [e for unit in (*UNITS, *WITHOUT_LESSON) for e in of_unit(unit) if e.kind == "scenario"]
 TRIES = 60
@@ -43,3 +48,36 @@ def test_an_answer_with_something_else_in_one_place_is_judged_like_any_other(exe
         forged = changed(want[name], draw.choice(list(places(want[name]))), copy.deepcopy(draw.choice(OTHER)))
         verdict = judge(known, "interpreter", 5, [(case, call, Outcome(outputs=want | {name: forged}))])
         assert verdict.points in (0, exercise.points) and bool(verdict.points) == verdict.cases[0].right, forged
+
+
+# -------------------------------------------------------------------------------- numbers of NumPy and of torch
+
+
+def in_kind(value, kind):
+    """An answer whose numbers are of NumPy or of torch, as honest code leaves them."""
+    if isinstance(value, dict):
+        return {key: in_kind(one, kind) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(in_kind(one, kind) for one in value)
+    return kind(value) if isinstance(value, bool | int | float) else value
+
+
+KINDS = [
+    pytest.param(lambda x: np.asarray(x)[()], id="numpy"),
+    pytest.param(lambda x: torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None), id="torch"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["mlp.saved", "mlp.accumulate", "flash.merge", "compile.break_even", "roofline.work"])
+def test_numbers_of_numpy_and_of_torch_are_numbers_in_a_notebook_as_for_the_referee(name, kind):
+    exercise = get(name)
+    right = getattr(bank.load(bank.entries([name], ["right"])[0].path), exercise.entry)
+    assert decode(encode(in_kind([1, 1.5, True], kind))) == [1, 1.5, True]
+    verdict = examine(exercise, lambda *args: in_kind(right(*args), kind), seed=3)
+    assert verdict.accepted, next(case.why for case in verdict.cases if not case.right)
+
+
+def test_what_does_not_travel_is_called_by_its_kind():
+    verdict = examine(get("mlp.saved"), lambda *args: {1, 2}, seed=3)
+    assert "a set is not plain data" in verdict.cases[0].why
