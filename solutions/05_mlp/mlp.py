@@ -650,18 +650,16 @@ def waves(tokens, hidden, block=(128, 256), programs=132):
     return tiles, full, 1 - full / math.ceil(full)
 
 
+parts_us = 1e6 * 2 * 132 * 2 * (128 * 256 * 4) / roof.bytes_per_s  # a program writes two parts at most; they are read
 came = {}
 for tokens in (512, 2048, 8192, 16384):
     for width, hidden in SIZES:
         tiles, full, wasted = waves(tokens, hidden)
         product_us = 2e6 * tokens * width * hidden / roof.flops_per_s
-        parts_us = (
-            2 * 132 * 2 * 128 * 256 * 4 / roof.bytes_per_s * 1e6
-        )  # every program writes and reads two parts at most
         print(f"{tokens:5} x {width} -> {hidden:5}: {tiles:5} tiles, {full:6.2f} waves, {wasted:4.0%} wasted, "
               f"{wasted * product_us / (1 - wasted):6.1f} us; bytes of the parts up to {parts_us:.0f} us")  # fmt: skip
         came.setdefault(f"{tokens} tokens", wasted)
-against({name: predicted_waste[name] for name in predicted_waste}, came)
+against(predicted_waste, came)
 
 
 # %%
