@@ -5,8 +5,10 @@ from functools import cache
 import pytest
 import torch
 
+from autograder import bank
 from autograder.bank import BANK
-from autograder.exercise import registry
+from autograder.examine import examine
+from autograder.exercise import UNITS, WITHOUT_LESSON, of_unit, registry
 from autograder.judging import tolerance
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
@@ -118,3 +120,25 @@ def test_a_mistake_is_wrong_somewhere(name, mistake):
 def test_speed_is_graded_against_a_slow_solution(name):
     if KERNELS[name].speed:
         assert list((BANK / name / "slow").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "exercise",
+    [pytest.param(e, id=e.name) for unit in (*UNITS, *WITHOUT_LESSON) for e in of_unit(unit) if e.kind == "kernel"],
+)
+def test_a_right_answer_of_the_bank_stays_far_below_every_limit(exercise, monkeypatch):
+    """Where it comes near one, an unlucky draw costs an honest answer a case: a sum that cancels is such a draw."""
+    shares, exceeded = [], tolerance.exceeded
+
+    def watched(found, limits):
+        shares.extend(getattr(found, metric) / limit.limit for metric, limit in limits.items() if limit.limit)
+        return exceeded(found, limits)
+
+    monkeypatch.setattr(tolerance, "exceeded", watched)
+    entry = bank.entries([exercise.name], ["right"])[0]
+    answer = getattr(bank.load(entry.path), exercise.entry)
+    for seed in range(300, 310):
+        verdict = examine(exercise, answer, seed, live=True)
+        assert verdict.accepted, (seed, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right])
+    assert max(shares, default=0.0) < 0.5
