@@ -628,7 +628,8 @@ for what, value in broken.items():
 #
 # - the results are those of the broken tower (also where images are shorter than the longest one, and where the number
 #   of patches is not the number of learnt positions);
-# - Dynamo makes **one** graph of the first call;
+# - Dynamo makes **one** graph of the first call, which ends nowhere but at the result (a `print` inside ends it) and
+#   calls only torch's own operators;
 # - nothing is compiled again when lengths change or the number of images grows. (The number of images is marked as one
 #   that may change, from the first call on.)
 #
