@@ -87,10 +87,13 @@ def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
 
 def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
     """What the operator that `make(name)` registers computes, alone, for autograd and under torch.compile."""
-    operator = make(f"{SPACE}::gate{next(_number)}")
+    short = f"gate{next(_number)}"
+    operator = make(f"{SPACE}::{short}")
     if type(operator) not in (torch.library.CustomOpDef, torch._ops.OpOverload, torch._ops.OpOverloadPacket):
         kind = type(operator).__name__
         raise TypeError(f"expected the operator that torch.library registered under this name, got {kind}")
+    if not hasattr(getattr(torch.ops, SPACE), short):
+        raise NameError(f"no operator is registered under the name {SPACE}::{short}")
     with settings(recompile_limit=8), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {

@@ -221,4 +221,9 @@ MISTAKES = (
         "function: return what it gives, not the function, and do not forget to return it.",
         sign=lambda e: e.raised("expected the operator that torch.library registered"),
     ),
+    Mistake(
+        "another_name",
+        "The operator has another name than the one that is given: register it under `name`.",
+        sign=lambda e: e.raised("no operator is registered under the name"),
+    ),
 )
