@@ -191,16 +191,8 @@ class Exercise:
         return next(m for m in self.mistakes if m.name == name)
 
 
-UNITS = ("start", "roofline")  # one module or package of autograder.exercises each, with EXERCISES
-WITHOUT_LESSON = (
-    "compile",
-    "ddp",
-    "dispatch",
-    "flash",
-    "mlp",
-    "mx",
-    "rope",
-)  # units whose exercises stand and whose lesson does not yet: no part of the registry
+# one module or package of autograder.exercises each, with EXERCISES
+UNITS = ("start", "roofline", "compile", "dispatch", "flash", "mlp", "rope", "mx", "ddp")
 
 
 def of_unit(unit: str) -> tuple[Exercise, ...]:
@@ -208,14 +200,14 @@ def of_unit(unit: str) -> tuple[Exercise, ...]:
 
 
 def registry() -> dict[str, Exercise]:
-    """Every exercise of a lesson, by name."""
+    """Every exercise, by name."""
     return {exercise.name: exercise for unit in UNITS for exercise in of_unit(unit)}
 
 
 def get(name: str) -> Exercise:
     """An exercise by its name; only its own unit is imported."""
     unit = name.partition(".")[0]
-    known = {exercise.name: exercise for exercise in of_unit(unit)} if unit in (*UNITS, *WITHOUT_LESSON) else {}
+    known = {exercise.name: exercise for exercise in of_unit(unit)} if unit in UNITS else {}
     if name not in known:
         raise KeyError(f"no exercise is called {name!r}; there are {', '.join(sorted(registry()))}")
     return known[name]

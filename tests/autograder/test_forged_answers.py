@@ -10,12 +10,12 @@ import torch
 
 from autograder import bank
 from autograder.examine import examine
-from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
+from autograder.exercise import UNITS, get, of_unit
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.referee.channel import decode, encode
 
-SCENARIOS = [e for unit in (*UNITS, *WITHOUT_LESSON) for e in of_unit(unit) if e.kind == "scenario"]
+SCENARIOS = [e for unit in UNITS for e in of_unit(unit) if e.kind == "scenario"]
 TRIES = 60
 OTHER = [None, True, 5, -1, 1.5, float("nan"), float("inf"), "x", [], {}, (), [1], ["a"], {"a": 1}, [[1]], {1: 2}, [{}]]
 

@@ -6,13 +6,13 @@ import jupytext
 import pytest
 
 from autograder.bank import BANK, entries
-from autograder.exercise import UNITS, WITHOUT_LESSON, get, of_unit
+from autograder.exercise import UNITS, get, of_unit
 from autograder.referee.audit import entries as entries_of
 from autograder.referee.reading import added, meeting, replacing, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels
-KERNELS = {unit for unit in (*UNITS, *WITHOUT_LESSON) if any(one.asks_for_kernels for one in of_unit(unit))}
+KERNELS = {unit for unit in UNITS if any(one.asks_for_kernels for one in of_unit(unit))}
 HONEST = [entry for entry in entries(kinds=("right", "slow")) if entry.exercise.partition(".")[0] in KERNELS]
 LESSONS = [p for p in sorted((Path(__file__).parents[2] / "solutions").glob("*/*.py")) if p.stem in KERNELS]
 AXPY = (BANK / "start.axpy/right/masked.py").read_text()
