@@ -6,7 +6,7 @@ import contextlib
 import copy
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,22 +115,23 @@ def _own_copy(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict, tuple)) else value
 
 
-HOST_BYTES = 1 << 24  # larger tensors are judged where they are
+HOST_BYTES = 1 << 24  # arguments are judged where they are if one of them is larger
 
 
 def judged_part(record: Call | Outcome, case: Case) -> Call | Outcome:
     """What is judged of a call or an outcome, on the host where it fits: out of reach of a later fault."""
     if isinstance(record, Call):
-        return replace(record, args={name: _part(value, case, laid_out) for name, value in record.args.items()})
-    outputs = record.outputs.items()
-    return replace(record, outputs={name: _part(value, case, torch.Tensor.cpu) for name, value in outputs})
+        return replace(record, args=_part(record.args, case, laid_out))
+    return replace(record, outputs=_part(record.outputs, case, torch.Tensor.cpu))
 
 
-def _part(value, case: Case, to_host: Callable):
-    if not isinstance(value, torch.Tensor):
-        return value
-    value = case.part(value) if case.part else value
-    return to_host(value) if value.nbytes <= HOST_BYTES else value
+def _part(values: Mapping[str, Any], case: Case, to_host: Callable) -> dict[str, Any]:
+    """All on one device: the truth is made of all of them."""
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: case.part(value) if case.part else value for name, value in tensors.items()}
+    if all(value.nbytes <= HOST_BYTES for value in tensors.values()):
+        tensors = {name: to_host(value) for name, value in tensors.items()}
+    return {**values, **tensors}
 
 
 def laid_out(tensor: torch.Tensor) -> torch.Tensor:

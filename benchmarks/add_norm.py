@@ -24,6 +24,7 @@ LIMIT = {"y": 3e-3, "s": 2.5e-3, "dx": 5e-3, "dw": 4e-3, "db": 3e-3}
 P = 0.1
 
 
+@donated_buffers.patch(donated_buffer=False)  # graphs are kept, so that backward can run again and again
 def run() -> list[dict]:
     rows = []
     for width in WIDTHS:
@@ -58,8 +59,7 @@ class Given:
         graphs = []
         for x, residual in self.ring:
             leaves = [t.detach().requires_grad_() for t in (x, residual, self.weight, self.bias)]
-            with donated_buffers.patch(donated_buffer=False):  # the graph is kept: backward runs again and again
-                graphs.append((f(*leaves), leaves))
+            graphs.append((f(*leaves), leaves))
 
         def loop() -> None:
             for i, ((out, leaves), given) in enumerate(zip(graphs, self.ring)):

@@ -24,15 +24,17 @@ CANDIDATES = {
         1152: [(1, 2), (1, 1), (1, 4), (2, 4), (2, 8), (2, 2), (4, 8), (4, 4)],
         4096: [(1, 8), (1, 4), (1, 16), (2, 8), (2, 16), (1, 2)],
     },
-    "backward": {  # rows, warps, programs a multiprocessor, the next rows fetched ahead
+    "backward": {  # rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory
         1152: [
-            (1, 4, 5, True), (1, 2, 8, False), (1, 4, 7, False), (1, 2, 6, True), (1, 1, 8, False), (1, 4, 4, True),
-            (1, 4, 3, True), (2, 8, 2, False), (1, 2, 4, True), (1, 4, 5, False), (1, 1, 8, True), (1, 8, 4, False),
-            (1, 8, 3, True), (2, 8, 2, True), (1, 2, 5, True), (2, 4, 3, False), (4, 8, 1, False),
+            (1, 4, 5, True, 1), (1, 4, 5, False, 3), (1, 4, 6, False, 3), (1, 2, 8, False, 3), (1, 4, 5, False, 2),
+            (1, 4, 5, False, 4), (1, 2, 6, True, 1), (1, 2, 6, False, 3), (1, 4, 4, False, 4), (1, 2, 8, False, 2),
+            (1, 4, 7, False, 3), (1, 1, 8, False, 3), (2, 4, 3, False, 3), (1, 2, 8, False, 4), (1, 4, 7, False, 1),
+            (1, 2, 4, False, 4), (1, 8, 3, False, 4),
         ],
         4096: [
-            (1, 8, 2, False), (1, 16, 1, True), (1, 8, 1, True), (1, 16, 1, False), (1, 8, 3, False), (1, 8, 2, True),
-            (2, 16, 1, False), (1, 4, 2, False), (1, 4, 2, True), (1, 16, 2, False), (1, 32, 1, True), (2, 8, 1, False),
+            (1, 8, 2, False, 4), (1, 8, 2, False, 3), (1, 16, 1, False, 4), (1, 4, 2, True, 1), (1, 4, 2, False, 3),
+            (1, 8, 2, False, 2), (1, 8, 2, False, 5), (1, 16, 1, False, 6), (1, 8, 3, False, 3), (1, 16, 2, False, 3),
+            (1, 4, 2, False, 4), (1, 8, 1, False, 6), (1, 8, 2, False, 1), (1, 4, 3, False, 3), (2, 16, 1, False, 3),
         ],
     },
     "sums": {width: [(256, 32), (512, 16), (128, 64), (256, 16), (1024, 8), (128, 32), (512, 32), (64, 64)]

@@ -24,6 +24,7 @@ from course_lib.kernels.linear_gelu import (
 from course_lib.kernels.linear_gelu.elementwise import write_slope
 from course_lib.kernels.linear_gelu.launch import write_slope_persistent
 from course_lib.kernels.linear_gelu.tuning import SLOPE, Turns, blocks_for
+from course_lib.timing import time_gpu
 
 NAMES = ("gelu", "tiled", "persistent", "pingpong", "elementwise", "tuning", "launch", "rungs")
 FILES = tuple(f"course_lib/kernels/linear_gelu/{name}.py" for name in NAMES)
@@ -53,6 +54,11 @@ def method(M: int, N: int, K: int) -> str:
     return "graph" if 2 * M * N * K < 6e11 else "events"
 
 
+def alone_us(call) -> float:
+    """Without a neighbour whose heat it shares: each pays its own power."""
+    return time_gpu(call, cold=False, precision=0.005, max_seconds=1.0).us
+
+
 def cublaslt(x, w, bias):
     return torch._addmm_activation(bias, x, w.mT, use_gelu=True)
 
@@ -76,8 +82,11 @@ def _gelu_rows(M: int, N: int, K: int) -> Iterator[dict]:
 
     turns = rungs.turns_for("gelu", out, given[0], given[1])
     row = measure(case("linear_gelu", linear_gelu, vendor, TARGET))
-    yield row | {"rung": "pingpong" if turns else "persistent", "error": error_of(linear_gelu, *given),
-                 "peer's error": error_of(lambda *t: cublaslt(*t[:3]), *given)}  # fmt: skip
+    alone = {"alone us": partial(linear_gelu, *given, out), "cublaslt alone us": vendor["cublaslt"]}
+    yield row | {name: alone_us(call) for name, call in alone.items()} | {
+        "rung": "pingpong" if turns else "persistent", "error": error_of(linear_gelu, *given),
+        "peer's error": error_of(lambda *t: cublaslt(*t[:3]), *given),
+    }  # fmt: skip
     yield measure(case("linear_gelu", linear_gelu, others)) | {
         "error": error_of(linear_gelu, *given),
         "peer's error": error_of(lambda *t: linear_gelu_reference(*t[:3]), *given),

@@ -232,7 +232,7 @@ def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
     alone, together = [], []
     for cheat in todo:
         (alone if cheat.alone else together).append(cheat)
-    rows = max(1, (os.cpu_count() or 1) // PROCESSORS)
+    rows = max(1, len(os.sched_getaffinity(0)) // PROCESSORS)
     if rows == 1:
         yield from in_a_row([*together, *alone], seed)
         return

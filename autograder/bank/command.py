@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
     results = []
-    for part, workers in ((together, os.cpu_count() or 1), (alone, 1)):
+    for part, workers in ((together, len(os.sched_getaffinity(0))), (alone, 1)):
         for result in run(part, seed, args.quick, workers):
             results.append(result)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)

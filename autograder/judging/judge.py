@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -50,11 +51,20 @@ def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVe
     limits = tolerance.derive(exercise, zip(known, wants, strict=True)) if exercise.precision else {}
     tried, cases = [], []
     for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
+        outcome = _beside(outcome, want)
         why, errors = wrong(exercise, args, want, outcome, limits)
         picture = _picture(want, outcome, limits) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
+
+
+def _beside(outcome: Outcome, want: Values) -> Outcome:
+    """With the outputs on the device of their truth: a small output of a large call came to the host alone."""
+    tensors = {name: value for name, value in outcome.outputs.items() if isinstance(value, torch.Tensor)}
+    there = {name: want[name].device for name in tensors if isinstance(want.get(name), torch.Tensor)}
+    moved = {name: tensors[name].to(device) for name, device in there.items()}
+    return replace(outcome, outputs={**outcome.outputs, **moved})
 
 
 def _note(exercise: Exercise, evidence: Evidence) -> str:

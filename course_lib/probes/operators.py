@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.tracing.reuse import fresh, settings
@@ -101,6 +102,7 @@ def inspected(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
             "gradients": or_error(_gradients, operator, call),
             "compiled": or_error(_compiled, operator, call),
             "opcheck": or_error(_opcheck, operator, call),
+            "fake": or_error(_fake, operator, call),
             "below": or_error(_below, operator, call),
         }
 
@@ -155,6 +157,18 @@ def _opcheck(operator, call) -> dict[str, str]:
     """torch's own tests of an operator: "SUCCESS", or the beginning of what is wrong."""
     done = torch.library.opcheck(operator, tensors(call), raise_exception=False)
     return {name: told(str(said)) for name, said in done.items()}
+
+
+def _fake(operator, call) -> dict[str, Any]:
+    """The result for tensors without data; not every version of opcheck looks at strides."""
+    with FakeTensorMode() as mode:
+        out = operator(*(mode.from_tensor(t.detach()) for t in tensors(call)))
+    return described(out)
+
+
+def described(out: torch.Tensor) -> dict[str, Any]:
+    dtype = str(out.dtype).removeprefix("torch.")
+    return {"shape": list(out.shape), "strides": list(out.stride()), "dtype": dtype}
 
 
 def _below(operator, call) -> dict[str, Any]:

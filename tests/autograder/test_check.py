@@ -8,10 +8,12 @@ import torch
 
 from autograder import check, check_speed
 from autograder.check import Score
-from autograder.exercise import Call, Case
+from autograder.examine import examine
+from autograder.exercise import Call, Case, get
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
 from autograder.trial import judged_part
 from course_lib.device import TIER
+from course_lib.kernels.mx.into import gemv_into
 
 
 def not_written(a, x, y, out):
@@ -54,6 +56,16 @@ def test_what_is_judged_of_a_call_keeps_its_strides():
     case = Case("any", lambda draw: None)
     there = judged_part(Call({"x": x}, ""), case).args["x"]
     assert there.device.type == "cpu" and there.stride() == (12, 1)
+
+
+@pytest.mark.gpu
+def test_a_large_argument_keeps_the_small_ones_beside_it_and_outputs_follow_the_truth():
+    large, small = torch.zeros(2**23, device="cuda"), torch.ones(3, device="cuda")
+    call = Call({"x": large, "y": small, "n": 3}, "")
+    args = judged_part(call, Case("any", lambda draw: None)).args
+    assert args["x"].is_cuda and args["y"].is_cuda and args["n"] == 3
+    verdict = examine(get("mx.gemv"), gemv_into, seed=1, only="large")
+    assert verdict.accepted and verdict.cases, verdict.explain()
 
 
 def test_something_that_is_no_function_is_told_so():

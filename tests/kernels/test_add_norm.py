@@ -150,7 +150,9 @@ def test_eps_stands_inside_the_root(make):
     mean, rstd = torch.empty(3, device=DEVICE), torch.empty(3, device=DEVICE)
     y = torch.empty_like(x)
     write_forward(y, torch.empty_like(x), mean, rstd, x, x, weight, bias, 0.04)
-    assert torch.equal(rstd, torch.full_like(rstd, 5.0)) and torch.equal(y, bias.expand(3, 72))
+    assert torch.equal(rstd, torch.full_like(rstd, 5.0))
+    # A GPU divides by N to two units: the mean may be off by 2e-6.
+    torch.testing.assert_close(y, bias.expand(3, 72), rtol=0, atol=1e-4 if DEVICE == "cuda" else 0)
 
 
 @pytest.mark.parametrize(("N", "pitches"), [(40, (56, 48, 40, 64)), (33, (35, 34, 33, 37)), (1152, (1160,) * 4)])
@@ -355,7 +357,7 @@ def test_a_compiled_layer_draws_its_seed_as_an_eager_one_does(make):
 def compiled(kernel, N, how, arch=90, drop=False):
     main, rest = parts_of(N, how.rows)
     fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
-    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead}
+    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages}
     if not drop:
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
     types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr"), "*fp32")

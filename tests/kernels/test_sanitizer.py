@@ -12,6 +12,7 @@ import torch
 from course_lib import results
 from course_lib.device import TIER
 from course_lib.kernels.attention import groups_dkdv, groups_forward
+from course_lib.kernels.linear_gelu import pingpong
 from tests.kernels import jobs_apart
 from tests.kernels.small_odd import FAMILIES
 
@@ -35,6 +36,8 @@ def starts_of_jobs() -> set[tuple[str, str, int]]:
     for module, name in (
         (groups_forward, "forward_in_groups_kernel"),
         (groups_dkdv, "dkdv_in_groups_kernel"),
+        (pingpong, "gelu_pingpong_kernel"),
+        (pingpong, "slope_pingpong_kernel"),
         (jobs_apart, "jobs_apart_kernel"),
     ):
         lines, first = inspect.getsourcelines(getattr(module, name).fn)
@@ -54,7 +57,7 @@ def races(said: str) -> list[tuple[str, str, int]]:
 def test_a_race_inside_of_a_job_is_told_from_the_start_of_jobs():
     (kernel, file, line) = min(starts_of_jobs())
     report = f"Error: Race reported between Read access at {kernel}+0x110 in {file}:{line}\n"
-    assert len(starts_of_jobs()) == 6 and races(report) == []
+    assert len(starts_of_jobs()) == 10 and races(report) == []
     inside = report + f"    and Write access at {kernel}+0xac10 in {file}:{line - 40} [25 hazards]\n"
     assert races(inside) == [(kernel, file, line - 40)]
 

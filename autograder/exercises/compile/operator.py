@@ -32,7 +32,7 @@ def accept(got, want, args) -> str | None:
     if not isinstance(got, dict) or set(got) != set(want):
         return "the operator could not be looked at"
     limit = LIMIT[args["call"]["dtype"]]
-    looks = (_result_wrong, _gradients_wrong, _compiled_wrong, _opcheck_wrong, _below_wrong)
+    looks = (_result_wrong, _gradients_wrong, _compiled_wrong, _opcheck_wrong, _fake_wrong, _below_wrong)
     return next(
         (why for name, look in zip(want, looks, strict=True) if (why := look(got[name], want[name], limit))), None
     )
@@ -79,6 +79,13 @@ def _opcheck_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict) or not set(want) <= set(got):
         return f"opcheck raised {got!s:.200}"
     return next((f"opcheck, {name}: {said!s:.200}" for name, said in sorted(got.items()) if said != "SUCCESS"), None)
+
+
+def _fake_wrong(got, want, limit) -> str | None:
+    if not isinstance(got, dict) or set(got) != set(want):
+        return f"for fake tensors the operator raised {got!s:.200}"
+    different = [name for name in want if got[name] != want[name]]
+    return next((f"the fake result has the {name} {got[name]}, the real one {want[name]}" for name in different), None)
 
 
 def _below_wrong(got, want, limit) -> str | None:

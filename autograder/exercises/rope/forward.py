@@ -113,6 +113,7 @@ CASES = (
     ),
     Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
     Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 80, 32, dtype=BRAIN), tiers=GPU),
+    Case("many heads of q for one of k", lambda d: _call(d, 2, (32, 2), odd(d, 2040, 2060), 64, dtype=HALF), tiers=GPU),
     Case("more than 65535 rows", lambda d: _call(d, 1, 1, odd(d, 65700, 66100), 16, offset=5), tiers=GPU),
     Case("more than 65535 sequences", lambda d: _call(d, odd(d, 65700, 66100), 1, 1, 16, offset=5), tiers=GPU),
     Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),

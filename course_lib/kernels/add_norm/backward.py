@@ -46,7 +46,7 @@ def backward_kernel(
     n_rows, start, least, scale,
     stride_d, stride_dx, stride_dy, stride_ds, stride_s,
     N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
-    AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     weight, weight_rest = load_columns(weight_ptr, N, MAIN, REST, 1.0)
     dw = tl.zeros((BLOCK_M, MAIN), tl.float32)
@@ -63,7 +63,7 @@ def backward_kernel(
             tl.program_id(0), dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
             N, MAIN, REST, UNIT, BLOCK_M,
         )  # fmt: skip
-    for block in range(tl.program_id(0), n_blocks, step):
+    for block in tl.range(tl.program_id(0), n_blocks, step, num_stages=STAGES):
         if AHEAD:
             dy_rows, s_rows, ds_rows = coming
             coming = _load_block(

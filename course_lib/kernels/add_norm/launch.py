@@ -75,7 +75,7 @@ def write_backward(
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, *_drop(p),
         *(_pitch(t, unit) for t in (d, dx, dy, ds, s)),
-        **_sizes(width, unit, how.rows), AHEAD=how.ahead, num_warps=how.warps,
+        **_sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, num_warps=how.warps,
     )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
     sum_parts_kernel[(triton.cdiv(width, block_n), 2)](

@@ -27,7 +27,8 @@ class Backward:
     rows: int  # a program and turn
     warps: int
     programs: int  # a multiprocessor
-    ahead: bool = False  # the next turn's rows are fetched while this one's are worked on
+    ahead: bool = False  # the next turn's rows are fetched while this one's are worked on, into registers
+    stages: int = 1  # of turns whose rows are in shared memory or on their way there
 
 
 # Lanes that a row takes, at most -> rows and warps. Rows of less than 1024 lanes: as many more of them.
@@ -77,4 +78,4 @@ def backward_rows(width: int, n_rows: int, device: torch.device) -> Backward:
         return INTERPRETED[1]
     entry, more = _entry(BACKWARD, width)
     rows = min(entry.rows * more, triton.next_power_of_2(max(1, n_rows)))
-    return Backward(rows, entry.warps, entry.programs, entry.ahead)
+    return Backward(rows, entry.warps, entry.programs, entry.ahead, entry.stages)

@@ -1,7 +1,7 @@
 """Which tile the persistent rung works in, and how many programs of it a multiprocessor gets.
 
 The rates order the entries, as in tiles.py: of large products on an H200, in TFLOP/s with the GELU behind them.
-They are predicted (benchmarks/notes/linear_gelu.md says from what); `python -m benchmarks.linear_gelu_sweep` measures.
+`python -m benchmarks.linear_gelu_sweep` measured them, at K = 4096 and 1152 (benchmarks/notes/linear_gelu.md).
 """
 
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Blocks:
 # element size in bytes -> tiles
 GELU = {
     2: (
-        Blocks(128, 128, 64, 4, 3, 640, programs=2, parts=2),
-        Blocks(128, 256, 64, 8, 3, 620),
+        Blocks(128, 256, 64, 8, 3, 600),
+        Blocks(128, 128, 64, 4, 3, 575, programs=2, parts=2),
         Blocks(64, 128, 64, 4, 5, 480),
         Blocks(64, 64, 64, 4, 5, 260),
     ),
@@ -45,8 +45,8 @@ GELU = {
 }
 SLOPE = {
     2: (
-        Blocks(128, 128, 64, 4, 3, 600, programs=2, parts=2),
-        Blocks(64, 128, 64, 4, 4, 450),
+        Blocks(128, 128, 64, 4, 3, 485, programs=2, parts=2),
+        Blocks(64, 128, 64, 4, 4, 400),
         Blocks(64, 64, 64, 4, 5, 250),
     ),
     4: (Blocks(64, 64, 32, 4, 3, 34),),
@@ -70,8 +70,8 @@ class Turns:
     group_m: int = 8  # tile rows that are walked together
 
 
-# kernel -> where groups that take turns are the fastest that was measured on an H200.
-PINGPONG: dict[str, Turns] = {}
-# The way back through a GELU: the product with the slope at its end, or the vendor's product and one pass over it. The
-# plain rung's end takes 5800 instructions a warp and tile, so it is expected to win only where groups take turns.
+# kernel -> how groups that take turns are launched: at both sizes of the benchmark the fastest rung, measured on an H200.
+PINGPONG = {"gelu": Turns(5, 8), "slope": Turns(5, 4)}
+# The way back through a GELU where groups cannot take turns: the product with the slope at its end, or the vendor's
+# product and one pass over it. The plain rung's end is long, and measured it takes 1.02 to 1.06 of the other's time.
 FUSED_SLOPE = False
