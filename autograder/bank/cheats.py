@@ -26,6 +26,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import chdir
 from dataclasses import dataclass, replace
@@ -336,15 +337,17 @@ def main(names: Iterable[str], seed: int, quick: bool, record: str | None = None
     todo = [cheat for cheat in cheats(names) if device.TIER in cheat.tiers]
     todo = one_each_family(todo) if quick else todo
     print(f"{len(todo)} cheats, tier {device.TIER}, seed {seed}", flush=True)
-    start, missed, held, rows = time.perf_counter(), 0, 0, []
+    start, missed, held, rows, left = time.perf_counter(), 0, 0, [], Counter(cheat.exercise for cheat in todo)
     for tried in run(todo, seed):
         missed, held = missed + bool(tried.missed), held + (tried.verdict == "held")
         rows.append(row(tried))
+        left[tried.cheat.exercise] -= 1
+        if record and not left[tried.cheat.exercise]:  # a run that is cut short keeps what it finished
+            of_it = [r for r in rows if r["exercise"] == tried.cheat.exercise]
+            keep("bank_cheats", of_it, record, "autograder/referee", "tests/bank/_cheats")
         print(f"{tried.verdict:<10}{tried.cheat!s:<58}{tried.missed or tried.how}", flush=True)
     took = time.perf_counter() - start
     print(f"{len(todo) - missed} of {len(todo)} caught, {held} of them by a person; {missed} missed; {took:.0f} s")
-    if record:
-        keep("bank_cheats", rows, record, "autograder/referee", "tests/bank/_cheats")
     if not todo:
         print("No cheat fits this machine and this choice.", file=sys.stderr)
     return 1 if missed or not todo else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 
 from autograder.bank import counts, entries, run, speed, table
 from autograder.bank.recording import keep
@@ -35,16 +36,18 @@ def main(args: argparse.Namespace) -> int:
     print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
-    results = []
+    results, left = [], Counter(entry.exercise for entry in todo)
     for part, workers in ((together, len(os.sched_getaffinity(0))), (alone, 1)):
         for result in run(part, seed, args.quick, workers):
             results.append(result)
+            left[result.entry.exercise] -= 1
+            if args.record and not left[result.entry.exercise]:  # a run that is cut short keeps what it finished
+                of_it = [r for r in results if r.entry.exercise == result.entry.exercise]
+                keep("bank", counts(of_it), args.record)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
             if not result.as_expected:
                 print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
             elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
     print(f"\n{table(results)}")
-    if args.record:
-        keep("bank", counts(results), args.record)
     return 0 if all(r.as_expected for r in results) and results else 1

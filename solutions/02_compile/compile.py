@@ -50,7 +50,7 @@ from torch import fx
 
 from autograder import check
 from course_lib import plots, results, tracing, widgets
-from course_lib.timing import time_gpu
+from course_lib.timing import compare, time_gpu
 
 HERE = machine()
 HERE
@@ -71,7 +71,7 @@ torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_
 torch._logging.set_logs(dynamo=logging.ERROR, modules={"torch.utils.cpp_extension": logging.ERROR})
 for beginning in ("Dynamo does not know how to trace", "TensorFloat32 tensor cores"):
     warnings.filterwarnings("ignore", message=beginning)
-torch.compile(lambda x: x + 1)(torch.ones(8, device=DEVICE))
+_ = torch.compile(lambda x: x + 1)(torch.ones(8, device=DEVICE))
 
 # %%
 GPU = TIER == "gpu"
@@ -170,7 +170,8 @@ results.beside("lesson02.lab", found, unit="ms")
 
 # %% [markdown]
 # Slower and faster, from one program. The first pair of numbers compares a compiler with a function; the second pair
-# compares two functions. Making the data belongs to neither and made the difference look smaller.
+# compares two functions. Making the data, and on a GPU what is loaded at the first product, belongs to neither and made the
+# difference look smaller.
 #
 # Where did the time go? The parts add up to the whole, and their names are the sections of this lesson. (Some versions
 # of torch do one thing more, once a process; it has a row of its own.)
@@ -181,7 +182,7 @@ tracing.phases(seen)
 # %% [markdown]
 # Inductor and the compiler behind it together cost most: choosing what is fused and writing code, then making a program
 # of that code. (The next process would find the results on disk, if we had not hidden them.) Understanding your Python,
-# which sounds like the hard part, costs much less than the two together.
+# which sounds like the hard part, costs less than the two together.
 #
 # ### When is it paid back?
 # The cost comes once, the gain comes with every call. Twelve calls, one after the other, show both. A second shape may
@@ -322,7 +323,7 @@ results.beside("lesson02.tiny", tiny_cost, unit="us")
 # %% [markdown]
 # ### Verdict on the case
 # "Compiled is slower" was a benchmark with a compiler inside it. The mended benchmark is right for a program that runs
-# long, and wrong for one that runs a few seconds: which of the two is the honest number depends on how often you call.
+# long, and wrong for one that is over in a second: which of the two is the honest number depends on how often you call.
 # That is why the answer is a number of calls and not a factor.
 
 # %% [markdown]
@@ -1144,7 +1145,7 @@ tracing.kernels(seen)
 # In the backward kernel the first lines are the forward kernel's lines: that is the recomputation of section 6. The sum
 # over the rows, at its end or in kernels of its own, is the gradient of the bias.
 #
-# A Triton kernel as Inductor writes it for `layer`, recorded on an H200 (on a GPU: yours).
+# A Triton kernel as Inductor writes it for `layer`, recorded on an H200.
 
 # %%
 if GPU and os.environ.get(results.RECORD):
@@ -1372,7 +1373,7 @@ with tracing.watch() as seen:
     torch.compile(gated)(x, y).sum().backward()
 print(f"{len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks")
 for row in tracing.joint(seen):
-    if "gate" in row.computes:
+    if "lesson02.gate" in row.computes:
         print(row.name, "=", row.computes, "runs in", row.runs)
 
 # %% [markdown]
@@ -1539,11 +1540,11 @@ for row in entry["rows"] if entry else []:
     series.setdefault(f"H200 {name}, recorded", {})[int(width)] = row["value"]
 series["report, forward"] = {d: row[0] / row[1] for d, row in report.items()}
 axes = plots.gains(series, device=HERE.name)
-plots.show(axes, alt="Eager time over compiled time against the width: counted, recorded and reported gains fall "
+plots.show(axes, alt="Eager time over compiled time against the width: counted, measured and reported gains fall "
                      "towards 1 as the width grows")  # fmt: skip
 
 # %% [markdown]
-# What was counted, what was recorded on a GPU and what the report has fall towards 1. (A curve measured on a CPU may go
+# What was counted, what was measured on a GPU and what the report has fall towards 1. (A curve measured on a CPU may go
 # up and down: all its widths are narrow, and other programs disturb it.) Where a measured gain lies above the count,
 # launches are saved too, or a pass costs more than its bytes; where it lies below, narrow products are slower than the
 # ceiling, or arithmetic such as the exponential sets the time, and the compiler saves neither.
@@ -1551,11 +1552,6 @@ plots.show(axes, alt="Eager time over compiled time against the width: counted, 
 # On a faster multiplier (bf16 on tensor cores) the same width gains *more*: products shrink and bytes only halve, so
 # the curve moves to the right. That is the second half of the explanation, which the report does not have: it is not
 # the size of the model that matters but where it stands under the roof.
-#
-# One recorded point does not fit: on the H200, in bf16 at width 4096, the compiled block is no faster than the eager
-# one, and the count allows a gain. None of the reasons above explains it. A suspicion is the clock, which falls when a
-# GPU comes near its power limit, as long products in bf16 make it: then whoever computes more densely is slowed down.
-# To test it, measure both versions again and read the clock beside the time.
 #
 # ### Verdict on the case
 # **Right**, and more can be said: the share saved falls like one over the width, as bytes over FLOPs must. What to

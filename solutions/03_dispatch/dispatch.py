@@ -422,7 +422,7 @@ for name, around in arounds.items():
 # | `PythonTLSSnapshot` | remember the state of the thread at the top, for whoever is asked in Python |
 #
 # ### Try it
-# Put a call together and see the set that your machine gives it, and its path. The still picture changes one fact at a
+# Put a call together and see the set that your machine gives it (for tensors on the CPU and on meta), and its path. The still picture changes one fact at a
 # time. Which facts leave the path of the ordinary tensor as it is? Where does the path end early?
 
 # %%
@@ -785,8 +785,8 @@ for name, phase in works:
 results.beside("lesson03.models", rows, unit="ms")
 
 # %% [markdown]
-# What lies between the two floors could be won by moving bytes while others are computed with. Fusion can win more,
-# because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
+# What lies between the two floors could be won by moving bytes while others are computed with and, where a call is so
+# small that its launch is its floor, by fewer calls. Fusion can win more, because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
 # host. And which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that
 # it reads some rows of: more than it moves.)
 

@@ -643,7 +643,7 @@ def turn_into(q_out, k_out, q, k, cos, sin, positions, offset, layout, inverse=F
     (B, H, S, D), H_kv, pairs = q.shape, k.shape[1], cos.shape[1]
     rest = 0 if q_out is q else D - 2 * pairs
     if not blocks:
-        rows = 4096 // triton.next_power_of_2(2 * pairs) if q.is_cuda else 32  # 8 KB of bf16 a program
+        rows = 2048 // triton.next_power_of_2(2 * pairs) if q.is_cuda else 32  # 4 KB of bf16 a program
         heads = min(rows if q.stride(1) < q.stride(2) else 4, triton.next_power_of_2(max(H, H_kv)))
         blocks = max(1, rows // heads), heads, 4
     block_s, block_h, warps = blocks
@@ -1368,8 +1368,8 @@ check_speed("rope.speed", rope_into)
 # </details>
 # <details><summary>Hint 2: what to try</summary>
 #
-# 8 KB a program is a good start: 32 heads of one position where heads lie side by side, 8 positions of 4 heads where
-# positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several.
+# 2 to 4 KB a program is a good start: 8 or 16 heads of one position where heads lie side by side, 8 positions of 2
+# heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several.
 # </details>
 
 # %% [markdown]
@@ -1391,7 +1391,7 @@ def block_rates(blocks, length=2048):
 
 
 rates = {}
-for blocks in ((1, 1, 1), (1, 8, 1), (1, 32, 4), (1, 32, 8), (2, 32, 8), (8, 4, 4), (32, 1, 4)) if GPU else ():
+for blocks in ((1, 1, 1), (1, 8, 2), (1, 16, 4), (1, 32, 4), (1, 32, 8), (8, 4, 4), (32, 1, 4)) if GPU else ():
     rates["{} positions, {} heads, {} warps".format(*blocks)] = block_rates(blocks)
 if GPU:
     moved = 2 * 2 * 2 * BATCH * 2048 * HEADS * SIZE

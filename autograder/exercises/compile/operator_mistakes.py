@@ -107,7 +107,7 @@ def _type_differs(e) -> bool:
 def _fake_stride(e) -> bool:
     fakes = [(r["fake"], w["fake"]) for r, w in _reports(e) if isinstance(r.get("fake"), dict)]
     differ = any(fake["strides"] != true["strides"] for fake, true in fakes)
-    return _only_where_strides_differ(e) and (_says(e, "Stride mismatch") or differ and not _result_strides(e))
+    return _only_where_strides_differ(e) and (_says(e, "Stride mismatch") or (differ and not _result_strides(e)))
 
 
 def _result_strides(e) -> bool:

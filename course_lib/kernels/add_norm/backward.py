@@ -18,9 +18,9 @@ from course_lib.kernels.add_norm.parts import (
     load_columns,
     load_rows,
     load_terms,
-    row_sums,
     rows_of,
     store_rows,
+    two_row_sums,
 )
 
 __all__ = ["backward_kernel", "sum_parts_kernel"]
@@ -81,8 +81,8 @@ def backward_kernel(
         dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
         x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
         g, g_rest = dy * weight, dy_rest * weight_rest  # 0 beyond the last column, as dy is: so are all terms below
-        along = row_sums((g * x, g_rest * x_rest), REST) / N
-        level = row_sums((g, g_rest), REST) / N
+        along, level = two_row_sums((g * x, g_rest * x_rest), (g, g_rest), REST)
+        along, level = along / N, level / N
         d, d_rest = (g - level - x * along) * rstd, (g_rest - level - x_rest * along) * rstd
         if ds_ptr is not None:
             d, d_rest = d + ds_rows[0].to(tl.float32), d_rest + ds_rows[1].to(tl.float32)

@@ -13,7 +13,17 @@ import triton.language as tl
 
 from course_lib.kernels.dropout import magnitudes
 
-__all__ = ["kept_rows", "load_columns", "load_rows", "load_terms", "row_sums", "rows_of", "store_rows", "store_terms"]
+__all__ = [
+    "kept_rows",
+    "load_columns",
+    "load_rows",
+    "load_terms",
+    "row_sums",
+    "rows_of",
+    "store_rows",
+    "store_terms",
+    "two_row_sums",
+]
 
 
 @triton.jit
@@ -126,6 +136,20 @@ def row_sums(x, REST: tl.constexpr):
     else:
         total = tl.sum(main, axis=1, keep_dims=True)
     return total
+
+
+@triton.jit
+def two_row_sums(a, b, REST: tl.constexpr):
+    """Of each row the sums of a and of b, taken together: the threads meet once and not twice."""
+    sums = tl.sum(tl.join(a[0], b[0]), axis=1)
+    if REST:
+        sums += tl.sum(tl.join(a[1], b[1]), axis=1)
+    first, second = tl.split(sums)
+    if a[0].shape[0] == 1:
+        totals = tl.sum(first), tl.sum(second)
+    else:
+        totals = first[:, None], second[:, None]
+    return totals
 
 
 @triton.jit

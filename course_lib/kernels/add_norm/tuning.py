@@ -41,11 +41,11 @@ FORWARD = {
 }
 # As many programs as fit beside each other: one that waits for another to end would walk over its rows alone.
 BACKWARD = {
-    1024: Backward(1, 4, 5, ahead=True),
-    1152: Backward(1, 4, 5, ahead=True),
+    1024: Backward(1, 2, 7, stages=3),
+    1152: Backward(1, 2, 7, stages=3),
     1536: Backward(1, 4, 4, ahead=True),
     2048: Backward(1, 4, 3, ahead=True),
-    4096: Backward(1, 8, 2),
+    4096: Backward(1, 16, 1, stages=4),
     8192: Backward(1, 16, 1),
     16384: Backward(1, 32, 1),  # 64 registers a thread are all there are, and 264 bytes spill
 }

@@ -70,7 +70,7 @@ class Turns:
     group_m: int = 8  # tile rows that are walked together
 
 
-# kernel -> how groups that take turns are launched: at both sizes of the benchmark the fastest rung, measured on an H200.
+# kernel -> how groups that take turns are launched: the fastest rung at both sizes of the benchmark, on an H200.
 PINGPONG = {"gelu": Turns(5, 8), "slope": Turns(5, 4)}
 # The way back through a GELU where groups cannot take turns: the product with the slope at its end, or the vendor's
 # product and one pass over it. The plain rung's end is long, and measured it takes 1.02 to 1.06 of the other's time.

@@ -196,7 +196,7 @@ def _dkdv_kernel(
 
 # queries, keys, warps, stages of the forward pass, of dq, of dk and dv
 UP_TO_64 = ((64, 128, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3))
-UP_TO_128 = ((128, 64, 8, 3), (128, 64, 8, 3), (64, 64, 4, 2))
+UP_TO_128 = ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 2))
 WITHOUT_TENSOR_CORES = ((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))
 
 

@@ -56,7 +56,7 @@ def rope_into(q, k, cos, sin, layout, q_out, k_out):
         batch, heads, length, head_size = x.shape
         inside = x.stride(1) < x.stride(2)
         block_h = min(16 if inside else 2, triton.next_power_of_2(heads))
-        block_s = max(1, (4096 if x.is_cuda else 256) // (block_h * 2 * triton.next_power_of_2(pairs)))
+        block_s = max(1, (2048 if x.is_cuda else 256) // (block_h * 2 * triton.next_power_of_2(pairs)))
         _heads_kernel[(triton.cdiv(length, block_s) * triton.cdiv(heads, block_h) * batch,)](
             out, x, cos, sin, heads, length, *out.stride(), *x.stride(),
             PAIRS=pairs, REST=head_size - 2 * pairs, INTERLEAVED=layout == "interleaved",
