@@ -15,7 +15,7 @@ import torch
 from benchmarks.against import ring_of
 from benchmarks.mx import normal
 from course_lib.kernels.mx import dequantize, dequantize_reference, quantize
-from course_lib.kernels.mx.convert import ELEMENTS, WARPS
+from course_lib.kernels.mx.convert import DEQUANTIZE, QUANTIZE
 from course_lib.kernels.mx.gemm import write_gemm
 from course_lib.kernels.mx.gemv import write_gemv
 from course_lib.kernels.mx.tuning import Matrix, Vector, matrix_blocks, vector_blocks
@@ -69,8 +69,8 @@ class Conversion:
         self.given = ring_of(partial(normal, rows, columns), 3 * rows * columns)
         if kind == "dequantize":
             self.given = [quantize(x) for x in self.given]
-        self.function = {"dequantize": dequantize, "quantize": quantize}[kind]
-        self.default, self.outputs = (ELEMENTS, WARPS), [None] * len(self.given)
+        self.function, self.default = {"dequantize": (dequantize, DEQUANTIZE), "quantize": (quantize, QUANTIZE)}[kind]
+        self.outputs = [None] * len(self.given)
 
     def run(self, blocks: tuple) -> None:
         for i, given in enumerate(self.given):

@@ -9,7 +9,8 @@ depend on blocks, programs or the order of anything.
     dropout_by_element   number i is tl.rand(seed, i): a counter an element, three of its four numbers thrown away
     dropout              number i is tl.rand4x(seed, i // 4)[i % 4]: a counter for four elements
 
-Bytes: read x, write y. In bf16 that buys about 30 instructions an element; a counter costs about 60.
+Bytes: read x, write y. In bf16 that buys about 30 instructions an element; a counter costs about 60, or, with both halves
+of a product from one multiplication, 40.
 
 The seed is a tensor, drawn by torch's own generator where the data lies. So torch.manual_seed governs it, a replayed
 CUDA graph draws a new one, and nobody waits for the host to read it. The operators are functions of it: torch.compile
@@ -30,12 +31,13 @@ __all__ = [
     "dropout_by_element",
     "dropout_operator",
     "dropout_reference",
-    "magnitudes",
+    "keeps",
     "numbers_reference",
+    "random_bits",
     "smallest_kept",
 ]
 
-BLOCK, WARPS = 4096, 4
+BLOCK, WARPS = 2048, 4
 _SCALE = np.float32(4.6566127342e-10)  # of tl.rand: a little less than 2^-31, so that no number rounds up to 1
 
 
@@ -75,18 +77,50 @@ def smallest_kept(p: float) -> int:
 
 
 @triton.jit
-def _magnitude(bits):
-    """The integer that tl.rand scales: the bits as a signed number m, or -m - 1 where m is negative."""
-    bits = bits.to(tl.int32, bitcast=True)
-    return bits ^ (bits >> 31)
+def _both_halves(a, b: tl.constexpr):
+    """Of a product of 32 by 32 bits, from one multiplication; Triton's own way takes two."""
+    if triton.knobs.runtime.interpret:  # which takes no assembly
+        product = a.to(tl.uint64) * b
+        high, low = (product >> 32).to(tl.uint32), product.to(tl.uint32)
+    else:
+        high, low = tl.inline_asm_elementwise(
+            "{ .reg .b64 t; mul.wide.u32 t, $2, $3; mov.b64 {$1, $0}, t; }",
+            "=r,=r,r,r", [a, tl.full(a.shape, b, tl.uint32)], dtype=(tl.uint32, tl.uint32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return high, low
 
 
 @triton.jit
-def magnitudes(seed, counters):
-    """(rows, n) counters -> (rows, 4 n) integers below 2^31: the four of counter 0, the four of counter 1, ..."""
-    a, b, c, d = tl.randint4x(seed, counters)
+def _four_bits(seed, counters):
+    """The four of a counter in 64 bits, as tl.randint4x makes them."""
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    c0, c1 = counters.to(tl.uint32), (counters >> 32).to(tl.uint32)
+    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
+    for _ in tl.static_range(10):
+        high_a, low_a = _both_halves(c0, 0xD2511F53)
+        high_b, low_b = _both_halves(c2, 0xCD9E8D57)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def random_bits(seed, counters):
+    """(rows, n) counters -> (rows, 4 n) in 32 bits: the four of counter 0, the four of counter 1, ..."""
+    a, b, c, d = _four_bits(seed, counters)
     four = tl.join(tl.join(a, c), tl.join(b, d))  # the last dimension counts first: a, b, c, d
-    return _magnitude(tl.reshape(four, (counters.shape[0], 4 * counters.shape[1])))
+    return tl.reshape(four, (counters.shape[0], 4 * counters.shape[1]))
+
+
+@triton.jit
+def keeps(bits, least):
+    """Is the integer that tl.rand would scale at least `least`? It is m, the bits with a sign, or -m - 1 where m < 0.
+
+    So those from -least to least - 1 go, and `least` more makes of them the unsigned numbers below 2 least: one test.
+    """
+    least = least.to(tl.uint32)
+    return bits.to(tl.uint32, bitcast=True) + least >= 2 * least
 
 
 @triton.jit
@@ -94,8 +128,8 @@ def _by_element_kernel(out_ptr, x_ptr, seed_ptr, n, offset, least, scale, BLOCK:
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    kept = _magnitude(tl.randint(tl.load(seed_ptr), offset + offs)) >= least
-    tl.store(out_ptr + offs, tl.where(kept, x * scale, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+    kept = keeps(tl.randint(tl.load(seed_ptr), offset + offs), least)
+    tl.store(out_ptr + offs, (tl.where(kept, x, 0.0) * scale).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -105,8 +139,9 @@ def _by_four_kernel(out_ptr, x_ptr, seed_ptr, n, offset, least, scale, BLOCK: tl
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     counters = (offset + first) // 4 + tl.arange(0, BLOCK // 4)
-    kept = tl.reshape(magnitudes(tl.load(seed_ptr), counters[None, :]), (BLOCK,)) >= least
-    tl.store(out_ptr + offs, tl.where(kept, x * scale, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+    kept = keeps(tl.reshape(random_bits(tl.load(seed_ptr), counters[None, :]), (BLOCK,)), least)
+    # Zeros before the multiplication: behind it, the choice would be between rounded pairs that must be taken apart.
+    tl.store(out_ptr + offs, (tl.where(kept, x, 0.0) * scale).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def _write(kernel, out, x, seed, p: float, offset: int) -> None:

@@ -5,7 +5,7 @@ from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE
 from course_lib.kernels import mx as module
 from course_lib.kernels.mx import Quantized, dequantize, dequantize_reference, quantize, quantize_reference
-from course_lib.kernels.mx.convert import ELEMENTS, WARPS, dequantize_kernel, quantize_kernel
+from course_lib.kernels.mx.convert import DEQUANTIZE, QUANTIZE, dequantize_kernel, quantize_kernel
 
 GROUPS = [1, 2, 16, 32, 64, 256]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]  # holding bf16 is no arithmetic: the interpreter takes it too
@@ -151,23 +151,21 @@ def test_what_conversion_cannot_do_is_refused():
 TYPE = {"m_ptr": "*i8", "e_ptr": "*u8", "x_ptr": "*bf16", "out_ptr": "*bf16"}
 
 
-def compiled(kernel, arch):
+def compiled(kernel, arch, elements, warps):
     """What the compiler makes of a conversion for rows of whole groups that follow each other."""
-    fixed = {"GROUP_SIZE": 32, "EVEN": True, "WHOLE": True, "BLOCK_N": ELEMENTS // 32}
+    fixed = {"GROUP_SIZE": 32, "EVEN": True, "WHOLE": True, "BLOCK_N": elements // 32}
     signature = {name: TYPE.get(name, "i32") for name in kernel.arg_names if name not in fixed}
-    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=WARPS)
+    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=warps)
 
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_conversions_compile_without_spills_to_wide_accesses(arch, access_widths):
-    for kernel, expected in (
-        (dequantize_kernel, {"ld": {8, 1}, "st": {16}}),
-        (quantize_kernel, {"ld": {16}, "st": {8, 1}}),
-    ):
-        made = compiled(kernel, arch)
+    for kernel, blocks, narrow in ((dequantize_kernel, DEQUANTIZE, "ld"), (quantize_kernel, QUANTIZE, "st")):
+        made, wide = compiled(kernel, arch, *blocks), access_widths(compiled(kernel, arch, *blocks))
         assert made.fits and made.spills_bytes == 0, str(made)
-        assert access_widths(made) == expected, "eight elements a thread, and one byte a group"
-        assert made.shared_bytes < 1024, "elements do not change hands"
+        assert 16 in wide["ld"] and 16 in wide["st"] and min(wide[narrow]) == 1, "exponents are bytes"
+        eight = compiled(kernel, arch, 8 * 32 * blocks[1], blocks[1])
+        assert eight.shared_bytes < 1024, "with eight elements a thread none change hands"
 
 
 @pytest.mark.gpu

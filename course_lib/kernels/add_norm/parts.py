@@ -11,7 +11,7 @@ mean is one number, which every thread has.
 import triton
 import triton.language as tl
 
-from course_lib.kernels.dropout import magnitudes
+from course_lib.kernels.dropout import keeps, random_bits
 
 __all__ = [
     "kept_rows",
@@ -156,13 +156,13 @@ def two_row_sums(a, b, REST: tl.constexpr):
 def _kept(seed, start, offs_m, least, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
     if N % 4 == 0:  # four neighbours in a row share a counter
         counters = (start + offs_m * N + FIRST) // 4 + tl.arange(0, COLUMNS // 4)[None, :]
-        numbers = magnitudes(seed, counters)
+        bits = random_bits(seed, counters)
     else:  # rows start anywhere: all four numbers of a counter are made for each element, and one is taken
         index = start + offs_m * N + FIRST + tl.arange(0, COLUMNS)[None, :]
-        four = tl.reshape(magnitudes(seed, index // 4), (offs_m.shape[0], COLUMNS, 4))
+        four = tl.reshape(random_bits(seed, index // 4), (offs_m.shape[0], COLUMNS, 4))
         mine = tl.arange(0, 4)[None, None, :] == (index % 4)[:, :, None]
-        numbers = tl.sum(tl.where(mine, four, 0), axis=2)
-    return numbers >= least
+        bits = tl.sum(tl.where(mine, four, 0), axis=2)
+    return keeps(bits, least)
 
 
 @triton.jit

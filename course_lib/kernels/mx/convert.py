@@ -1,6 +1,6 @@
 """To the format and back, each in one read and one write.
 
-A program takes some groups, whichever rows they lie in, and a thread 8 adjacent elements of one.
+A program takes some groups, whichever rows they lie in, and a thread some adjacent elements of one.
 
 Bytes an element, groups of 32: quantize reads 2 (bf16) and writes 1.03; dequantize reads 1.03 and writes 2.
 """
@@ -14,11 +14,10 @@ from course_lib.kernels.mx.parts import scale_of
 
 __all__ = ["dequantize", "quantize"]
 
-# Elements and warps a program: 8 elements a thread, so that the wider of its two accesses is 16 bytes and both lie in
-# the same threads. With 16 elements a thread the results change hands through shared memory before the store: 144
-# instructions for 16 elements against 80 for 8, and barriers. Not yet run on a GPU; `python -m benchmarks.mx_sweep`
-# tries others.
-ELEMENTS, WARPS = 2048, 8
+# Elements and warps a program, measured on an H200 (benchmarks/notes/mx.md). 16 and 32 elements a thread, so that the
+# narrower access is 16 bytes too; what a thread loaded then changes hands through shared memory before the store. With
+# 8 there is no such exchange, and it was slower: by 3 % for dequantize, by 20 % for quantize.
+DEQUANTIZE, QUANTIZE = (2048, 4), (4096, 4)
 
 
 @triton.jit
@@ -103,8 +102,9 @@ def _launch(
 
 
 def quantize(
-    x: torch.Tensor, group: int = GROUP, out: Quantized | None = None, elements: int = ELEMENTS, warps: int = WARPS
-) -> Quantized:
+    x: torch.Tensor, group: int = GROUP, out: Quantized | None = None,
+    elements: int = QUANTIZE[0], warps: int = QUANTIZE[1],
+) -> Quantized:  # fmt: skip
     """x (rows, columns) fp32, fp16 or bf16, columns adjacent, group a power of two up to 32768.
 
     A group of zeros gives e = 0; one with NaN or infinity e = 255 and m = 0; m is rounded to nearest even and held to
@@ -127,7 +127,7 @@ def quantize(
 
 def dequantize(
     w: Quantized, dtype: torch.dtype = torch.bfloat16, out: torch.Tensor | None = None,
-    elements: int = ELEMENTS, warps: int = WARPS,
+    elements: int = DEQUANTIZE[0], warps: int = DEQUANTIZE[1],
 ) -> torch.Tensor:  # fmt: skip
     """(rows, columns) in bf16 or fp32, exact; (-128, 254) is -inf. `out`: columns adjacent."""
     m, e = w.mantissas, w.exponents
