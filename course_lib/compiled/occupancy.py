@@ -25,8 +25,8 @@ class Residents:
 
     @property
     def limit(self) -> str:
-        """What runs out first."""
-        return min(self.limits, key=self.limits.get)
+        """What runs out first; several where they tie."""
+        return " and ".join(name for name, most in self.limits.items() if most == self.programs)
 
 
 def residents(made) -> Residents:

@@ -41,5 +41,5 @@ def programs_that_fit(made, ax=None, *, title=None):
 def _words(one, here) -> str:
     if here.programs == 0:
         return f"does not fit: {here.limit}"
-    spills = f", spills {one.spills_bytes} B" if one.spills_bytes else ""
-    return f"{here.programs}; {here.limit} run{'s' * (here.limit == 'shared memory')} out{spills}"
+    spills = f",\nspills {one.spills_bytes} B" if one.spills_bytes else ""
+    return f"{here.programs}; {here.limit} {'runs' if here.limit == 'shared memory' else 'run'} out{spills}"

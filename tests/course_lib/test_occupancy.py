@@ -19,8 +19,8 @@ def made(registers, shared_bytes, num_warps=4, arch=90, spills_bytes=0):
         (128, 0, 4, 4, "registers"),  # 128 x 128 threads = a quarter of 65536
         (134, 56 * 1024, 4, 3, "registers"),
         (127, 64 * 1024, 4, 3, "shared memory"),
-        (255, 160 * 1024, 8, 1, "registers"),
-        (32, 1024, 4, 16, "registers"),
+        (255, 160 * 1024, 8, 1, "registers and shared memory"),
+        (32, 1024, 4, 16, "registers and warps"),
         (16, 0, 4, 16, "warps"),
         (16, 0, 1, 32, "warps"),  # never more than 32 programs
     ],
@@ -50,8 +50,9 @@ def words(ax):
 def test_the_figure_draws_every_resident_program_and_says_what_runs_out():
     ax = plots.programs_that_fit({"small": made(128, 1024), "large": made(255, 200 * 1024, 8, spills_bytes=96)})
     assert len(ax.patches) == 3 * (4 + 1)
-    assert "4; registers run out" in words(ax) and "1; registers run out, spills 96 B" in words(ax)
-    assert "1 to 4 programs fit on a multiprocessor" in " ".join(words(ax).split())
+    said = " ".join(words(ax).split())
+    assert "4; registers run out" in said and "1; registers and shared memory run out, spills 96 B" in said
+    assert "1 to 4 programs fit on a multiprocessor" in said
 
 
 def test_a_kernel_that_does_not_fit_says_so():
