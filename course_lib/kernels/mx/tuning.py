@@ -30,6 +30,21 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Direct:
+    m: int  # rows of x a program: 8, 16, 32, 64
+    n: int  # rows of weights a program, 16 or more for each warp beside another
+    warps: int  # along K
+    beside: int  # times so many along n
+
+
+@dataclass(frozen=True)
+class Walk:
+    n: int  # rows of weights a warp
+    pieces: int  # of 512 columns at once
+    unrolled: bool
+
+
+@dataclass(frozen=True)
 class Routes:
     """Fewest rows of x from which a route is taken; below both, weights are multiplied without tensor cores."""
 
