@@ -638,8 +638,8 @@ plots.show(axes, alt="The path of relu under a mode: a snapshot of the thread's 
 #
 # - FLOPs: $2mnk$ for each product of matrices, that is `aten.mm`, `aten.addmm`, `aten.bmm` and `aten.baddbmm`; the last
 #   two multiply stacks of matrices, so times the number of matrices. Nothing else counts.
-# - Bytes of an operator: those of every tensor among its arguments, also in lists, and of every tensor in its result. A
-#   tensor has its elements times their size.
+# - Bytes of an operator: those of every tensor among its arguments, also in lists and keywords, and of every tensor in its
+#   result. A tensor has its elements times their size.
 # - Two kinds of operators move nothing: views (`func.is_view`, and `aten._unsafe_view`), and allocations (`aten.empty`,
 #   `aten.empty_like`, `aten.new_empty` and the like). An operator in place counts its argument twice: read and written.
 #

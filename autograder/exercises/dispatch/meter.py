@@ -9,7 +9,7 @@ those of the backward pass too.
 FLOPs: 2 m n k of each product of matrices (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, the last two times the batch).
 Nothing else counts.
 
-Bytes of an operator: those of every tensor in its arguments, lists included, plus those of every tensor in its result;
+Bytes of an operator: those of every tensor in its arguments, lists and keywords included, plus those of every tensor in its result;
 the bytes of a tensor are its elements times their size. Two kinds move nothing: views, which give memory of an argument
 back and write nothing (`func.is_view`, and aten._unsafe_view), and allocations (aten.empty, aten.empty_like and the
 like). An operator that works in place reads its argument and writes it: it counts twice, once in each role.
@@ -48,6 +48,7 @@ POINTWISE = ("x = x + b", "x = x * 2", "x = torch.relu(x)", "x = x.sigmoid()", "
 VIEWS = ("x = x.transpose(0, -1).transpose(0, -1)", "x = x.unsqueeze(0)[0]", "x = x.view(-1).view_as(x)")
 SEVERAL = ("x = F.layer_norm(x, (w.shape[0],))", "x = x - x.max(-1, keepdim=True)[0]")
 LISTS = ("x = torch.cat([x, x, x])[: x.shape[0]]", "x = torch.stack([x, x * 2, x])[1]")
+GIVEN = ("x = torch.add(x, b, out=torch.empty_like(x))", "x = torch.mul(x, 2, out=x + 1)")
 IN_PLACE = ("x = (x * 2).add_(b)", "x = (x + 1).mul_(x)", "x = (x + 0).relu_()")
 
 
@@ -87,6 +88,7 @@ CASES = (
     Case("products of three dimensions", lambda d: _call(d, _some(d, PRODUCTS, count=3), batch=[2, d.integer(2, 5)])),
     Case("several results", lambda d: _call(d, _some(d, SEVERAL))),
     Case("lists of tensors", lambda d: _call(d, _some(d, LISTS))),
+    Case("a result that is given", lambda d: _call(d, _some(d, GIVEN))),
     Case("in place", lambda d: _call(d, _some(d, IN_PLACE))),
     Case("allocated memory", lambda d: _call(d, _some(d, ALLOCATED, count=2))),
     Case("fp64", lambda d: _call(d, _some(d, PRODUCTS, POINTWISE), dtype="float64")),

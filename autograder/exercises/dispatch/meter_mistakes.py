@@ -18,11 +18,13 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        given = [*args, *(kwargs or {}).values()]
         self.flops += self.flops_of(_name(func), args)
         if not self.moves_nothing(func):
-            self.bytes += self.read(given) + self.written(func, out)
+            self.bytes += self.read(self.given(args, kwargs or {})) + self.written(func, out)
         return out
+
+    def given(self, args, kwargs) -> list:
+        return [*args, *kwargs.values()]
 
     def flops_of(self, name: str, args) -> int:
         if name in ("mm", "bmm", "addmm", "baddbmm"):
@@ -120,6 +122,11 @@ class ListsMissed(Meter):
         return sum(self.size(t) for t in given if isinstance(t, torch.Tensor))
 
 
+class KeywordsMissed(Meter):
+    def given(self, args, kwargs):
+        return list(args)
+
+
 class AllListsMissed(ListsMissed):
     """Of results too."""
 
@@ -191,6 +198,11 @@ MISTAKES = (
         "allocations_counted",
         "Memory that is only allocated was counted: nothing is written into it yet.",
         **_counts(AllocationsCounted),
+    ),
+    Mistake(
+        "keywords_missed",
+        "Tensors come as keywords too, such as `out=`: look into `kwargs`.",
+        **_counts(KeywordsMissed),
     ),
     Mistake(
         "further_results_missed",

@@ -82,9 +82,9 @@ def _layout(warps, beside, rows, words, of_x):
     `beside` warps share columns: of the weights they have 16 rows each in turn, as the product wants it, of x all.
     """
     lanes = _doubles(1, 4, 2) + _doubles(1, 8, 1)
-    registers = _doubles(1, words, 3) + (_doubles(8, rows, 1) if of_x else _doubles(8, 16, 1))
-    registers += [] if of_x else _doubles(16 * beside, rows, 1)
-    near = [[0, 0, 0, 0] for _ in _doubles(1, beside, 0)] if of_x else _doubles(16, 16 * beside, 1)
+    apart = 1 if of_x else beside
+    registers = _doubles(1, words, 3) + _doubles(8, min(rows, 16), 1) + _doubles(16 * apart, rows, 1)
+    near = [[0, 0 if of_x else base[1], 0, 0] for base in _doubles(16, 16 * beside, 1)]
     return gl.DistributedLinearLayout(registers, lanes, near + _doubles(1, warps, 0), [], [warps, rows, 4, words])
 
 
@@ -131,7 +131,6 @@ def _add_32(acc, words, scale, x, H: gl.constexpr, A: gl.constexpr, BESIDE: gl.c
     """acc plus the product of 32 of the warp's 128 columns: of each 64 (H), of each thread's 16 a half (A)."""
     W: gl.constexpr = acc.shape[0]
     R: gl.constexpr = acc.shape[1]
-    M: gl.constexpr = acc.shape[2]
     HALF: gl.constexpr = _layout(W, BESIDE, R, 2, False)
     halves = words.reshape([W, R, 4, 2, 2]).permute([0, 1, 2, 4, 3]).split()
     words = gl.convert_layout(halves[A], HALF, assert_trivial=True)
@@ -149,10 +148,25 @@ def _add_32(acc, words, scale, x, H: gl.constexpr, A: gl.constexpr, BESIDE: gl.c
         "prmt.b32 $0, $2, $3, 0x5410; prmt.b32 $1, $2, $3, 0x7632;",
         "=&r,=&r,r,r", [x], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=2,
     )  # fmt: skip
-    x = gl.join(even, odd).reshape([W, M, 4, 2, 2, 2])  # (W, M, t, q1, p, q0)
-    x = x.permute([0, 3, 5, 2, 4, 1]).reshape([W, 32, M])
+    x = gl.join(even, odd).reshape([W, acc.shape[2], 4, 2, 2, 2])  # (W, M, t, q1, p, q0)
+    x = x.permute([0, 3, 5, 2, 4, 1]).reshape([W, 32, acc.shape[2]])
     w = gl.convert_layout(w, gl.DotOperandLayout(0, acc.type.layout, 2), assert_trivial=True)
     return mma_v2(w, gl.convert_layout(x, gl.DotOperandLayout(1, acc.type.layout, 2), assert_trivial=True), acc)
+
+
+@gluon.jit
+def _leave(out_ptr, bias_ptr, acc, first_n, first_m, M, stride_out, BESIDE: gl.constexpr):
+    """Add up what the warps have, each thread all of its places, and write it."""
+    W: gl.constexpr = acc.shape[0]
+    LANES: gl.constexpr = [1, min(acc.shape[1], 32), 32 // min(acc.shape[1], 32)]
+    SUM: gl.constexpr = gl.BlockedLayout([W, 1, 1], LANES, [1, 1, W * BESIDE], [1, 0, 2])
+    y = gl.sum(gl.convert_layout(acc, SUM), 0)
+    offs_n = first_n + gl.arange(0, acc.shape[1], gl.SliceLayout(1, gl.SliceLayout(0, SUM)))
+    offs_m = first_m + gl.arange(0, acc.shape[2], gl.SliceLayout(0, gl.SliceLayout(0, SUM)))
+    if bias_ptr is not None:
+        y += gl.load(bias_ptr + offs_n).to(gl.float32)[:, None]
+    out_ptrs = out_ptr + offs_m.to(gl.int64)[None, :] * stride_out + offs_n[:, None]
+    gl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=(offs_m < M)[None, :])
 
 
 @gluon.jit
@@ -180,9 +194,9 @@ def direct_kernel(
 
     # Beyond the end nothing is used where the turns come out even: only do not read.
     mask = True if EVEN else (warp_m < words)[:, None, None, None]
-    first = gl.load(m_ptrs, mask=mask, other=0, eviction_policy="evict_first")
-    last = gl.load(m_ptrs + COLUMNS // 8, mask=mask, other=0, eviction_policy="evict_first")
-    ahead = (first, last)
+    ahead = ()
+    for h in gl.static_range(2):
+        ahead += (gl.load(m_ptrs + h * (COLUMNS // 8), mask=mask, other=0, eviction_policy="evict_first"),)
     exponents = _exponents(e_ptr + wide_n * (words * 4), words, WARPS, BESIDE, BLOCK_N)
     sync()
     acc = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, ACC)
@@ -199,23 +213,13 @@ def direct_kernel(
             m_soon = m_ptrs + h * (COLUMNS // 8) + (turn + 1) * (WARPS * COLUMNS // 4)
             new = gl.load(m_soon, mask=mask, other=0, eviction_policy="evict_first")
             ahead = (new, ahead[1]) if h == 0 else (ahead[0], new)
-
-    # Each thread is given what all warps found for its places.
-    lanes: gl.constexpr = [1, min(BLOCK_N, 32), 32 // min(BLOCK_N, 32)]
-    SUM: gl.constexpr = gl.BlockedLayout([WARPS, 1, 1], lanes, [1, 1, WARPS * BESIDE], [1, 0, 2])
-    y = gl.sum(gl.convert_layout(acc, SUM), 0)
-    offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(1, gl.SliceLayout(0, SUM)))
-    offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(0, SUM)))
-    if bias_ptr is not None:
-        y += gl.load(bias_ptr + offs_n).to(gl.float32)[:, None]
-    out_ptrs = out_ptr + offs_m.to(gl.int64)[None, :] * stride_out + offs_n[:, None]
-    gl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=(offs_m < M)[None, :])
+    _leave(out_ptr, bias_ptr, acc, first_n, first_m, M, stride_out, BESIDE)
 
 
 def write_direct(out, x, w: Quantized, bias: torch.Tensor | None, blocks: Direct) -> None:
     """out (rows, N), x (rows, K) in bf16, columns adjacent, that `rungs.direct_for` takes. FLOP: 2 rows N K."""
     M, (N, K) = x.shape[0], w.mantissas.shape
-    assert blocks.n <= N, f"a program is whole: {blocks.n} rows of weights at least, not {N}"
+    assert blocks.n <= N and K % COLUMNS.value == 0, f"{N} x {K} weights: {blocks.n} rows at least, columns in 128s"
     direct_kernel[(triton.cdiv(N, blocks.n), triton.cdiv(M, blocks.m))](
         out, w.mantissas, w.exponents, x, bias,
         M, N, out.stride(0),
