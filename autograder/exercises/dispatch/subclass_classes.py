@@ -205,6 +205,12 @@ class LeftScaleOnly(Scaled):
         return cls(func(cls.held_of(a), cls.held_of(b)), first.scale)
 
 
+class SecondScaleForgotten(Scaled):
+    @classmethod
+    def product(cls, func, a, b):
+        return cls(func(cls.held_of(a), cls.held_of(b)), cls.scale_of(a))
+
+
 class ScalesAdded(Scaled):
     @classmethod
     def product(cls, func, a, b):

@@ -124,6 +124,11 @@ MISTAKES = (
     ),
     Mistake(
         "factors_alike",
+        "A tensor went into the scale, where only numbers belong: its product with a wrapper is an ordinary tensor.",
+        sign=lambda e: any("only one element tensors" in t.why for t in e.failing),
+    ),
+    Mistake(
+        "factors_alike",
         "An elementwise product with a tensor was treated as one with a number: only numbers go into the scale.",
         **_tensors(classes.FactorsAlike),
     ),
@@ -150,7 +155,7 @@ MISTAKES = (
     Mistake(
         "scales_of_products",
         "The scale of a matrix product is the product of the scales of both factors; an ordinary tensor has 1.",
-        **_tensors(classes.LeftScaleOnly, classes.ScalesAdded),
+        **_tensors(classes.LeftScaleOnly, classes.SecondScaleForgotten, classes.ScalesAdded),
     ),
     Mistake(
         "unwrapped_by_itself",

@@ -37,6 +37,7 @@ class Direct:
     beside: int  # times so many along n
 
 
+PIECE=512
 @dataclass(frozen=True)
 class Walk:
     n: int  # rows of weights a warp
