@@ -87,7 +87,7 @@ def _gelu_rows(M: int, N: int, K: int) -> Iterator[dict]:
         "rung": "pingpong" if turns else "persistent", "error": error_of(linear_gelu, *given),
         "peer's error": error_of(lambda *t: cublaslt(*t[:3]), *given),
     }  # fmt: skip
-    yield measure(case("linear_gelu", linear_gelu, others)) | {
+    yield measure(case("linear_gelu beside libraries", linear_gelu, others)) | {
         "error": error_of(linear_gelu, *given),
         "peer's error": error_of(lambda *t: linear_gelu_reference(*t[:3]), *given),
     }

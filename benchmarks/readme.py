@@ -21,6 +21,17 @@ SHOWN = {  # section -> rows of the table, in order
         for size in ("4 x 16 x 4096 x 64", "4 x 16 x 4096 x 128", "4 x 16 x 4096 x 128 causal", "256 x 16 x 256 x 72")
         for direction in ("forward", "backward")
     ],
+    "linear_gelu": ["linear_gelu 16384 x 4304 x 1152", "linear_gelu 16384 x 16384 x 4096"],
+    "mlp": [
+        f"mlp step 16384 x {size}, {kept} kept"
+        for kept in ("pre-activation", "input")
+        for size in ("1152 x 4304", "4096 x 16384")
+    ],
+    "add_norm": [
+        f"add_norm {direction} 16384 x {width}" for width in (1152, 4096) for direction in ("forward", "backward")
+    ],
+    "rope": [f"rope {direction} 8192, against libraries" for direction in ("forward", "backward")],
+    "mx": ["dequantize 8192 x 28672", "product 1 x 14336 x 4096", "product 16 x 14336 x 4096"],
     "pointwise": ["axpy fp32 2^27", "cos_chain fp32 2^27, 2 times"],
 }
 POINTS = {  # section, row -> label, work of one call, roof

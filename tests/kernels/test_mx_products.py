@@ -18,7 +18,7 @@ from course_lib.kernels.mx import (
 )
 from course_lib.kernels.mx.gemm import gemm_kernel, write_gemm
 from course_lib.kernels.mx.gemv import gemv_kernel, write_gemv
-from course_lib.kernels.mx.product import _route, product
+from course_lib.kernels.mx.product import product, route_of
 from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks, vector_blocks
 
 U = 2.0**-24
@@ -123,9 +123,9 @@ def test_a_longer_group_than_a_block_takes_the_place_of_rows(random, weights, as
 
 def test_each_route_begins_where_it_was_found_to():
     found = Routes(tensor_cores=5, dequantize=256)
-    seen = [_route(rows, found) for rows in (1, 4, 5, 255, 256, 9999)]
+    seen = [route_of(rows, found) for rows in (1, 4, 5, 255, 256, 9999)]
     assert seen == ["vector", "vector", "matrix", "matrix", "dequantize", "dequantize"]
-    assert _route(9, Routes(tensor_cores=9, dequantize=4097)) == "matrix", "rows are unrolled: eight at most"
+    assert route_of(9, Routes(tensor_cores=9, dequantize=4097)) == "matrix", "rows are unrolled: eight at most"
 
 
 def test_the_crossover_is_the_first_that_wins():

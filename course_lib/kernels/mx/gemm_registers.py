@@ -223,7 +223,7 @@ def write_direct(out, x, w: Quantized, bias: torch.Tensor | None, blocks: Direct
     direct_kernel[(triton.cdiv(N, blocks.n), triton.cdiv(M, blocks.m))](
         out, w.mantissas, w.exponents, x, bias,
         M, N, out.stride(0),
-        K=K, STRIDE_M=w.mantissas.stride(0), STRIDE_X=x.stride(0),
+        K=K, STRIDE_M=w.mantissas.stride(0), STRIDE_X=x.stride(0) if M > 1 else K,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, WARPS=blocks.warps, BESIDE=blocks.beside,
         num_warps=blocks.warps * blocks.beside,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 A thread takes 16 adjacent weights of each row, half a group: 16 bytes, and one scale, which multiplies the thread's own
 sum. So nothing is exchanged before the end of K, where one sum over the warp's threads is left to do, in a fixed order:
 no barrier, no shared memory, and the same bits on every run. A program is one warp: 32 of them a multiprocessor start
-and end when they like, where gemv.py's programs of four wait for each other. PIECES times 512 columns of N rows are
-asked for while those before them are multiplied.
+and end when they like, where gemv.py's programs of four wait for each other. PIECES times 512 columns of BLOCK_N rows
+are asked for while those before them are multiplied.
 
 A weight becomes fp32 by choosing bytes: 0x44000000 with m + 128 in its second byte is 512 + (m + 128) / 64, and 514 is
 taken off again, exactly. Two instructions at full rate, where an integer of 8 bits becomes fp32 at an eighth of it.
@@ -39,7 +39,7 @@ UNPACK = gl.constexpr("""{
 
 @gluon.jit
 def _sums(w, scale, x):
-    """(J, N, 32, 4) words, (J, N, 32) scales, (J, 32, 4) of four bf16 -> (J, N, 32) sums of 16 products, scaled."""
+    """Words (pieces, rows, 32, 4), scales without the 4, x (pieces, 32, 4) of four bf16 -> scaled sums of 16."""
     low, high = x.to(gl.int32), (x >> 32).to(gl.int32)
     x0, x1 = (low << 16).to(gl.float32, bitcast=True), (low & -65536).to(gl.float32, bitcast=True)
     x2, x3 = (high << 16).to(gl.float32, bitcast=True), (high & -65536).to(gl.float32, bitcast=True)
@@ -61,9 +61,9 @@ def _scales(e):
 
 
 @gluon.jit
-def _fetch(m_ptrs, e_ptrs, x_ptrs, step, J: gl.constexpr):
-    w = gl.load(m_ptrs + step * (128 * J), cache_modifier=".cg")  # past the L1 cache, which is for x
-    return w, gl.load(e_ptrs + step * (16 * J)), gl.load(x_ptrs + step * (128 * J))
+def _fetch(m_ptrs, e_ptrs, x_ptrs, step, PIECES: gl.constexpr):
+    w = gl.load(m_ptrs + step * (128 * PIECES), cache_modifier=".cg")  # past the L1 cache, which is for x
+    return w, gl.load(e_ptrs + step * (16 * PIECES)), gl.load(x_ptrs + step * (128 * PIECES))
 
 
 @gluon.jit
@@ -73,24 +73,28 @@ def by_warp_kernel(
     K: gl.constexpr, STRIDE_M: gl.constexpr,
     BLOCK_N: gl.constexpr, PIECES: gl.constexpr, UNROLLED: gl.constexpr,
 ):  # fmt: skip
-    W: gl.constexpr = gl.BlockedLayout([1, 1, 1, 4], [1, 1, 32, 1], [1, 1, 1, 1], [3, 2, 1, 0])  # (J, N, 32, 4)
-    FLAT: gl.constexpr = gl.SliceLayout(3, W)  # (J, N, 32)
-    X: gl.constexpr = gl.SliceLayout(1, W)  # (J, 32, 4)
+    W: gl.constexpr = gl.BlockedLayout(
+        [1, 1, 1, 4], [1, 1, 32, 1], [1, 1, 1, 1], [3, 2, 1, 0]
+    )  # (pieces, rows, 32, 4) words
+    FLAT: gl.constexpr = gl.SliceLayout(3, W)  # without words
+    X: gl.constexpr = gl.SliceLayout(1, W)  # without rows
     STEPS: gl.constexpr = K // (512 * PIECES)
 
     # Rows beyond the last read the last one, and are not stored.
     rows = gl.program_id(0) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, gl.SliceLayout(2, FLAT)))
     row = gl.minimum(rows, N - 1)[None, :, None]
+    # A row's place and then a piece's, in this order: the other way round Triton 3.6's compiler needs 95 registers
+    # instead of 127 and asks for the next step when this one is nearly done.
     j = gl.arange(0, PIECES, gl.SliceLayout(1, gl.SliceLayout(2, FLAT)))[:, None, None]
-    t = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, FLAT)))[None, None, :]
+    piece = j * 32 + gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, FLAT)))[None, None, :]
     word = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, W))))[None, None, None, :]
     m_ptrs = m_ptr.to(gl.pointer_type(gl.int32), bitcast=True)
-    m_ptrs += gl.expand_dims(row * (STRIDE_M // 16) + j * 32 + t, 3) * 4 + word
-    e_ptrs = e_ptr + (row * (K // 32) + (j * 32 + t) // 2)
+    m_ptrs += gl.expand_dims(row * (STRIDE_M // 16) + piece, 3) * 4 + word
+    e_ptrs = e_ptr + (row * (K // 32) + piece // 2)
     j = gl.arange(0, PIECES, gl.SliceLayout(1, gl.SliceLayout(2, X)))[:, None, None]
-    t = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(2, X)))[None, :, None]
+    piece = j * 32 + gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(2, X)))[None, :, None]
     word = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, X)))[None, None, :]
-    x_ptrs = x_ptr.to(gl.pointer_type(gl.int64), bitcast=True) + ((j * 32 + t) * 4 + word)
+    x_ptrs = x_ptr.to(gl.pointer_type(gl.int64), bitcast=True) + (piece * 4 + word)
 
     w, e, x = _fetch(m_ptrs, e_ptrs, x_ptrs, 0, PIECES)
     scale, acc = _scales(e), gl.zeros((PIECES, BLOCK_N, 32), gl.float32, layout=FLAT)

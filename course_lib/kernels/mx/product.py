@@ -1,4 +1,7 @@
-"""y = x wᵀ + bias with weights in the format: three routes, the operator, and its gradient."""
+"""y = x wᵀ + bias with weights in the format: three routes, the operator, and its gradient.
+
+A route is a way to multiply: without tensor cores, on them, or on whole weights. Which kernel goes it: rungs.py.
+"""
 
 import math
 from functools import partial
@@ -10,22 +13,41 @@ from course_lib.kernels.mx.format import Quantized
 from course_lib.kernels.mx.gemm import write_gemm
 from course_lib.kernels.mx.gemv import write_gemv
 from course_lib.kernels.mx.routes import measure_routes, routes_for
+from course_lib.kernels.mx.rungs import direct_for, on_hopper, walk_for
 from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, vector_blocks
 from course_lib.kernels.tiles import multiprocessors
 from course_lib.timing import time_graph
 
-__all__ = ["calibrate", "mx_linear", "mx_linear_operator", "product"]
+__all__ = ["calibrate", "mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
 
 DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight may be 2^127
 
 
-def _vector(out, x, w: Quantized, bias) -> None:
+def taught_vector(out, x, w: Quantized, bias) -> None:
     write_gemv(out, x, w, bias, vector_blocks(*out.shape, x.device))
 
 
-def _matrix(out, x, w: Quantized, bias) -> None:
+def taught_matrix(out, x, w: Quantized, bias) -> None:
     (rows, N), K = out.shape, x.shape[1]
     write_gemm(out, x, w, bias, matrix_blocks(rows, N, K, x.device, multiprocessors(x.device)))
+
+
+def _vector(out, x, w: Quantized, bias) -> None:
+    if blocks := walk_for(x, w, on_hopper(x.device)):
+        from course_lib.kernels.mx.gemv_warps import write_by_warp  # Gluon need not be there
+
+        write_by_warp(out, x, w, bias, blocks)
+    else:
+        taught_vector(out, x, w, bias)
+
+
+def _matrix(out, x, w: Quantized, bias) -> None:
+    if blocks := direct_for(x, w, on_hopper(x.device)):
+        from course_lib.kernels.mx.gemm_registers import write_direct  # Gluon need not be there
+
+        write_direct(out, x, w, bias, blocks)
+    else:
+        taught_matrix(out, x, w, bias)
 
 
 @torch.no_grad()
@@ -38,7 +60,7 @@ def _dequantized(out, x, w: Quantized, bias) -> None:
 ROUTES = {"vector": _vector, "matrix": _matrix, "dequantize": _dequantized}
 
 
-def _route(rows: int, routes: Routes) -> str:
+def route_of(rows: int, routes: Routes) -> str:
     if rows >= routes.dequantize:
         return "dequantize"
     return "matrix" if rows >= routes.tensor_cores or rows > VECTOR_ROWS else "vector"
@@ -56,7 +78,7 @@ def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> t
         route = "dequantize"
     if x.stride(1) != 1:
         x = x.contiguous()
-    ROUTES[route or _route(rows, routes_for(N, K, w.group))](out, x, w, bias)
+    ROUTES[route or route_of(rows, routes_for(N, K, w.group))](out, x, w, bias)
     return out
 
 

@@ -1,7 +1,7 @@
 """Which blocks the products work in, and from how many rows of x on which route is taken where nothing was measured.
 
-Chosen by what the compiler makes of them and by counting (benchmarks/notes/mx.md); not yet run on a GPU.
-`python -m benchmarks.mx_sweep` tries others.
+Times: us on an H200 with Triton 3.6, each call on weights of its own. `python -m benchmarks.mx_sweep` tries other
+blocks of the taught rungs. MATRIX is chosen by what the compiler makes of it and by counting (benchmarks/notes/mx.md).
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,25 @@ from dataclasses import dataclass
 import torch
 import triton
 
-__all__ = ["DEFAULT", "MATRIX", "VECTOR", "VECTOR_ROWS", "Matrix", "Routes", "Vector", "matrix_blocks", "vector_blocks"]
+__all__ = [
+    "DEFAULT",
+    "DIRECT",
+    "MANY",
+    "MATRIX",
+    "PIECE",
+    "VECTOR",
+    "VECTOR_ROWS",
+    "WALK",
+    "Direct",
+    "Matrix",
+    "Routes",
+    "Vector",
+    "Walk",
+    "direct_blocks",
+    "matrix_blocks",
+    "vector_blocks",
+    "walk_blocks",
+]
 
 
 @dataclass(frozen=True)
@@ -37,11 +55,10 @@ class Direct:
     beside: int  # times so many along n
 
 
-PIECE=512
 @dataclass(frozen=True)
 class Walk:
-    n: int  # rows of weights a warp
-    pieces: int  # of 512 columns at once
+    n: int  # rows of weights a warp, which is a program
+    pieces: int  # of PIECE columns at once
     unrolled: bool
 
 
@@ -53,10 +70,10 @@ class Routes:
     dequantize: int
 
 
-# Few programs with much in flight each, where N makes enough of them: 256 weights a thread, 16 accesses of 16 bytes on
-# their way at once, 5.9 instructions a weight (4 rows: 6.8, 2 rows: 8.8). Below, more programs: all of 4096 at once.
-VECTOR = {"many": Vector(n=8, k=4096, warps=4), "few": Vector(n=4, k=2048, warps=4)}
 MANY = 8192  # rows of weights
+# 128 weights a thread on their way at once where N makes enough programs, 64 below. Of N 14336, K 4096: 20.8 (8 rows of
+# 4096: 22.7). N 4096: K 4096 8.3, 14336 22.8.
+VECTOR = {"many": Vector(n=4, k=4096, warps=4), "few": Vector(n=4, k=2048, warps=4)}
 VECTOR_ROWS = 8  # most rows of x: they are unrolled
 # rows of x, at most -> blocks, and how many programs a multiprocessor holds: so many are wanted, and splitting along K
 # makes them where N does not. 4 programs of 4 warps: each waits for its loads, its barrier, its product in turn.
@@ -67,7 +84,25 @@ MATRIX = {
     128: (Matrix(128, 128, 64, 8, 3), 1),
 }
 MOST_PARTS = 8
-# Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 16 take 7.
+# The tuned rungs, gemv_warps.py and gemm_registers.py; in brackets the time over that of cuBLAS for bf16 weights.
+PIECE = 512  # columns: 16 adjacent weights for each thread of a warp
+WALK = {
+    "many": Walk(n=2, pieces=4, unrolled=True),  # N 14336, K 4096: 17.7 (0.58)
+    "few": Walk(n=2, pieces=2, unrolled=False),  # N 4096: K 4096 6.6 (0.49), 14336 17.4 (0.54); N 14336 18.4 (0.60)
+}
+MOST_UNROLLED = 4  # steps; 2 were measured, and many are long code
+# rows of x, at most -> blocks for N of MANY and more (times of N 14336, K 4096), and below (N = K = 4096)
+DIRECT = {
+    # 2, 4, 8 rows: 18.8, 19.1, 19.6 (0.58-0.61); 7.5, 7.7, 7.9 (0.56-0.60)
+    8: (Direct(8, 32, 4, 1), Direct(8, 16, 8, 1)),
+    # 20.5 (0.67); 8.8 (0.65), and 22.7 (0.69) where K is 14336
+    16: (Direct(16, 32, 4, 1), Direct(16, 16, 8, 1)),
+    # 30.2 (0.97); 10.5 (0.75)
+    32: (Direct(32, 64, 2, 2), Direct(32, 32, 8, 1)),
+    # 36.7 (1.10); 12.5 (1.06)
+    64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
+}
+# Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 8 take 3.4.
 DEFAULT = Routes(tensor_cores=2, dequantize=256)
 INTERPRETED = Vector(n=2, k=64, warps=4), Matrix(16, 16, 32, 4, 1, split=3)
 
@@ -85,3 +120,19 @@ def matrix_blocks(rows: int, N: int, K: int, device: torch.device, multiprocesso
     programs = triton.cdiv(N, blocks.n) * triton.cdiv(rows, blocks.m)
     split = min(MOST_PARTS, max(1, wanted * multiprocessors // programs), triton.cdiv(K, 4 * blocks.k))
     return Matrix(blocks.m, blocks.n, blocks.k, blocks.warps, blocks.stages, split)
+
+
+def walk_blocks(N: int, K: int) -> Walk | None:
+    """None where K is not whole steps of any."""
+    kinds = ("many", "few") if N >= MANY else ("few",)
+    for blocks in (WALK[kind] for kind in kinds):
+        steps, rest = divmod(K, PIECE * blocks.pieces)
+        if steps and not rest and (steps <= MOST_UNROLLED or not blocks.unrolled):
+            return blocks
+    return None
+
+
+def direct_blocks(rows: int, N: int) -> Direct | None:
+    """None for more rows of x than were measured."""
+    most = min((most for most in DIRECT if rows <= most), default=None)
+    return None if most is None else DIRECT[most][0 if N >= MANY else 1]

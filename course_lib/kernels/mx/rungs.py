@@ -1,0 +1,50 @@
+"""Which kernel makes a product of a few rows: a tuned one where it is valid and was measured, else a taught one.
+
+                                  tuned             taught
+    one row of x                  gemv_warps.py     gemv.py
+    up to 64, on tensor cores     gemm_registers.py gemm.py
+
+The tuned ones want an H100 or H200, a Triton whose Gluon was tried, x in bf16, groups of 32, and rows of x and of the
+weights that begin at multiples of 16 bytes; the taught ones take everything. Both give the same product, added up in
+another order.
+"""
+
+import functools
+
+import torch
+
+from course_lib.kernels.attention.rungs import HOPPER, gluon_is_known
+from course_lib.kernels.mx.format import GROUP, Quantized
+from course_lib.kernels.mx.tuning import Direct, Walk, direct_blocks, walk_blocks
+
+__all__ = ["direct_for", "on_hopper", "walk_for"]
+
+
+@functools.cache
+def on_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
+
+
+def _reached(x: torch.Tensor, w: Quantized) -> bool:
+    """Can the tuned kernels read these 16 bytes at a time, and four groups' exponents as a word?"""
+    m, e = w.mantissas, w.exponents
+    if x.dtype != torch.bfloat16 or w.group != GROUP or m.shape[1] == 0 or m.shape[1] % (4 * GROUP):
+        return False
+    rows = m.stride(0) % 16 == 0 and (x.shape[0] == 1 or x.stride(0) % 8 == 0)
+    return rows and m.data_ptr() % 16 == 0 and x.data_ptr() % 16 == 0 and e.data_ptr() % 4 == 0
+
+
+def walk_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Walk | None:
+    """What gemv_warps.py is launched with, or None where it is not valid. x (rows, K), columns adjacent."""
+    N, K = w.mantissas.shape
+    if not hopper or x.shape[0] != 1 or N * w.mantissas.stride(0) >= 2**33:
+        return None
+    blocks = walk_blocks(N, K)
+    return blocks if blocks and _reached(x, w) and gluon_is_known() else None
+
+
+def direct_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Direct | None:
+    """What gemm_registers.py is launched with, or None where it is not valid or was not measured."""
+    N = w.mantissas.shape[0]
+    blocks = direct_blocks(x.shape[0], N) if hopper else None
+    return blocks if blocks and blocks.n <= N and _reached(x, w) and gluon_is_known() else None
