@@ -11,10 +11,12 @@ import torch
 
 from benchmarks.against import Case, Red, measure, ring_of
 from course_lib.device import ceilings
-from course_lib.kernels.mx import dequantize, dequantize_reference, quantize, quantize_reference
-from course_lib.kernels.mx.product import calibrate, product
+from course_lib.kernels.mx import Quantized, dequantize, dequantize_reference, quantize, quantize_reference
+from course_lib.kernels.mx.product import calibrate, product, route_of
+from course_lib.kernels.mx.rungs import direct_for, on_hopper, walk_for
 
-FILES = tuple(f"course_lib/kernels/mx/{name}.py" for name in ("convert", "gemm", "gemv", "parts", "product", "tuning"))
+NAMES = ("convert", "gemm", "gemm_registers", "gemv", "gemv_warps", "parts", "product", "rungs", "tuning")
+FILES = tuple(f"course_lib/kernels/mx/{name}.py" for name in NAMES)
 SIZES = ((8192, 28672), (14336, 4096), (4096, 4096))  # rows, columns; (14336, 4096) is N, K of the products too
 # rows of x -> largest time over bf16 cuBLAS's, for N 14336 and N 4096; None is published without a claim
 PRODUCTS = {
@@ -75,7 +77,7 @@ def _dequantize_row(rows: int, columns: int) -> dict:
         if not _same(dequantize(ring[0]), dequantize_reference(ring[0])):
             raise Red("dequantize is not bit-exact")
 
-    functions = {"ours": dequantize}
+    functions = {"ours": dequantize} | _torchao(ring[0])
     functions |= {
         n: (lambda w, f=f: f(w.mantissas, w.exponents)) for n, f in (("compile", compiled), ("eager", plain_dequantize))
     }
@@ -84,6 +86,20 @@ def _dequantize_row(rows: int, columns: int) -> dict:
     name, work = f"dequantize {rows} x {columns}", {"TB/s": size / 1e12}
     row = measure(Case(name, ours, calls, check, calls=len(ring), target=1.0, work=work))
     return row | {"floor us": _floor_us(size)}
+
+
+def _torchao(w) -> dict[str, Callable]:
+    """Its kernel for as many bytes of another format, with fp8 in the place of int8; not on every device."""
+    try:
+        from torchao.prototype.mx_formats.kernels import triton_mxfp8_dequant_dim0
+
+        def convert(w):
+            return triton_mxfp8_dequant_dim0(w.mantissas.view(torch.float8_e4m3fn), w.exponents, torch.bfloat16)
+
+        convert(w)  # tunes itself
+    except (ImportError, AssertionError):
+        return {}
+    return {"torchao mxfp8": convert}
 
 
 def _quantize_row(rows: int, columns: int) -> dict:
@@ -123,7 +139,18 @@ def _products() -> Iterator[dict]:
         routes = calibrate(held[0])
         for rows, target in targets.items():
             row = _product_row(plain, held, N, K, rows, target)
-            yield row | {"tensor cores from": routes.tensor_cores, "dequantize from": routes.dequantize}
+            route = route_of(rows, routes)
+            yield row | {
+                "rung": _rung(route, normal(rows, K), held[0]),
+                "tensor cores from": routes.tensor_cores,
+                "dequantize from": routes.dequantize,
+            }
+
+
+def _rung(route: str, x: torch.Tensor, w: Quantized) -> str:
+    tuned = {"vector": walk_for, "matrix": direct_for}.get(route)
+    blocks = tuned and tuned(x, w, on_hopper(x.device))
+    return f"{route}, {blocks or 'taught'}" if tuned else route
 
 
 def _product_row(plain: list, held: list, N: int, K: int, rows: int, target: float | None) -> dict:

@@ -1,4 +1,4 @@
-"""python -m benchmarks.mx_sweep [--seconds 300] [--kinds convert vector matrix]: try blocks, one JSON line each.
+"""python -m benchmarks.mx_sweep [--seconds 300] [--kinds convert vector matrix tuned]: try blocks, a JSON line each.
 
 Every line: kind, shape, blocks, us a call, time over that of the defaults (turn by turn, in a graph), and for products
 over bf16 cuBLAS; or what went wrong. Likeliest blocks first, kinds and shapes in turn, each product on its own weights.
@@ -17,8 +17,19 @@ from benchmarks.mx import normal
 from course_lib.kernels.mx import dequantize, dequantize_reference, quantize
 from course_lib.kernels.mx.convert import DEQUANTIZE, QUANTIZE
 from course_lib.kernels.mx.gemm import write_gemm
+from course_lib.kernels.mx.gemm_registers import write_direct
 from course_lib.kernels.mx.gemv import write_gemv
-from course_lib.kernels.mx.tuning import Matrix, Vector, matrix_blocks, vector_blocks
+from course_lib.kernels.mx.gemv_warps import write_by_warp
+from course_lib.kernels.mx.tuning import (
+    Direct,
+    Matrix,
+    Vector,
+    Walk,
+    direct_blocks,
+    matrix_blocks,
+    vector_blocks,
+    walk_blocks,
+)
 from course_lib.kernels.tiles import multiprocessors
 from course_lib.timing import compare
 
@@ -28,6 +39,9 @@ SHAPES = {  # kind -> (rows of x, N, K); of conversions (rows, columns)
     "vector": [(1, 14336, 4096), (1, 4096, 4096), (4, 14336, 4096), (1, 4096, 14336)],
     "matrix": [(16, 14336, 4096), (16, 4096, 4096), (1, 4096, 4096), (1, 14336, 4096), (64, 14336, 4096),
                (256, 14336, 4096), (1024, 14336, 4096)],
+    "walk": [(1, 14336, 4096), (1, 4096, 4096), (1, 4096, 14336)],
+    "direct": [(16, 14336, 4096), (16, 4096, 4096), (8, 14336, 4096), (32, 14336, 4096), (64, 14336, 4096),
+               (64, 4096, 4096)],
 }  # fmt: skip
 CONVERT = [(1024, 4), (4096, 16), (4096, 4), (8192, 8), (1024, 2), (512, 2), (2048, 4), (4096, 8), (512, 1)]
 CANDIDATES = {
@@ -48,8 +62,24 @@ CANDIDATES = {
         (128, 128, 64, 8, 4, 1), (128, 128, 128, 8, 3, 1), (128, 64, 64, 4, 4, 1), (256, 128, 64, 8, 3, 1),
         (128, 256, 64, 8, 3, 1), (64, 128, 64, 4, 4, 1), (256, 64, 64, 8, 3, 1),
     ],
+    # rows of weights, pieces of 512 columns, unrolled
+    "walk": [(2, 4, True), (2, 2, False), (4, 2, False), (2, 4, False), (2, 2, True), (4, 1, False), (1, 4, True)],
+    # rows of x, rows of weights, warps along K, times so many beside
+    "direct": [
+        (16, 32, 4, 1), (16, 16, 8, 1), (64, 64, 2, 2), (64, 32, 8, 1), (8, 32, 4, 1), (8, 16, 8, 1), (32, 64, 4, 1),
+        (32, 64, 2, 2), (16, 64, 4, 2),
+        (64, 32, 4, 1), (16, 32, 8, 1), (8, 32, 8, 1), (64, 64, 4, 1), (16, 64, 4, 1), (64, 128, 2, 4), (8, 16, 4, 1),
+    ],
 }  # fmt: skip
-KINDS = {"convert": ("dequantize", "quantize"), "vector": ("vector",), "matrix": ("matrix",)}
+KINDS = {
+    "convert": ("dequantize", "quantize"), "vector": ("vector",), "matrix": ("matrix",), "tuned": ("walk", "direct"),
+}  # fmt: skip
+WRITES = {
+    "vector": (write_gemv, Vector),
+    "matrix": (write_gemm, Matrix),
+    "walk": (write_by_warp, Walk),
+    "direct": (write_direct, Direct),
+}
 NEAR = {"method": "graph", "cold": False, "precision": 0.005, "max_seconds": 0.3}
 
 
@@ -86,11 +116,14 @@ class Product:
         self.plain = ring_of(partial(normal, N, K), N * K)
         self.given = [quantize(w) for w in self.plain]
         self.x, self.out = normal(rows, K), torch.empty(rows, N, device="cuda", dtype=torch.bfloat16)
-        self.write, self.type = {"vector": (write_gemv, Vector), "matrix": (write_gemm, Matrix)}[kind]
+        self.write, self.type = WRITES[kind]
         device = self.x.device
-        default = vector_blocks(rows, N, device)
-        if kind == "matrix":
-            default = matrix_blocks(rows, N, K, device, multiprocessors(device))
+        default = {
+            "vector": lambda: vector_blocks(rows, N, device),
+            "matrix": lambda: matrix_blocks(rows, N, K, device, multiprocessors(device)),
+            "walk": lambda: walk_blocks(N, K),
+            "direct": lambda: direct_blocks(rows, N, K),
+        }[kind]()
         self.default = tuple(vars(default).values())
         self.want = self.x.double() @ dequantize_reference(self.given[0]).double().T
 

@@ -9,8 +9,8 @@ depend on blocks, programs or the order of anything.
     dropout_by_element   number i is tl.rand(seed, i): a counter an element, three of its four numbers thrown away
     dropout              number i is tl.rand4x(seed, i // 4)[i % 4]: a counter for four elements
 
-Bytes: read x, write y. In bf16 that buys about 30 instructions an element; a counter costs about 60, or, with both halves
-of a product from one multiplication, 40.
+Bytes: read x, write y. In bf16 that buys about 30 instructions an element; a counter costs about 60, or 40 where both
+halves of a product come from one multiplication.
 
 The seed is a tensor, drawn by torch's own generator where the data lies. So torch.manual_seed governs it, a replayed
 CUDA graph draws a new one, and nobody waits for the host to read it. The operators are functions of it: torch.compile

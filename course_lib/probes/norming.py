@@ -17,14 +17,18 @@ def differentiated(function: Callable, x, residual, weight, bias, eps: float, in
     """y and s, and the gradients of x, residual, weight and bias for these gradients of y and s.
 
     A gradient without dimensions is that of a sum: autograd makes it as large as the result, without memory of its own.
-    None for s: nobody uses it further. `in_place`: the function gets copies of x and residual, to write over.
+    None for s: nobody uses it further. `in_place`: the function gets copies of x and residual, to write over, and has
+    to tell autograd that it did: else a gradient that needs the old values is wrong in silence.
     """
     leaves = [t.detach().requires_grad_() for t in (x, residual, weight, bias)]
     with fresh_memory_is_nan():
         given = [_copied(t) for t in leaves[:2]] if in_place else leaves[:2]
-        places = [t.untyped_storage().data_ptr() for t in given]
+        places, versions = [t.untyped_storage().data_ptr() for t in given], [t._version for t in given]
         results = function(*given, *leaves[2:], eps, in_place)
         _check(results, places, in_place)
+        for name, t, version in zip(NAMES, given, versions):
+            if in_place and t._version == version:
+                raise ValueError(f"{name} was written over, and autograd was not told")
         wanted = [(r, g.expand_as(r) if g.dim() == 0 else g) for r, g in zip(results, (dy, ds)) if g is not None]
         used, gradients = zip(*wanted, strict=True)
         made = torch.autograd.grad(used, leaves, gradients, allow_unused=True)

@@ -59,8 +59,7 @@ HERE
 # torch say nothing here: who makes the GPU's context, and how its compiler splits a sum.
 
 # %%
-for beginning in ("Attempting to run cuBLAS", "\nOnline softmax is disabled"):
-    warnings.filterwarnings("ignore", message=beginning)
+warnings.filterwarnings("ignore", message="Attempting to run cuBLAS|\nOnline softmax is disabled")
 GPU = TIER == "gpu"
 HALF = torch.bfloat16 if GPU else torch.float32  # the type in which attention is measured here
 

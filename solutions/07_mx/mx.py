@@ -23,7 +23,8 @@
 # - swap the layers of a model, count its bytes and compare its logits.
 #
 # **Time** 6 hours; the four exercises take four of them. Run the cells from the top each time. A cell that needs an
-# exercise which you have not solved stops with "not written yet"; go on with the cell below it.
+# exercise which you have not solved stops with "not written yet", or misses a name that such a cell would have made; go
+# on with the cell below it.
 #
 # **Needs** lesson 01: bytes, FLOP, the roofline, and a kernel with a mask.
 #
@@ -138,7 +139,7 @@ print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
 axes = plots.sweep(rows, shares, xlabel="rows of activations", ylabel="floor, over that of bf16 weights", unit="",
                    title="Half the bytes are half the time, until arithmetic sets it",
                    device="floors from the recorded ceilings of an H200")  # fmt: skip
-axes.axhline(1, color="black", linewidth=0.8)
+axes.axhline(1, color="black", linewidth=0.8, zorder=0)
 axes.yaxis.set_major_formatter("{x:g}")
 plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: held weights lie near a half up to a "
                      "hundred rows and reach 1 above; bf16 first begins at 2.5 and comes down towards 1")  # fmt: skip
@@ -159,12 +160,13 @@ plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: 
 #
 # 133 is the bias of the exponent, 127, and the 6 fraction bits of the mantissa: $m / 64$ lies between $-2$ and $2$. The
 # exponent comes from the largest number of the group: $e = \lfloor \log_2 \max_i |x_i| \rfloor + 127$. So the largest
-# mantissa lies between 64 and 127, and all others are counted in the same *step* $2^{e - 133}$.
+# mantissa lies between 64 and 127 (less where $e$ is held to 0, or if all are 0), and all others are counted in the
+# same *step* $2^{e - 133}$.
 #
 # | | stored as | bits | largest number | step |
 # |---|---|---|---|---|
-# | bf16 | sign, exponent, fraction | 16 | $2^{128}$ | follows each number: $2^{-7}$ of its power of two |
-# | MXINT8 | mantissa, and 1/32 of an exponent | 8.25 | $2^{128}$ | follows the largest of the group: $2^{-6}$ of its power of two |
+# | bf16 | sign, exponent, fraction | 16 | just below $2^{128}$ | follows each number: $2^{-7}$ of its power of two |
+# | MXINT8 | mantissa, and 1/32 of an exponent | 8.25 | just below $2^{128}$ | follows the largest of the group: $2^{-6}$ of its power of two |
 #
 # The standard leaves some room. These are our rules:
 #
@@ -366,18 +368,22 @@ lengths = [2**k for k in range(11)]
 spread = {"normal": normal, "evenly from -1 to 1": 2 * torch.rand(256, 1024) - 1,
           "Laplace (longer tails)": torch.distributions.Laplace(0.0, 1.0).sample((256, 1024))}  # fmt: skip
 errors = {name: [measured_of(n, values) for n in lengths] for name, values in spread.items()}
-errors["normal, predicted"] = [predicted_of(n) for n in lengths]
 axes = plots.sweep(lengths, errors, xlabel="length of a group", ylabel="relative error", unit="",
                    title="A longer group has a larger largest number, and a larger step", device="any machine")  # fmt: skip
+axes.plot(lengths, [predicted_of(n) for n in lengths], color="black", linewidth=1, label="normal, predicted")
+with plots.style():
+    axes.legend()
 axes.yaxis.set_major_formatter("{x:.2%}")
-plots.show(axes, alt="Relative error against the length of a group: normal numbers measured and predicted lie on each "
-                     "other and rise slowly, even numbers stay low, Laplace numbers rise most")  # fmt: skip
+plots.show(axes, alt="Relative error against the length of a group: normal numbers rise slowly and lie on the line "
+                     "that was predicted for them, even numbers stay low, Laplace numbers rise most")  # fmt: skip
 
 # %% [markdown]
-# The prediction is good to a few per cent of itself, with no number fitted. Where would it fail? When a step is as
-# large as the numbers themselves, so that most become 0: one outlier in a group does that. And at the top of the
-# binade, between 127.5 and 128 steps, where mantissas are held: the error goes up to a whole step there, for few
-# numbers.
+# The prediction from the largest is good to a few per cent of itself, with no number fitted. For groups of one the even
+# model says 0.0030, which is 12 % too low: normal numbers are not even in a binade, smaller ones are commoner.
+#
+# Where would the prediction fail? When a step is as large as the numbers themselves, so that most become 0: one outlier
+# in a group does that. And at the top of the binade, between 127.5 and 128 steps, where mantissas are held: the error
+# goes up to a whole step there, for few numbers.
 #
 # ### Wrong turns
 # Three mistakes of rounding, as errors in steps. Cut off instead of rounded, every number moves towards zero. With the
@@ -420,11 +426,11 @@ plots.show(axes, alt="Histograms of errors in steps: rounded evenly from -0.5 to
 #
 # $$\text{value} = \pm \Big(1 + \frac{f}{128}\Big)\, 2^{E - 127}.$$
 #
-# The 1 is not stored: it is *implicit*. MXINT8 has no such thing: its number is $\frac{|m|}{64}\, 2^{e - 127}$, with the
-# same bias. Now take the low six bits of $|m|$ and look at two cases.
+# The 1 is not stored: it is *implicit*. MXINT8 has no such thing: its number is $\frac{|m|}{64}\, 2^{e - 127}$, with
+# the same bias. Now take the low six bits of $|m|$ and look at two cases.
 #
-# - $64 \le |m| < 128$. Then $\frac{|m|}{64} = 1 + \frac{|m| \,\&\, 63}{64}$. So $E = e$ and $f = 2 (|m| \,\&\, 63)$ give
-#   exactly the right number: bit 6 of $|m|$ *is* bf16's implicit one.
+# - $64 \le |m| < 128$. Then $\frac{|m|}{64} = 1 + \frac{|m| \,\&\, 63}{64}$. So $E = e$ and $f = 2 (|m| \,\&\, 63)$
+#   give exactly the right number: bit 6 of $|m|$ *is* bf16's implicit one.
 # - $|m| < 64$. There is no one in $|m|$, and bf16 adds it all the same: the number is too large by exactly
 #   $1 \cdot 2^{e - 127}$, with its sign. That is what has to be taken away.
 #
@@ -510,96 +516,42 @@ def draw_wrong(wrong):
     return figure
 
 
-plots.show(draw_wrong(wrong.numpy()), alt="Mantissas across and exponents up: wrong pairs fill the left edge, m = -128, "
-           "and the lower edge, e = 0, and there are two at the top, m = 64 and -64 with e = 255")  # fmt: skip
+plots.show(draw_wrong(wrong.numpy()), alt="Mantissas across and exponents up: wrong pairs fill the left edge, "
+           "m = -128, and the lower edge, e = 0, and there are two at the top, m = 64 and -64 with e = 255")  # fmt: skip
 
 # %% [markdown]
 # Three corners, and a reason for each.
 #
 # - **$m = -128$.** $|m| = 128$ does not fit into seven bits: bit 7 is set, bit 6 is clear and so are all others. The
-#   packed number is $-1 \cdot 2^{e-127}$, the correction is the same, and the result is 0, where $-2 \cdot 2^{e-127}$ is
-#   right. In 8 bits it is worse still: there $|-128|$ is $-128$ again. Our quantiser never writes a $-128$, but others
-#   may, and a decoder reads a format and not a quantiser.
+#   packed number is $-1 \cdot 2^{e-127}$, the correction is the same, and the result is 0, where $-2 \cdot 2^{e-127}$
+#   is right. In 8 bits it is worse still: there $|-128|$ is $-128$ again. Our quantiser never writes a $-128$, but
+#   others may, and a decoder reads a format and not a quantiser.
 # - **$e = 0$.** A bf16 number with exponent field 0 is *subnormal*: there is no implicit one, and a step is worth
-#   $2^{-133}$. Nothing has to be taken away, and the fraction is not $2 |m|$ but $|m|$: every nonzero mantissa is wrong.
+#   $2^{-133}$. Nothing has to be taken away, and the fraction is not $2 |m|$ but $|m|$: every nonzero mantissa is
+#   wrong.
 # - **$e = 255$.** In both formats this field is special. The standard says NaN; bf16 says NaN only if the fraction is
 #   not 0, and an infinity otherwise. With $|m| = 64$ the fraction is 0.
 #
 # And $e$ from 1 to 6 with small $m$? The subtraction gives subnormal numbers there, and they come out right if the
-# hardware keeps them. One more pair is special and no mistake: $(-128, 254)$ is $-2^{128}$, the only one of all that
-# bf16 cannot hold. It becomes $-\infty$.
+# hardware keeps them. A right decoder meets one more special pair: $(-128, 254)$ is $-2^{128}$, the only number of all
+# that bf16 cannot hold. It becomes $-\infty$.
 #
-# Move the bits yourself. Which bits of the result change when $m$ passes from 63 to 64, and why so many?
+# Move the bits yourself. Which bits of the value change when $m$ passes from 63 to 64, and why so many? Boxes of bf16
+# are tinted by what they hold: sign, then 8 bits of exponent, then 7 of fraction.
 
 # %%
 widgets.mx_bit_editor()
 
-# %% [markdown]
-# ### What does the trick cost?
-# Its point was to avoid a multiplication. The compiler tells whether that pays. Two kernels, written the two ways, for
-# whole groups only: the packing as in the report, with its three corners wrong, and a product in fp32,
-# $m \cdot 2^{e - 133}$, exact for all pairs, because seven bits times a power of two need no rounding. Predict: how
-# many machine instructions does a thread need for 8 elements, packed and multiplied?
-
 # %%
-predicted_instructions = {"packing": None, "product": None}  # replace None
+from course_lib.drawing.bits import decoding
 
-# %%
-from course_lib.compiled import compile_kernel
-
-
-@triton.jit
-def packing_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
-    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
-    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    m, e = tl.load(m_ptr + at).to(tl.int16), tl.load(e_ptr + group).to(tl.int16)[:, None]
-    size, top = tl.abs(m), (m & -32768) | (e << 7)
-    number = (top | ((size & 0x3F) << 1)).to(tl.bfloat16, bitcast=True)
-    out = tl.where((size & 0x40) == 0, number - top.to(tl.bfloat16, bitcast=True), number)
-    tl.store(out_ptr + at, out)
-
-
-@triton.jit
-def product_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
-    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
-    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    m, e = tl.load(m_ptr + at).to(tl.float32), tl.load(e_ptr + group).to(tl.int32)
-    bits = tl.where(e > 6, (tl.maximum(e, 7) - 6) << 23, (1 << 16) << tl.minimum(e, 6))  # below 7: a subnormal scale
-    scale = tl.where(e == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
-    tl.store(out_ptr + at, (m * scale[:, None]).to(tl.bfloat16))
-
-
-# %%
-def instructions(made):
-    """Lines of machine code that do something; of PTX where the disassembler is missing."""
-    lines = re.findall(r"^\s*/\*[0-9a-f]{4}\*/\s+(.*?);", made.sass or made.ptx, re.MULTILINE)
-    return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
-
-
-def compiled(kernel, groups, warps=8):
-    """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
-    types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
-    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
-
-
-came = {name: instructions(compiled(kernel, 64)) for name, kernel in
-        (("packing", packing_kernel), ("product", product_kernel))}  # fmt: skip
-against(predicted_instructions, came)
-for elements in (4, 8, 16):
-    made = compiled(product_kernel, 8 * elements)
-    used = {name: made.instructions[name] for name in ("ld.global.v4", "st.global.v4", "barrier")}
-    print(f"product, {elements:2} elements a thread: {instructions(made) / elements:.1f} instructions an element, "
-          f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
+axes = decoding([(62, 127), (63, 127), (64, 127), (65, 127)], title="From 63 to 64 six bits change")
+plots.show(axes, alt="m of 62, 63, 64 and 65 with e = 127, as bits and as bf16: between 63 and 64 the last bit of the "
+                     "exponent becomes 1 and the five ones of the fraction become 0")  # fmt: skip
 
 # %% [markdown]
-# The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction like any
-# other; shifting, masking and joining are several. And the scale is made once for a group, so its corner cases cost
-# next to nothing. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is
-# to count.
-#
-# The table shows one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
-# store (8 numbers of two bytes) want the elements in different threads: the compiler moves them through shared memory,
-# with a barrier. With 8, load and store agree, and nothing moves.
+# 63 steps are $2^{-1} \cdot 1.1111100$ in binary, 64 are $2^0 \cdot 1.0$: the carry runs through the fraction into the
+# exponent. In the mantissa it ends in bit 6, and there the packing begins to take nothing away.
 
 # %% [markdown]
 # ## Exercise 7.2 `mx.dequantize` (50 min, 6 points)
@@ -610,8 +562,9 @@ for elements in (4, 8, 16):
 # - `out` is $m \cdot 2^{e - 133}$ for $e$ from 0 to 254, subnormal numbers included, and NaN for $e = 255$
 # - **exact for all 65,536 pairs**; $(-128, 254)$ gives $-\infty$
 #
-# By bits or by a product, as you like. Beware of `tl.exp2`: on a GPU it makes zeros of results below $2^{-126}$, which
-# the interpreter does not show. About 15 lines.
+# By bits or by a product, as you like; on a CPU subtract in fp32, because the interpreter has no bf16 arithmetic.
+# Beware of `tl.exp2`: on a GPU it makes zeros of results below $2^{-126}$, which the interpreter does not show.
+# `_scale_of` is a proposal for the product; what comes after this exercise, 7.3 among it, needs it too. About 15 lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_scale", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -686,6 +639,71 @@ check("mx.dequantize", dequantize)
 # </details>
 
 # %% [markdown]
+# ### What does the trick cost?
+# Its point was to avoid a multiplication. The compiler tells whether that pays. Two kernels, written the two ways, for
+# whole groups only: the packing as in the report, with its three corners wrong, and a product in fp32 with your
+# `_scale_of`, $m \cdot 2^{e - 133}$, exact for all pairs, because seven bits times a power of two need no rounding.
+# Predict: how many machine instructions does a thread need for 8 elements, packed and multiplied?
+
+# %%
+predicted_instructions = {"packing": None, "product": None}  # replace None
+
+# %%
+from course_lib.compiled import compile_kernel
+
+
+@triton.jit
+def packing_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    m, e = tl.load(m_ptr + at).to(tl.int16), tl.load(e_ptr + group).to(tl.int16)[:, None]
+    size, top = tl.abs(m), (m & -32768) | (e << 7)
+    number = (top | ((size & 0x3F) << 1)).to(tl.bfloat16, bitcast=True)
+    out = tl.where((size & 0x40) == 0, number - top.to(tl.bfloat16, bitcast=True), number)
+    tl.store(out_ptr + at, out)
+
+
+@triton.jit
+def product_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    m, e = tl.load(m_ptr + at).to(tl.float32), tl.load(e_ptr + group).to(tl.int32)
+    tl.store(out_ptr + at, (m * _scale_of(e)[:, None]).to(tl.bfloat16))
+
+
+# %%
+def instructions(made):
+    """Lines of machine code that do something; of PTX where the disassembler is missing."""
+    lines = re.findall(r"^\s*/\*[0-9a-f]{4}\*/\s+(.*?);", made.sass or made.ptx, re.MULTILINE)
+    return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
+
+
+def compiled(kernel, groups, warps=8):
+    """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
+    types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
+    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
+
+
+came = {name: instructions(compiled(kernel, 64)) for name, kernel in
+        (("packing", packing_kernel), ("product", product_kernel))}  # fmt: skip
+against(predicted_instructions, came)
+for elements in (4, 8, 16):
+    made = compiled(product_kernel, 8 * elements)
+    used = {name: made.instructions[name] for name in ("ld.global.v4", "st.global.v4", "barrier")}
+    print(f"product, {elements:2} elements a thread: {instructions(made) / elements:.1f} instructions an element, "
+          f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
+
+# %% [markdown]
+# The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction like any
+# other; shifting, masking and joining are several. And the scale is made once for a group, so its corner cases cost
+# next to nothing. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is
+# to count.
+#
+# The table shows one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
+# store (8 numbers of two bytes) want the elements in different threads: the compiler moves them through shared memory,
+# with a barrier. With 8, load and store agree, and nothing moves.
+
+# %% [markdown]
 # ### Measure
 # Conversion alone is bound by bytes: 1.031 read and 2 written, a weight. How near to the copy is it? On a GPU the cell
 # times your kernel and the same in plain PyTorch compiled; a CPU shows the recorded run.
@@ -749,6 +767,8 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
     print(f"{name:20} exponents {sorted(set(e.flatten().tolist()))}, relative error {relative(after, true):.2f}")
 
 # %% [markdown]
+# A test would see it: even alike groups have three different exponents, so half of the result is wrong.
+#
 # ### Rows, tensor cores, and enough programs
 # Three decisions are left.
 #
@@ -772,10 +792,11 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
 #   outputs that its row gives
 #
-# The kernel cells are a proposal: one without tensor cores, one with them, one that adds parts. `gemv` decides what is
-# launched, so the last two may stay unwritten: begin with the first, a program for some rows of weights and one row of
-# x, until the checks pass. Speed is timed with one row and with sixteen, on weights that no cache holds, and counts the
-# share of the floor: one read of the weights. About 20 lines, and 50 for all.
+# The kernel cells are a proposal: one without tensor cores, one with them, one that adds parts; the scales come from
+# `_scale_of` of 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the first, a
+# program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and with
+# sixteen, on weights that no cache holds, and counts the share of the floor: one read of the weights. About 20 lines,
+# and 50 for all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -892,9 +913,10 @@ check_speed("mx.gemv", gemv)
 # %% [markdown]
 # <details><summary>Hint 1: a first version</summary>
 #
-# Grid (blocks of N, M). In the loop over K: a row of x (`BLOCK_K`), a tile of mantissas (`BLOCK_N`, `BLOCK_K`), and the
-# exponent of each element, `e_ptr + n * groups + offs_k // GROUP`. Multiply, `tl.sum(..., axis=1)`, add to an
-# accumulator of `BLOCK_N`. Mask all loads along K, those of x too: 0 times NaN is NaN. That is enough for the checks.
+# Grid (blocks of N, M). In the loop over K, with `BLOCK_K = BLOCK_G * GROUP`: a row of x (`BLOCK_K`), a tile of
+# mantissas (`BLOCK_N`, `BLOCK_K`), and the exponent of each element, `e_ptr + n * groups + offs_k // GROUP`. Multiply,
+# `tl.sum(..., axis=1)`, add to an accumulator of `BLOCK_N`. Mask all loads along K, those of x too: 0 times NaN is NaN.
+# That is enough for the checks.
 # </details>
 # <details><summary>Hint 2: the scale after the sum of a group</summary>
 #
@@ -942,11 +964,12 @@ def product_times(rows, N=14336, K=4096):
 batches = {rows: product_times(rows) for rows in (1, 4, 16, 64, 256, 1024, 4096)} if GPU else {}
 for rows, took in batches.items():
     print(f"{rows:5} rows: " + ", ".join(f"{name} {t.us:.1f} us" for name, t in took.items()))
-if GPU:
-    ratio = {f"{rows} row{'s' * (rows > 1)}, {name}": t.median_s / took["bf16"].median_s
-             for rows, took in batches.items() for name, t in took.items()}  # fmt: skip
-    against(predicted_time, ratio)
-named = {f"{rows} rows, {name}": t for rows, took in batches.items() for name, t in took.items()}
+named = {f"{rows} row{'s' * (rows > 1)}, {way}": t for rows, took in batches.items() for way, t in took.items()}
+record = results.load("lesson07.products")
+there = {row["name"]: row["value"] for row in record["rows"]} if record else {}
+times = {name: t.us for name, t in named.items()} or there  # without a GPU the recorded ones
+if times:
+    against(predicted_time, {name: times[name] / times[f"{name.split(',')[0]}, bf16"] for name in predicted_time})
 results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
@@ -966,8 +989,8 @@ if wide:
                        title="Weight-only wins with few rows and loses with some hundred", device="recorded H200")  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8)
     axes.yaxis.set_major_formatter("{x:g}")
-    plots.show(axes, alt="Time with MXINT8 weights over that with bf16 weights against rows, measured and at the floors: "
-                         "below 1 for few rows, above 1 for some hundred, and near 1 for thousands")  # fmt: skip
+    plots.show(axes, alt="Time with MXINT8 weights over that with bf16 weights against rows, measured and at the "
+                         "floors: below 1 for few rows, above 1 for some hundred, and near 1 for thousands")  # fmt: skip
 
 # %% [markdown]
 # Between the two good ends there is a valley. Some hundred rows are too many for the product on the fly, where every
@@ -982,13 +1005,14 @@ if wide:
 #
 # - the new layer holds the weight as int8 mantissas and uint8 exponents in groups of 32 along the inputs, and the old
 #   layer's `bias` parameter itself. It holds nothing else: $1 + 1/32$ bytes a weight
-# - inputs may have any number of leading dimensions, and are fp32 or bf16; the result has the type of the input
-# - mantissas and exponents are buffers (`register_buffer`), so that the state of one swapped model can be loaded into
-#   another
+# - inputs may have any number of leading dimensions, and have the type of the model's parameters, fp32 or bf16; so has
+#   the result
+# - the state of one swapped model can be loaded into another: register mantissas and exponents as buffers
+#   (`register_buffer`)
 # - these stay as they are: a layer whose name is in the list `skip`, or lies below a name in it ("blocks.0" is for
 #   "blocks.0.up" too); a layer of a *subclass* of `nn.Linear`; a layer whose weight belongs to a module of another kind
 #   too, such as an embedding
-# - a layer that is used in two places becomes *one* new layer, in both
+# - a layer that is used in two places becomes *one* new layer, in both; its name, for `skip` too, is the first
 # - returned: the names as `model.named_modules()` has them, each once, in any order
 #
 # Models in the check are small, on this machine's device. Your kernels may do the work, or `plain_quantize`: the layer
@@ -1046,8 +1070,8 @@ check("mx.linear", swap_linears)
 # <details><summary>Hint 1: the layer</summary>
 #
 # `register_buffer("mantissas", ...)`, `register_buffer("exponents", ...)`, `self.bias = layer.bias`. Do not keep
-# `layer` or its weight. In `forward` make the weight anew in each call, convert it to `x.dtype`, and let `F.linear` take
-# care of leading dimensions.
+# `layer` or its weight. In `forward` make the weight anew in each call, convert it to `x.dtype`, and let `F.linear`
+# take care of leading dimensions.
 # </details>
 # <details><summary>Hint 2: which layers</summary>
 #
@@ -1063,7 +1087,9 @@ check("mx.linear", swap_linears)
 # %% [markdown]
 # ### Measure
 # Now a language model that has learnt something: two layers of a small transformer, trained for some seconds on a text
-# of which each token depends on the one before it. Its loss cannot fall below the entropy of that text.
+# of which each token depends on the one before it. In the mean its loss cannot fall below the entropy of that text:
+# what the next token leaves open when the one before it is known, at each place of a line, for the chain visits some
+# tokens more often than others.
 
 # %%
 from course_lib.models.transformer import Sizes, Transformer
@@ -1089,7 +1115,11 @@ for _ in range(150):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-entropy = -(follows * follows.clamp(min=1e-30).log()).sum(1).mean().item()
+each = -(follows * follows.clamp(min=1e-30).log()).sum(1)  # after each token
+comes, entropy = torch.full_like(each, 1 / TOKENS), 0.0  # how likely each token is, at the first place
+for _ in range(LENGTH):
+    entropy += (comes @ each).item() / LENGTH
+    comes = comes @ follows
 print(f"loss {loss.item():.3f} nats; entropy of the text {entropy:.3f}, of an even choice {math.log(TOKENS):.3f}")
 
 # %% [markdown]
@@ -1134,9 +1164,10 @@ one = sum(alone.values()) / len(alone)
 against(predicted_logits, {"one layer": one, "all layers": every, "change of the loss": change})
 
 # %% [markdown]
-# The weights are off by a little less than normal numbers in groups of 32 (section 3). The head passes on more of it than any other layer, because nothing is
-# added to what it gives; and even it passes on less than all, because what a trained layer adds up points the same way
-# more often than errors do. Errors of different layers add up in squares, and the loss hardly moves.
+# The weights are off by a little less than normal numbers in groups of 32 (section 3). The head passes on more of it
+# than any other layer, because nothing is added to what it gives; and even it passes on less than all. The products of
+# a trained layer often have the same sign and add up; errors have random signs and partly cancel. Errors of different
+# layers add up in squares, and the loss hardly moves.
 #
 # What did it buy? Count the bytes of both models, the first one as if it were held in bf16.
 
@@ -1188,17 +1219,22 @@ def error_with_outlier(s, how, channel=5):
 sizes = [1, 2, 4, 8, 16, 32, 64, 128]
 ways = ("int8, one scale", "int8, a scale a row", "MXINT8, groups of 64", "MXINT8, groups of 16")
 curves = {how: [error_with_outlier(s, how) for s in sizes] for how in ways}
-axes = plots.sweep(sizes, curves, xlabel="size of one channel's weights, over the others'", ylabel="error of the logits",
-                   unit="", yscale="log", title="An outlier costs those who share its scale", device="any machine")  # fmt: skip
+axes = plots.sweep(sizes, curves, xlabel="size of one channel's weights, over the others'", unit="",
+                   ylabel="error of the logits", yscale="log", title="An outlier costs those who share its scale",
+                   device="any machine")  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.1%}")
-plots.show(axes, alt="Relative error of the logits against the size of one channel of weights: all four rise with it, one "
-                     "scale for the matrix highest, groups of 16 lowest")  # fmt: skip
+plots.show(axes, alt="Relative error of the logits against the size of one channel of weights: all four rise with it, "
+                     "one scale for the matrix highest, groups of 16 lowest from some size on")  # fmt: skip
+print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, values in curves.items()))
 
 # %% [markdown]
-# All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the whole
-# row of 64, or 16 of them. That is the trade of a block format: shorter groups confine an outlier, and cost more bytes
-# of exponents. (A scale that is a power of two costs up to one bit of the mantissa, compared with a scale that makes
-# the largest 127. It buys an exact conversion to bf16.)
+# All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the
+# whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of groups of 64, because a
+# quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is the trade of a block
+# format: shorter groups confine an outlier, and cost more bytes of exponents.
+#
+# A group of 64 is a row here, and still a scale a row is better: it makes the largest 127, where a power of two makes
+# it 64 to 127, which costs up to one bit of the mantissa. What the power of two buys is an exact conversion to bf16.
 
 # %% [markdown]
 # ## Verdicts
@@ -1263,26 +1299,28 @@ plots.show(axes, alt="Relative error of the logits against the size of one chann
 # ### Question 7.7 (10 min, 3 points)
 # In 4-bit formats of the same family a number has a sign, two bits of exponent and one of fraction, and a group of 32
 # has a shared exponent of 8 bits. Which floor has a layer with $N = 14336$, $K = 4096$ for one row, in units of bf16?
-# Up to how many rows does it gain, roughly, compared with MXINT8? And what do you expect for the instructions?
+# Compared with MXINT8: up to how many rows, roughly, is its floor lower by the full factor, and from how many on is it
+# not lower at all? And what do you expect for the instructions?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "mx_question_four_bits", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# $0.5 + 1/32 = 0.531$ bytes a weight, 0.27 of bf16's. The intensity at $M$ rows is $2M / 0.531$ FLOP a byte, so the ridge
-# is reached at about half the rows of MXINT8 (about 40 instead of 80 with a ridge near 155): from there on arithmetic
-# sets the time, and above the ridge of bf16 no format wins. A weight arrives in half the time, so there are half as
+# $0.5 + 1/32 = 0.531$ bytes a weight, 0.27 of bf16's and 0.52 of MXINT8's. The intensity at $M$ rows is $2M / 0.531$
+# FLOP a byte, so with a ridge near 156 arithmetic sets the time from $156 \cdot 0.531 / 2 = 41$ rows on: up to there
+# the gain over MXINT8 is the full factor of 1.94. Then it shrinks, until MXINT8 meets the same arithmetic at
+# $156 \cdot 1.031 / 2 = 80$ rows; from there on there is none. A weight arrives in half the time, so there are half as
 # many instructions for it, between 3 and 4: conversion must take two or more weights an instruction (a table, or bits
 # joined for several at once), or be done by the hardware.
 #
-# *Marking guide.* 1 point for the floor. 1 for the rows, with the reason (the ridge is reached at half as many). 1 for
-# the halved budget of instructions and one consequence.
+# *Marking guide.* 1 point for the floor. 1 for the rows, about 40 and about 80, with the reason (each format gains
+# until it meets arithmetic). 1 for the halved budget of instructions and one consequence.
 # ### END SOLUTION
 
 # %% [markdown]
 # ## Further reading
 # - Bita Darvish Rouhani, Ritchie Zhao, Ankit More, Mathew Hall and others, *Microscaling Data Formats for Deep
 #   Learning*, 2023, arXiv:2310.10537. The formats, and what models lose with them.
-# - Open Compute Project, *OCP Microscaling Formats (MX) Specification*, version 1.0, 2023. What is fixed, and what is left
-#   to the implementation.
+# - Open Compute Project, *OCP Microscaling Formats (MX) Specification*, version 1.0, 2023. What is fixed, and what is
+#   left to the implementation.
 # - Bita Darvish Rouhani and others, *With Shared Microexponents, A Little Shifting Goes a Long Way*, 2023,
 #   arXiv:2302.08007. Where block formats come from.
 # - Tim Dettmers, Mike Lewis, Younes Belkada and Luke Zettlemoyer, *LLM.int8(): 8-bit Matrix Multiplication for

@@ -43,7 +43,7 @@ def _call(terms: list[float], of_terms: str, of_sum: str | None = None, order: s
 
 
 def _of_fp32(x: float) -> float:
-    """Drawn terms are numbers of fp32, so that whoever rounds by way of fp32 rounds once."""
+    """Drawn terms are numbers of fp32: who rounds by way of fp32 rounds once, but for the case that is about it."""
     return near(x, "fp32")
 
 
@@ -67,6 +67,27 @@ def _telling(d: Draw, of: str, order: str, count: int) -> Call:
         totals = [way(data, rounded) for way in RIVALS[order]]
         if totals[0] not in totals[1:]:
             return _call(terms, of, order=order)
+
+
+def _just_off_a_tie(d: Draw) -> Call:
+    """Terms that fp32 rounds onto a tie of fp16, whose even side is not the nearer one."""
+    terms = []
+    for _ in range(d.integer(9, 20)):
+        below = d.integer(1024, 2046)  # of the two numbers of fp16 beside it, in units of 2^-10
+        beside = 2.0**-29 * (-1 if below % 2 else 1)
+        terms.append(d.choice([-1, 1]) * 2.0 ** d.integer(-3, 3) * (below + 0.5 + beside) / 1024)
+    return _call(terms, "fp16", "fp32")
+
+
+def _coarser_sum(d: Draw) -> Call:
+    """Drawn until it matters whether a term is rounded to the sum's format before it is added."""
+    rounded = partial(near, of="bf16")
+    while True:
+        terms = _any(d, d.integer(300, 400))
+        data = [near(t, "fp16") for t in terms]
+        totals = [sums.one_by_one(ts, rounded)[-1] for ts in (data, map(rounded, data))]
+        if totals[0] != totals[1]:
+            return _call(terms, "fp16", "bf16")
 
 
 def _stalls(d: Draw) -> Call:
@@ -100,7 +121,8 @@ CASES = (
     Case("fp16 terms, fp32 sum", lambda d: _call(_same(d, 0.005, 0.02, 150, 250), "fp16", "fp32")),
     Case("fp32", lambda d: _call(_any(d, d.integer(100, 200)), "fp32")),
     Case("bf16 terms, fp32 sum", lambda d: _call(_any(d, d.integer(100, 200)), "bf16", "fp32")),
-    Case("fp16 terms, bf16 sum", lambda d: _call(_any(d, d.integer(100, 200)), "fp16", "bf16")),
+    Case("fp16 terms, bf16 sum", _coarser_sum),
+    Case("terms beside a tie", _just_off_a_tie),
     Case("mixed signs", lambda d: _call(_any(d, d.integer(100, 200), -50, 50), "fp16")),
     Case("fp16 until it sticks", lambda d: _call(_same(d, 0.008, 0.015, 4300, 4500), "fp16")),
     Case("bf16 until it sticks", lambda d: _call(_same(d, 0.6, 1.4, 700, 800), "bf16")),

@@ -12,6 +12,19 @@ def _rounding(**changes):
     return lambda v: answer(v, rounding=partial(near, **changes))
 
 
+def _twice(v):
+    """Terms by way of fp32."""
+    total, _, stuck = answer(v | {"terms": [near(t, "fp32") for t in v["terms"]]})["sum"]
+    return {"sum": (total, total - exact(v["terms"]), stuck)}
+
+
+def _terms_again(v):
+    """Terms to the format of the sum as well, before they are added."""
+    terms = [near(near(t, v["of_terms"]), v["of_sum"]) for t in v["terms"]]
+    total, _, stuck = answer(v | {"terms": terms}, round_terms=False)["sum"]
+    return {"sum": (total, total - exact(v["terms"]), stuck)}
+
+
 def _order(name: str, made):
     return lambda v: answer(v, orders={**ORDERS, name: made})
 
@@ -80,6 +93,17 @@ def _kahan(**changes):
 
 FORMATS = (
     Mistake(
+        "terms_rounded_again",
+        "A term is rounded to the format of the sum before it is added: it enters as it lies in memory, and only the "
+        "sum is rounded.",
+        answer=_terms_again,
+    ),
+    Mistake(
+        "subnormals_flushed",
+        "Wrong only where numbers are subnormal: they are kept, and not set to 0.",
+        answer=_rounding(subnormals=False),
+    ),
+    Mistake(
         "terms_in_format_of_sum",
         "The terms are rounded to the format of the sum: data lies in memory in `of_terms`.",
         answer=lambda v: answer(v, of_terms=v["of_sum"]),
@@ -116,15 +140,27 @@ FORMATS = (
         answer=_rounding(saturate=True),
     ),
     Mistake(
+        "spacing_goes_on_shrinking",
+        "What is too large becomes infinite, but small numbers keep all their bits: below 2^-14 the numbers of fp16 "
+        "are 2^-24 apart, however small.",
+        answer=_rounding(evenly=False),
+    ),
+    Mistake(
+        "no_infinity",
+        "Subnormal numbers are right, but nothing is too large: fp16 ends at 65504, and beyond it is infinity.",
+        answer=_rounding(bounded=False),
+    ),
+    Mistake(
         "range_ignored",
         "Only the number of bits is rounded, as if exponents had no end: fp16 ends at 65504, and below 2^-14 its "
         "numbers are 2^-24 apart.",
         answer=_rounding(exponents=False),
     ),
     Mistake(
-        "subnormals_flushed",
-        "Wrong only where numbers are subnormal: they are kept, and not set to 0.",
-        answer=_rounding(subnormals=False),
+        "rounded_twice",
+        "Rounded twice: first to fp32 and then to fp16. A term just beside the middle of two numbers comes to lie in "
+        "the middle, and goes to the even one. torch converts float64 to float16 that way; numpy does not.",
+        answer=_twice,
     ),
 )
 

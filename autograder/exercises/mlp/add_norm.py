@@ -9,7 +9,8 @@ adjacent, and N is at most 4096. weight and bias are (N,) in fp32, contiguous.
 
 with mean and var = mean((s - mean)^2) of each row. y and s are of the type of x; statistics are in fp32 (those of s
 before it is rounded or after, both are right). in_place: y lies in the memory of x and s in that of residual, whose old
-values are then gone; otherwise both are new, and x and residual stay as they are.
+values are then gone, of which autograd is told (`ctx.mark_dirty`); otherwise both are new, and x and residual stay as
+they are.
 
 Both results can be differentiated in x, residual, weight and bias. With g = dy weight and h = (s - mean) rstd
 

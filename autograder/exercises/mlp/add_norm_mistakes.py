@@ -168,6 +168,19 @@ AUTOGRAD = (
         sign=lambda e: e.raised("does not lie in the memory of"),
     ),
     Mistake(
+        "not_marked_dirty",
+        "In place, autograd has to be told what was written over: `ctx.mark_dirty(x, residual)`. Without it nobody "
+        "notices that a value was overwritten which an earlier operator kept, as exp keeps its result, and that one's "
+        "gradient is wrong in silence.",
+        sign=lambda e: e.raised("autograd was not told") and e.failed_only(*IN_PLACE),
+    ),
+    Mistake(
+        "gradient_overwritten",
+        "A gradient that arrived was written over: dy and ds belong to autograd, which may pass them to others too. "
+        "Store into new memory.",
+        sign=lambda e: e.changed("dy") or e.changed("ds"),
+    ),
+    Mistake(
         "always_in_place",
         "In place was not asked for: x and residual belong to others then, so y and s are new.",
         sign=lambda e: e.raised("lies in the memory of an input") or e.changed("x") or e.changed("residual"),

@@ -13,12 +13,14 @@ OF_RESULT = ("relu", "tanh", "sigmoid", "exp", "softmax")
 def kept(
     v, of_input=OF_INPUT, of_result=OF_RESULT, both=(), item=None, once=True, x_counts=False, weights=False,
     statistics=8, mask=1.0, frozen=True, unasked=True, sums=False, factors="crosswise", linear="input", rows=None,
+    stops=False,
 ) -> list[int]:  # fmt: skip
     """Bytes of every layer.
 
     of_input, of_result, both: which activations keep what; once: a tensor counts where it is first kept; x_counts: x
     does too; statistics: bytes a row of a layer norm; mask: bytes an element of a dropout, None: as x; frozen, unasked:
-    whether a frozen weight, and what nobody differentiates, changes anything; rows: of (shape), in place of all.
+    whether a frozen weight, and what nobody differentiates, changes anything; rows: which leading dimensions count, in
+    place of all; stops: whether a frozen layer ends the way back.
     """
     size = item or ITEM[v["dtype"]]
     shapes = {"x": tuple(v["shape"])}
@@ -38,10 +40,10 @@ def kept(
         if op == "linear":
             shapes[number] = (*shape[:-1], layer["out"])
             trained = not (layer["frozen"] and frozen)
-            keeps = {"input": (now,), "result": (number,), "both": (now, number)}[linear]
+            keeps = {"input": (now,), "result": (number,), "both": (now, number), "asked": (now,) * asked}[linear]
             total += sum(map(count, keeps)) if trained else 0
             total += shape[-1] * layer["out"] * size * weights
-            asked = asked or trained
+            asked = trained or (asked and not stops)
         elif op == "layer_norm":
             total += count(now) + _elements((*shape[:-1], 1), rows) * statistics
             total += shape[-1] * size * weights
@@ -54,7 +56,13 @@ def kept(
             asked = asked or needs[other]
         elif op == "mul":
             other = layer["from"]
-            pairs = {"crosswise": ((now, needs[other]), (other, asked)), "own": ((now, asked or needs[other]),)}
+            either = asked or needs[other]
+            pairs = {
+                "crosswise": ((now, needs[other]), (other, asked)),
+                "swapped": ((now, asked), (other, needs[other])),
+                "both": ((now, either), (other, either)),
+                "own": ((now, either),),
+            }
             total += sum(count(name) for name, wanted in pairs[factors] if wanted)
             asked = asked or needs[other]
         elif asked:
@@ -67,6 +75,6 @@ def kept(
 
 
 def _elements(shape, rows) -> int:
-    if rows == "last two" and len(shape) > 2:
-        shape = shape[-2:]
+    if rows and len(shape) > 2:
+        shape = shape[-2:] if rows == "last two" else (shape[0], shape[-1])
     return math.prod(shape)

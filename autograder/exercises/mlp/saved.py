@@ -79,10 +79,10 @@ def _only_x(d: Draw) -> Call:
     return _call(d, [linear(n, frozen=True), "silu", "softmax", linear(out, frozen=True)], x_grad=True)
 
 
-def _half_asked(d: Draw) -> Call:
-    """One factor has a gradient, the other has none."""
+def _half_asked(d: Draw, other: int) -> Call:
+    """One factor has a gradient, the other has none; number 1 is kept already, number 0 is not."""
     n, _ = _sizes(d)
-    layers = [linear(n, frozen=True), "sigmoid", linear(n), ("mul", 1), "gelu"]
+    layers = [linear(n, frozen=True), "sigmoid", linear(n), ("mul", other), "gelu"]
     return _call(d, layers)
 
 
@@ -101,7 +101,8 @@ CASES = (
     Case("dropout", lambda d: _call(d, [linear(_sizes(d)[0]), "dropout", "gelu", "dropout"], dtype="fp32")),
     Case("a residual", lambda d: _call(d, [linear(300), "gelu", linear(300), ("add", 0), "tanh"])),
     Case("a gate", _gated),
-    Case("a factor without a gradient", _half_asked),
+    Case("a factor without a gradient", lambda d: _half_asked(d, 1)),
+    Case("a factor without a gradient, not kept before", lambda d: _half_asked(d, 0)),
     Case("a product", lambda d: _call(d, [linear(_sizes(d)[0]), "dropout", "dropout", ("mul", 1)])),
     Case("three dimensions", lambda d: _block(d, dims=3)),
     Case("a block", lambda d: _block(d, dtype="bf16")),
@@ -118,7 +119,7 @@ def accept(got, want, args) -> str | None:
         if isinstance(mine, bool) or not isinstance(mine, (int, float)):
             return f"layer {number}: expected a number of bytes, got {type(mine).__name__}"
         if mine != true:
-            return f"layer {number}, {layer['op']}: {mine:g} bytes are too {'few' if mine < true else 'many'}"
+            return f"layer {number}, {layer['op']}: got {mine:g} bytes, {'more' if mine < true else 'fewer'} are kept"
     return None
 
 

@@ -1,6 +1,6 @@
 """How people miscount what is kept for the way back."""
 
-from itertools import accumulate
+from itertools import accumulate, combinations
 
 from autograder.exercise import Mistake
 from autograder.exercises.mlp.keeping import OF_INPUT, OF_RESULT, kept
@@ -10,9 +10,12 @@ def _with(**changes):
     return lambda v: {"bytes": kept(v, **changes)}
 
 
-def _without(name: str) -> tuple[str, ...]:
-    return tuple(one for one in OF_RESULT if one != name)
+def _inputs_of(v, names):
+    """As if these kept their input, as gelu does."""
+    return {"bytes": kept(v, of_input=(*OF_INPUT, *names), of_result=tuple(n for n in OF_RESULT if n not in names))}
 
+
+SOME = tuple(names for count in range(1, len(OF_RESULT)) for names in combinations(OF_RESULT, count))
 
 MISTAKES = (
     Mistake(
@@ -26,20 +29,37 @@ MISTAKES = (
         answer=_with(weights=True),
     ),
     Mistake(
-        "counted_twice",
-        "A tensor that two operators keep was counted twice: it is the same memory, and counts where it is kept first.",
-        answer=_with(once=False),
-    ),
-    Mistake(
         "gelu_keeps_result",
         "gelu and silu keep their input: their slope cannot be had from their result.",
         answer=_with(of_input=(), of_result=(*OF_RESULT, *OF_INPUT)),
     ),
     Mistake(
+        "relu_keeps_input",
+        "relu keeps its result: where that is 0, the gradient stops, and the input is not needed.",
+        answer=lambda v: _inputs_of(v, ("relu",)),
+    ),
+    Mistake(
+        "softmax_keeps_input",
+        "softmax keeps its result: the gradient needs the probabilities and no scores.",
+        answer=lambda v: _inputs_of(v, ("softmax",)),
+    ),
+    Mistake(
+        "tanh_keeps_input",
+        "tanh keeps its result t: its slope is 1 - t^2.",
+        answer=lambda v: _inputs_of(v, ("tanh",)),
+    ),
+    Mistake(
         "inputs_always",
-        "Every activation was taken to keep its input: relu, tanh, sigmoid, exp and softmax keep their result, from "
+        "Activations were taken to keep their input: relu, tanh, sigmoid, exp and softmax keep their result, from "
         "which their slope follows.",
-        answer=_with(of_input=(*OF_INPUT, *OF_RESULT), of_result=()),
+        answer=lambda v: _inputs_of(v, OF_RESULT),
+    ),
+    Mistake(
+        "some_keep_input",
+        "One or some of relu, tanh, sigmoid, exp and softmax were taken to keep their input: all five keep their "
+        "result, from which their slope follows.",
+        answer=_inputs_of,
+        variants=SOME,
     ),
     Mistake(
         "both_always",
@@ -47,14 +67,14 @@ MISTAKES = (
         answer=_with(both=(*OF_INPUT, *OF_RESULT)),
     ),
     Mistake(
-        "relu_keeps_input",
-        "relu keeps its result: where that is 0, the gradient stops, and the input is not needed.",
-        answer=_with(of_input=(*OF_INPUT, "relu"), of_result=_without("relu")),
+        "product_keeps_own_factor",
+        "`a * b` keeps b when a needs a gradient, and a when b does: here each was kept for its own.",
+        answer=_with(factors="swapped"),
     ),
     Mistake(
-        "softmax_keeps_input",
-        "softmax keeps its result: the gradient needs the probabilities and no scores.",
-        answer=_with(of_input=(*OF_INPUT, "softmax"), of_result=_without("softmax")),
+        "product_keeps_both",
+        "`a * b` keeps b only when a needs a gradient, and a only when b does: here both are always kept.",
+        answer=_with(factors="both"),
     ),
     Mistake(
         "linear_keeps_result",
@@ -108,6 +128,17 @@ MISTAKES = (
         answer=_with(frozen=False),
     ),
     Mistake(
+        "frozen_stops",
+        "A frozen linear layer hands the gradient on: what lies before it may be trained, and then what lies behind it "
+        "keeps as usual.",
+        answer=_with(stops=True),
+    ),
+    Mistake(
+        "trained_needs_asked",
+        "A trained linear layer keeps its input even if that needs no gradient: dw is made of it.",
+        answer=_with(linear="asked"),
+    ),
+    Mistake(
         "gradients_unasked",
         "Where no gradient has to pass, nothing is kept: x has none, or nothing before this layer is trained.",
         answer=_with(unasked=False),
@@ -128,8 +159,19 @@ MISTAKES = (
         answer=_with(rows="last two"),
     ),
     Mistake(
+        "first_dimension_only",
+        "With three dimensions the second was left out: every leading dimension counts, `math.prod(shape[:-1])`.",
+        answer=_with(rows="first"),
+    ),
+    Mistake(
         "added_up",
         "The numbers are running sums: asked is what each layer adds.",
         answer=lambda v: {"bytes": list(accumulate(kept(v)))},
+    ),
+    # last: a tensor that is kept in vain and then rightly looks like it where only one layer is wrong
+    Mistake(
+        "counted_twice",
+        "A tensor that two operators keep was counted twice: it is the same memory, and counts where it is kept first.",
+        answer=_with(once=False),
     ),
 )

@@ -26,17 +26,24 @@ def whole_away(x: float) -> int:
     return math.floor(abs(x) + 0.5) * (1 if x > 0 else -1)
 
 
-def near(x: float, of: str, whole: Callable = round, saturate=False, subnormals=True, exponents=True) -> float:
-    """x in the format `of`; `whole` rounds to an integer, Python's `round` breaks ties to even."""
+def near(
+    x: float, of: str, whole: Callable = round, saturate=False, subnormals=True, exponents=True, evenly=True,
+    bounded=True,
+) -> float:  # fmt: skip
+    """x in the format `of`.
+
+    whole: rounds to an integer, Python's `round` breaks ties to even; exponents: whether they end, both ways; evenly,
+    bounded: below and above alone.
+    """
     fraction_bits, min_exponent, largest = FORMATS[of]
     if x == 0 or not math.isfinite(x):
         return x
     exponent = math.frexp(x)[1] - 1
     if not subnormals and exponent < min_exponent:
         return 0.0
-    exponent = (max(exponent, min_exponent) if exponents else exponent) - fraction_bits
+    exponent = (max(exponent, min_exponent) if exponents and evenly else exponent) - fraction_bits
     rounded = math.ldexp(whole(math.ldexp(x, -exponent)), exponent)
-    if exponents and abs(rounded) > largest:
+    if exponents and bounded and abs(rounded) > largest:
         rounded = math.copysign(largest if saturate else math.inf, x)
     return rounded
 

@@ -139,9 +139,16 @@ CORNERS = (
     Mistake(
         "subnormals_flushed",
         "Numbers below 2^-126 became 0: bf16 and fp32 hold them, but a scale made by `exp2`, or one of the bits "
-        "`(e - 6) << 23`, does not. Make the scale of bits, with a case for e < 7.",
+        "`(e - 6) << 23` with what is negative held to 0, does not. Make the scale of bits, with a case for e < 7.",
         answer=_of(wrong.without_subnormals),
         variants=(True, False),
+    ),
+    Mistake(
+        "shift_of_negative",
+        "For e < 6, `(e - 6) << 23` shifts a negative number: the scale is -inf or huge. Below 7 set one fraction bit, "
+        "`(1 << 16) << e`.",
+        answer=_of(wrong.without_case),
+        variants=("NaN", "number"),
     ),
     Mistake(
         "infinity_clamped",
@@ -189,6 +196,12 @@ BITS = (
         "sign_lost",
         "Negative mantissas became positive.",
         answer=_of(lambda m, e: wrong.value(m.abs(), e)),
+    ),
+    Mistake(
+        "scale_in_8_bits",
+        "The scale was made in 8 bits, of which `<< 23` leaves 0: widen e to int32 before you shift.",
+        answer=_of(wrong.in_8_bits),
+        variants=("NaN", "zero"),
     ),
     Mistake(
         "signed_exponent",

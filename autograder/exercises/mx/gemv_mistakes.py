@@ -11,7 +11,7 @@ from autograder.exercises.mx.format import decode, group_count, spread, value
 from course_lib.numerics import error
 
 NAN = float("nan")
-BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 CUTS = tuple(range(16, 1025, 16))  # columns at which a sum may be cut
 
 
@@ -65,6 +65,13 @@ def _past_k(v, variant):
     return _out(v, value(m.long(), e.long()), x)
 
 
+def _groups_of_32(v, cut: bool):
+    """Groups of 32, whatever the group; cut: as many of them as there are groups."""
+    w = decode(v, e=wrong.of_32(v))
+    columns = slice(0, 32 * v["exponents"].shape[1]) if cut else slice(None)
+    return _out(v, w[:, columns], v["x"][:, columns])
+
+
 def _some_outputs(v, rows=slice(None), columns=slice(None)):
     full = _out(v, decode(v))["out"]
     out = torch.full_like(full, NAN)
@@ -97,6 +104,14 @@ def _integers(v, how: str):
     return _out(v, decode(v), {"cut off": x.trunc(), "rounded": x.round()}[how])
 
 
+def _all_nan(e) -> bool:
+    """In every failing case, and not only where some weights are."""
+    ran = [t for t in e.failing if t.outcome.error is None]
+    outs = [t.outcome.outputs.get("out") for t in ran]
+    all_nan = all(isinstance(out, torch.Tensor) and bool(out.isnan().all()) for out in outs)
+    return all_nan and any(not bool(t.want["out"].isnan().any()) for t in ran)
+
+
 def _rounded(e) -> bool:
     """Wrong for fp32 only, and nearly always by no more than rounding to fewer bits explains."""
     failing = [t for t in e.failing if t.outcome.error is None]
@@ -118,7 +133,13 @@ MEMORY = (
         "`out` is NaN, as it was before the call: parts were added to what lay there, or nothing was stored. Let each "
         "part of K write into memory of its own, and a second kernel add the parts; or set what you add to to zero "
         "first.",
-        answer=lambda v: {"out": torch.full_like(_out(v, decode(v))["out"], NAN)},
+        sign=lambda e: e.all_failing_unwritten("out"),  # a CPU's sum with NaN has that NaN's bits, a GPU's has others
+    ),
+    Mistake(
+        "nan_throughout",
+        "`out` is NaN throughout, and was written: x or e was read past K without `other=0` (0 times NaN is NaN), or "
+        "parts were added to what lay in `out` before the call, or the scale is NaN for every exponent.",
+        sign=_all_nan,
     ),
     Mistake(
         "output_stride_ignored",
@@ -256,9 +277,9 @@ ELEMENTS = (
     ),
     Mistake(
         "exponent_of_block",
-        "All groups of a block of columns have the exponent of its first.",
-        answer=_at(wrong.of_block),
-        variants=(*wrong.BLOCKS, 512, 1024),
+        "All groups of a block of columns have one exponent, that of its first or the largest: each has its own.",
+        answer=_at(lambda v, variant: wrong.of_block(v, *variant)),
+        variants=tuple(product((*wrong.BLOCKS, 512, 1024), (False, True))),
     ),
     Mistake(
         "exponents_transposed",
@@ -274,7 +295,8 @@ ELEMENTS = (
     Mistake(
         "group_of_32",
         "Right for groups of 32 only: the size of a group is an argument.",
-        answer=_at(wrong.of_32),
+        answer=_groups_of_32,
+        variants=(False, True),
     ),
     Mistake(
         "exponents_of_first_row",

@@ -42,6 +42,23 @@ def _exact_only(model, skip):
     return {name: m for name, m in linears(model).items() if name not in skip and not tied(model, m)}
 
 
+SKIPS = {
+    "the start": lambda name, one: name.startswith(one),
+    "any part": lambda name, one: one in name,
+    "any word": lambda name, one: one in name.split(".") or skipped(name, [one]),
+}
+
+
+def _skip_more(v, how: str):
+    """More is skipped than `skip` names."""
+
+    def choose(model, skip):
+        every = chosen(model, ())
+        return {name: m for name, m in every.items() if not any(SKIPS[how](name, one) for one in skip)}
+
+    return {"swapped": simulated(v, choose=choose)}
+
+
 def _tied_too(model, skip):
     return {name: m for name, m in linears(model).items() if not skipped(name, skip)}
 
@@ -49,6 +66,16 @@ def _tied_too(model, skip):
 def _tied_bytes(v):
     """The embedding keeps the weight that the head gave away."""
     return {"swapped": simulated(v, choose=_tied_too)} if v["config"].get("tied") else {}
+
+
+def _layer_inside(e) -> bool:
+    """Below each new layer, the old one."""
+    seen = [(t.outcome.outputs.get("swapped"), t.want["swapped"]) for t in e.failing]
+    return bool(seen) and all(isinstance(got, dict) and _below(got["left"], want["names"]) for got, want in seen)
+
+
+def _below(left, swapped) -> bool:
+    return any(name.startswith(f"{one}.") for name in left for one in swapped)
 
 
 def _said(text: str):
@@ -65,6 +92,14 @@ def _one_for_each(v, both_names: bool):
     extra = bytes_of(nn.Linear(width, inner, device="meta"))
     names = ["blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down", "head"] if both_names else made["names"]
     return {"swapped": made | {"bytes": made["bytes"] + extra, "names": names}}
+
+
+def _both_names(v):
+    """One new layer in both places, and both of their names."""
+    if not v["config"].get("twice"):
+        return {}
+    made = simulated(v)
+    return {"swapped": made | {"names": [*made["names"], "blocks.1.up"]}}
 
 
 def _in_place(v):
@@ -98,8 +133,10 @@ def _cut_off(weight):
     return rounded(weight, mantissa=lambda y: y.trunc())
 
 
-def _without_bias(v):
+def _without_bias(v, held: bool):
     made = simulated(v, bias=torch.zeros_like)
+    if held:
+        return {"swapped": made | {"biases lost": []}}
     layers = chosen(make(v["config"]).to(getattr(torch, v["call"]["dtype"])), v["skip"])
     lost = sum(layer.bias.nbytes for layer in layers.values() if layer.bias is not None)
     return {"swapped": made | {"bytes": made["bytes"] - lost}}
@@ -110,6 +147,13 @@ MISTAKES = (
         "skip_exact_only",
         "`skip` may name what layers lie below: 'blocks.1' is for 'blocks.1.up' too.",
         answer=_with(choose=_exact_only),
+    ),
+    Mistake(
+        "skip_more",
+        "Layers were left that `skip` does not name: its names begin at the model, and end at a dot or with the name. "
+        "'blocks.0.u' and 'up' are not for 'blocks.0.up'.",
+        answer=_skip_more,
+        variants=tuple(SKIPS),
     ),
     Mistake(
         "skip_ignored",
@@ -145,11 +189,21 @@ MISTAKES = (
         variants=(False, True),
     ),
     Mistake(
+        "named_twice",
+        "A layer in two places is named once, as `named_modules()` does.",
+        answer=_both_names,
+    ),
+    Mistake(
+        "layer_kept",
+        "The new layer keeps the old one inside, with its whole weight: drop it.",
+        sign=_layer_inside,
+    ),
+    Mistake(
         "weight_kept",
         "The old weight, or a whole one made from the mantissas, is held beside them: that takes more memory than "
         "before. Make it anew in every call.",
         answer=_kept_whole,
-        variants=(None, 4, 2),
+        variants=(None, 8, 4, 2),
     ),
     Mistake(
         "wide_mantissas",
@@ -178,6 +232,7 @@ MISTAKES = (
         "bias_lost",
         "The new layers add no bias.",
         answer=_without_bias,
+        variants=(False, True),
     ),
     Mistake(
         "bias_copied",

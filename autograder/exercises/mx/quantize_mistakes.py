@@ -15,6 +15,7 @@ from autograder.exercises.mx.format import (
     largest,
     nearest,
     power_of_two,
+    spread,
 )
 
 PARTIAL = "a partial last group"
@@ -166,6 +167,13 @@ def _infinite_scale(v):
     return joined(v, torch.where((e == 255)[..., None], 0.0, m), made["exponents"])
 
 
+def _nothing_below(v, whole: bool):
+    """Zeros in place of numbers below 2^-126, or of every group whose exponent is 0."""
+    made, x = encode(v), v["x"].double()
+    lost = spread(made["exponents"], v["group"], x.shape[1]) == 0 if whole else x.abs() < 2.0**-126
+    return made | {"mantissas": torch.where(lost, 0.0, made["mantissas"])}
+
+
 def _no_floor(v):
     """Exponents below 0 wrap round."""
     groups = grouped(v["x"], v["group"])
@@ -207,6 +215,24 @@ def _tail_missing(e) -> bool:
     """Wrong in the last, partial group of a row, and nowhere else; nothing was written past the end."""
     failing = [t for t in e.failing if t.outcome.error is None]
     return e.failed(PARTIAL) and bool(failing) and all(map(_only_tail, failing))
+
+
+def _rows_too_near(e) -> bool:
+    """Mantissas are right, and the exponents of a row lie C // group behind those of the row before."""
+    failing = [t for t in e.failing if t.outcome.error is None]
+    return e.failed(PARTIAL) and bool(failing) and all(_right(t, "mantissas") and _near(t) for t in failing)
+
+
+def _near(t) -> bool:
+    """Where two rows meet, the last exponent of one and the first of the next share a place: either may be there."""
+    got, want = t.outcome.outputs["exponents"].double(), t.want["exponents"]
+    (rows, groups), apart = want.shape, t.args["x"].shape[1] // t.args["group"]
+    if got.shape != want.shape or apart == groups or rows < 2:
+        return False
+    there = got.flatten()[: rows * apart].view(rows, apart)
+    ends = torch.cat([want[:1, :1], want[:-1, -1:]])
+    first = (there[:, :1] == want[:, :1]) | (there[:, :1] == ends)
+    return bool(first.all()) and torch.equal(there[:, 1:], want[:, 1:apart])
 
 
 def _only_tail(t) -> bool:
@@ -272,6 +298,12 @@ MEMORY = (
         answer=_stride_of_mantissas,
     ),
     Mistake(
+        "groups_rounded_down",
+        "Exponents are wrong from the second row on where the last group is short: that of row r and group g belongs "
+        "at r * triton.cdiv(C, group) + g, and not at r * (C // group) + g.",
+        sign=_rows_too_near,
+    ),
+    Mistake(
         "exponents_transposed",
         "The exponents lie in the order of columns: that of row r and group g belongs to r * groups + g.",
         answer=_transposed,
@@ -322,6 +354,13 @@ MANTISSAS = (
         "Wrong only for very small numbers: 2^(133 - e) is past fp32's largest number when e is below 6, and became "
         "infinite. Multiply with two factors, or divide by 2^(e - 133).",
         answer=_infinite_scale,
+    ),
+    Mistake(
+        "nothing_below",
+        "Numbers below 2^-126 became 0: where e is 0, mantissas are still x / 2^-133. Groups of zeros are not the only "
+        "ones with e = 0.",
+        answer=_nothing_below,
+        variants=(True, False),
     ),
     Mistake(
         "half_precision",

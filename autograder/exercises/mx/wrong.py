@@ -58,6 +58,22 @@ def without_subnormals(m, e, of_scale: bool):
     return torch.where(lost, 0.0, exact)
 
 
+def without_case(m, e, of_255: str):
+    """The scale of the bits `(e - 6) << 23` for every e: below 6 they are those of a negative scale, and huge."""
+    bits = (e - 6) << 23
+    scale = ((bits & 0xFFFFFFFF) ^ 0x80000000).sub(0x80000000).to(torch.int32).view(torch.float32).double()
+    if of_255 == "NaN":
+        scale = torch.where(e == 255, NAN, scale)
+    product = m.double() * scale
+    return torch.where(product.abs() >= 2.0**128, product.sign() * INF, product)
+
+
+def in_8_bits(m, e, of_255: str):
+    """`<< 23` of eight bits leaves 0; what is shifted of 32 bits, for e below 7, is right, and so may the NaN be."""
+    lost = (e > 6) & (e < 255) if of_255 == "NaN" else e > 6
+    return torch.where(lost, 0.0, value(m, e))
+
+
 def shifted_scale(m, e, first: str):
     """`e << 23` is 2^(e - 127), 0 for e = 0 and infinite for 255; `first`: what it is multiplied with."""
     scale = torch.where(e == 0, 0.0, torch.where(e == 255, INF, torch.exp2(e.double() - 127)))
@@ -117,11 +133,15 @@ def of_last_group(v):
     return e[:, -1:].expand(-1, columns)
 
 
-def of_block(v, block: int):
-    """One exponent a block of columns, that of its first."""
+def of_block(v, block: int, largest=False):
+    """One exponent a block of columns, that of its first, or the largest."""
     e, columns = _exponents(v)
     first = torch.arange(columns, device=e.device) // block * block // v["group"]
-    return e[:, first]
+    if not largest:
+        return e[:, first]
+    many = max(1, block // v["group"])
+    padded = torch.nn.functional.pad(e, (0, -e.shape[1] % many))
+    return spread(padded.unflatten(1, (-1, many)).amax(2), max(block, v["group"]), columns)
 
 
 def transposed(v):

@@ -9,18 +9,19 @@ subnormals, and are kept; (-128, 254) is -2^128, which becomes -inf: the one pai
 Bytes: 1 + 1 / group a weight, 0.516 of bf16's for groups of 32. A product of few rows is bound by its weights' bytes,
 so it can take half of bf16's time; one of many rows is bound by arithmetic, and the conversion comes on top.
 
-    format    the format in plain torch
-    parts     2^(e - 133) as a kernel makes it
-    convert   quantize, dequantize
-    gemv      the product of a few rows, without tensor cores
-    gemm      the product of some rows, on tensor cores
-    tuning    which blocks, and from how many rows on
-    routes    the same measured on the device at hand, and kept
-    product   the routes as one operator, and its gradient
-    into      a product into a tensor that is given
-    module    MXLinear, swap_linears
-
-Compiled for sm_80 and sm_90 and run in the interpreter; not yet run on a GPU.
+    format          the format in plain torch
+    parts           2^(e - 133) as a kernel makes it
+    convert         quantize, dequantize
+    gemv            the product of a few rows, without tensor cores
+    gemm            the product of some rows, on tensor cores
+    gemv_warps      tuned: the product of one row, on an H100 or H200
+    gemm_registers  tuned: the product of up to 64 rows, likewise
+    rungs           where the tuned ones are valid
+    tuning          which blocks, and from how many rows on
+    routes          the same measured on the device at hand, and kept
+    product         the routes as one operator, and its gradient
+    into            a product into a tensor that is given
+    module          MXLinear, swap_linears
 """
 
 from course_lib.kernels.mx.convert import dequantize, quantize

@@ -2,16 +2,16 @@
 
 A thread takes 16 adjacent weights of each row, half a group: 16 bytes, and one scale, which multiplies the thread's own
 sum. So nothing is exchanged before the end of K, where one sum over the warp's threads is left to do, in a fixed order:
-no barrier, no shared memory, and the same bits on every run. A program is one warp: 32 of them a multiprocessor start
-and end when they like, where gemv.py's programs of four wait for each other. PIECES times 512 columns of BLOCK_N rows
-are asked for while those before them are multiplied.
+no barrier, no shared memory, and the same bits on every run. A program is one warp: 16 or more of them on each
+multiprocessor start and end when they like, where gemv.py's of four wait for each other. PIECES times 512 columns of
+BLOCK_N rows are asked for while those before them are multiplied.
 
 A weight becomes fp32 by choosing bytes: 0x44000000 with m + 128 in its second byte is 512 + (m + 128) / 64, and 514 is
 taken off again, exactly. Two instructions at full rate, where an integer of 8 bits becomes fp32 at an eighth of it.
 
 Bytes: N K (1 + 1 / 32); x comes from the L1 cache. On an H200: 17.7 us at N 14336, K 4096, 6.6 at N = K = 4096, 17.4 at
 N 4096, K 14336, which are 0.58, 0.49 and 0.54 of what cuBLAS takes for bf16 weights; gemv.py takes 20.8, 8.3 and 22.8.
-Four warps a program: 18.2 of 17.7. With weights waiting in shared memory instead of registers: 18.2, 7.5, 18.8.
+With weights waiting in shared memory instead of registers: 18.2, 7.5 and 18.8.
 
 K and the stride of the weights are constants to the compiler.
 """
@@ -45,10 +45,11 @@ def _sums(w, scale, x):
     x2, x3 = (high << 16).to(gl.float32, bitcast=True), (high & -65536).to(gl.float32, bitcast=True)
     four: gl.constexpr = (gl.float32, gl.float32, gl.float32, gl.float32)
     w0, w1, w2, w3 = gl.inline_asm_elementwise(UNPACK, "=r,=r,=r,=r,r", [w], dtype=four, is_pure=True, pack=1)
-    y = (w0 - 514.0) * gl.expand_dims(x0, 1)
-    y += (w1 - 514.0) * gl.expand_dims(x1, 1)
-    y += (w2 - 514.0) * gl.expand_dims(x2, 1)
-    y += (w3 - 514.0) * gl.expand_dims(x3, 1)
+    w0, w1, w2, w3 = w0 - 514.0, w1 - 514.0, w2 - 514.0, w3 - 514.0
+    y = w0 * gl.expand_dims(x0, 1)
+    y += w1 * gl.expand_dims(x1, 1)
+    y += w2 * gl.expand_dims(x2, 1)
+    y += w3 * gl.expand_dims(x3, 1)
     return gl.sum(y, 3) * scale
 
 
@@ -73,11 +74,10 @@ def by_warp_kernel(
     K: gl.constexpr, STRIDE_M: gl.constexpr,
     BLOCK_N: gl.constexpr, PIECES: gl.constexpr, UNROLLED: gl.constexpr,
 ):  # fmt: skip
-    W: gl.constexpr = gl.BlockedLayout(
-        [1, 1, 1, 4], [1, 1, 32, 1], [1, 1, 1, 1], [3, 2, 1, 0]
-    )  # (pieces, rows, 32, 4) words
-    FLAT: gl.constexpr = gl.SliceLayout(3, W)  # without words
-    X: gl.constexpr = gl.SliceLayout(1, W)  # without rows
+    # (pieces, rows, 32, 4) words; the same without the words; without the rows
+    W: gl.constexpr = gl.BlockedLayout([1, 1, 1, 4], [1, 1, 32, 1], [1, 1, 1, 1], [3, 2, 1, 0])
+    FLAT: gl.constexpr = gl.SliceLayout(3, W)
+    X: gl.constexpr = gl.SliceLayout(1, W)
     STEPS: gl.constexpr = K // (512 * PIECES)
 
     # Rows beyond the last read the last one, and are not stored.

@@ -45,6 +45,6 @@ def walk_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Walk | None:
 
 def direct_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Direct | None:
     """What gemm_registers.py is launched with, or None where it is not valid or was not measured."""
-    N = w.mantissas.shape[0]
-    blocks = direct_blocks(x.shape[0], N) if hopper else None
+    N, K = w.mantissas.shape
+    blocks = direct_blocks(x.shape[0], N, K) if hopper else None
     return blocks if blocks and blocks.n <= N and _reached(x, w) and gluon_is_known() else None

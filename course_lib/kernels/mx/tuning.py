@@ -90,7 +90,7 @@ WALK = {
     "many": Walk(n=2, pieces=4, unrolled=True),  # N 14336, K 4096: 17.7 (0.58)
     "few": Walk(n=2, pieces=2, unrolled=False),  # N 4096: K 4096 6.6 (0.49), 14336 17.4 (0.54); N 14336 18.4 (0.60)
 }
-MOST_UNROLLED = 4  # steps; 2 were measured, and many are long code
+MOST_UNROLLED = 2  # steps: four take 162 registers instead of 88
 # rows of x, at most -> blocks for N of MANY and more (times of N 14336, K 4096), and below (N = K = 4096)
 DIRECT = {
     # 2, 4, 8 rows: 18.8, 19.1, 19.6 (0.58-0.61); 7.5, 7.7, 7.9 (0.56-0.60)
@@ -102,6 +102,7 @@ DIRECT = {
     # 36.7 (1.10); 12.5 (1.06)
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
+MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 70 of them are 111 at 28672 columns
 # Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 8 take 3.4.
 DEFAULT = Routes(tensor_cores=2, dequantize=256)
 INTERPRETED = Vector(n=2, k=64, warps=4), Matrix(16, 16, 32, 4, 1, split=3)
@@ -132,7 +133,7 @@ def walk_blocks(N: int, K: int) -> Walk | None:
     return None
 
 
-def direct_blocks(rows: int, N: int) -> Direct | None:
-    """None for more rows of x than were measured."""
+def direct_blocks(rows: int, N: int, K: int) -> Direct | None:
+    """None for more rows of x than were measured, and for rows of weights that are too long."""
     most = min((most for most in DIRECT if rows <= most), default=None)
-    return None if most is None else DIRECT[most][0 if N >= MANY else 1]
+    return None if most is None or K > MOST_COLUMNS else DIRECT[most][0 if N >= MANY else 1]

@@ -1,16 +1,24 @@
-"""Torch rounds: tensors without dimensions in the format of the sum."""
+"""Numpy rounds terms to fp16, torch all else: tensors without dimensions in the format of the sum."""
 
 from fractions import Fraction
 
+import numpy as np
 import torch
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
+def _stored(terms, of_terms):
+    """In fp32. Numpy rounds float64 to fp16 at once, torch by way of fp32."""
+    if of_terms == "fp16":
+        return torch.from_numpy(np.array(terms, dtype=np.float64).astype(np.float16)).to(torch.float32)
+    return torch.tensor(terms, dtype=torch.float32).to(TYPES[of_terms]).to(torch.float32)
+
+
 def accumulate(terms, of_terms, of_sum, order):
-    data = torch.tensor(terms, dtype=torch.float32).to(TYPES[of_terms]).to(torch.float32).to(TYPES[of_sum])
-    if TYPES[of_terms] == torch.float16 and of_sum == "bf16":
-        data = torch.tensor(terms, dtype=torch.float32).to(torch.float16).to(torch.float32)
+    data = _stored(terms, of_terms)
+    if of_terms != "fp16" or of_sum != "bf16":
+        data = data.to(TYPES[of_sum])
     stuck = None
     zero = torch.zeros((), dtype=TYPES[of_sum])
     if order == "in pairs":

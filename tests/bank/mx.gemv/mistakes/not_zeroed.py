@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 KILLED_BY = "one row"
+TIERS = ("interpreter",)
 
 
 @triton.jit
