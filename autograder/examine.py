@@ -5,7 +5,7 @@ Nothing here protects the verdict from the code that is tried; the referee does 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -65,9 +65,10 @@ def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Tri
             raise
         return case, Call({}, "not drawn"), Outcome(error=describe(error))  # the fault of an earlier call
     outcome = attempt(exercise, call, function)
-    if outcome.error:
-        return case, replace(call, args={}), outcome
-    return case, judged_part(call, case), judged_part(outcome, case)
+    call = call if outcome.fault else judged_part(call, case)
+    if outcome.error and _on_device(call.args.values()):  # which may not answer any more
+        call = replace(call, args={})
+    return case, call, judged_part(outcome, case)
 
 
 def _after_fault(name: str) -> str:
@@ -81,10 +82,13 @@ def _not_tried(case: Case, why: str) -> Trial:
 def _on_host(trial: Trial) -> Trial:
     """A trial that can be judged without the device, or one that counts as not tried."""
     case, call, outcome = trial
-    values = [*call.args.values(), *outcome.outputs.values()]
-    if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values):
+    if _on_device([*call.args.values(), *outcome.outputs.values()]):
         return _not_tried(case, "its result was lost with the device.")
     return trial
+
+
+def _on_device(values: Iterable) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
 def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:

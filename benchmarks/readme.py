@@ -64,15 +64,18 @@ def table() -> str:
     lines = ["| kernel | ours | best peer | time / peer's | 95 % interval |", "|---|---|---|---|---|"]
     for section, names in SHOWN.items():
         rows = _rows(section)
-        lines += [_line(rows[name]) for name in names]
+        lines += [_line(rows[name], "MXINT8 " if section == "mx" else "") for name in names]
     entry = results.load("softmax")
     versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton", "driver"))
     dates = sorted({results.load(section)["date"] for section in SHOWN})
-    return "\n".join([*lines, "", f"{entry['machine']}, {versions}, {' and '.join(dates)}."])
+    return "\n".join(
+        [*lines, "", f"{entry['machine']}, {versions}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."]
+    )
 
 
-def _line(row: dict) -> str:
-    cells = [row["name"], f"{row['value']:.4g} {row['unit']}", row["best peer"], f"{row['ratio']:.3f}"]
+def _line(row: dict, family: str) -> str:
+    time = f"{row['value']:.4g}" if row["value"] < 1e4 else f"{row['value']:.0f}"
+    cells = [family + row["name"], f"{time} {row['unit']}", row["best peer"], f"{row['ratio']:.3f}"]
     return "| " + " | ".join([*cells, f"{row['low']:.3f} to {row['high']:.3f}"]) + " |"
 
 

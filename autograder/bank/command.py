@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 
 from autograder.bank import counts, entries, run, speed, table
-from autograder.bank.recording import keep
+from autograder.bank.recording import keep_apart
 from course_lib import device
 
 
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
             left[result.entry.exercise] -= 1
             if args.record and not left[result.entry.exercise]:  # a run that is cut short keeps what it finished
                 of_it = [r for r in results if r.entry.exercise == result.entry.exercise]
-                keep("bank", counts(of_it), args.record)
+                keep_apart("bank", counts(of_it), args.record)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
             if not result.as_expected:
                 print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)

@@ -6,6 +6,7 @@ about the outcome of another.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
@@ -13,7 +14,7 @@ from operator import itemgetter
 from autograder.bank import BANK
 from course_lib.results import ROOT, file_hash, load, save
 
-__all__ = ["keep", "kept", "measured"]
+__all__ = ["keep", "keep_apart", "kept", "measured"]
 
 
 def measured(exercise: str, *more: str) -> list[str]:
@@ -29,6 +30,15 @@ def keep(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> No
     """`rows`, each with its "exercise": all that there are of an exercise."""
     for name, here in groupby(sorted(rows, key=itemgetter("exercise")), key=itemgetter("exercise")):
         save(f"{part}.{name}", list(here), device_slug, {path: file_hash(path) for path in measured(name, *more)})
+
+
+def keep_apart(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> None:
+    """The same from a process of its own: naming the machine starts CUDA, and a process that has it cannot fork more."""
+    child = multiprocessing.get_context("fork").Process(target=keep, args=(part, list(rows), device_slug, *more))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"the outcome of {part} could not be kept")
 
 
 def kept(part: str, exercise: str, device_slug: str = "h200") -> list[dict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -46,9 +46,8 @@ def case_verdict(exercise: Exercise, trial: Trial) -> CaseVerdict:
 
 def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVerdict, ...], Evidence]:
     known = [{**call.args, **call.secret} for _, call, _ in trials]
-    # the arguments of a call that raised may lie on a device that no longer answers
     wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
-    limits = tolerance.derive(exercise, zip(known, wants, strict=True)) if exercise.precision else {}
+    limits = tolerance.derive(exercise, _situations(exercise, trials, known, wants)) if exercise.precision else {}
     tried, cases = [], []
     for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
         outcome = _beside(outcome, want)
@@ -57,6 +56,16 @@ def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVe
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
+
+
+def _situations(exercise: Exercise, trials: Sequence[Trial], known, wants) -> Iterator[tuple[Values, Values]]:
+    """What limits come from: the inputs of all calls, so that a call which raised moves the limit of no other.
+
+    Left out is what may lie on a device that no longer answers.
+    """
+    for (_, call, outcome), args, want in zip(trials, known, wants, strict=True):
+        readable = call.args and not any(isinstance(value, torch.Tensor) and value.is_cuda for value in args.values())
+        yield args, exercise.oracle(args) if outcome.error and readable and not outcome.not_written else want
 
 
 def _beside(outcome: Outcome, want: Values) -> Outcome:

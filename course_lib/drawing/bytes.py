@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from course_lib.drawing.house import HATCHES, INK, PALETTE, axes_or_new, drawn, finish, percent
+from course_lib.drawing.house import GRID, HATCHES, INK, PALETTE, axes_or_new, drawn, finish, percent
 
-__all__ = ["memory_by_owner"]
+__all__ = ["memory_by_owner", "scale_of"]
 
 MOST = 6  # owners with an area of their own; the rest is one
 REST = "all else"
@@ -27,35 +27,47 @@ def stacks(ledger, most: int = MOST) -> dict[str, np.ndarray]:
     return shown
 
 
+def scale_of(count: float) -> tuple[int, str]:
+    """(bytes of the unit, its name) for an axis that ends at so many bytes."""
+    return (2**30, "GiB") if count >= 2**31 else (2**20, "MiB")
+
+
 @drawn
-def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=()):
+def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=(), operators=None):
     """A `memory.Ledger` as stacked areas: one step an operator, a line between forward and backward, the peak marked.
 
-    limit: bytes up to which the axis goes, looks: owners in the order of their colours, so that several figures share
-    them.
+    limit: bytes up to which the axis goes, operators: how many stand on the other, looks: owners in the order of their
+    colours, so that several figures share them.
     """
     ax = axes_or_new(ax, 7.4, 4.2)
     if not ledger.moments:
         return finish(ax, title or "Nothing ran", device)
-    scale, unit = (2**30, "GiB") if ledger.peak_bytes >= 2**31 else (2**20, "MiB")
+    scale, unit = scale_of(limit or ledger.peak_bytes)
     edges = np.arange(len(ledger.moments) + 1)
     below = np.zeros(len(ledger.moments))
     shown = stacks(ledger)
     looks = [*looks, *(owner for owner in shown if owner not in looks)]
     for owner, sizes in shown.items():
-        i, above = looks.index(owner), below + sizes / scale
+        i, above = looks.index(owner) % 7, below + sizes / scale
+        color, hatch = (GRID, "") if owner == REST else (PALETTE[i], HATCHES[i])
         ax.fill_between(edges, np.append(below, below[-1]), np.append(above, above[-1]), step="post", label=owner,
-                        facecolor=PALETTE[i % 7], hatch=HATCHES[i % 7], edgecolor="white", linewidth=0.5)  # fmt: skip
+                        facecolor=color, hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
         below = above
     at, peak = ledger.peak_at, ledger.peak_bytes / scale
     ax.plot(at + 0.5, peak, marker="v", color=INK, markersize=6, zorder=5)
+    side = "left" if at >= ledger.forward else "right" if at > ledger.forward / 2 else "center"  # clear of the line
     ax.annotate(f"{peak:.4g} {unit}: {ledger.moments[at]}", (at + 0.5, peak), xytext=(0, 8),
-                textcoords="offset points", ha="center", fontsize=8.5)  # fmt: skip
+                textcoords="offset points", ha=side, fontsize=8.5)  # fmt: skip
     ax.axvline(ledger.forward, color=INK, linewidth=1)
     top = (limit or ledger.peak_bytes) / scale * 1.18
     for x, word, side in ((ledger.forward, "forward ", "right"), (ledger.forward, " backward", "left")):
         ax.text(x, top, word, ha=side, va="top", fontsize=8.5)
-    ax.set(xlim=(0, len(ledger.moments)), ylim=(0, top), xlabel="operators, in order", ylabel=f"memory held ({unit})")
+    ax.set(
+        xlim=(0, operators or len(ledger.moments)),
+        ylim=(0, top),
+        xlabel="operators, in order",
+        ylabel=f"memory held ({unit})",
+    )
     ax.grid(True, axis="y")
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
     held = ledger.held_bytes / ledger.peak_bytes if ledger.peak_bytes else 0

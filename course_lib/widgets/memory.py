@@ -2,7 +2,7 @@
 
 import ipywidgets
 
-from course_lib.drawing.bytes import memory_by_owner
+from course_lib.drawing.bytes import memory_by_owner, scale_of
 from course_lib.drawing.house import axes_or_new, drawn, figure
 from course_lib.memory.keeping import KEPT, mlp_ledger
 from course_lib.memory.ledger import size_text
@@ -28,10 +28,13 @@ def memory_explorer(tokens=16384, width=1152, hidden=4304, layers=4):
     def still():
         made, several = figure(8.2, 8.4, rows=len(KEPT))
         accounts = {keep: mlp_ledger(tokens, width, hidden, keep, layers) for keep in KEPT}
-        limit = max(account.peak_bytes for account in accounts.values())
+        limit = 1.12 * max(account.peak_bytes for account in accounts.values())
+        operators = max(len(account.moments) for account in accounts.values())
+        scale, unit = scale_of(limit)
         for ax, (keep, account) in zip(several, accounts.items(), strict=True):
-            title = f"{keep}: {size_text(account.held_bytes)} held, {size_text(account.peak_bytes)} at the peak"
-            memory_by_owner(account, ax, title=title, limit=1.12 * limit, looks=OWNERS)
+            held, peak = (f"{count / scale:.4g} {unit}" for count in (account.held_bytes, account.peak_bytes))
+            title = f"{keep}: {held} held, {peak} at the peak"
+            memory_by_owner(account, ax, title=title, limit=limit, looks=OWNERS, operators=operators)
         return made
 
     controls = {

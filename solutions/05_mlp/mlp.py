@@ -23,10 +23,14 @@
 #   input only, a residual norm, dropout without a mask.
 #
 # **Time** 8 hours; the seven exercises take a little more than five of them. Sections 1 to 3 are about numbers, 4 is
-# about mixed precision, 5 to 8 are about memory: a day each. Run the cells from the top each time. A cell that needs an
-# exercise which you have not solved stops with "not written yet"; go on with the cell below it.
+# about mixed precision, 5 and 6 are about what is kept, 7 and 8 about residual, norm and dropout: a day each. Run the
+# cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go
+# on with the cell below it.
 #
-# **Needs** lesson 01: counting, the roofline, the tiled matrix product. Lesson 06 helps with what "in place" means.
+# **The check** in a notebook looks at results. `python -m autograder try work/05_mlp/mlp.ipynb` also looks for torch's
+# arithmetic where all of it has to be in kernels, as grading does.
+#
+# **Needs** lesson 01: counting, the roofline, the tiled matrix product. What "in place" means is said in section 7.
 #
 # **Without a GPU** all seven exercises can be solved and checked for being right; roundings are emulated exactly, and
 # memory is accounted on tensors without memory. What a CPU cannot show: the speed of the kernels, races, and what
@@ -109,10 +113,11 @@ for name in ("fp32", "bf16", "fp16", "e4m3"):
 #
 # ### Predict
 # The result is indeed wrong. But is "underflow" the word? What are $x^2$, its mean, the reciprocal root and the result
-# in fp16? And which `x`, if any, *does* underflow? Name one.
+# in fp16? And for which power of ten, if any, does $x^2$ *really* underflow? Name the largest.
 
 # %%
-predicted_squares = {"1000": None, "0.0001": None}  # replace None: x squared in fp16
+predicted_squares = {"1000": None}  # replace None: x squared in fp16
+predicted_underflow = {"largest power of ten": None}  # replace None: its exponent
 
 
 def rms_norm(x, eps=1e-12):
@@ -131,6 +136,8 @@ for value in (1000.0, 200.0, 1.0, 1e-4):
         if dtype == torch.float16:
             came[f"{value:g}"] = square
 against(predicted_squares, came)
+zero = [k for k in range(0, -9, -1) if not torch.tensor(10.0**k, dtype=torch.float16).square()]
+against(predicted_underflow, {"largest power of ten": zero[0]})
 
 # %% [markdown]
 # **Verdict.** The square, a million, is beyond 65504: it **overflows** to infinity, and the reciprocal root of infinity
@@ -163,7 +170,7 @@ for name in ("fp32", "fp16"):
 #
 # ### Predict
 # Go on adding. Each addition is rounded to the nearest number of fp16, and these lie further apart the larger they are:
-# 0.03125 apart from 32 on. Where does the sum stop to grow, and after how many terms? Where would bf16 stop?
+# 0.0078 apart from 8 on. Where does the sum stop growing, and after how many terms? Where would bf16 stop?
 
 # %%
 predicted_stop = {"fp16": None, "bf16": None}  # replace None: the sum
@@ -183,10 +190,10 @@ for of, (total, terms) in stops.items():
           f"way there is {ulp(total, of) / 2:g}, more than {round_to(0.01, of):g}")  # fmt: skip
 
 # %% [markdown]
-# A sum sticks where its half ulp exceeds the term. That takes about $1/\text{ulp}(1)$ terms of one sign: some thousand
-# in fp16, some hundred in bf16, some ten million in fp32. A dot product of length 4096 in bf16 could not be accumulated
-# in bf16. Tensor cores multiply 16-bit numbers and **accumulate in fp32**, which is why nobody notices; unless someone
-# asks for an accumulator in the input's type, as one mistake of exercise 5.2 does.
+# A sum sticks where its half ulp exceeds the term. That takes two to four times $1/\text{ulp}(1)$ terms of one sign: a
+# few thousand in fp16, a few hundred in bf16, some twenty million in fp32. A dot product of length 4096 in bf16 could
+# not be accumulated in bf16. Tensor cores multiply 16-bit numbers and **accumulate in fp32**, which is why nobody
+# notices; unless someone asks for an accumulator in the input's type, as one mistake of exercise 5.2 does.
 #
 # ### Cures
 # If the accumulator has to be narrow, or the sum is very long, the order helps. **In pairs**: neighbours are added
@@ -194,7 +201,8 @@ for of, (total, terms) in stops.items():
 # $n$. That is also what threads of a GPU do among themselves. **Compensated** (Kahan): what an addition has lost is
 # computed exactly, $(s' - s) - t$, and taken back from the next term.
 #
-# The report's table, continued to a million terms. Drift is measured against the exact sum of the *rounded* terms.
+# The report's table, continued to nearly a million terms. Drift is measured against the exact sum of the *rounded*
+# terms.
 
 # %%
 WAYS = {
@@ -204,7 +212,7 @@ WAYS = {
     "fp32, one by one": ("fp32", "one by one"),
     "fp32, in pairs": ("fp32", "in pairs"),
 }
-COUNTS = (5, 100, 1000, 3000, 10_000, 100_000, 1_000_000)
+COUNTS = (5, 77, 777, 2777, 7777, 77_777, 777_777)
 drift = {name: [] for name in WAYS}
 for n in COUNTS:
     terms = torch.full((n,), term, dtype=torch.float64)
@@ -215,19 +223,19 @@ for n in COUNTS:
 print(f"{'terms':9}" + "".join(f"{name:>20}" for name in WAYS))
 for i, n in enumerate(COUNTS):
     print(f"{n:<9,}" + "".join(f"{drift[name][i]:20.1e}" for name in WAYS))
-shown = {name: [max(x, 1e-9) for x in column] for name, column in drift.items()}
-axes = plots.sweep(COUNTS, shown, xlabel="terms of 0.01", ylabel="relative drift (at least 1e-9 drawn)", unit="",
+shown = {name: [x or math.nan for x in column] for name, column in drift.items()}
+axes = plots.sweep(COUNTS, shown, xlabel="terms of 0.01", ylabel="relative drift (0 is not drawn)", unit="",
                    yscale="log", title="One by one a sum drifts in every format; in pairs it does not")  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.0e}")
 axes.get_legend().set_loc((0.03, 0.2))
-plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of terms up to a million: fp16 one by one "
-                     "rises to 1; fp16 compensated and fp32 one by one rise late, to about a hundredth; in pairs fp16 "
-                     "and fp32 both stay level")  # fmt: skip
+plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of terms up to 777777: fp16 one by one rises "
+                     "to 1; fp16 compensated and fp32 one by one rise late, to about a hundredth; fp16 in pairs stays "
+                     "near 2e-4, and fp32 in pairs is 0 but for the two longest sums, near 1e-8")  # fmt: skip
 
 # %% [markdown]
 # Read the columns. In pairs the drift is that of a few roundings of the result, however long the sum. Compensated is as
 # good until the sum is so large that the lost part grows beyond what one number of fp16 can hold beside a term: the
-# correction has an ulp of its own. And fp32 one by one is no cure at all at a million terms: it drifts as fp16 does,
+# correction has an ulp of its own. And fp32 one by one is no cure at all for so many terms: it drifts as fp16 does,
 # only later. (Equal terms are the worst case. Random terms lose less, because their errors have both signs.)
 #
 # ## Exercise 5.1 `mlp.accumulate` (40 min, 5 points)
@@ -299,7 +307,7 @@ check("mlp.accumulate", accumulate)
 #
 # `math.frexp(x)[1] - 1` is the exponent of x. Around x the numbers of the format lie $2^{e - \text{fraction bits}}$
 # apart, where e does not go below that of the smallest normal number. Divide by that step (exact: it is a power of
-# two), round to an integer, multiply.
+# two), round to an integer, multiply. (torch converts float64 to fp16 by way of fp32, which is rounding twice.)
 # </details>
 # <details><summary>Hint 2: is Python's own addition good enough?</summary>
 #
@@ -315,7 +323,7 @@ check("mlp.accumulate", accumulate)
 # %% [markdown]
 # ### Verdict on the case
 # "fp32 tracks, fp16 drifts" is right and stops too early: fp16 does not drift for ever, it **stops**, and the place can
-# be predicted on paper. fp32 does the same some thousand times later. For your own work: ask for the accumulator's
+# be predicted on paper. fp32 does the same some ten thousand times later. For your own work: ask for the accumulator's
 # format first and for the order next; the rounding of the terms is a share that does not grow.
 
 # %% [markdown]
@@ -452,8 +460,8 @@ for of in ("bf16", "fp16"):
 
 # %% [markdown]
 # Both conversions bring about the same, so leaving one out takes away about a third of the root mean square error, not
-# half. The fp32 sum brings a thousandth of either or less: with a wide accumulator, the *stores* make the error. In
-# ulps the picture is the same for both formats, because both roundings are relative to the format's own grid; fp16's
+# half. The fp32 sum brings about a thousandth of either or less: with a wide accumulator, the *stores* make the error.
+# In ulps the picture is the same for both formats, because both roundings are relative to the format's own grid; fp16's
 # grid is just eight times as fine. Now element by element: how many results are the **nearest** number of the format?
 
 # %%
@@ -468,13 +476,25 @@ for of in ("bf16", "fp16"):
         print(f"{of}, {words}: nearest number {s.correct:6.1%}, one of the two neighbours {s.faithful:6.1%}, "
               f"rms {s.rms:.2f} ulps, largest {s.largest:.1f}")  # fmt: skip
 
+
 # %%
-near = {name: off[off.abs() <= 3].tolist() for name, off in errors.items()}
-axes = plots.histogram(near, xlabel="error in ulps (within 3)", bins=48, title="Fused, nearly every result is the "
-                       "nearest number; apart, three in ten are not",
-                       device="256 x 64 results, sums of 512")  # fmt: skip
-plots.show(axes, alt="Histograms of the error in ulps for bf16 and fp16: fused both are a box from minus half to plus "
-                     "half, apart both have tails beyond one ulp; the formats look the same")  # fmt: skip
+@drawn
+def draw_ulps(errors):
+    """How errors in ulps are spread; half an ulp is the edge of a bin."""
+    _, ax = plots.figure(7.0, 3.6)
+    for i, (name, off) in enumerate(errors.items()):
+        share = torch.histc(off, bins=48, min=-3, max=3) / len(off)
+        ax.stairs(share, torch.linspace(-3, 3, 49), color=plots.PALETTE[i], linestyle=plots.LINES[i], linewidth=1.6,
+                  label=name)  # fmt: skip
+    ax.set(xlabel="error in ulps (within 3), 256 x 64 results", ylabel="share of results", xticks=range(-3, 4))
+    ax.set_title("Fused, nearly every result is the nearest number; apart, three in ten are not")
+    ax.legend()
+    return ax
+
+
+# %%
+plots.show(draw_ulps(errors), alt="Histograms of the error in ulps for bf16 and fp16: fused both are a box from minus "
+           "half to plus half, apart both have tails beyond one ulp; the formats look the same")  # fmt: skip
 
 # %% [markdown]
 # The explorer has the sizes in its hand: make the sum longer, or keep it in the narrow format, and compare what that
@@ -588,7 +608,8 @@ check("mlp.linear_gelu", linear_gelu)
 #
 # It is the tiled product with a second matrix that is stored turned: element (k, n) of $w^\top$ is element (n, k) of w.
 # Build the block of addresses (BLOCK_K, BLOCK_N) with `stride_w_k` down and `stride_w_n` across, and nothing has to be
-# transposed. Everything after the loop is new.
+# transposed. Everything after the loop is new. An argument that may be `None` stays `None` inside:
+# `if bias_ptr is not None:` around the load, and Triton compiles a kernel for each of the two.
 # </details>
 # <details><summary>Hint 2: GELU without tanh</summary>
 #
@@ -599,8 +620,8 @@ check("mlp.linear_gelu", linear_gelu)
 # <details><summary>Hint 3: right in most cases, wrong in some</summary>
 #
 # Only with bias: is it added before GELU, once, after the loop, along columns? Only when K is no multiple of the block:
-# both loads need a mask in k. Only for fp16 inputs with fp32 output: something was rounded on the way; look at the
-# accumulator's type and at what is cast before GELU.
+# both loads need a mask in k. Only for fp16 inputs, with fp32 output or where h is far below 0: something was rounded
+# on the way; look at the accumulator's type and at what is cast before GELU.
 # </details>
 
 # %% [markdown]
@@ -670,6 +691,7 @@ def draw_shares(tiles=10, blocks=4, programs=4):
     share = -(-tiles * blocks // programs)
     titles = ("In tiles, the last wave is half empty", "In shares, all end together, and split tiles meet again")
     for ax, title in zip(axes, titles):
+        segments = {}  # of a tile on a program: where its blocks stand
         for unit in range(tiles * blocks):
             tile = unit // blocks
             lane, start, split = tile % programs, tile // programs * blocks + unit % blocks, False
@@ -678,7 +700,10 @@ def draw_shares(tiles=10, blocks=4, programs=4):
                 split = tile * blocks // share != (tile * blocks + blocks - 1) // share
             ax.barh(lane, 1, left=start, color=plots.PALETTE[tile % 6], height=0.8, edgecolor="white", linewidth=0.4,
                     hatch="////" if split else "")  # fmt: skip
-            ax.text(start + 0.5, lane, tile if unit % blocks == 1 else "", ha="center", va="center", color="white")
+            segments.setdefault((lane, tile), []).append(start)
+        for (lane, tile), starts in segments.items():
+            ax.text(sum(starts) / len(starts) + 0.5, lane, tile, ha="center", va="center", color="black", fontsize=8,
+                    bbox={"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.2"})  # fmt: skip
         ax.set(
             title=title, xlim=(0, 3 * blocks), yticks=range(programs), ylabel="program", xlabel="blocks of K, in time"
         )
@@ -718,7 +743,9 @@ def _joining_kernel(
     first, last = tl.program_id(0) * blocks // share, (tl.program_id(0) * blocks + blocks - 1) // share
     if first < last:
         offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        acc = tl.load(parts_ptr + (2 * first + 1) * BLOCK_M * BLOCK_N + offs)  # the first one's share ends in this tile
+        # a program has two slots for parts. 1: the tile begins in its share, and another program ends it;
+        # 0: the tile was begun before its share
+        acc = tl.load(parts_ptr + (2 * first + 1) * BLOCK_M * BLOCK_N + offs)
         for program in range(first + 1, last + 1):
             acc += tl.load(parts_ptr + 2 * program * BLOCK_M * BLOCK_N + offs)
         _gelu_tile(out_ptr, acc, tl.program_id(0), M, N, BLOCK_M, BLOCK_N)
@@ -760,7 +787,7 @@ def _shares_kernel(
         if stop - begin == blocks:
             _gelu_tile(out_ptr, acc, tile, M, N, BLOCK_M, BLOCK_N)
         else:
-            slot = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64)
+            slot = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64)  # 1 where the tile begins here, else 0
             offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
             tl.store(parts_ptr + slot * BLOCK_M * BLOCK_N + offs, acc)
         unit += stop - begin
@@ -810,7 +837,8 @@ results.beside("lesson05.stream_k", took, unit="us")
 # ### What the compiler does to small numbers
 # One more rounding hides in the instructions. Compile a kernel with one line for each operation and read the PTX: an
 # instruction with `.ftz` in its name **flushes to zero** what is subnormal in fp32, going in and coming out; `.approx`
-# and `.full` promise an error of an ulp or two instead of correct rounding.
+# and `.full` promise an error of an ulp or two instead of correct rounding. (The first time, compiling takes some ten
+# seconds.)
 
 # %%
 import re
@@ -846,10 +874,10 @@ for name, code in OPERATIONS.items():
 
 # %% [markdown]
 # So Triton's plain arithmetic keeps subnormal numbers, and its division is *not* correctly rounded unless asked;
-# `exp2`, `sqrt` and `rsqrt` flush. Does it matter? For GELU no: $e^{-2u}$ below $10^{-38}$ beside a 1 is nothing either
-# way. For a softmax no, for the same reason. It matters where a tiny number is *alone*: `rsqrt` of a subnormal variance
-# is infinite, which is one more reason to add $\varepsilon$ inside the root. The interpreter flushes nothing, so this
-# is one of the things that a check on a CPU cannot show.
+# `exp2`, `sqrt`, `rsqrt` and `log` flush. Does it matter? For GELU no: $e^{-2u}$ below $10^{-38}$ beside a 1 is nothing
+# either way. For a softmax no, for the same reason. It matters where a tiny number is *alone*: `rsqrt` of a subnormal
+# variance is infinite, which is one more reason to add $\varepsilon$ inside the root. The interpreter flushes nothing,
+# so this is one of the things that a check on a CPU cannot show.
 
 # %% [markdown]
 # ## 4. Mixed precision
@@ -896,7 +924,8 @@ against(predicted_gradient_types, gradient_types)
 # Two things to see. The norm: the CPU's autocast leaves it in the low type, CUDA's has it on its fp32 list, as the
 # report found. And the gradients: **the gradient of a result has the type of the result.** What is fp32 are the
 # gradients of *parameters*, because a parameter is fp32 and its copy was made by a cast, whose backward step casts
-# back. Between the layers gradients travel in fp16. If one of them becomes 0 there, no later fp32 brings it back.
+# back. So a weight's gradient is *made* in fp16 and cast afterwards, and between the layers gradients travel in fp16.
+# What becomes 0 or infinite there, no later fp32 brings back.
 #
 # ## Exercise 5.3 `mlp.autocast` (30 min, 4 points)
 # Write the rule. `autocast(device, dtype, x, layers)` returns a list with `[result, gradient, weight]` for each layer:
@@ -912,6 +941,7 @@ against(predicted_gradient_types, gradient_types)
 #     - `"matmul"`, `"add"`, `"mul"`, `"cat"`, `"mse_loss"` (no reduction): of this and the result of layer number
 #       `"from"`, or of x where `"from"` is `"x"`
 #     - `"cross_entropy"`: with fixed targets
+#       (no case concatenates bf16 and fp16, which the CPU's autocast refuses)
 #     - `"to"`: `x.to(type)`, where `"type"` is the type
 # - a layer with `"off": True` runs inside `torch.autocast(device, enabled=False)`
 #
@@ -1047,9 +1077,14 @@ plots.show(draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
 # where it hurts. Over all weights fp16 is even closer than bf16, because the large gradients decide and fp16 has more
 # bits for them. The worst row of w2 is a class that was never a target. All it would have got are small gradients, and
 # a good part of them is gone. **Loss scaling** multiplies the loss by $S$ before the backward pass and divides the
-# parameters' gradients, which are fp32, by $S$ after it. Backward is linear, so in exact arithmetic nothing changes; in
-# fp16 the whole histogram moves to the right. Too far, and its right end becomes infinite. Which powers of two work
-# here? Predict the two ends from the figure: the largest gradient of a logit is about $1/1024$.
+# parameters' gradients by $S$ after it, in fp32. Backward is linear, so in exact arithmetic nothing changes; in fp16
+# the whole histogram moves to the right. Too far, and something becomes infinite. A weight's gradient is made in fp16
+# and cast afterwards. It is a sum over all tokens, and so the first to become infinite. Which powers of two work here?
+# Predict the two ends: the lower one from the figure, the upper one from the largest gradients.
+
+# %%
+for name, grads in truth.items():
+    print(f"gradient of {name}: largest 2^{math.log2(grads.abs().max()):.1f}; fp16 ends just below 2^16")
 
 # %%
 predicted_window = {"first good": None, "last good": None}  # replace None: exponents of two
@@ -1069,10 +1104,10 @@ good = [e for e, x in zip(exponents, off) if x < 1.5 * min(off)]
 against(predicted_window, {"first good": good[0], "last good": good[-1]})
 
 # %% [markdown]
-# There is a window of some powers of two. It moves as training goes on, so scalers search for it: `GradScaler` doubles
-# $S$ after a number of good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the
-# exponents of fp32 and needs none of this; its price stands in the table above: all gradients that are not lost are off
-# by more.
+# There is a window of some powers of two. Its upper end is that of w1's gradient; the logits' own would have borne a
+# hundred times more. It moves as training goes on, so scalers search for it: `GradScaler` doubles $S$ after a number of
+# good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the exponents of fp32 and
+# needs none of this; its price stands in the table above: all gradients that are not lost are off by more.
 #
 # ### Slower, and more memory
 # **The report says**: mixed precision makes small models slower, and at short context it takes *more* memory: the 2.7b
@@ -1179,10 +1214,10 @@ for length in (16, 32, 64, 128):
 #
 # ### Verdict on the case
 # "Gradients stay fp32, so there is no underflow" is wrong where it matters: gradients of *parameters* are fp32, those
-# of *activations* have the type of the activation, and a good part of them became 0 in front of our eyes. The dtypes of
-# the report are right for CUDA and not for every device. More memory at short context is right, and it is one copy of
-# the weights. For your own work: bf16 unless you must; if fp16, scale the loss; and ask for the dtype of what travels,
-# not of what is stored.
+# of *activations* have the type of the activation, and a good part of them became 0 in front of our eyes; a weight's
+# own is fp16 before it is cast. The dtypes of the report are right for CUDA and not for every device. More memory at
+# short context is right, and it is one copy of the weights. For your own work: bf16 unless you must; if fp16, scale the
+# loss; and ask for the dtype of what travels, not of what is stored.
 
 # %% [markdown]
 # ## 5. Who owns the memory?
@@ -1224,9 +1259,9 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
                      "backward")  # fmt: skip
 
 # %% [markdown]
-# Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds
-# the scores until the function returns, though nobody needs them after the softmax. (The attention of a library, fused,
-# has neither; lesson 04.)
+# ("mm keeps self" are the inputs of linear layers.) Look at the part that is held "in passing". Much of it is owned by
+# nothing but a *name*: `s` in `Layer.forward` holds the scores until the function returns, though nobody needs them
+# after the softmax. (The attention of a library, fused, has neither; lesson 04.)
 #
 # **So 19.3 GB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
 # has 27 layers. Either the tower was checkpointed, or one or two layers were measured, or the batch went through in
@@ -1391,12 +1426,13 @@ widgets.memory_explorer()
 # than a third, and backward became *slower*, although fused norms and fewer launches should have made it cheaper too.
 #
 # ### Predict
-# Recomputing what, do you think, costs time? Give the time of a whole step (forward and backward, only the MLP) over
-# that of "everything", as the roofline has it, for widths 1152 and 4096. A product has the FLOPs counted in section 3;
-# forward has two of them, backward four.
+# Recomputing what, do you think, costs time? Give the time of a whole step (forward and backward, only the MLP) that is
+# *fused*, with GELU in the ends of products, over that of an *eager* step that keeps everything and has GELU in kernels
+# of its own, as the roofline has it, for widths 1152 and 4096. A product has the FLOPs counted in section 3; forward
+# has two of them, backward four.
 
 # %%
-predicted_step = {"pre-activation, 1152": None, "input, 1152": None, "input, 4096": None}  # replace None
+predicted_step = {"pre-activation, 1152": None, "input, 1152": None, "input, 4096": None}  # replace None: fused / eager
 
 
 # %%
@@ -1427,7 +1463,7 @@ against(predicted_step, came)
 # - **GELU again, in a kernel of its own** ("pre-activation", apart): two passes over a large matrix more. Memory for
 #   bytes.
 # - **A product again** ("input"): right of the ridge FLOPs are what time is made of, so one product more of six costs a
-#   sixth, whatever it saves. Memory for FLOPs.
+#   sixth of a fused step, whatever it saves. Memory for FLOPs.
 #
 # For any tensor one may ask: how many MiB does it free, and how many microseconds does it cost to make it again?
 
@@ -1604,7 +1640,8 @@ check("mlp.recompute", mlp)
 # <details><summary>Hint 2: one product for all seven</summary>
 #
 # Pass both strides of both matrices, and a transposed view is just another matrix: h is `product(x, w1.mT, b1)`, dw1 is
-# `product(dh.mT, x)`. A dy that came from a sum has strides of 0; whoever passes strides need not care.
+# `product(dh.mT, x)`. A dy that came from a sum has strides of 0; whoever passes strides need not care. A bias, or a
+# da, that may be `None`: `if bias_ptr is not None:` in the kernel.
 # </details>
 # <details><summary>Hint 3: the slope, and what is wrong when only some gradients are</summary>
 #
@@ -1636,8 +1673,8 @@ arguments = mlp_arguments(64, 64, 240)
 for name, fn in (("eager", eager_mlp), ("mine", mlp)):
     y = fn(*arguments)
     kept = [k for k in memory.saved(y) if not k.given]
-    mib = sum(k.bytes for k in kept) / arguments[0].nbytes
-    print(f"{name}: {mib:.2f} times the bytes of x, beyond the arguments: "
+    times = sum(k.bytes for k in kept) / arguments[0].nbytes
+    print(f"{name}: {times:.2f} times the bytes of x, beyond the arguments: "
           f"{', '.join(f'{k.operator} {tuple(k.shape)}' for k in kept) or 'nothing'}")  # fmt: skip
 
 # %%
@@ -1741,8 +1778,7 @@ print(
 # Write `add_norm(x, residual, weight, bias, eps, in_place)`, which returns `(y, s)`.
 #
 # - `x`, `residual`: (R, N), one type: fp32 or fp16 (bf16 on a GPU); rows may lie apart, columns are adjacent; N is at
-#   most
-#   4096. `weight`, `bias`: (N,), fp32, contiguous
+#   most 4096. `weight`, `bias`: (N,), fp32, contiguous
 # - y and s are of the type of x. Statistics in fp32; those of s before it is rounded or after, both are right
 # - `in_place`: y lies in the memory of x and s in that of residual. Otherwise both are new, and x and residual stay
 # - both results can be differentiated in x, residual, weight and bias; the gradients of weight and bias are fp32. `ds`,
@@ -1751,8 +1787,9 @@ print(
 # - dweight and dbias are the same bits on every run: no two programs add to one number
 # - all arithmetic is in kernels, in both passes. `torch.empty` gives NaN
 #
-# `ctx.mark_dirty(x, residual)` tells autograd that both were written. A result that nobody used further has zeros as
-# its gradient.
+# `ctx.mark_dirty(x, residual)` tells autograd that both were written, and in place it has to be told. Without it
+# autograd does not notice, say, that exp's kept result was overwritten, and exp's gradient is wrong in silence. A
+# result that nobody used further has zeros as its gradient.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_add_norm_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1888,7 +1925,9 @@ check("mlp.add_norm", add_norm)
 # <details><summary>Hint 2: backward by rows</summary>
 #
 # Give each program the rows `program, program + programs, ...`. A row in registers, g and $\hat h$, two sums along the
-# row, one store. Behind the end of the row $\hat h$ has to be 0, or it counts in mean(g ĥ) and in dw.
+# row, one store. Load dy and the weight as 0 behind the end; then nothing of $\hat h$ counts there. Make the program's
+# number 64 bits wide before the loop, `tl.program_id(0).to(tl.int64)`: in the interpreter the loop's variable may be a
+# Python int, which has no `.to`.
 # </details>
 # <details><summary>Hint 3: dw is nearly right</summary>
 #
@@ -1964,14 +2003,14 @@ predicted_shows = {"a": None, "b": None, "c": None}  # replace None: "picture", 
 
 
 def dropped(seed, counters):
-    """Which elements of a 64 x 160 tensor are dropped at p = 0.3."""
-    return torch.from_numpy(numbers_reference(seed, counters.numpy().flatten())[:, 0] < 0.3).view(64, 160)
+    """Which elements of a 64 x 128 tensor are dropped at p = 0.3."""
+    return torch.from_numpy(numbers_reference(seed, counters.numpy().flatten())[:, 0] < 0.3).view(64, 128)
 
 
-index = torch.arange(64 * 160).view(64, 160)
+index = torch.arange(64 * 128).view(64, 128)
 masks = {
     "right": dropped(5, index),
-    "(a) column": dropped(5, index % 160),
+    "(a) column": dropped(5, index % 128),
     "(b) place in a block of 512": dropped(5, index % 512),
     "(c) the next call, same seed": dropped(5, index),
 }
@@ -1992,8 +2031,8 @@ def draw_masks(masks):
     return figure
 
 
-plots.show(draw_masks(masks), alt="Four masks of 64 rows and 160 columns: the right one is noise; with the column as "
-           "counter there are vertical stripes; with the place in a block a pattern that repeats every few rows; the "
+plots.show(draw_masks(masks), alt="Four masks of 64 rows and 128 columns: the right one is noise; with the column as "
+           "counter there are vertical stripes; with the place in a block a pattern that repeats every four rows; the "
            "fourth is the same noise as the first")  # fmt: skip
 
 

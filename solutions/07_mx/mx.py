@@ -1108,6 +1108,7 @@ def text(lines):
     return tokens
 
 
+# %%
 model = Transformer(Sizes(vocabulary=TOKENS, context=LENGTH, width=64, heads=4, layers=2)).to(DEVICE)
 optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(150):

@@ -92,11 +92,15 @@ def test_what_is_wrong_for_large_h_only_is_told_in_terms_of_h():
     assert where("out", h < 99, v) == ""
 
 
-def test_only_an_output_wider_than_the_inputs_can_show_that_h_was_rounded():
-    exercise = get("mlp.linear_gelu")
-    rounded = bank.load(bank.BANK / "mlp.linear_gelu/mistakes/gelu_after_cast.py").linear_gelu
-    assert examine(exercise, rounded, seed=5, only="fp16").accepted
-    assert not examine(exercise, rounded, seed=5, only="fp16 in, fp32 out").accepted
+def test_where_h_is_far_below_zero_a_rounding_of_h_shows_though_the_result_is_as_narrow():
+    exercise, folder = get("mlp.linear_gelu"), bank.BANK / "mlp.linear_gelu/mistakes"
+    of_x, of_out = (
+        bank.load(folder / f"{name}.py").linear_gelu for name in ("gelu_after_cast", "gelu_after_cast_to_out")
+    )
+    assert examine(exercise, of_out, seed=5, only="fp16 in, fp32 out").accepted
+    assert not examine(exercise, of_x, seed=5, only="fp16 in, fp32 out").accepted
+    for rounded in (of_x, of_out):
+        assert not examine(exercise, rounded, seed=5, only="fp16, h far below 0").accepted
 
 
 # ------------------------------------------------------------------------------------------- add and norm

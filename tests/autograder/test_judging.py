@@ -159,6 +159,26 @@ def test_an_error_inside_the_library_is_shown_with_the_line_that_called_it():
     assert "(line" in verdict.diagnosis.says and "gpu.elapsed(gpu.record()" in verdict.diagnosis.says
 
 
+def test_a_call_that_raises_moves_no_limit_and_no_verdict_of_the_others():
+    def drawn(mean):
+        return Case(f"mean {mean}", lambda d: Call({"x": d.normal(3, 100) + mean, "out": d.empty(3, 100)}, "3 x 100"))
+
+    cases = (drawn(0.0), *(drawn(mean) for mean in (1e3, 2e3)))
+    one = Precision(
+        lambda v: {"out": 2 * ((v["x"] + 1e4) - 1e4)}, "with a detour", lambda v: {"out": 2 * v["x"].half()}, "fp16"
+    )
+
+    def picky(x, out):
+        if x.mean() < 500:
+            raise ValueError("too small")
+        out.copy_(2 * x)
+
+    exercise = _exercise(cases=cases, precision=one)
+    raised, right = (examine(exercise, function, seed=11) for function in (picky, _fill(2.0)))
+    assert raised.limits == right.limits and len(raised.limits) == 1
+    assert [case.right for case in raised.cases] == [False, True, True]
+
+
 def test_a_stub_is_called_not_written_yet_and_only_tried_once():
     def stub(x, out):
         raise NotImplementedError("not written yet")

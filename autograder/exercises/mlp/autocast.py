@@ -11,9 +11,10 @@ the input: "fp32", "bf16" or "fp16". Layers follow one another, layer 0 takes x,
     "cross_entropy"                                with fixed targets
     "to"                                           x.to(type), "type": the type
 
-A layer with "off": True runs inside torch.autocast(device, enabled=False). Asked for are, of every layer, the type of
-its result, the type of the gradient that arrives at this result, and the type of the gradient of its weight, None where
-it has no weight. Types are "fp32", "bf16" and "fp16".
+No case concatenates bf16 and fp16, which the CPU's autocast refuses. A layer with "off": True runs inside
+torch.autocast(device, enabled=False). Asked for are, of every layer, the type of its result, the type of the gradient
+that arrives at this result, and the type of the gradient of its weight, None where it has no weight. Types are "fp32",
+"bf16" and "fp16".
 
 The truth is what torch does when the answer is judged: on "cpu" everywhere, on "cuda" where there is one. The rule
 itself has no torch.

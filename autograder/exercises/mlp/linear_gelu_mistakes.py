@@ -91,9 +91,13 @@ def _read_as(strides):
     return answer
 
 
-def _as_if_h_were_rounded(e, few: float, many: float) -> bool:
-    """Wrong in two-byte inputs only, by `few` to `many` times what rounding h alone would do."""
-    if not e.failed("large partial sums") or not e.failed_only("large partial sums", *SIXTEEN_BITS):
+def _as_if_h_were_rounded(e, few: float, many: float, wider=True) -> bool:
+    """Wrong in two-byte inputs only, by `few` to `many` times what rounding h alone would do.
+
+    wider: also where out is wider than the inputs.
+    """
+    shows = "large partial sums" if wider else "fp16, h far below 0"
+    if not e.failed(shows) or not e.failed_only(*(SIXTEEN_BITS if wider else TO_SIXTEEN_BITS)):
         return False
     worst = 0.0
     for t in e.failing:
@@ -104,7 +108,8 @@ def _as_if_h_were_rounded(e, few: float, many: float) -> bool:
 
 
 EITHER = (("x", "w"), ("x",), ("w",))
-SIXTEEN_BITS = ("fp16", "fp16 in, fp32 out", "bf16", "bf16 in, fp32 out", "large", "offsets past 2^31")
+TO_SIXTEEN_BITS = ("fp16", "fp16, h far below 0", "bf16", "bf16, h far below 0", "large", "offsets past 2^31")
+SIXTEEN_BITS = (*TO_SIXTEEN_BITS, "fp16 in, fp32 out", "bf16 in, fp32 out", "large partial sums")
 
 PLACES = (
     Mistake(
@@ -142,6 +147,13 @@ ACTIVATION = (
         "The pre-activation h was rounded to the type of x before GELU: apply GELU to the accumulator in fp32 and "
         "convert once, at the store.",
         sign=lambda e: _as_if_h_were_rounded(e, 0.5, 2.0),
+    ),
+    Mistake(
+        "gelu_after_cast_to_out",
+        "Right where out is fp32. Where it has two bytes, the pre-activation h was rounded to its type before GELU, "
+        "and where h is negative GELU magnifies that: apply it to the accumulator in fp32 and convert once, at the "
+        "store.",
+        sign=lambda e: _as_if_h_were_rounded(e, 0.5, 2.0, wider=False),
     ),
     Mistake(
         "accumulator_in_input_type",
