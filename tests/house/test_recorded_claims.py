@@ -1,4 +1,4 @@
-"""What lessons 02 and 03 say in words about the recorded H200. When a new record changes one: look at the sentence."""
+"""What lessons say in words about the recorded H200. When a new record changes one: look at the sentence."""
 
 import pytest
 
@@ -60,3 +60,17 @@ def test_layers_in_c_plus_plus_are_cheap_and_every_visit_to_python_costs_a_micro
 def test_the_wrapper_costs_what_the_answer_of_question_3_6_reckons_with():
     cost = recorded("dispatch")
     assert cost["a wrapper with __torch_dispatch__"] - cost["torch.add(x, y)"] == pytest.approx(7, abs=0.5)
+
+
+def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
+    took = recorded("lesson04.atomics")
+    cases = {name.split(":")[0] for name in took}
+    ratios = [took[f"{case}: one pass, atomics"] / took[f"{case}: two passes, mine"] for case in cases]
+    assert len(cases) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
+    ratios = [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
+    assert len(ratios) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
+
+
+def test_the_longest_programs_of_rope_are_not_the_fastest():
+    rate = recorded("lesson06.blocks")
+    assert rate["1 positions, 8 heads, 2 warps"] > 1.02 * rate["1 positions, 32 heads, 4 warps"]
