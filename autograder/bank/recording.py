@@ -33,7 +33,7 @@ def keep(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> No
 
 
 def keep_apart(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> None:
-    """The same from a process of its own: naming the machine starts CUDA, and a process that has it cannot fork more."""
+    """The same from a process of its own: naming the machine starts CUDA, and nobody who has it can fork more."""
     child = multiprocessing.get_context("fork").Process(target=keep, args=(part, list(rows), device_slug, *more))
     child.start()
     child.join()

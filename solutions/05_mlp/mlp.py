@@ -230,7 +230,7 @@ axes.yaxis.set_major_formatter("{x:.0e}")
 axes.get_legend().set_loc((0.03, 0.2))
 plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of terms up to 777777: fp16 one by one rises "
                      "to 1; fp16 compensated and fp32 one by one rise late, to about a hundredth; fp16 in pairs stays "
-                     "near 2e-4, and fp32 in pairs is 0 but for the two longest sums, near 1e-8")  # fmt: skip
+                     "below 1e-3, and fp32 in pairs is 0 but for the two longest sums, near 1e-8")  # fmt: skip
 
 # %% [markdown]
 # Read the columns. In pairs the drift is that of a few roundings of the result, however long the sum. Compensated is as
@@ -487,7 +487,7 @@ def draw_ulps(errors):
         ax.stairs(share, torch.linspace(-3, 3, 49), color=plots.PALETTE[i], linestyle=plots.LINES[i], linewidth=1.6,
                   label=name)  # fmt: skip
     ax.set(xlabel="error in ulps (within 3), 256 x 64 results", ylabel="share of results", xticks=range(-3, 4))
-    ax.set_title("Fused, nearly every result is the nearest number; apart, three in ten are not")
+    ax.set_title("Fused nearly every result is the nearest number, apart seven in ten")
     ax.legend()
     return ax
 
@@ -1259,9 +1259,10 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
                      "backward")  # fmt: skip
 
 # %% [markdown]
-# ("mm keeps self" are the inputs of linear layers.) Look at the part that is held "in passing". Much of it is owned by
-# nothing but a *name*: `s` in `Layer.forward` holds the scores until the function returns, though nobody needs them
-# after the softmax. (The attention of a library, fused, has neither; lesson 04.)
+# ("mm keeps self" are the inputs of linear layers; among "all else" is the third tensor that bmm keeps.) Look at the
+# part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds the scores
+# until the function returns, though nobody needs them after the softmax. (The attention of a library, fused, has
+# neither; lesson 04.)
 #
 # **So 19.3 GB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
 # has 27 layers. Either the tower was checkpointed, or one or two layers were measured, or the batch went through in

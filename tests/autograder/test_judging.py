@@ -119,6 +119,7 @@ def test_changing_an_input_costs_the_case():
     verdict = examine(_exercise(), careless, seed=4)
     assert verdict.right == 0
     assert "input `x`" in verdict.cases[0].why
+    assert verdict.diagnosis.pattern == ""  # of outputs that nobody judged
 
 
 def test_without_a_launch_a_kernel_exercise_earns_nothing():

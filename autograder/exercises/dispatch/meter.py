@@ -9,10 +9,11 @@ those of the backward pass too.
 FLOPs: 2 m n k of each product of matrices (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, the last two times the batch).
 Nothing else counts.
 
-Bytes of an operator: those of every tensor in its arguments, lists and keywords included, plus those of every tensor in its result;
-the bytes of a tensor are its elements times their size. Two kinds move nothing: views, which give memory of an argument
-back and write nothing (`func.is_view`, and aten._unsafe_view), and allocations (aten.empty, aten.empty_like and the
-like). An operator that works in place reads its argument and writes it: it counts twice, once in each role.
+Bytes of an operator: those of every tensor in its arguments, lists and keywords included, plus those of every tensor in
+its result; the bytes of a tensor are its elements times their size. Two kinds move nothing: views, which give memory of
+an argument back and write nothing (`func.is_view`, and aten._unsafe_view), and allocations (aten.empty,
+aten.empty_like and the like). An operator that works in place reads its argument and writes it: it counts twice, once
+in each role.
 
 Right means both numbers, exactly, and the program computes what it computes without the mode.
 """

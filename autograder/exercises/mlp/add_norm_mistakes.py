@@ -3,7 +3,7 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.mlp.norm import made, through
+from autograder.exercises.mlp.norm import gradients_given, made, statistics, through
 from autograder.judging import tolerance
 from course_lib.numerics import error
 
@@ -116,6 +116,17 @@ def _normalised_too(v):
         return through(g + ds * v["weight"].double(), hat, rstd, v)
 
     return made(v, back=back, dsum=lambda d, ds: d)
+
+
+def _kept_x(v):
+    """h in backward from x and the statistics of s; in place x holds y by then."""
+    dy, ds = gradients_given(v, torch.float64)
+    s = v["x"].double() + v["residual"].double()
+    mean, rstd = statistics(s, v)
+    right = made(v)
+    hat = ((right["y"] if v["in_place"] else v["x"].double()) - mean) * rstd
+    d = through(dy * v["weight"].double(), hat, rstd, v) + ds
+    return right | {"dx": d, "dresidual": d, "dweight": (dy * hat).sum(0)}
 
 
 # ---- signs
@@ -358,6 +369,11 @@ GRADIENTS = (
         "residual_gets_ds_only",
         "The gradient of the residual is ds alone: s is normalised, and it is x + residual.",
         answer=_with(split=lambda d, ds, whole: (whole, ds)),
+    ),
+    Mistake(
+        "x_for_s",
+        "Backward makes h from x: mean and rstd are those of s = x + residual, so s is what has to be kept.",
+        answer=_kept_x,
     ),
     Mistake(
         "weight_gradient_of_s",

@@ -28,7 +28,19 @@ def _other_low_type(v, dtype) -> dict:
     return {"types": rule(v, dtype=dtype)}
 
 
+def _gradient_of_the_next(v) -> dict:
+    made = rule(v)
+    kinds = [kind for kind, _, _ in made]
+    return {"types": [[kind, after, w] for (kind, _, w), after in zip(made, [*kinds[1:], kinds[-1]], strict=True)]}
+
+
 MISTAKES = (
+    Mistake(
+        "gradient_of_the_next",
+        "The gradient that arrives at a result has the type of this result, and not of the one that is made of it: the "
+        "operator between them hands back what its input was.",
+        answer=_gradient_of_the_next,
+    ),
     Mistake(
         "gradients_in_fp32",
         "The gradient of a result has the type of the result, under autocast too: fp32 are gradients of weights that "

@@ -9,6 +9,10 @@ from autograder.exercises.layout import as_read
 from autograder.exercises.mlp.philox import numbers
 
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+NOT_CONTIGUOUS = (
+    "transposed", "strided rows", "every second element", "heads and rows exchanged", "a gradient that is transposed",
+    "a gradient with strided rows", "the gradient of a sum", "fp16, transposed", "offsets past 2^31",
+)  # fmt: skip
 FEW = 10_000  # elements of a call for which every block size is tried
 NAN = float("nan")
 
@@ -109,6 +113,17 @@ def _cut(v, block: int):
     return {name: torch.where(_flat(v) < whole, r, NAN) for name, r in made.items()}
 
 
+def _low_half(seed: int, signed: bool) -> int:
+    """Its low 32 bits; with a sign they are extended to 64 again."""
+    low = seed % 2**32
+    return low - 2**32 if signed and low >= 2**31 else low
+
+
+def _share_kept(v):
+    """Compared with 1 - p, and scaled as if with p."""
+    return dropped(v | {"p": 1 - v["p"]}, scale=lambda p: 1 / p)
+
+
 def _contiguous(*names: str):
     """Memory read as if it were contiguous; behind the one number of a sum's gradient there is nothing."""
 
@@ -154,6 +169,12 @@ RULE = (
         answer=_with(inverted=True),
     ),
     Mistake(
+        "share_kept",
+        "p is the share that is dropped, and here it is the share that stays: an element stays where "
+        "tl.rand(seed, i) >= p.",
+        answer=_share_kept,
+    ),
+    Mistake(
         "mask_reused",
         "The second call drops the same elements as the first although its seed is another.",
         answer=_with(seeds=lambda v: (v["seed"], v["seed"])),
@@ -167,7 +188,8 @@ RULE = (
     Mistake(
         "seed_cut_to_32_bits",
         "Only the low 32 bits of the seed count: it has up to 63.",
-        answer=_with(seeds=lambda v: (v["seed"] % 2**32, v["other_seed"] % 2**32)),
+        answer=lambda v, signed: dropped(v, seeds=lambda v: [_low_half(v[n], signed) for n in ("seed", "other_seed")]),
+        variants=(False, True),
     ),
     Mistake(
         "index_in_block",
@@ -287,6 +309,12 @@ VALUES = (
         "both_strides_ignored",
         "Right only for contiguous tensors: use the strides of x and of its gradient, or make them contiguous first.",
         answer=_contiguous("x", "dy"),
+    ),
+    Mistake(
+        "taken_as_it_lies",
+        "Right only for contiguous tensors: memory is walked through from its beginning to its end. Copy x and the "
+        "gradient first, `.contiguous()`, or use their strides.",
+        sign=lambda e: e.failed("transposed") and e.failed("strided rows") and e.failed_only(*NOT_CONTIGUOUS),
     ),
     Mistake(
         "tail_missing",

@@ -14,10 +14,10 @@ def gelu(h: torch.Tensor, root: float = ROOT, cube: float = CUBE, half: float = 
     return 2 * half * h * torch.sigmoid(2 * u)
 
 
-def slope(h: torch.Tensor, inner=True, cube: float = CUBE, product=True, square=True) -> torch.Tensor:
+def slope(h: torch.Tensor, inner=True, cube: float = CUBE, product=True, square=True, two=2.0) -> torch.Tensor:
     """The derivative: of the sigmoid s of 2u it is s + h s (1 - s) 2u'."""
     two_u = 2 * ROOT * (h + CUBE * h**3)
-    rise = 2 * (ROOT * (1 + 3 * cube * h**2) if inner else 1.0)
+    rise = two * (ROOT * (1 + 3 * cube * h**2) if inner else 1.0)
     s = torch.sigmoid(two_u)
     return (s if product else 0.0) + h * s * (torch.sigmoid(-two_u) if square else 1.0) * rise
 

@@ -187,6 +187,16 @@ ACTIVATION = (
         answer=_of_h(lambda h: h * torch.sigmoid(2 * forms.ROOT * (h + forms.CUBE * h**2))),
     ),
     Mistake(
+        "bracket_closed_early",
+        "The bracket closes too early: sqrt(2 / pi) multiplies h + 0.044715 h^3, both of them.",
+        answer=_of_h(lambda h: h * torch.sigmoid(2 * (forms.ROOT * h + forms.CUBE * h**3))),
+    ),
+    Mistake(
+        "two_missing",
+        "In 1 / (1 + e^(-2u)) the 2 is missing: (1 + tanh u) / 2 is that, with 2u and not u.",
+        answer=_of_h(partial(gelu, root=forms.ROOT / 2)),
+    ),
+    Mistake(
         "root_wrong",
         "The factor inside tanh is not sqrt(2 / pi) = 0.79788: it was 2 / pi, sqrt(pi / 2) or 1.",
         answer=lambda v, root: {"out": gelu(before_gelu(v), root=root)},

@@ -20,11 +20,12 @@ def _with(**changes):
 def _contiguous(name: str):
     """Memory read as if it were contiguous; behind the one number of a sum's gradient there is nothing."""
 
-    def answer(v):
-        shape = v["x"].shape
-        return passes(v | {name: as_read(v[name], shape, (shape[1], 1))})
+    return lambda v: passes(v | {name: _as_if_contiguous(v, name)})
 
-    return answer
+
+def _as_if_contiguous(v, name: str) -> torch.Tensor:
+    shape = v["x"].shape
+    return as_read(v[name], shape, (shape[1], 1))
 
 
 def _of_one_block(v, variant):
@@ -106,6 +107,12 @@ SLOPE = (
         answer=_with(rise=partial(slope, cube=CUBE / 3)),
     ),
     Mistake(
+        "two_missing",
+        "The second part of the slope is half of what it should be: h / 2 (1 - t^2) u', which is h s (1 - s) 2u' with "
+        "s = (1 + t) / 2.",
+        answer=_with(rise=partial(slope, two=1.0)),
+    ),
+    Mistake(
         "second_part_missing",
         "The slope is (1 + t) / 2 alone: h / 2 times the derivative of t is missing.",
         answer=_with(rise=lambda h: torch.sigmoid(2 * ROOT * (h + CUBE * h**3))),
@@ -183,6 +190,12 @@ PRODUCTS = (
         "gradient_strides_ignored",
         "Right only for a contiguous gradient: dy comes with strides of its own, and those of a sum are 0.",
         answer=_contiguous("dy"),
+    ),
+    Mistake(
+        "strides_of_a_sum_ignored",
+        "Only db2 is wrong, and only for a gradient that is not contiguous: the sum over rows has to use both strides "
+        "of dy.",
+        answer=lambda v: passes(v, of_b2=lambda there: _as_if_contiguous(v, "dy").double().sum(0)),
     ),
     Mistake(
         "tf32",

@@ -1,0 +1,41 @@
+"""The seed as an int32, with its sign."""
+
+import torch
+import triton
+import triton.language as tl
+
+KILLED_BY = "a vector"
+
+
+@triton.jit
+def _dropout_kernel(out_ptr, x_ptr, seed_ptr, n, p, scale, BLOCK: tl.constexpr):
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    seed = tl.load(seed_ptr)
+    keep = tl.rand(seed.to(tl.int32), offs) >= p
+    y = tl.where(keep, x * scale, 0.0)
+    tl.store(out_ptr + offs, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def dropped(x, p, seed):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    seed = torch.full((1,), seed, dtype=torch.int64, device=x.device)
+    _dropout_kernel[(triton.cdiv(x.numel(), 512),)](out, x, seed, x.numel(), p, 1 / (1 - p), BLOCK=512)
+    return out
+
+
+class Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p, seed):
+        ctx.how = p, seed
+        return dropped(x, p, seed)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dropped(dy, *ctx.how), None, None
+
+
+def dropout(x, p, seed):
+    return Dropout.apply(x, p, seed)
