@@ -25,6 +25,9 @@
 # on one day, 4 on the next, 5 to 7 on a third, 8 and 9 on a fourth. Run the cells from the top each time. A cell that
 # needs an exercise which you have not solved stops with "not written yet"; go on with the cell below it.
 #
+# **The check** in a notebook looks at results. `python -m autograder try work/04_flash/flash.ipynb` also looks for
+# torch's arithmetic where all of it has to be in kernels, as grading does.
+#
 # **Needs** lesson 01: counting, the roofline, the softmax and the tiled matrix product.
 #
 # **Without a GPU** all five exercises can be solved and checked for being right, and the compiler's part of section 8

@@ -26,6 +26,9 @@
 # exercise which you have not solved stops with "not written yet", or misses a name that such a cell would have made; go
 # on with the cell below it.
 #
+# **The check** in a notebook looks at results. `python -m autograder try work/07_mx/mx.ipynb` also looks for
+# torch's arithmetic where all of it has to be in kernels, as grading does.
+#
 # **Needs** lesson 01: bytes, FLOP, the roofline, and a kernel with a mask.
 #
 # **Without a GPU** all four exercises can be solved and checked for being right, the errors can be measured, and the
