@@ -25,8 +25,8 @@
 # cells from the top each time: later sections use what earlier ones defined. A cell that needs an exercise which you
 # have not solved stops with "not written yet"; go on with the cell below it.
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/01_roofline/roofline.ipynb` also looks for
-# torch's arithmetic where all of it has to be in kernels, as grading does.
+# **The check** in a notebook looks at results. `python -m autograder try work/01_roofline/roofline.ipynb` also looks
+# for torch's arithmetic where all of it has to be in kernels, as grading does.
 #
 # **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
 # program is a thread block.

@@ -542,8 +542,8 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 #
 # Two kernel functions are proposed: `_turn` for one block of positions and heads of one tensor, `_rope_kernel` to say
 # which block that is. They get an output and an input: in place both are the same tensor, and in 6.4 and 6.5 they are
-# two. `REST` is how many elements are to be copied, 0 in place; write it now, 6.4 begins with it. Section 9 compiles `_rope_kernel` by the names of its
-# arguments, so keep them. About 35 lines, 15 and 10.
+# two. `REST` is how many elements are to be copied, 0 in place; write it now, 6.4 begins with it. Section 9 compiles
+# `_rope_kernel` by the names of its arguments, so keep them. About 35 lines, 15 and 10.
 
 
 # %% nbgrader={"grade": false, "grade_id": "rope_forward_turn", "locked": false, "schema_version": 3, "solution": true, "task": false}
