@@ -1,7 +1,8 @@
 """Which tile the persistent rung works in, and how many programs of it a multiprocessor gets.
 
 The rates order the entries, as in tiles.py: of large products on an H200, in TFLOP/s with the GELU behind them.
-`python -m benchmarks.linear_gelu_sweep` measured them, at K = 4096 and 1152 (benchmarks/notes/linear_gelu.md).
+`python -m benchmarks.linear_gelu_sweep` measured those of
+128 x 128 and 128 x 256, at K = 4096 and 1152 (benchmarks/notes/linear_gelu.md); those of smaller tiles are predicted.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ cache after their first read. 3 FLOP an element, 0.75 a byte in bf16: far left o
     launch    tensors in, one launch
     public    plain torch, autograd, the operators, `rope` and `rope_`
 
-Compiled for sm_80 and sm_90 and run in the interpreter; not yet run on a GPU.
+Measured on an H200: benchmarks/notes/rope.md.
 """
 
 from course_lib.kernels.rope.angles import Computed, Tables, rope_frequencies
