@@ -29,15 +29,19 @@ def describe(got: torch.Tensor, want: torch.Tensor, wrong: torch.Tensor) -> dict
 def _unwritten(got, want, wrong, rows):
     missing = got.isnan() & ~want.isnan()
     if bool((missing == wrong).all()):
-        return {"unwritten": f"{int(missing.sum())} of {missing.numel()} elements are NaN"}
+        return {"unwritten": f"{int(missing.sum())} of {missing.numel()} elements {_are(missing)} NaN"}
     return {}
 
 
 def _nan(got, want, wrong, rows):
     bad = got.isnan() & ~want.isnan()
     if bad.any() and not bool((bad == wrong).all()):
-        return {"nan": f"{int(bad.sum())} elements are NaN and others are wrong"}
+        return {"nan": f"{int(bad.sum())} of {bad.numel()} elements {_are(bad)} NaN and others are wrong"}
     return {}
+
+
+def _are(some) -> str:
+    return "is" if int(some.sum()) == 1 else "are"
 
 
 def _everything_by_a_factor(got, want, wrong, rows):
