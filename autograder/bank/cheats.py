@@ -32,6 +32,8 @@ from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from autograder.bank import among
 from autograder.bank.recording import keep_apart
 from autograder.classroom import report
@@ -225,33 +227,47 @@ def how(verdict) -> str:
 # ------------------------------------------------------------------------------------------------- many of them
 
 
-PROCESSORS = 4  # for one cheat and its neighbours
+PROCESSORS = 4  # for one cheat and its neighbours; twice as many where it takes a GPU
 
 
 def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
-    """Side by side where the machine is large enough; those that take a machine one after the other, at the end."""
+    """Side by side where the machine is large enough. Those that take a machine have half of the GPUs to themselves,
+    or come at the end where there is only one."""
     alone, together = [], []
     for cheat in todo:
         (alone if cheat.alone else together).append(cheat)
-    rows = max(1, len(os.sched_getaffinity(0)) // PROCESSORS)
-    if rows == 1:
+    processors, gpus = sorted(os.sched_getaffinity(0)), _gpus()
+    if len(processors) < 2 * PROCESSORS:
         yield from in_a_row([*together, *alone], seed)
         return
+    shared, own = gpus[: (len(gpus) + 1) // 2] or [None], gpus[(len(gpus) + 1) // 2 :]
+    rows = [(alone[n :: len(own)], gpu, [processors.pop() for _ in range(2 * PROCESSORS)]) for n, gpu in enumerate(own)]
+    many = len(processors) // PROCESSORS
+    rows += [(together[n::many], shared[n % len(shared)], processors) for n in range(many)]
     context = multiprocessing.get_context("fork")
     done = context.Queue()
-    shares = [share for n in range(rows) if (share := together[n::rows])]
-    processes = [context.Process(target=_put_all, args=(done, share, seed)) for share in shares]
+    processes = [context.Process(target=_put_all, args=(done, seed, *row)) for row in rows if row[0]]
     for process in processes:
         process.start()
-    for _ in together:
+    for _ in range(sum(len(share) for share, _, _ in rows)):
         yield done.get(timeout=3 * LIMIT_S)
     for process in processes:
         process.join()
-    yield from in_a_row(alone, seed)
+    if not own:
+        yield from in_a_row(alone, seed)
 
 
-def _put_all(done, todo: list[Cheat], seed: int) -> None:
+def _gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+
+
+def _put_all(done, seed: int, todo: list[Cheat], gpu: str | None, processors: list[int]) -> None:
     lanes.MOST = 1  # the rows have shared the machine out already
+    os.sched_setaffinity(0, processors)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # nothing has asked for a device yet
     for tried in in_a_row(todo, seed):
         done.put(tried)
 

@@ -179,7 +179,9 @@ class Referee:
         worker = Worker(room or self.room)
         try:
             yield worker
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:  # torch.OutOfMemoryError, or the driver's own
+            if "out of memory" not in str(error):
+                raise
             before, total = clock.memory()
             worker.end()
             held = clock.memory()[0] - before

@@ -1,5 +1,7 @@
 """Figures of measured times: intervals, distance from the floor, samples, who was busy when."""
 
+import textwrap
+
 import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
@@ -75,10 +77,19 @@ def against_floor(rows, ax=None, *, title=None, device=""):
     ax.axvline(1, color=INK, linestyle="--", linewidth=1.2, label="floor")
     longest = max(max(seconds, reference or 0) / floor for _, seconds, floor, reference in rows)
     ax.set(xlim=(0, 2.6 * max(1.0, longest)), ylim=(len(rows) - 0.5, -0.6), xlabel="time / floor")
-    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0.2)
+    ax.set_yticks(range(len(rows)), [_at_commas(row[0]) for row in rows])
     worst = max(seconds / floor for _, seconds, floor, _ in rows)
-    return finish(ax, title or f"At most {worst:.3g} times the floor", device)
+    finish(ax, title or f"At most {worst:.3g} times the floor", device)
+    # between title and axes: beside them it would cover words where sizes are long
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0, borderpad=0.2)
+    ax.set_title(ax.get_title(loc="left"), loc="left", pad=26)
+    return ax
+
+
+def _at_commas(sizes: str, width: int = 38) -> str:
+    """In lines that end at a comma."""
+    parts = sizes.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
+    return textwrap.fill(parts, width, break_long_words=False)
 
 
 @drawn

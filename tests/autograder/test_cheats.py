@@ -163,6 +163,21 @@ def test_a_miss_is_printed_with_its_reason_and_is_the_exit_status(monkeypatch, c
     assert all("MISSED" in said[name][1] for name in ("paid", "held without need", "harm"))
 
 
+def test_of_four_gpus_two_are_for_the_cheats_that_take_one(monkeypatch):
+    def where(todo, seed):
+        return [cheats.Tried(cheat, how=os.environ["CUDA_VISIBLE_DEVICES"]) for cheat in todo]
+
+    monkeypatch.setattr(cheats, "in_a_row", where)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, processors: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    tried = list(cheats.run(CHEATS, SEED))
+    assert sorted(str(one.cheat) for one in tried) == sorted(map(str, CHEATS))
+    assert {(one.cheat.alone, one.how) for one in tried} == {(False, "0"), (False, "1"), (True, "2"), (True, "3")}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert {one.how for one in cheats.run(CHEATS, SEED)} == {"3"}
+
+
 @needs_bubblewrap
 @pytest.mark.slow
 def test_every_cheat_earns_nothing_and_harms_nobody():

@@ -146,7 +146,7 @@ FAULTS = {
     ),
     "a kernel that waits for ever": Fault("torch.cuda._sleep(1 << 50)", says="did not end", gpu=True),
 }
-MARKS = {True: [pytest.mark.gpu], False: []}
+MARKS = {True: [pytest.mark.gpu, pytest.mark.xdist_group("a GPU's memory")], False: []}
 ROWS = [
     pytest.param(name, marks=[*MARKS[f.gpu], *([] if f.fast else [pytest.mark.slow])]) for name, f in FAULTS.items()
 ]
