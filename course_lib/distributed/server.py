@@ -13,6 +13,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+import torch
+
 COURSE = Path(__file__).resolve().parents[2]
 WAITING = 64  # connections that may wait while it imports torch
 
@@ -67,7 +69,7 @@ class Server:
             door.listen(WAITING)  # before it runs: whoever comes early waits
             code = f"import sys; sys.path[:] = {[str(COURSE), *filter(None, sys.path)]!r}; "
             code += "from course_lib.distributed.warm import main; "
-            code += f"main({door.fileno()}, {alive}, {self.folder!r})"
+            code += f"main({door.fileno()}, {alive}, {self.folder!r}, {torch.cuda.device_count()})"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 pass_fds=[door.fileno(), alive],
@@ -75,8 +77,6 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd="/",
-                # whether there are GPUs is then asked of NVML: the children of a process that asked CUDA could use none
-                env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
                 start_new_session=True,  # interrupting a cell must not reach it: its launch ends with the connection
             )
         os.close(alive)

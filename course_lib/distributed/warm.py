@@ -162,10 +162,20 @@ def become_rank(rank: int, size: int, talk: int, output: int, folder: str) -> No
         os._exit(code)  # no destructor runs, so none can abort
 
 
-def main(listener: int, alive: int, folder: str) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def preload(gpus: int) -> None:
+    """Import what ranks need. Whoever asks for GPUs meanwhile is told their number: once this process has asked CUDA
+    or NVML itself, its children cannot, and NCCL does."""
+    cuda = importlib.import_module("torch").cuda
+    real = cuda.device_count, cuda.is_available
+    cuda.device_count, cuda.is_available = lambda: gpus, lambda: gpus > 0
     for name in PRELOADED:
         importlib.import_module(name)
+    cuda.device_count, cuda.is_available = real
+
+
+def main(listener: int, alive: int, folder: str, gpus: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    preload(gpus)
     warm = Warm(listener, alive)
     try:
         warm.serve()

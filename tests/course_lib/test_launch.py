@@ -295,7 +295,7 @@ def test_a_caller_that_is_interrupted_or_killed_leaves_no_process_and_no_file(tm
     assert wait_until(lambda: all(file.exists() and file.read_text() for file in files), 60)
     pids = [int(file.read_text()) for file in files]
     warm = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
-    code = re.search(r"main\(\d+, \d+, '(.*?)'\)", Path(f"/proc/{warm}/cmdline").read_text())
+    code = re.search(r"main\(\d+, \d+, '(.*?)', \d+\)", Path(f"/proc/{warm}/cmdline").read_text())
     process.send_signal(by)
     process.wait(10)
     assert process.returncode != 0
@@ -351,6 +351,18 @@ def test_fifty_launches_in_a_row_leave_nothing_behind():
     assert Path(SERVER.folder, "stderr").read_text() == ""
 
 
+def test_the_process_that_starts_ranks_asks_for_no_gpu():
+    """What it opened would be closed in its children, and NCCL could not open it again."""
+    code = (
+        "import torch; asked = []; "
+        "torch.cuda.device_count = torch.cuda.is_available = lambda: asked.append(True) or 0; "
+        "from course_lib.distributed.warm import preload; preload(0); print(asked, torch.cuda.device_count())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["[]", "0"]
+
+
 @pytest.mark.gpu
 def test_with_a_gpu_for_each_rank_the_same_function_uses_nccl():
     size = torch.cuda.device_count()
@@ -362,6 +374,7 @@ def test_with_a_gpu_for_each_rank_the_same_function_uses_nccl():
 
     for _ in range(3):
         assert launch(add, size) == [("nccl", rank, size * (size + 1) / 2) for rank in range(size)]
+    assert "libnvidia-ml" not in Path(f"/proc/{SERVER.process.pid}/maps").read_text()
     if size > 1:
 
         def hang(rank):
