@@ -356,11 +356,11 @@ def test_the_process_that_starts_ranks_asks_for_no_gpu():
     code = (
         "import torch; asked = []; "
         "torch.cuda.device_count = torch.cuda.is_available = lambda: asked.append(True) or 0; "
-        "from course_lib.distributed.warm import preload; preload(0); print(asked, torch.cuda.device_count())"
+        "from course_lib.distributed.warm import preload; preload(0); print(len(asked), torch.cuda.device_count())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["[]", "0"]
+    assert ran.stdout.split() == ["0", "0"]
 
 
 @pytest.mark.gpu
