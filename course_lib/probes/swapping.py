@@ -86,6 +86,7 @@ def swapped(function: Callable, config: Mapping, skip: Sequence[str], call: Mapp
             "left": [name for name, _ in _linears(model)],
             "bytes": held_bytes(model),
             "dtype": _dtype(model, {name: inputs for name, (inputs, _) in before.items()}, dtype),
+            "integer parameters": sum(not p.is_floating_point() for p in model.parameters()),
             "biases lost": [n for n, (_, bias) in before.items() if bias is not None and not _holds(model, n, bias)],
             "logits": model(given).double().flatten().tolist(),
         }

@@ -59,12 +59,12 @@ def mx_bit_editor():
         return f"{words}; packing ends with {packed.value:g}: {'right' if packed.right else 'wrong'}."
 
     def still():
-        return decoding([(96, 127), (64, 127), (40, 127), (-40, 127), (-128, 127), (5, 0), (64, 255), (-128, 254)])
+        return decoding([(96, 127), (64, 127), (63, 127), (-40, 127), (-128, 127), (5, 0), (64, 255), (-128, 254)])
 
     controls = {"m": slider("mantissa m", -128, 127, 40), "e": slider("exponent e", 0, 255, 127)}
     alt = (
         "Eight numbers, each with the bits of its mantissa and exponent, of the same value as bf16, and of what "
-        "packing ends with: right for 96, 64, 40 and -40 with an ordinary exponent; for -128 it gives 0, for exponent "
+        "packing ends with: right for 96, 64, 63 and -40 with an ordinary exponent; for -128 it gives 0, for exponent "
         "0 twice the value, and for exponent 255 infinity where NaN is asked for."
     )
     return Explorer(axes, controls, move, still, alt)

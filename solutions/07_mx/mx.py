@@ -884,7 +884,7 @@ def gemv(x, mantissas, exponents, group, out):
     ### BEGIN SOLUTION
     (M, K), N, groups = x.shape, mantissas.shape[0], exponents.shape[1]
     if M == 1:
-        block_n, block_k = (8, 4096) if x.is_cuda else (16, 128)
+        block_n, block_k = (4, 4096) if x.is_cuda else (16, 128)
         block_k = max(group, min(block_k, triton.next_power_of_2(K)))
         _gemv_kernel[(triton.cdiv(N, block_n), M)](
             out, x, mantissas, exponents,

@@ -72,6 +72,8 @@ def _kept_wrong(got, want) -> str | None:
         return f"a layer makes {got['dtype']} of {want['dtype']}"
     if got["biases lost"] != want["biases lost"]:
         return "a layer does not hold the bias that the old layer had, as its own parameter"
+    if got["integer parameters"]:
+        return f"{got['integer parameters']} parameters of the model are integers: an optimizer is given them"
     if got.get("reloaded") != want.get("reloaded"):
         return f"the state of the model, loaded into another one that was swapped too: {got.get('reloaded')}"
     return None

@@ -287,6 +287,12 @@ MISTAKES = (
         "`register_buffer` makes them part of `state_dict()`, and of `model.to(device)`.",
         sign=lambda e: e.failed_only("a state to load"),
     ),
+    Mistake(
+        "parameters_for_buffers",
+        "Mantissas and exponents are parameters: whoever trains the model hands them to an optimizer. Nothing learns "
+        "here, so they are buffers.",
+        sign=_said("parameters of the model are integers"),
+    ),
 )
 
 

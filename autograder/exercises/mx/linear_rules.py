@@ -73,6 +73,7 @@ def simulated(
         "left": [name for name in names if id(model.get_submodule(name)) not in places],
         "bytes": total,
         "dtype": v["call"]["dtype"],
+        "integer parameters": 0,
         "biases lost": [n for n, m in _with_bias(model, names) if bias and id(m) in places],
         "logits": _logits(v, model, layers, weight, bias),
     }

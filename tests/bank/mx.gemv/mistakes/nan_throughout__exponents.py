@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-KILLED_BY = "a short last group"
+KILLED_BY = "one short group"
 
 
 @triton.jit
