@@ -63,8 +63,11 @@ class Replica(nn.Module):
     def mean(self, tensor: torch.Tensor) -> dist.Work:
         """Begin to replace a tensor by its mean over all ranks.
 
-        A collective sees memory and no strides. Gradients lie as their parameters do, so on all ranks alike.
+        A collective sees memory and no strides. Gradients lie as their parameters do, on all ranks alike and without
+        gaps, but NCCL refuses one that does not lie row by row: it is given the numbers as they lie.
         """
+        if not tensor.is_contiguous():
+            tensor = tensor.as_strided((tensor.numel(),), (1,))
         if self.divides:
             return dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
         tensor.div_(self.ranks)  # before the sum, which could leave the range of fp16
