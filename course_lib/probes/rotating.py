@@ -67,6 +67,8 @@ def _check_results(results, leaves) -> None:
     for name, y, x in zip("qk", results, leaves, strict=True):
         if not isinstance(y, torch.Tensor):
             raise TypeError(f"expected tensors, got {type(y).__name__} for {name}")
+        if y.shape != x.shape:
+            raise ValueError(f"the result for {name} has shape {tuple(y.shape)}, should be {tuple(x.shape)}")
         if y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
             raise ValueError(f"the result for {name} lies in the memory of {name}: make a new tensor")
         if not y.requires_grad:

@@ -21,7 +21,7 @@
 # - write its backward pass, and say what "in place" may and may not mean to autograd,
 # - compare a kernel with a library so that the number is about the kernel: device time, host time and first calls apart.
 #
-# **Time** 4 hours; the five exercises take two and a half of them. Run the cells from the top each time. A cell that
+# **Time** 4 and a half hours; the five exercises take three of them. Run the cells from the top each time. A cell that
 # needs an exercise which you have not solved stops with "not written yet"; go on with the cell below it.
 #
 # **The check** in a notebook looks at results. `python -m autograder try work/06_rope/rope.ipynb` also looks for
@@ -339,7 +339,7 @@ kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "
 errors = {name: [error_at(p, kind) for p in positions] for name, kind in kinds.items()}
 errors["fp16"] = [e if p < 65504 else math.nan for e, p in zip(errors["fp16"], positions)]  # fp16 ends there
 axes = plots.sweep(positions, errors, xlabel="position", ylabel="relative error of what is turned", unit="",
-                   yscale="log", title="A rounded angle is multiplied by the position", device="on any machine")  # fmt: skip
+                   yscale="log", title="A rounded frequency is multiplied by the position", device="on any machine")  # fmt: skip
 axes.axhline(2**-9, color="#666666", linewidth=0.8, linestyle=":")
 axes.annotate("one rounding to bf16", (2**13, 2**-9), xytext=(0, 3), textcoords="offset points", fontsize=8)
 axes.yaxis.set_major_formatter("{x:.0e}")
@@ -464,7 +464,7 @@ MISTAKES = ("right", "first half overwritten", "plus in both", "turned back")
 
 
 def walk_around(mistake, positions=40, theta=0.16):
-    """Where the point (1, 0) ends at each position."""
+    """Where the point (0.8, 0.6) ends at each position."""
     angle = torch.arange(positions, dtype=torch.float64) * theta
     cos, sin, x0, x1 = angle.cos(), angle.sin(), torch.ones(positions), torch.zeros(positions)
     x0, x1 = x0 * 0.8, x1 + 0.6  # a point of length 1 that lies on no axis
@@ -477,9 +477,20 @@ def walk_around(mistake, positions=40, theta=0.16):
 
 
 # %%
+def way(y0, y1, steps=3):
+    """Ends of an arrow along the longest stretch of a walk, on its outer side."""
+    walk = torch.stack((y0, y1), dim=-1)
+    i = (walk[steps:] - walk[:-steps]).norm(dim=-1).round(decimals=3).argmax()  # on a circle, the first
+    start, end = walk[i], walk[i + steps]
+    out = torch.stack((end[1] - start[1], start[0] - end[0]))
+    out *= 0.2 * torch.sign(out @ start) / out.norm()
+    return start + out, end + out
+
+
+# %%
 @drawn
 def draw_walks(names):
-    """One panel for each: the points of all positions, the first filled; the circle they belong on, thin."""
+    """One panel for each: the points of all positions, and which way they go; the circle they belong on, thin."""
     figure, axes = plots.figure(7.8, 2.6, columns=len(names))
     figure.suptitle("Two of these keep lengths, and one of the two is wrong", x=0.01, ha="left", weight="bold")
     circle = torch.linspace(0, 2 * math.pi, 100)
@@ -487,7 +498,8 @@ def draw_walks(names):
         y0, y1 = walk_around(name)
         ax.plot(circle.cos(), circle.sin(), color="#999999", linewidth=0.7)
         ax.plot(y0, y1, marker=plots.MARKERS[i], color=plots.PALETTE[i], markersize=3, linewidth=0.8)
-        ax.annotate("", (y0[6], y1[6]), (y0[3], y1[3]), arrowprops={"arrowstyle": "-|>", "color": "black"})
+        start, end = way(y0, y1)
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black"})
         length = torch.sqrt(y0**2 + y1**2)
         ax.set_title(f"{name}\nlengths {length.min():.2f} to {length.max():.2f}", fontsize=8.5)
         ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
@@ -526,7 +538,7 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 # runs.
 
 # %% [markdown]
-# ## Exercise 6.3 `rope.forward` (50 min, 8 points)
+# ## Exercise 6.3 `rope.forward` (75 min, 8 points)
 # Write `rope_(q, k, cos, sin, positions, offset, layout)`, which turns q and k where they lie. What it returns is not
 # looked at.
 #
@@ -647,8 +659,9 @@ def turn_into(q_out, k_out, q, k, cos, sin, positions, offset, layout, inverse=F
     rest = 0 if q_out is q else D - 2 * pairs
     if not blocks:
         rows = 2048 // triton.next_power_of_2(2 * pairs) if q.is_cuda else 32  # 4 KB of bf16 a program
-        heads = min(rows if q.stride(1) < q.stride(2) else 4, triton.next_power_of_2(max(H, H_kv)))
-        blocks = max(1, rows // heads), heads, 4
+        most, warps = (rows, 4) if q.stride(1) < q.stride(2) else (2, 2)  # few heads where positions lie together
+        heads = min(most, triton.next_power_of_2(max(H, H_kv)))
+        blocks = max(1, rows // heads), heads, warps
     block_s, block_h, warps = blocks
     programs = triton.cdiv(S, block_s) * (triton.cdiv(H, block_h) + triton.cdiv(H_kv, block_h)) * B
     _rope_kernel[(programs,)](

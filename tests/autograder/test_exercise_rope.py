@@ -85,6 +85,13 @@ def test_what_comes_back_are_results_and_gradients():
     assert all(torch.equal(got, 2 * want) for got, want in zip(made, (q, k, q_grad, q_grad), strict=True))
 
 
+def test_a_result_of_another_shape_is_told_before_autograd_compares_it():
+    """Torch's own message about two such shapes fails to be made: it compares tensors."""
+    q, k, q_grad, k_grad = _tensors()
+    with pytest.raises(ValueError, match=r"the result for k has shape \(1, 4, 3, 4\), should be \(1, 2, 3, 4\)"):
+        differentiated(lambda q, k: (2 * q, k.repeat(1, 2, 1, 1)), q, k, q_grad, k_grad, False)
+
+
 def test_the_gradient_of_a_sum_has_no_memory_of_its_own():
     seen = []
 

@@ -384,3 +384,14 @@ def test_figures_are_not_registered_with_pyplot():
 def test_public_names_are_sorted():
     assert plots.__all__ == sorted(plots.__all__)
     assert house.__all__ == sorted(house.__all__)
+
+
+def test_the_figure_of_speed_leaves_room_for_words_beside_long_sizes():
+    sizes = "batch 4, heads 32 and 8, length 3072, head size 128, interleaved, bf16"
+    ax = plots.against_floor([(sizes, 1.2e-4, 1e-4, 1.1e-4), ("halves", 1.1e-4, 1e-4, 1.1e-4)], device="NVIDIA H200")
+    ax.figure.draw_without_rendering()
+    around, words = ax.get_window_extent(), [Text.get_window_extent(text) for text in ax.texts]
+    assert all(around.x0 < box.x0 and box.x1 < around.x1 for box in words[:2])  # the third is the device, below
+    title = next(text for text in ax.findobj(Text) if text.get_text() == "At most 1.2 times the floor")
+    legend = ax.get_legend().get_window_extent()
+    assert around.y1 <= legend.y0 and legend.y1 < title.get_window_extent().y0

@@ -3,6 +3,7 @@
 import torch
 
 from autograder.exercise import Mistake
+from autograder.exercises.layout import as_read
 from autograder.exercises.rope import wrong
 from autograder.exercises.rope.rotation import backwards, turned
 
@@ -54,12 +55,6 @@ def _one_sign_back(minus: bool):
     return lambda v, x: turned(v, x, mix=wrong.one_sign(minus))
 
 
-def _rest_without(v, x):
-    made = _back(v, x)
-    made[..., 2 * v["cos"].shape[1] :] = 0.0
-    return made
-
-
 def _other(v) -> dict:
     return {"layout": "interleaved" if v["layout"] == "halves" else "halves"}
 
@@ -76,12 +71,48 @@ def _exchanged(v) -> dict:
     return made | {"dq": made["dk"], "dk": made["dq"]}
 
 
+def _strides_of_q(v, forth: bool) -> dict:
+    """k, or the gradient of k alone, read with the strides of the other."""
+    of = gradients(v)
+    made = {"dk": _back(v, as_read(of["k"], of["k"].shape, of["q"].stride()))}
+    if forth:
+        made["k_turned"] = _forth(v, as_read(v["k"], v["k"].shape, v["q"].stride()))
+    return _changed(v, **made)
+
+
 def _layout_ignored_back(e) -> bool:
     return wrong.layout_ignored(e, _back_with(_other))
 
 
 def _layout_ignored(e) -> bool:
     return wrong.layout_ignored(e, lambda v: _with(_other(v))(v))
+
+
+def _rest_alone(e, *outputs: str) -> bool:
+    """Wrong only in elements that are not turned, and in one of these outputs at least."""
+    if e.raised_any():
+        return False
+    wrong_in = {name for t in e.failing for name in t.want if _wrong(e, t, name).any()}
+    turning = (_wrong(e, t, name)[..., : 2 * t.args["cos"].shape[1]] for t in e.failing for name in t.want)
+    return not wrong_in.isdisjoint(outputs) and not any(map(torch.any, turning))
+
+
+def _wrong(e, t, output: str) -> torch.Tensor:
+    return e.wrong(t, output) | t.outcome.outputs[output].isnan()
+
+
+def _heads_of_q(e) -> bool:
+    """Errors, and only where k has another number of heads; on a GPU a stray store makes none."""
+    alike = any(t.args["q"].shape[1] == t.args["k"].shape[1] for t in e.failing)
+    said = "the result for k has shape", "invalid gradient at index 1", "outside every argument"
+    return e.failed("fewer heads of keys") and not alike and any(map(e.raised, said))
+
+
+def _memory_of_gradients(e) -> bool:
+    """Wrong only where a gradient has gaps or no memory, and not because it was read with other strides."""
+    gaps = "a gradient with heads side by side", "a gradient with elements apart"
+    read_rightly = e.raised("store of") or all(map(e.passed, gaps))
+    return e.failed("the gradient of a sum") and e.failed_only("the gradient of a sum", *gaps) and read_rightly
 
 
 def _gradient_strides(e) -> bool:
@@ -180,9 +211,15 @@ MISTAKES = (
         answer=_with({"positions": None}),
     ),
     Mistake(
+        "rest_not_copied",
+        "Wrong only where a part of the head is turned, and only in what is not turned: the results are new tensors, "
+        "so the rest of each head has to be copied, forward and back.",
+        sign=lambda e: _rest_alone(e, "q_turned", "k_turned"),
+    ),
+    Mistake(
         "rest_without_gradient",
         "Wrong only where a part of the head is turned: what is copied forward has its gradient copied back.",
-        answer=_made(back=_rest_without),
+        sign=lambda e: _rest_alone(e, "dq", "dk"),
     ),
     Mistake(
         "gradients_exchanged",
@@ -195,9 +232,38 @@ MISTAKES = (
         answer=lambda v: _changed(v, dk=torch.zeros_like(v["k"], dtype=torch.float64)),
     ),
     Mistake(
+        "gradient_of_k_not_turned",
+        "The gradient of k is passed on as it came, that of q is turned back: k is turned too, so turn back both.",
+        answer=lambda v: _changed(v, dk=gradients(v)["k"].double()),
+    ),
+    Mistake(
+        "gradient_of_k_turned_forth",
+        "The gradient of q is turned back, that of k forth: the sine needs its other sign for both.",
+        answer=lambda v: _changed(v, dk=_forth(v, gradients(v)["k"])),
+    ),
+    Mistake(
+        "strides_of_q_for_k",
+        "k or its gradient is read with the strides of q or of the gradient of q: each tensor has strides of its own.",
+        answer=_strides_of_q,
+        variants=(False, True),
+    ),
+    Mistake(
+        "heads_of_q_for_both",
+        "Wrong where k has fewer heads than q: k or its gradient is walked over the heads of q. Each has a number of "
+        "heads of its own.",
+        sign=_heads_of_q,
+    ),
+    Mistake(
         "heads_of_k_for_both",
         "Only as many heads of the gradient of q are turned back as k has: q and k have a number of heads each.",
         answer=lambda v: _changed(v, dq=_some_heads(v)),
+    ),
+    Mistake(
+        "strides_of_gradients_for_results",
+        "New memory is taken to have the strides of the gradient. Those of a sum are 0, so that all elements would lie "
+        "in one place, and `empty_like` makes no gaps: write with the strides of what you have made, and read with "
+        "those of the gradient.",
+        sign=_memory_of_gradients,
     ),
     Mistake(
         "gradient_strides_ignored",

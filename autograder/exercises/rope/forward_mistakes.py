@@ -289,8 +289,8 @@ SIGNS = (
     ),
     Mistake(
         "pairs_unmasked",
-        "Wrong when P is no power of two: the block of columns is wider than the pairs, and what lies behind them is "
-        "overwritten. Mask with offs_p < P.",
+        "Wrong when P is no power of two: the block of columns is then longer than P. Mask loads and stores with "
+        "offs_p < P; and partners, and rows of the tables, are P apart, not the length of the block.",
         sign=wrong.pairs_unmasked,
     ),
     Mistake(
