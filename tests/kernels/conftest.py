@@ -64,7 +64,7 @@ def access_widths():
 
     def widths(made):
         seen = {"ld": set(), "st": set()}
-        for kind, count, bits in re.findall(r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx):
+        for kind, count, bits in re.findall(r"\b(ld|st)\.global(?:\.[A-Za-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx):
             seen[kind].add(int(count or 1) * int(bits) // 8)
         return seen
 

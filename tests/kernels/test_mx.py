@@ -153,7 +153,7 @@ TYPE = {"m_ptr": "*i8", "e_ptr": "*u8", "x_ptr": "*bf16", "out_ptr": "*bf16"}
 
 def compiled(kernel, arch, elements, warps):
     """What the compiler makes of a conversion for rows of whole groups that follow each other."""
-    fixed = {"GROUP_SIZE": 32, "EVEN": True, "WHOLE": True, "BLOCK_N": elements // 32}
+    fixed = {"GROUP_SIZE": 32, "EVEN": True, "WHOLE": True, "MASKED": False, "BLOCK_N": elements // 32}
     signature = {name: TYPE.get(name, "i32") for name in kernel.arg_names if name not in fixed}
     return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=warps)
 
