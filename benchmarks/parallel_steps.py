@@ -21,6 +21,7 @@ from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
 PLAIN, ADAMW, ZERO = "no sync", ", AdamW", ", ZeRO"
 LEARNING_RATE = 3e-4  # less would be lost in the rounding of bf16 weights, and nothing could be compared
 WARM_UP = 3  # DDP makes its buckets anew after the first step
+LEAST_ROUNDS = 4
 # of gradients relative to those of naive: a few roundings of one sum
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
 
@@ -31,8 +32,9 @@ class Setting:
     dtype: torch.dtype  # of weights and gradients; on a GPU products are in bf16 either way
     batch: int  # sequences on each rank
     mibs: tuple[float, ...]  # of buckets
-    rounds: int
+    rounds: int  # at most
     steps: int  # in a row, in a turn
+    seconds: float = 60.0  # after so many no other round begins
 
 
 class Step:
@@ -77,9 +79,11 @@ def measured(rank: int, setting: Setting) -> dict:
         for _ in range(WARM_UP):
             step(tokens)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(setting.rounds):
+    start, number = time.perf_counter(), 0
+    while number < setting.rounds and (number < LEAST_ROUNDS or _begins(start + setting.seconds)):
         for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
             seconds[name].append(_turn(partial(steps[name], tokens), setting.steps))
+        number += 1
     return {"seconds": seconds, "state": {name: step.state_mib() for name, step in steps.items()}}
 
 
@@ -169,6 +173,13 @@ def _near(name: str, got: list[torch.Tensor], want: list[torch.Tensor], limit: f
     size = sum(w.double().square().sum() for w in want)
     if not (off / size).sqrt() < limit:
         raise Red(f"{name} is wrong: {float((off / size).sqrt()):.1e} off, limit {limit:.0e}")
+
+
+def _begins(until: float) -> bool:
+    """Whether there is time for another round, by the clock of rank 0: all ranks must do equally many."""
+    agreed = torch.tensor(time.perf_counter() < until, device=place())
+    dist.broadcast(agreed, 0)
+    return bool(agreed)
 
 
 def _turn(step: Callable[[], object], steps: int) -> float:
