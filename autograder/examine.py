@@ -5,7 +5,7 @@ Nothing here protects the verdict from the code that is tried; the referee does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,15 +23,20 @@ from course_lib import device
 __all__ = ["examine", "examine_speed"]
 
 
-def examine(exercise: Exercise, function: Callable, seed: int, live: bool = False, only: str | None = None) -> Verdict:
-    """Run the cases of this tier (`live`: those fast enough for a notebook; `only`: one by name) and judge them."""
+def examine(
+    exercise: Exercise, function: Callable, seed: int, live: bool = False, only: str | Sequence[str] = ()
+) -> Verdict:
+    """Run the cases of this tier (`live`: those fast enough for a notebook; `only`: by name) and judge them."""
+    only = (only,) if isinstance(only, str) else only
     if device.TIER not in exercise.tiers:
         note = f"This exercise runs on {' and '.join(TIERS[t] for t in exercise.tiers)} only."
         return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
     if not callable(function):
         note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
         return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
-    cases = [c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and only in (None, c.name)]
+    cases = [
+        c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and (not only or c.name in only)
+    ]
     trials = _trials(exercise, cases, function, seed)
     with quiet():
         verdict = judge(exercise, device.TIER, seed, trials)

@@ -17,7 +17,7 @@ import multiprocessing.connection
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,6 +37,7 @@ class Entry:
     exercise: str
     kind: str
     path: Path
+    cases: str = "all"  # or "small" or "large": those that fit a notebook, or the others
 
     @property
     def mistake(self) -> str:
@@ -45,9 +46,21 @@ class Entry:
     @property
     def needs_machine_to_itself(self) -> bool:
         """Whether it must run the cases that are too large for a notebook: right ones all, mistakes their killer."""
-        large = {case.name for case in get(self.exercise).cases if not case.live}
+        if self.cases != "all":
+            return self.cases == "large"
         killer = re.search(r'^KILLED_BY = "(.*)"$', self.path.read_text(), re.MULTILINE)
-        return bool(large) and (killer.group(1) in large if killer else True)
+        return bool(self.large) and (killer.group(1) in self.large if killer else True)
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        cases = (case for case in get(self.exercise).cases if device.TIER in case.tiers)
+        return tuple(case.name for case in cases if not case.live)
+
+    def halves(self) -> tuple[Entry, ...]:
+        """What of it can be judged beside others, and what cannot; a mistake is named by all cases together."""
+        if self.kind == "mistakes" or not self.needs_machine_to_itself:
+            return (self,)
+        return replace(self, cases="small"), replace(self, cases="large")
 
     def __str__(self) -> str:
         return f"{self.exercise}/{self.kind}/{self.path.name}"
@@ -98,7 +111,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     exercise = get(entry.exercise)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Result(entry, skipped=True)
-    only = module.KILLED_BY if entry.kind == "mistakes" and quick else None
+    only = (module.KILLED_BY,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
     live = not entry.needs_machine_to_itself
     verdict = examine(exercise, getattr(module, exercise.entry), seed, live=live, only=only)
     if only and not verdict.cases:
@@ -151,6 +164,18 @@ def _received(pipe, process, entry: Entry) -> Result:
         result = Result(entry, says=f"the process ended with {process.exitcode}")
     process.join()
     return result
+
+
+def joined(results: Iterable[Result]) -> list[Result]:
+    """One result a submission, where its halves were judged apart."""
+    found: dict[Path, Result] = {}
+    for one in results:
+        if (other := found.get(one.entry.path)) is not None:
+            says = " ".join(filter(None, [other.says, one.says]))
+            both = {"accepted": other.accepted and one.accepted, "seconds": other.seconds + one.seconds, "says": says}
+            one = replace(one, entry=replace(one.entry, cases="all"), **both)
+        found[one.entry.path] = one
+    return list(found.values())
 
 
 def counts(results: list[Result]) -> list[dict]:

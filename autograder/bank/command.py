@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 
-from autograder.bank import counts, entries, run, speed, table
+from autograder.bank import counts, entries, joined, run, speed, table
 from autograder.bank.recording import keep_apart
 from course_lib import device
 
@@ -32,8 +32,9 @@ def main(args: argparse.Namespace) -> int:
         return cheats.main(args.exercise, seed, args.quick, args.record)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
-    todo = entries(args.exercise)
-    print(f"{len(todo)} submissions, tier {device.TIER}, seed {seed}", flush=True)
+    found = entries(args.exercise)
+    print(f"{len(found)} submissions, tier {device.TIER}, seed {seed}", flush=True)
+    todo = [half for entry in found for half in entry.halves()]
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
     results, left = [], Counter(entry.exercise for entry in todo)
@@ -43,11 +44,11 @@ def main(args: argparse.Namespace) -> int:
             left[result.entry.exercise] -= 1
             if args.record and not left[result.entry.exercise]:  # a run that is cut short keeps what it finished
                 of_it = [r for r in results if r.entry.exercise == result.entry.exercise]
-                keep_apart("bank", counts(of_it), args.record)
+                keep_apart("bank", counts(joined(of_it)), args.record)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
             if not result.as_expected:
                 print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
             elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
-    print(f"\n{table(results)}")
+    print(f"\n{table(joined(results))}")
     return 0 if all(r.as_expected for r in results) and results else 1

@@ -79,3 +79,17 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]
+
+
+def test_a_right_one_with_large_cases_is_judged_in_two_halves_and_counted_once():
+    whole = next(entry for entry in bank.entries(["compile.breaks"]) if entry.kind == "right")
+    small, large = whole.halves()
+    assert [half.needs_machine_to_itself for half in (small, large)] == [False, True]
+    seen = [list(bank.run([half], seed=3)) for half in (small, large)]
+    assert all(len(results) == 1 and results[0].accepted for results in seen)
+    told = [bank.Result(small, accepted=True, seconds=1.0), bank.Result(large, says="wrong", seconds=2.0)]
+    assert bank.joined(told) == [bank.Result(whole, accepted=False, says="wrong", seconds=3.0)]
+    (row,) = bank.counts(bank.joined([*seen[0], *seen[1]]))
+    assert (row["right"], row["of_right"]) == (1, 1)
+    mistake = next(entry for entry in bank.entries(["compile.breaks"]) if entry.kind == "mistakes")
+    assert mistake.halves() == (mistake,)
