@@ -53,10 +53,11 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3),
     ],
-    # Rows walked over a turn, stages, held, persistent, together, turns.
+    # Rows walked over a turn, stages, held, persistent, together, turns, an eighth of the exponentials by a polynomial.
     "forward groups": [
         (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
         (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),
+        (128, 3, 2, True, 1, True, True), (128, 3, 1, False, 8, True, True),
     ],
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),

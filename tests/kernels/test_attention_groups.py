@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,6 +148,7 @@ def compiled(name, columns, causal, groups, whole=True):
     fixed = {"GROUP": 1, "CAUSAL": causal, "STAGES": groups.stages, "HELD": groups.held, "MAIN": main, "REST": rest}
     if name == "forward":
         fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "TOGETHER": groups.together, "TURNS": groups.turns}
+        fixed |= {"POLYNOMIAL": groups.polynomial}
     else:
         fixed |= {"BLOCK_M": groups.block}
     signature = {}
@@ -186,6 +188,27 @@ def test_the_exponentials_are_taken_while_a_product_is_being_made(columns):
     assert len(waiting) == 2, "one loop of each consumer"
     for between in waiting:
         assert between.count("MUFU.EX2") >= 64, "128 x 64 exponentials by 128 threads"
+
+
+def test_exponentials_by_multiplying_and_adding_are_as_good_as_fp32():
+    from course_lib.kernels.attention.groups_forward import EXP2
+
+    f = torch.linspace(-0.5, 0.5, 100_001)
+    p = torch.full_like(f, EXP2[-1])
+    for c in EXP2[-2::-1]:
+        p = p * f + c
+    assert (p.double() / torch.exp2(f.double()) - 1).abs().max() < 3e-7
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_eighth_of_the_exponentials_can_leave_their_unit(causal):
+    groups = Groups(128, 3, held=1 if causal else 2, persistent=not causal)
+    plain, some = (compiled("forward", 64, causal, replace(groups, polynomial=p)) for p in (False, True))
+    assert some.fits and some.registers == 168 and some.spills_bytes == 0, str(some)
+    if some.sass is None:
+        pytest.skip("Triton came without cuobjdump")
+    taken = plain.sass.count("MUFU.EX2") - some.sass.count("MUFU.EX2")
+    assert taken == 2 * 64 // 8, "64 a thread and turn, in the unmasked loops of two consumers"
 
 
 @pytest.mark.slow
@@ -243,6 +266,25 @@ def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, 
     for n_q, n_k in ((300, 300), (256, 512), (515, 200)):
         got = check(*make(12, 8, 4, n_q, n_k, HEADS[columns], kind), causal=causal)
         assert not any(x.isnan().any() for x in got.values())
+
+
+@pytest.mark.gpu
+@HALVES
+@pytest.mark.parametrize("causal", [False, True])
+def test_exponentials_by_multiplying_and_adding_give_the_same_results(causal, kind, make, check, monkeypatch):
+    groups = Groups(128, 3, held=1 if causal else 2, persistent=not causal, polynomial=True)
+    monkeypatch.setattr(rungs, "GROUPS", {("forward", 64, causal): groups})
+    for n_q, n_k in ((1, 1), (300, 300), (256, 512), (515, 200), (513, 640)):
+        q, k, v, do = make(12, 8, 4, n_q, n_k, 64, kind)
+        got = check(q, k, v, do, causal=causal)
+        _, l = forward(q, k, v, causal, 0.125)
+        want, bound = oracle(q, k, v, do, causal=causal)["l"]
+        seen = want > -float("inf")
+        assert ((l - want).abs() <= bound + 1e-6 * want.abs())[seen].all() and not got["o"].isnan().any()
+    for column in range(8):  # whichever of eight columns it is in
+        k[:, :, 128 + column] = float("nan")
+        o, _ = forward(q, k, v, False, 0.125)
+        assert o.isnan().all()
 
 
 @pytest.mark.gpu

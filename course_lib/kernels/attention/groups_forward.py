@@ -14,7 +14,12 @@ one ends, which evens out causal tiles of different lengths. Or as many programs
 many tiles (persistent): the producer is then already fetching the next tile while the last sums of this one are
 written, which no second program could do, since one takes all registers. Short rows gain most: at 256 keys a tile has
 two turns, and 376 us become 261.
+
+At head size 64 exponentials take as many clocks as products. POLYNOMIAL: one of eight is made by multiplying and
+adding, for which there is room beside the unit for exponentials; FlashAttention-4 does so (Zadouri et al., 2026).
 """
+
+import struct
 
 import triton
 from triton.experimental import gluon
@@ -51,6 +56,40 @@ from course_lib.kernels.attention.parts import split
 from course_lib.kernels.attention.tuning import Groups
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
+
+# 2^f for f from -1/2 to 1/2, within 8e-8 of it: the coefficients of 1, f, f^2 and so on
+EXP2 = (1.00000007, 0.693146967, 0.240221197, 0.0555071327, 0.00967554148, 0.0013276472)
+TOGETHER_EXP2 = 8  # numbers of a thread, the first of which goes this way
+
+
+def _exponentials() -> str:
+    """2^x of some numbers, in PTX. x is n + f: adding 1.5 * 2^23 rounds it to n and leaves n in the low bits."""
+    c0, *higher = ("0f" + struct.pack(">f", c).hex() for c in EXP2)
+    steps = [f"fma.rn.f32 p, p, f, {c};" for c in (*higher[-2::-1], c0)]
+    lines = [
+        "{ .reg .f32 x, r, n, f, p, s; .reg .b32 b;",
+        f"max.NaN.f32 x, ${TOGETHER_EXP2}, 0fC2FC0000;",  # -126: below it 2^n is no normal number
+        "add.rn.f32 r, x, 0f4B400000; sub.rn.f32 n, r, 0f4B400000; sub.rn.f32 f, x, n;",
+        f"mov.f32 p, {higher[-1]};",
+        *steps,
+        "mov.b32 b, r; shl.b32 b, b, 23; add.s32 b, b, 0x3F800000; mov.b32 s, b; mul.rn.f32 $0, p, s;",
+        *(f"ex2.approx.ftz.f32 ${i}, ${TOGETHER_EXP2 + i};" for i in range(1, TOGETHER_EXP2)),
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+EXPONENTIALS = gl.constexpr(_exponentials())
+REGISTERS = gl.constexpr(",".join(["=f"] * TOGETHER_EXP2 + ["f"] * TOGETHER_EXP2))
+NUMBERS = gl.constexpr(TOGETHER_EXP2)
+
+
+@gluon.jit
+def _exp2(x, POLYNOMIAL: gl.constexpr):
+    if POLYNOMIAL:
+        return gl.inline_asm_elementwise(EXPONENTIALS, REGISTERS, [x], dtype=gl.float32, is_pure=True, pack=NUMBERS)
+    else:
+        return gl.exp2(x)
 
 
 @gluon.jit
@@ -112,7 +151,7 @@ def _produce(
 @gluon.jit
 def _softmax(
     s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2,
-    BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     """p of one block, and what the sums so far are to be multiplied by; as in forward.py."""
     if MASKED:
@@ -127,7 +166,7 @@ def _softmax(
     else:
         new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
         shift = new_max
-        p = gl.exp2(s * scale_log2 - shift[:, None])
+        p = _exp2(s * scale_log2 - shift[:, None], POLYNOMIAL)
     correction = gl.exp2(row_max - shift)
     return p, new_max, row_sum * correction + gl.sum(p, 1), correction
 
@@ -146,7 +185,7 @@ def _scale(acc, factor, REST: gl.constexpr):
 def _step(
     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
     k_tiles, v_tiles = tensors[2], tensors[3]
@@ -163,7 +202,7 @@ def _step(
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
     p_next, row_max, row_sum, correction = _softmax(
-        s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED
+        s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
     )  # fmt: skip
     # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
     # moves none across a branch.
@@ -178,7 +217,7 @@ def _step(
 def _consume(
     ours,
     WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
@@ -214,21 +253,21 @@ def _consume(
         s = warpgroup_mma_wait(0, deps=[products(q, k, REST, S)])
         release(k_ring, turn)
         p, row_max, row_sum, _correction = _softmax(
-            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASK
+            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASK, False
         )  # fmt: skip
         turn += 1
         if MASK:
             for i in range(gl.maximum(end - 1 - full, 0)):
                 acc, row_max, row_sum, p = _step(
                     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS,
+                    offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
             acc, row_max, row_sum, p = _step(
                 acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
-                offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS,
+                offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
             )  # fmt: skip
             turn += 1
             taken += 1
@@ -262,7 +301,7 @@ def forward_in_groups_kernel(
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr,
+    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
@@ -275,8 +314,8 @@ def forward_in_groups_kernel(
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, 0, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS)),
-            (_consume, (ours, 1, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS)),
+            (_consume, (ours, 0, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
+            (_consume, (ours, 1, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
             (_produce, (tensors, rings, sizes, tiles, GROUP, CAUSAL, TOGETHER, BLOCK_N, MAIN, REST)),
         ],
         [4, 1],  # warps of the second and third
@@ -295,5 +334,6 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, groups: G
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
         GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=n_k % groups.block == 0, TOGETHER=groups.together,
         BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held, MAIN=main, REST=rest, TURNS=groups.turns,
+        POLYNOMIAL=groups.polynomial,
         **LAUNCH,
     )  # fmt: skip

@@ -34,6 +34,7 @@ class Groups:
     persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
     together: int = 1  # causal: of so many heads the longest tiles come first
     turns: bool = True  # forward: the two groups take turns at the tensor cores
+    polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
 
 
 @dataclass(frozen=True)
