@@ -5,6 +5,7 @@ A rank that raises, ends or is late is an outcome: course_lib.distributed ends t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -14,9 +15,11 @@ from autograder.exercise import Call, Exercise
 from autograder.judging.outcome import LOST, Outcome
 from course_lib.distributed import RankFailed, launch
 from course_lib.distributed.server import SERVER
+from course_lib.distributed.stacks import LIBRARIES
 from course_lib.probes.network import called
 
 LIMIT_S = 10.0  # for one case, which takes 0.2 s; the ranks of a loaded machine need a second or two to meet
+FRAME = re.compile(r'^  File "(.*)", line \d+, in .*\n    (.*)$', re.MULTILINE)
 
 
 def prepare() -> None:
@@ -40,8 +43,16 @@ def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
 
 
 def _told(failure: RankFailed, ranks: int) -> str:
+    line = _line(failure.details)
+    at = f", at {line[:120]}" if line else ""
     if failure.raised:
-        own = [line.strip() for line in failure.details.splitlines() if line.startswith("    ")]
-        line = next((line for line in reversed(own) if line.strip("^~ ")), "")
-        return f"{failure.raised[:400]} (rank {failure.rank} of {ranks}, at {line[:120]})"
-    return f"{LOST}: {failure.says[:600]}"
+        return f"{failure.raised[:400]} (rank {failure.rank} of {ranks}{at})"
+    first, *others = failure.says.splitlines()
+    return f"{LOST}: " + "\n".join([first + at, *others])[:600]
+
+
+def _line(stack: str) -> str:
+    """The innermost line that is not a library's, or else the innermost one."""
+    frames = FRAME.findall(stack)
+    own = [line for file, line in frames if not any(place in file for place in LIBRARIES)]
+    return (own or [line for _, line in frames] or [""])[-1].strip()

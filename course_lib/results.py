@@ -97,11 +97,11 @@ class Beside:
         table = [[self.section, f"here{unit}", f"recorded{unit}", "here / recorded"]]
         for name, mine, there in self.rows:
             table.append([name, _show(mine), _show(there), _show(_ratio(mine, there))])
-        return table
+        return table if self.recorded_on else [row[:2] for row in table]
 
     def __str__(self) -> str:
         cells = self._cells()
-        widths = [max(len(row[i]) for row in cells) for i in range(4)]
+        widths = [max(map(len, column)) for column in zip(*cells)]
         lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells]
         return "\n".join([*lines, f"here: {self.here}", self.note])
 

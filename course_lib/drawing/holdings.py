@@ -66,9 +66,10 @@ def collectives(ranks=4):
 def ring(ranks=4):
     """Every step of a ring all-reduce beside the one before. Returns the figure."""
     steps = ring_steps(ranks)
-    made, axes = figure(1.35 * len(steps), 2.3, columns=len(steps))
+    made, axes = figure(1.35 * len(steps), 2.5, columns=len(steps))
     made.suptitle(
-        f"{ranks - 1} steps add up, {ranks - 1} hand round: in each every rank sends one part (02: the sum of 0 and 2)",
+        f"{ranks - 1} steps add up, {ranks - 1} hand round: in each every rank sends one part\n"
+        "(01: the sum of 0 and 1; orange: just received)",
         x=0.01, ha="left", weight="bold",
     )  # fmt: skip
     for number, (ax, held) in enumerate(zip(axes, steps, strict=True)):

@@ -23,8 +23,10 @@ from course_lib.distributed import place
 
 CHANGED = "what was being sent was changed before its wait()"
 NOT_WAITED = "something that ran in the background was never waited for"
+GAPS = "Tensors must be contiguous"  # as NCCL says it
 
-
+ROWS = (torch.contiguous_format,)
+FORMATS = {4: (*ROWS, torch.channels_last), 5: (*ROWS, torch.channels_last_3d)}  # dimensions -> what NCCL takes as well
 POINT = ("isend", "irecv")
 IN_PLACE = ("all_reduce",)
 INTO = ("reduce_scatter_single", "reduce_scatter_tensor", "all_gather_single", "all_gather_into_tensor")
@@ -58,6 +60,7 @@ class _Watch(TorchDispatchMode):
                 told[0] += 1
                 told[1] += _nbytes(args[0])
             elif not name.startswith("recv"):
+                _as_nccl(args)
                 self.traffic.collectives.append([name, max((_nbytes(arg) for arg in args), default=0), False])
         return func(*args, **(kwargs or {}))
 
@@ -66,6 +69,17 @@ def _nbytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.nbytes
     return sum(map(_nbytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def _as_nccl(value: Any) -> None:
+    """Refuse what NCCL refuses in a collective, and gloo takes: a verdict is to be the same with both."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _as_nccl(one)
+    elif isinstance(value, torch.Tensor) and not any(
+        value.is_contiguous(memory_format=format_) for format_ in FORMATS.get(value.dim(), ROWS)
+    ):
+        raise ValueError(f"{GAPS}: NCCL refuses others, so this check does. Send .contiguous(), and copy it back")
 
 
 class Pending:
@@ -138,6 +152,7 @@ def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
         def call(tensor, *args, **options):
             if not _in_background(args, options):
                 return original[name](tensor, *args, **options)
+            _as_nccl(tensor)  # a clone has no gaps
             private = tensor.clone()
             work = original[name](private, *args, **options)
             _poison(tensor)
@@ -149,6 +164,7 @@ def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
         def call(output, tensor, *args, **options):
             if not _in_background(args, options):
                 return original[name](output, tensor, *args, **options)
+            _as_nccl((output, tensor))
             private, given = torch.empty_like(output), tensor.clone()
             work = original[name](private, given, *args, **options)
             apart = tensor.untyped_storage().data_ptr() != output.untyped_storage().data_ptr()
@@ -199,10 +215,13 @@ def watched(names: dict[str, Any] | None = None) -> Iterator[Traffic]:
             one.work.wait()  # what is let go of unfinished is not sent, and the other rank would wait for ever
 
 
-def mark(label: str) -> None:
-    """Put a word among the collectives that are noted: what comes after belongs to it."""
+def mark(label: str, ends: bool = True) -> None:
+    """Put a word among the collectives that are noted: what comes after belongs to it.
+
+    ends: what is waited for only behind it ran in the background.
+    """
     if _watching is not None:
-        _watching.marks += 1
+        _watching.marks += ends
         _watching.collectives.append([label, -1, False])
 
 

@@ -19,6 +19,7 @@ from course_lib.probes.network import mark
 
 BATCH = 12  # of a step, on all ranks together: divisible by 2, 3 and 4
 WIDTH = 7  # numbers of one example
+REACHED = "the first layer"  # a mark inside the backward pass
 
 
 class Plain(nn.Module):
@@ -126,7 +127,7 @@ class Deep(nn.Module):
     def __init__(self):
         super().__init__()
         self.first = nn.Linear(WIDTH, 24)
-        self.layers = nn.ModuleList(nn.Linear(24, 24, bias=False) for _ in range(6))
+        self.layers = nn.ModuleList(nn.Linear(24, 24) for _ in range(6))
 
     def forward(self, x):
         x = self.first(x)
@@ -205,8 +206,11 @@ def averaged(wrap: Callable, shard: Sequence, model: str, seed: int, fill: bool,
 
     shard: of every step the parts of this rank's batch; all but the last part run without sync where `wrap` has
     no_sync. fill: zero_grad writes zeros into gradients instead of letting go of them.
+
+    A mark is put where the backward pass reaches the first layer: all other gradients are there.
     """
     module = made(model, seed + dist.get_rank()).to(place())
+    module.first.register_forward_hook(_marks)
     wrapped = wrap(module, **options)
     optimizer = adamw([p for p in module.parameters() if p.requires_grad])
     seen = []
@@ -227,6 +231,11 @@ def averaged(wrap: Callable, shard: Sequence, model: str, seed: int, fill: bool,
     return seen
 
 
+def _marks(layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+    if out.requires_grad:
+        out.register_hook(lambda grad: mark(REACHED, ends=False))
+
+
 def sharded(wrap: Callable, shard: Sequence, model: str, seed: int, fill: bool, options: dict, optimizer: str) -> dict:
     """Training with `wrap(module, make)`, which holds a part of the optimizer's state.
 
@@ -242,6 +251,7 @@ def sharded(wrap: Callable, shard: Sequence, model: str, seed: int, fill: bool, 
     wrapped = wrap(module, make, **options)
     seen = []
     for parts in shard:
+        mark("backward")
         for x in parts:
             module(x).square().mean().backward()
         wrapped.finish()

@@ -65,6 +65,9 @@ def _bucket_still(step):
         ax.plot(sizes, [1e3 * step(mib, **places).exposed_s for mib in sizes], label=name, **look(i))
     ax.set_xscale("log", base=2)
     ax.set(xlabel="MiB in a bucket", ylabel="not hidden, ms", yscale="log")
+    ax.yaxis.set_major_formatter("{x:g}")
     ax.grid(True, axis="y")
     ax.legend()
-    return finish(ax, "With much to compute only the last bucket shows; with little, alpha does too")
+    last = {mib: step(mib, 300, 20, 48, 0).buckets[-1] // MIB for mib in (256, 512)}
+    note = f"the last bucket: {last[256]} MiB with 256 a bucket, {last[512]} with 512"
+    return finish(ax, "With much to compute only the last bucket shows; with little, alpha does too", note=note)

@@ -13,7 +13,7 @@ from autograder.check import check
 from autograder.examine import examine
 from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.ddp import replicas
-from autograder.exercises.ddp.averaging import cases, floor, values_off
+from autograder.exercises.ddp.averaging import cases, floor, segments, values_off
 from autograder.exercises.ddp.buckets import needed
 from autograder.exercises.ddp.cost_mistakes import ADDED, HIDDEN, LIMITS, right
 from autograder.exercises.ddp.ring import limits
@@ -21,7 +21,8 @@ from autograder.exercises.ddp.ring_mistakes import CUTS, ring
 from autograder.judging.ranks import first_off, reports_of, same_bits
 from course_lib.distributed import launch
 from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
-from course_lib.probes.network import CHANGED, NOT_WAITED, watched
+from course_lib.probes.network import CHANGED, GAPS, NOT_WAITED, mark, watched
+from course_lib.probes.replicas import REACHED
 
 NAMES = [exercise.name for exercise in of_unit("ddp")]
 RING = get("ddp.ring")
@@ -98,6 +99,35 @@ def test_a_change_while_sending_and_a_forgotten_wait_are_noted():
             dist.recv(torch.empty(2), 0)
 
     assert [one["notes"] for one in seen_by(talk)] == [[CHANGED, NOT_WAITED], []]
+
+
+def test_gloo_takes_no_gaps_where_nccl_would_not():
+    def talk(rank):
+        across, images = torch.ones(3, 2).T, torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+        for background in (False, True):
+            for gaps in (across, torch.ones(8)[::2]):
+                with pytest.raises(ValueError, match=GAPS):
+                    dist.all_reduce(gaps, async_op=background)
+            with pytest.raises(ValueError, match=GAPS):
+                dist.all_gather_into_tensor(torch.ones(4, 3).T, torch.ones(3, 2), async_op=background)
+        with pytest.raises(ValueError, match=GAPS):
+            dist.broadcast(across, 0)
+        with pytest.raises(ValueError, match=GAPS):
+            dist.all_gather([torch.empty(2, 3), torch.empty(3, 2).T], torch.ones(2, 3))
+        dist.all_reduce(images)
+        dist.all_reduce(across.contiguous())
+
+    assert [name for name, _, _ in seen_by(talk)[0]["collectives"]] == ["allreduce"] * 2
+
+
+def test_a_mark_that_ends_nothing_leaves_what_runs_in_the_background_alone():
+    def talk(rank):
+        for ends in (True, False):
+            work = dist.all_reduce(torch.ones(2), async_op=True)
+            mark("here", ends)
+            work.wait()
+
+    assert [held for _, nbytes, held in seen_by(talk)[0]["collectives"] if nbytes > 0] == [True, False]
 
 
 def test_outside_of_the_watch_everything_is_torchs_own():
@@ -228,9 +258,17 @@ def test_a_bucket_for_everything_and_one_for_each_parameter_are_refused():
         assert says in verdict.cases[0].why
 
 
+def test_what_begins_before_the_first_layer_is_told_from_what_begins_behind_it():
+    collectives = [["backward", -1, False], ["allreduce", 8, True], [REACHED, -1, False], ["allreduce", 4, True]]
+    report = {"traffic": {"collectives": [*collectives, ["finish", -1, False], ["allreduce", 2, True]]}}
+    assert [[one.nbytes for one in begun] for begun in segments(report, "backward")] == [[8, 4]]
+    assert [[one.nbytes for one in begun] for begun in segments(report, "backward", early=True)] == [[8]]
+    assert [[one.nbytes for one in begun] for begun in segments(report, "finish", early=True)] == [[2]]
+
+
 def test_buckets_are_counted_as_they_are_filled():
     """Plain has, from its end, 8, 40, 440, 88 and 616 bytes; in Mixed the 440 are 220 of another type."""
-    assert (needed("Plain", 700), needed("Plain", 1e9), needed("Plain", 1), needed("Mixed", 1e9)) == (2, 1, 5, 2)
+    assert (needed("Plain", 500), needed("Plain", 1e9), needed("Plain", 1), needed("Mixed", 1e9)) == (3, 1, 5, 2)
 
 
 def test_what_torch_calls_ddp_is_no_answer_because_finish_is_missing():
@@ -270,7 +308,8 @@ def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wa
     def hangs(buffer):
         dist.recv(buffer, 1 - dist.get_rank())
 
-    for function, says in ((ends, "rank 0 of 2 ended with status 7"), (hangs, "did not end in 1.5 s")):
+    hung = "did not end in 1.5 s, at dist.recv(buffer, 1 - dist.get_rank())"
+    for function, says in ((ends, "rank 0 of 2 ended with status 7"), (hangs, hung)):
         started = time.monotonic()
         verdict = examine(RING, function, seed=5, live=True)
         assert time.monotonic() - started < 10

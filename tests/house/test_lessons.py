@@ -112,5 +112,12 @@ def test_the_first_code_cell_is_setup_and_decides_where_kernels_run(lesson):
     assert first.source.startswith("from course_lib.device import")
 
 
+@each_lesson
+def test_no_script_in_prose_has_lost_the_start_of_its_first_line(lesson):
+    """Jupytext takes `# # ` for one mark where `!` follows: a script for the shell begins with `# # #!/bin/bash`."""
+    for cell in lessons.read_script(lesson).cells:
+        assert not re.search(r"^```\w*\n!", cell.source, re.MULTILINE), cell.source[:200]
+
+
 def is_code(cell) -> bool:
     return cell.cell_type == "code"

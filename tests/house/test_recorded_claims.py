@@ -71,6 +71,126 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     assert len(ratios) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
 
 
+def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
+    rows = [row for row in results.load("collectives")["rows"] if row["name"].startswith("all_reduce ")]
+    assert len(rows) == 10 and all(row["one us"] > row["value"] for row in rows)
+    assert rows[-1]["queued us"] / rows[0]["queued us"] < 5 < 100 < rows[-1]["value"] / rows[0]["value"]
+
+
 def test_the_longest_programs_of_rope_are_not_the_fastest():
     rate = recorded("lesson06.blocks")
     assert rate["1 positions, 8 heads, 2 warps"] > 1.02 * rate["1 positions, 32 heads, 4 warps"]
+
+
+def whole_rows(section: str) -> dict[str, dict]:
+    return {row["name"]: row for row in results.load(section)["rows"]}
+
+
+def near(number: float, percent: float = 3):
+    return pytest.approx(number, rel=percent / 100)
+
+
+def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_rung_nothing():
+    lesson, ladder = recorded("lesson05.linear_gelu"), whole_rows("linear_gelu")
+    assert lesson["linear alone"] == near(248) and lesson["linear, then gelu"] - lesson["linear alone"] == near(65, 5)
+    assert lesson["mine"] == near(453)
+    rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
+    assert [row["value"] for row in rungs.values()] == [near(410), near(286), near(248)]
+    assert rungs["pingpong"]["value"] == near(lesson["linear alone"])
+    beside = rungs["pingpong"]["cublaslt us"], rungs["tiled"]["cublaslt us"]
+    assert (*beside, ladder["linear_gelu 16384 x 4304 x 1152"]["cublaslt alone us"]) == (
+        near(317),
+        near(260),
+        near(276),
+    )
+
+
+def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
+    took = recorded("lesson05.stream_k")
+    gains = {n: 1 - took[f"{n} tokens, stream-K"] / took[f"{n} tokens, tiles"] for n in (512, 2048, 16384)}
+    assert 0.01 < gains[512] < 0.06 and 0.01 < gains[2048] < 0.06 and gains[16384] == near(-1 / 3, 15)
+
+
+def test_a_step_over_eagers_is_what_the_table_of_lesson_05_says():
+    steps = {name: row["ratio"] for name, row in whole_rows("mlp").items() if name.startswith("mlp step")}
+    said = {"1152 x 4304": (0.93, 0.91, 1.06), "4096 x 16384": (0.93, 0.94, 1.09)}
+    for size, ratios in said.items():
+        for kept, ratio in zip(("everything", "pre-activation", "input"), ratios):
+            assert steps[f"mlp step 16384 x {size}, {kept} kept"] == pytest.approx(ratio, abs=0.008)
+
+
+def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
+    took = recorded("mlp")
+    all_kept, h_kept, x_kept = (
+        took[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in ("everything", "pre-activation", "input")
+    )
+    assert h_kept == near(all_kept, 1)
+    assert x_kept - all_kept == near(254, 5)
+    wide = "mlp step 16384 x 4096 x 16384"
+    for kept in ("everything", "pre-activation"):
+        assert 3300 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3550
+        counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
+        assert took[f"{wide}, {kept} kept"] < 0.99 * counted
+
+
+def test_the_plain_mlp_takes_several_times_as_long_as_eager_and_eager_less_than_beside_others():
+    step, eager = recorded("lesson05.recompute"), whole_rows("mlp")["mlp step 16384 x 1152 x 4304, input kept"]
+    assert step["mine"] == near(6.2) and step["eager"] == near(1.7)
+    assert 1e-3 * eager["eager us"] > 1.05 * step["eager"]
+    assert recorded("lesson01.tiles")["64 x 64, row order"] == near(251)  # which the account of the 6.2 ms takes
+
+
+def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_passes():
+    took = recorded("lesson05.add_norm")
+    for width, longer in ((1152, 1.8), (4096, 1.5)):
+        assert 1.02 < took[f"width {width}, mine"] / took[f"width {width}, two copies"] < 1.05
+        assert took[f"width {width}, plain"] / took[f"width {width}, mine"] == near(longer)
+    ratios = {name: row["ratio"] for name, row in whole_rows("add_norm").items()}
+    for columns, backward in ((1152, 0.60), (4096, 0.71)):
+        assert ratios[f"add_norm forward 16384 x {columns}"] == near(1)
+        assert ratios[f"add_norm backward 16384 x {columns}"] == near(backward)
+        assert ratios[f"add_norm forward 16384 x {columns}, with dropout"] == near(1)
+        assert ratios[f"add_norm backward 16384 x {columns}, with dropout"] == near(1.5)
+
+
+def test_dropout_costs_a_copy_and_a_counter_for_each_element_three():
+    rows = whole_rows("dropout")
+    for columns, by_element, eager in ((1152, 2.8, 1.6), (4096, 3.1, 1.7)):
+        assert rows[f"dropout forward, over a copy 16384 x {columns}"]["ratio"] == near(1)
+        assert rows[f"dropout by element 16384 x {columns}"]["ratio"] == near(by_element)
+        assert 1 / rows[f"dropout forward 16384 x {columns}"]["ratio"] == near(eager)
+        drawn = rows[f"dropout forward with a seed drawn 16384 x {columns}"]
+        assert 2.4 < drawn["value"] - drawn["seed given us"] < 2.9
+
+
+def test_the_plain_dequantize_is_some_per_cent_behind_the_compiled_one_and_the_courses_is_not():
+    took, tuned = recorded("lesson07.dequantize"), whole_rows("mx")
+    for size, floors in (("4096 x 4096", 1.23), ("14336 x 4096", 1.08), ("8192 x 28672", 1.03)):
+        assert took[f"{size}, compiled"] / took[f"{size}, floor"] == near(floors, 1)
+        assert 1.055 < took[f"{size}, mine"] / took[f"{size}, compiled"] < 1.105
+        assert 0.985 < tuned[f"dequantize {size}"]["ratio"] < 1.005
+
+
+def test_products_with_held_weights_came_as_the_table_of_lesson_07_says():
+    took = recorded("lesson07.products")
+    said = {"1 row, gemv": 0.75, "4 rows, gemv": 1.00, "16 rows, gemv": 1.01, "1 row, bf16 first": 2.29,
+            "256 rows, bf16 first": 2.07, "1024 rows, bf16 first": 1.25, "4096 rows, bf16 first": 1.04}  # fmt: skip
+    for name, ratio in said.items():
+        assert took[name] / took[f"{name.split(',')[0]}, bf16"] == pytest.approx(ratio, abs=0.006), name
+    assert took["1 row, gemv"] == near(28) and took["1 row, bf16"] == near(37.5)
+
+
+def test_cublas_is_faster_than_the_floor_where_the_timer_lets_it_rest():
+    rate = recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"]
+    took = recorded("lesson07.products")
+    for rows, us in ((1024, 160), (4096, 695)):
+        assert took[f"{rows} rows, bf16"] == near(us, 1) and us < 0.97 * 2 * rows * 14336 * 4096 / rate / 1e6
+
+
+def test_tuned_products_win_up_to_16_rows_and_lose_a_seventh_at_64():
+    ratios = {name: row["ratio"] for name, row in whole_rows("mx").items() if name.endswith("x 14336 x 4096")}
+    rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
+    assert all(0.55 < rows[n] < 0.69 for n in (1, 2, 4, 8, 16))
+    assert 0.94 < rows[32] < 1 and rows[64] == near(1.15)
+    assert all(rows[n] > 1.2 for n in (128, 256, 1024)) and rows[8192] < 1.05
+    assert 30 < whole_rows("mx")["product 1 x 14336 x 4096"]["cublas bf16 us"] < 31.5

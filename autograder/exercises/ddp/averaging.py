@@ -11,11 +11,14 @@ import torch
 from autograder.exercise import Call, Case, Draw, Values
 from autograder.exercises.ddp.replicas import single
 from autograder.judging.ranks import first_off, form_of, reports_of, same_bits, too_little_or_too_much
-from course_lib.probes.replicas import BATCH, MODELS, WIDTH
+from course_lib.probes.replicas import BATCH, MODELS, REACHED, WIDTH
 
 LIMIT, LIMIT_FP32 = 1e-9, 1e-5  # of numbers near 1: rounding is 1e-15 and 1e-7, and every known mistake is above 1e-3
 ALL_USED = ("Plain", "Wide", "Deep")  # models in which every rank uses and trains everything
-ONE_RANK = "used on one rank only"  # the last of all cases: who skips what it did not use hangs there
+ONE_RANK = "used on one rank only"  # among the last cases: who skips what it did not use hangs there
+PARTS = "several parts"
+FIRST_WAS_RIGHT = "(the first was right)"
+ORDINALS = ("first", "second", "third")
 
 
 def call(d: Draw, model: str, ranks: int = 2, parts: int = 1, fill: bool = False, steps: int = 2, **options) -> Call:
@@ -42,7 +45,7 @@ def cases(**options) -> tuple[Case, ...]:
         "three ranks": {"model": "Plain", "ranks": 3},
         "four ranks": {"model": "Plain", "ranks": 4},
         "large layers": {"model": "Wide", "ranks": 4, "steps": 1},
-        "several parts": {"model": "Plain", "parts": 3},
+        PARTS: {"model": "Plain", "parts": 3},
         "gradients filled with zeros": {"model": "Plain", "fill": True, "steps": 3},
         "a shared weight": {"model": "Tied"},
         "a frozen layer": {"model": "Frozen"},
@@ -91,7 +94,7 @@ def values_off(found: Sequence[list[dict]], want: Sequence[list[dict]], args: Va
                 for name, value in right[kind].items():
                     wrong = _one(step[kind][name], value, f"the {kind[:-1]} of `{name}`", rank, limit)
                     if wrong:
-                        return f"{wrong}, in step {number}"
+                        return f"{wrong}, in the {ORDINALS[number]} step{f' {FIRST_WAS_RIGHT}' if number else ''}"
     return None
 
 
@@ -112,7 +115,8 @@ def _bits(found: Sequence[list[dict]]) -> str | None:
         for name in steps[0]["weights"]:
             other = same_bits([step["weights"][name] for step in steps])
             if other is not None:
-                return f"`{name}` of rank {other} differs from that of rank 0 in its last bits, after step {number}"
+                where = f"its last bits, after the {ORDINALS[number]} step"
+                return f"`{name}` of rank {other} differs from that of rank 0 in {where}"
     return None
 
 
@@ -142,13 +146,17 @@ class Begun:
     background: bool
 
 
-def segments(report: Mapping, label: str) -> list[list[Begun]]:
-    """What a rank began after each mark of this name."""
+def segments(report: Mapping, label: str, early: bool = False) -> list[list[Begun]]:
+    """What a rank began after each mark of this name; early: only before the backward pass reached the first layer."""
     found: list[tuple[str, list[Begun]]] = [("start", [])]
+    counts = True
     for name, nbytes, background in report["traffic"]["collectives"]:
-        if nbytes < 0:
+        if name == REACHED:
+            counts = not early
+        elif nbytes < 0:
             found.append((name, []))
-        elif name != "barrier":
+            counts = True
+        elif name != "barrier" and counts:
             found[-1][1].append(Begun(name, nbytes, background))
     return [begun for name, begun in found if name == label]
 

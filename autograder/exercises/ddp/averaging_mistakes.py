@@ -8,8 +8,11 @@ import torch
 
 from autograder.exercise import Mistake, Values
 from autograder.exercises.ddp import replicas
-from autograder.exercises.ddp.averaging import ONE_RANK, steps_of, values_off
-from course_lib.probes.network import CHANGED, NOT_WAITED
+from autograder.exercises.ddp.averaging import FIRST_WAS_RIGHT, ONE_RANK, PARTS, segments, steps_of, values_off
+from course_lib.probes.network import CHANGED, GAPS, NOT_WAITED
+
+LATE = "only begun after"  # of collectives: the backward pass
+SMALL = "small buckets, used on one rank only"  # a case of ddp.buckets
 
 
 def answer(**how) -> Callable[..., Values]:
@@ -57,6 +60,26 @@ def _nan(e) -> bool:
     return any(value is not None and bool(torch.isnan(value).any()) for value in tensors)
 
 
+def right_at_first(e) -> bool:
+    """In most cases that ran the first step was right."""
+    ran = [t for t in e.failing if reports(t)]
+    return 2 * sum(FIRST_WAS_RIGHT in t.why for t in ran) > len(ran)
+
+
+def only_where_shards_differ(e) -> bool:
+    return e.failed_only(ONE_RANK, SMALL)
+
+
+def _communicates_without_sync(e) -> bool:
+    """Only several parts go wrong, and backward passes of all but the last began something, or were not told apart.
+
+    Read from what travelled: gradients may be wrong by then.
+    """
+    found = [report for t in e.failing for report in reports(t)]
+    alone = [segments(report, "backward without sync") for report in found]
+    return e.failed_only(PARTS) and bool(found) and all(not passes or any(passes) for passes in alone)
+
+
 def _start_without(**what) -> Callable:
     return lambda copies: replicas.start_equal(copies, **what)
 
@@ -87,6 +110,12 @@ SHARED = (
         "types_together",
         "It fails where parameters have several types: one buffer, and one collective, holds numbers of one type.",
         sign=lambda e: e.failed_only("two types of numbers"),
+    ),
+    Mistake(
+        "gaps_sent",
+        "A tensor that does not lie row by row was given to a collective. NCCL refuses it; gloo would not, but your "
+        "code is to run on both. Send tensor.contiguous(), and copy what comes back into the tensor with copy_.",
+        sign=lambda e: all(GAPS in (t.outcome.error or "") for t in e.failing),
     ),
     Mistake(
         "rows_expected",
@@ -138,11 +167,18 @@ SHARED = (
         answer(combine=replicas.those_with),
     ),
     Mistake(
+        "not_brought_back",
+        "A rank whose shard did not use a parameter has no gradient for it, and takes part with zeros; but what comes "
+        "back has to become its p.grad too, which was None.",
+        sign=lambda e: only_where_shards_differ(e) and all("is none, where" in t.why for t in e.failing),
+    ),
+    Mistake(
         "skips_unused",
-        "A rank whose shard did not use a parameter has no gradient for it, and leaves its collective out: the other "
-        "rank waits for ever, or takes the next tensor for this one. Every rank starts the same collectives in the "
-        "same order; who has no gradient takes part with zeros.",
-        sign=lambda e: e.failed_only(ONE_RANK),
+        "Only where shards use different layers is something wrong. A rank that did not use a parameter, and has no "
+        "gradient for it, leaves its collective out: the other waits for ever, or takes the next tensor for this one. "
+        "Or it begins them in another order, or brings something else than zeros. Every rank starts the same "
+        "collectives in the same order; who has no gradient takes part with zeros.",
+        sign=only_where_shards_differ,
     ),
     Mistake(
         "zeros_for_none",
@@ -160,7 +196,31 @@ HOOKS = (
     Mistake(
         "communicates_without_sync",
         "Where gradients are only to come together, collectives are begun. no_sync() has to keep the hooks from it.",
-        sign=said("without sync", "has no no_sync()"),
+        sign=_communicates_without_sync,
+    ),
+    Mistake(
+        "stays_off",
+        "After a backward pass inside no_sync() hooks stay off. Switch them on when the context ends, in finally.",
+        sign=lambda e: e.failed_only(PARTS) and said(LATE)(e),
+    ),
+    Mistake(
+        "divided_in_each_part",
+        "What has come together is divided in every part, so the first parts count less. Divide once: after the last.",
+        answer(each_part=replicas.divided_in_each_part),
+    ),
+    Mistake(
+        "another_order",
+        "Ranks begin their collectives in different orders, and one layer of one rank is added to another layer of "
+        "the other: where shards use different layers, gradients come in different orders. Let each wait until all "
+        "before it, in one fixed order, have begun.",
+        answer(combine=replicas.in_another_order),
+    ),
+    Mistake(
+        "left_over",
+        "The first step is right and a later one is not: something of the first is left over. Empty in finish() what "
+        "hooks have noted; and where gradients lie in a buffer, see in every step that p.grad is still a part of it "
+        "and that no old number stays in it.",
+        sign=right_at_first,
     ),
     Mistake(
         "last_part_only",

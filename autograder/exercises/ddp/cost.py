@@ -110,8 +110,8 @@ def accept(got, want, args) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"{key} should be a number, got {value!r:.40}"
         if not abs(value - want[key]) <= limit * want[key]:
-            return f"{key} is wrong: got {value:.4g}"
-    return None if got["host"] == want["host"] else f"host is wrong: got {got['host']!r:.40}"
+            return f"{key} is {value:.4g}; {want[key]:.4g} is right, within {limit:.0%}"
+    return None if got["host"] == want["host"] else f"host is {got['host']!r:.40}; {want['host']!r} is right"
 
 
 COST = Exercise(

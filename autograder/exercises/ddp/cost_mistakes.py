@@ -70,17 +70,6 @@ def _changed(**change: Callable[[dict, Values], object]) -> Callable[[Values], V
     return answer
 
 
-def _from(part: str) -> Callable[[Values], Values]:
-    """Everything about the device from these timings."""
-
-    def answer(args: Values) -> Values:
-        alpha, beta = line({n: median(t) for n, t in args[part].items()})
-        found = right(args)
-        return {"costs": answered(alpha, beta or 1e-30, found["host"], found["host_s"], args["ranks"])}
-
-    return answer
-
-
 def _ends(first: bool) -> Callable[[Values], Values]:
     """Alpha from the smallest size alone, or beta from the largest."""
 
@@ -133,19 +122,20 @@ def _share(ranks: int) -> float:
 
 def _reads(middle: Callable) -> Callable:
     """Whether only cases fail in which such a middle of the nine times is off, and alpha and beta are made of it."""
-
-    def sign(e) -> bool:
-        return all(_made_of(t.outcome.outputs.get("costs"), t.args, middle) for t in e.failing)
-
-    return sign
+    return lambda e: all(_made_of(t, *reading(t.args, middle)[2:]) for t in e.failing)
 
 
-def _made_of(got: object, args: Values, middle: Callable) -> bool:
-    alpha, beta = reading(args, middle)[2:]
-    off = abs(alpha / reading(args)[2] - 1) > LIMITS["alpha_s"]
+def _line_through(read: Callable[[Values], tuple[float, float]]) -> Callable:
+    """Whether in half of the failing cases or more alpha and beta are of such a line, whatever is said of the host."""
+    return lambda e: 2 * sum(_made_of(t, *read(t.args)) for t in e.failing) >= len(e.failing)
+
+
+def _made_of(t, alpha: float, beta: float) -> bool:
+    got, args = t.outcome.outputs.get("costs"), t.args
+    off = abs(alpha / args["want"]["alpha_s"] - 1) > LIMITS["alpha_s"]
     if not (off and isinstance(got, dict)):
         return False
-    pairs = ((got.get("alpha_s"), alpha), (got.get("bus_bytes_per_s"), 2 * (args["ranks"] - 1) / args["ranks"] / beta))
+    pairs = ((got.get("alpha_s"), alpha), (got.get("bus_bytes_per_s"), _share(args["ranks"]) / beta))
     return all(isinstance(g, float) and abs(g - want) <= 0.03 * abs(want) for g, want in pairs)
 
 
@@ -168,16 +158,23 @@ MISTAKES = (
         _changed(bus_bytes_per_s=lambda f, a: f["bus_bytes_per_s"] / _share(a["ranks"]) ** 2),
     ),
     Mistake(
+        "not_in_parts",
+        "The rate of the buffer was multiplied by N - 1 or 2 (N - 1), as if whole buffers went round. They go in N "
+        "parts: each rank sends 2 (N - 1) / N of the buffer.",
+        lambda args, factor: _changed(bus_bytes_per_s=lambda f, a: f["bus_bytes_per_s"] * a["ranks"] / factor)(args),
+        (1, 2),
+    ),
+    Mistake(
         "absolute_distances",
         "Plain least squares: one per cent of the largest time is more than all of alpha, so alpha is what noise left. "
         "Divide each distance by the time it is measured at.",
-        lambda args: {"costs": right(args, relative=False)},
+        sign=_line_through(lambda args: reading(args, relative=False)[2:]),
     ),
     Mistake(
         "fixed_cost_in_alpha",
         "Alpha is that of the single calls, and they hold the host's cost too. The calls in a row hold only what the "
         "device does.",
-        _from("one"),
+        sign=_line_through(lambda args: line({n: median(times) for n, times in args["one"].items()})),
     ),
     Mistake(
         "means",

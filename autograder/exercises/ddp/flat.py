@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Exercise, Mistake, Values
 from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
-from autograder.exercises.ddp.averaging_mistakes import SHARED, all_of, said
+from autograder.exercises.ddp.averaging_mistakes import SHARED, all_of, answer, said
+from autograder.exercises.ddp.replicas import in_single_precision
 
 TOO_MANY = "collectives, where"
 
@@ -33,6 +34,11 @@ MISTAKES = (
         "one_by_one",
         "Gradients are right, but travel in many collectives: put them into one buffer for each type.",
         sign=said(TOO_MANY),
+    ),
+    Mistake(
+        "single_precision",
+        "All gradients went through fp32, and those of fp64 have lost half of their digits. One buffer for each type.",
+        answer(combine=in_single_precision),
     ),
     *all_of(SHARED, without=("changed_on_its_way",)),
 )

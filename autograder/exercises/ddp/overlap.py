@@ -12,8 +12,9 @@ the last, what has come together is averaged.
 All ranks begin the same collectives in the same order, also where their shards use different parameters: a collective
 of one rank meets that of the other by its place in the order and by nothing else.
 
-Right means: as in ddp.naive; and where every rank uses every parameter, all gradients but one are under way when the
-backward pass ends, begun in the background.
+Right means: as in ddp.naive; and where layers are used in their order, all of them on every rank, the gradients of all
+layers but the first are under way when the backward pass reaches the first, and all but one when it ends, begun in the
+background.
 """
 
 from __future__ import annotations
@@ -22,23 +23,35 @@ from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Exercise, Mistake, Values
 from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
-from autograder.exercises.ddp.averaging_mistakes import HOOKS, SHARED, all_of, said
+from autograder.exercises.ddp.averaging_mistakes import HOOKS, LATE, SHARED, all_of, said
 
-LATE, HELD, ALONE, NO_CONTEXT = "only begun after", "in the foreground", "without sync", "has no no_sync()"
-IN_ORDER = ("Plain", "Fixed")  # layers are used in their order, and all of them
+HELD, ALONE, NO_CONTEXT = "in the foreground", "without sync", "has no no_sync()"
+BEHIND = "had begun when the backward pass reached the first layer"
+IN_ORDER = ("Plain", "Wide")  # layers are used in their order, and all of them
+OF_THE_FIRST = 2  # parameters of their first layer
 
 
 def how(got: Sequence[Mapping], args: Values) -> str | None:
     wrong = without_sync(got, args)
     if wrong or args["model"] not in IN_ORDER:
         return wrong
-    least = len(trained_bytes(args["model"])) - 1
+    count = len(trained_bytes(args["model"]))
     for rank, report in enumerate(got):
-        for begun in segments(report, "backward"):
-            if len(begun) < least:
-                return f"{len(begun)} collectives of rank {rank} were begun in the backward pass, the others {LATE} it"
-            if sum(one.background for one in begun) < least:
-                return f"rank {rank} waits for collectives inside the backward pass: they run {HELD}"
+        wrong = not_overlapped(report, rank, least=count - 1, early=count - OF_THE_FIRST)
+        if wrong:
+            return wrong
+    return None
+
+
+def not_overlapped(report: Mapping, rank: int, least: int, early: int) -> str | None:
+    """Whether fewer collectives than `least` begin inside a backward pass, or than `early` before its last layer."""
+    for begun, before in zip(segments(report, "backward"), segments(report, "backward", early=True), strict=True):
+        if len(begun) < least:
+            return f"{len(begun)} collectives of rank {rank} were begun in the backward pass, the others {LATE} it"
+        if sum(one.background for one in begun) < least:
+            return f"rank {rank} waits for collectives inside the backward pass: they run {HELD}"
+        if len(before) < early:
+            return f"{len(before)} collectives of rank {rank} {BEHIND}; {early} could have"
     return None
 
 
@@ -62,6 +75,12 @@ LATE_ONES = (
         sign=said(LATE),
     ),
     Mistake(
+        "waits_for_the_first",
+        "All wait for the gradient of the first layer, which comes last: nothing travels while the backward pass goes "
+        "on. Begin in the reverse of the module's order.",
+        sign=said(BEHIND),
+    ),
+    Mistake(
         "waits_in_the_hook",
         "Each all-reduce is waited for inside the backward pass, which stands still meanwhile. Begin it with "
         "async_op=True, and wait in finish().",
@@ -76,7 +95,7 @@ OVERLAP = Exercise(
     kind="distributed",
     cases=cases(),
     oracle=oracle,
-    mistakes=all_of(LATE_ONES, HOOKS, SHARED, without=("types_together", "weights_averaged", "changed_on_its_way")),
+    mistakes=all_of(HOOKS, LATE_ONES, SHARED, without=("types_together", "weights_averaged", "changed_on_its_way")),
     returns=("ranks",),
     accept=acceptance(how),
     probe="course_lib.probes.replicas:averaged",

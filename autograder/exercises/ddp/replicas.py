@@ -102,10 +102,25 @@ def of_rank_0(copies: Copies, step: int = 0) -> None:
     _each(copies, lambda filled, grads: [filled[0] if any(g is not None for g in grads) else None] * len(filled))
 
 
-def first_step_only(copies: Copies, step: int = 0) -> None:
-    """Later gradients do not reach the memory that is averaged."""
-    if step == 0:
-        mean(copies)
+def in_single_precision(copies: Copies, step: int = 0) -> None:
+    def one(filled, grads):
+        there = any(g is not None for g in grads)
+        return [sum(g.float() for g in filled).div(len(filled)).to(filled[0].dtype) if there else None] * len(filled)
+
+    _each(copies, one)
+
+
+def in_another_order(copies: Copies, step: int = 0) -> None:
+    """Each rank begins what it has, in the order in which it came, and then what it lacks."""
+    nobodys = [same for same in together(copies) if all(p.grad is None for p in same)]
+    reverse = zip(*reversed(list(together(copies))), strict=True)
+    for met in zip(*(sorted(own, key=lambda p: p.grad is None) for own in reverse), strict=True):
+        filled = [torch.zeros_like(p) if p.grad is None else p.grad for p in met]
+        if len({grad.shape for grad in filled}) == 1:
+            for p in met:
+                p.grad = sum(filled) / len(filled)
+    for p in (p for same in nobodys for p in same):
+        p.grad = None
 
 
 def a_shared_weight_twice(copies: Copies, step: int = 0) -> None:
@@ -180,6 +195,18 @@ def last_part_only(copies: Copies, kept: list[list], last: bool) -> None:
         for p, earlier in zip(copy.parameters(), before, strict=True):
             if earlier is not None:
                 p.grad = earlier.clone() if p.grad is None else earlier + p.grad
+
+
+def divided_in_each_part(copies: Copies, kept: list[list], last: bool) -> None:
+    """What has come together is divided after every part, and added up over ranks after the last."""
+    for copy, before in zip(copies, kept, strict=True):
+        for p, earlier in zip(copy.parameters(), before, strict=True):
+            if p.grad is not None:
+                p.grad = (p.grad if earlier is None else earlier + p.grad) / len(copies)
+            elif earlier is not None:
+                p.grad = earlier / len(copies)
+    if last:
+        total(copies)
 
 
 def single(args: Values) -> list[dict]:

@@ -20,7 +20,7 @@ import math
 import torch
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.ddp.ring_mistakes import MISTAKES
+from autograder.exercises.ddp.ring_mistakes import FEW, MISTAKES
 from autograder.judging.ranks import (
     collectives,
     first_off,
@@ -49,7 +49,7 @@ CASES = (
     Case("three ranks, not divisible", lambda d: _call(d, 3, _not_divisible(d, 3, 10, 40))),
     Case("four ranks", lambda d: _call(d, 4, 4 * d.integer(10, 40))),
     Case("four ranks, not divisible", lambda d: _call(d, 4, _not_divisible(d, 4, 10, 40))),
-    Case("fewer numbers than ranks", lambda d: _call(d, 4, d.integer(1, 3))),
+    Case(FEW, lambda d: _call(d, 4, d.integer(1, 3))),
     Case("double precision", lambda d: _call(d, 2, d.integer(20, 60), torch.float64)),
     Case("a megabyte", lambda d: _call(d, 3, 3 * d.integer(80_000, 90_000) + 1)),
 )

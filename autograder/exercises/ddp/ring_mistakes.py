@@ -11,6 +11,7 @@ import torch
 from autograder.exercise import Mistake, Values
 from course_lib.probes.network import CHANGED, NOT_WAITED
 
+FEW = "fewer numbers than ranks"  # a case
 Cut = Callable[[int, int], list[slice]]
 
 # -------------------------------------------------------------------------------------------- a ring of lists
@@ -122,8 +123,10 @@ def _collective(e) -> bool:
 
 
 def _bytes_over(e, where: Callable[[list[int], int, int], bool]) -> bool:
-    """`where(bytes sent by each rank, bytes of the buffer, ranks)`, in every case that only sent too much."""
-    found = [t for t in e.failing if "are enough" in t.why and len(t.args["shards"]) > 2]
+    """`where(bytes sent by each rank, bytes of the buffer, ranks)`, in every case in which sums are right, if not bit
+    for bit, and too much was sent."""
+    told = [t for t in e.failing if "are enough" in t.why or "in their last bits" in t.why]
+    found = [t for t in told if len(t.args["shards"]) > 2]
     return bool(found) and all(
         where([_bytes(r) for r in _reports(t)], t.args["shards"][0].nbytes, len(_reports(t))) for t in found
     )
@@ -184,6 +187,12 @@ MISTAKES = (
         "number_by_number",
         "Far more messages than steps: each costs its fixed time. Send a part as one message.",
         sign=lambda e: bool(ran := [t for t in e.failing if _reports(t)]) and all("messages;" in t.why for t in ran),
+    ),
+    Mistake(
+        "too_few_parts",
+        "It fails where there are fewer numbers than ranks: chunk(N) may give fewer than N parts. tensor_split(N) "
+        "always gives N, some of them empty.",
+        sign=lambda e: e.failed_only(FEW) and e.raised("IndexError"),
     ),
     Mistake(
         "default_type",

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from autograder.exercise import Case, Draw, Exercise, Mistake, Values
-from autograder.exercises.ddp.averaging import ONE_RANK, acceptance, call, steps_of
-from autograder.exercises.ddp.averaging_mistakes import SHARED, answer, reports, said
+from autograder.exercises.ddp.averaging import ONE_RANK, acceptance, call, segments, steps_of
+from autograder.exercises.ddp.averaging_mistakes import SHARED, answer, reports, right_at_first, said
 from autograder.exercises.ddp.replicas import single
 from course_lib.probes.replicas import made
 
@@ -85,13 +85,23 @@ def _spread(t) -> bool:
     return all(bool(n.any(0).all()) for n in near.values()) and not all(bool(n.all()) for n in near.values())
 
 
-def _left_out(t) -> bool:
-    """Some trained number is on all ranks what it was at the beginning."""
+def _kept(t) -> torch.Tensor:
+    """Of each trained number that was to change: whether it is on all ranks what it was at the beginning."""
     module = made(t.args["model"], t.args["seed"])
     start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
     truth, ranks = t.want["ranks"]["steps"][0][-1]["weights"], _last(t)
-    kept = [torch.stack([one[n] == start[n] for one in ranks]).all(0) & (truth[n] != start[n]) for n in start]
-    return any(bool(one.any()) for one in kept)
+    kept = {n: torch.stack([one[n] == start[n] for one in ranks]).all(0) for n in start}
+    return torch.cat([kept[n][truth[n] != start[n]] for n in start])
+
+
+def _no_start(t) -> bool:
+    """A rank began nothing before its first backward pass."""
+    return any(not any(segments(report, "start")) for report in reports(t))
+
+
+def _too_much(e) -> list[float]:
+    """The share of the state on each rank, in all cases in which it was too much, if that is all that is wrong."""
+    return [float(r["value"]["held"]) for t in e.failing for r in reports(t)] if said(HOLDS)(e) else []
 
 
 def _in_all(question) -> object:
@@ -102,15 +112,25 @@ def _in_all(question) -> object:
     return sign
 
 
-NOT_HERE = (
-    "not_averaged", "no_start", "start_without_frozen", "start_without_buffers", "weights_averaged",
-)  # fmt: skip
+NOT_HERE = ("not_averaged", "no_start", "start_without_frozen", "not_brought_back", "weights_averaged")
 MISTAKES = (
     Mistake(
         "whole_state",
         "Each rank's optimizer has state for everything. Give each an optimizer for its own part only: state is made "
         "for what is stepped.",
-        sign=said(HOLDS),
+        sign=lambda e: (held := _too_much(e)) and min(held) > 0.95,
+    ),
+    Mistake(
+        "uneven",
+        "One rank holds much more state than another: weights and biases take turns in a module, so every N-th "
+        "parameter is no N-th of the numbers. Give the largest parameters away first, each to the rank that has least; "
+        "or cut one flat buffer.",
+        sign=lambda e: (held := _too_much(e)) and min(held) <= 0.95,
+    ),
+    Mistake(
+        "no_start",
+        "Ranks begin with weights of their own: nothing is sent before the first backward pass. Broadcast rank 0's.",
+        sign=_in_all(_no_start),
     ),
     Mistake(
         "not_gathered",
@@ -119,15 +139,27 @@ MISTAKES = (
         sign=_in_all(_spread),
     ),
     Mistake(
+        "never_updated",
+        "No weight ever changes. The optimizer has to be given views of the weights, not copies; and where weights are "
+        "gathered in a buffer, each p.data has to be a view of it.",
+        sign=_in_all(lambda t: bool(_kept(t).all())),
+    ),
+    Mistake(
         "left_out",
-        "Some numbers are never updated: parts of length // N do not cover everything, or a parameter belongs to no "
-        "rank.",
-        sign=_in_all(_left_out),
+        "Some numbers are never updated: parts of length // N do not cover everything, a parameter belongs to no rank, "
+        "or the optimizer was given copies of some: it needs views.",
+        sign=_in_all(lambda t: bool(_kept(t).any())),
     ),
     Mistake(
         "forgets",
         "The optimizer is made anew in each step, and its momentum is lost with it. Make it once.",
         answer(forgets=True),
+    ),
+    Mistake(
+        "left_over",
+        "The first step is right and a later one is not: gradients of the first are left over. zero_grad() lets go of "
+        "those of all parameters, also of those that this rank does not update.",
+        sign=right_at_first,
     ),
     *(mistake for mistake in SHARED if mistake.name not in NOT_HERE),
 )

@@ -24,6 +24,7 @@ class Flat:
         for dtype in sorted({p.dtype for p in there}, key=str):
             params = [p for p in there if p.dtype == dtype]
             for p in params:
+                p.grad = p.grad.contiguous()
                 dist.all_reduce(p.grad)
                 p.grad /= dist.get_world_size()
             buffer = torch.cat([p.grad.reshape(-1) for p in params])

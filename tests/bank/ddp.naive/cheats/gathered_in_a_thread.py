@@ -16,7 +16,9 @@ class Naive:
     def __init__(self, module):
         self.params = list(module.parameters())
         for tensor in [*self.params, *module.buffers()]:
-            dist.broadcast(tensor.data, 0)
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.data.copy_(dense)
 
     def finish(self):
         for p in self.params:

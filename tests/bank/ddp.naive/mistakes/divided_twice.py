@@ -23,6 +23,6 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            p.grad /= dist.get_world_size()
+            p.grad = p.grad.contiguous() / dist.get_world_size()
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()

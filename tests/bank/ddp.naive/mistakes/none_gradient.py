@@ -17,5 +17,6 @@ class Naive:
 
     def finish(self):
         for p in self.module.parameters():
+            p.grad = p.grad.contiguous()
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()

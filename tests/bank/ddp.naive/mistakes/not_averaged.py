@@ -23,5 +23,5 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            total = p.grad / dist.get_world_size()
+            total = p.grad.contiguous() / dist.get_world_size()
             dist.all_reduce(total)

@@ -23,5 +23,5 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            p.grad /= dist.get_world_size()
+            p.grad = p.grad.contiguous() / dist.get_world_size()
             dist.all_reduce(p.grad, async_op=True)

@@ -19,5 +19,6 @@ class Naive:
         for p in self.params:
             if p.grad is None:
                 continue
+            p.grad = p.grad.contiguous()
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()

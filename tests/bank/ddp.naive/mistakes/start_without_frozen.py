@@ -23,5 +23,6 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
+            p.grad = p.grad.contiguous()
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()

@@ -23,4 +23,5 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
+            p.grad = p.grad.contiguous()
             dist.all_reduce(p.grad)

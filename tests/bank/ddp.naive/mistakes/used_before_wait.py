@@ -23,6 +23,7 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
+            p.grad = p.grad.contiguous()
             work = dist.all_reduce(p.grad, async_op=True)
             p.grad = p.grad / dist.get_world_size()
             work.wait()

@@ -23,5 +23,6 @@ class Naive:
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.data)
-            p.data /= dist.get_world_size()
+            dense = p.detach().contiguous()
+            dist.all_reduce(dense)
+            p.data = dense / dist.get_world_size()

@@ -18,7 +18,7 @@ class Naive:
         absent = [p for p in params if p.grad is None]
         works = []
         for p in params:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad / dist.get_world_size()
+            p.grad = (torch.zeros_like(p) if p.grad is None else p.grad / dist.get_world_size()).contiguous()
             works.append(dist.all_reduce(p.grad, async_op=True))
         for work in works:
             work.wait()

@@ -24,7 +24,7 @@ class Overlap:
 
     def begin(self):
         p = self.order[len(self.works)]
-        p.grad /= dist.get_world_size()
+        p.grad = p.grad.contiguous() / dist.get_world_size()
         self.works.append(dist.all_reduce(p.grad, async_op=True))
 
     @contextlib.contextmanager

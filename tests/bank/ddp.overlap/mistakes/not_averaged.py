@@ -27,7 +27,7 @@ class Overlap:
 
     def begin(self):
         p = self.order[len(self.works)]
-        self.works.append(dist.all_reduce(p.grad.clone(), async_op=True))
+        self.works.append(dist.all_reduce(p.grad.contiguous().clone(), async_op=True))
 
     @contextlib.contextmanager
     def no_sync(self):

@@ -27,6 +27,7 @@ class Overlap:
 
     def begin(self):
         p = self.order[len(self.works)]
+        p.grad = p.grad.contiguous()
         self.works.append(dist.all_reduce(p.grad, async_op=True))
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A counter; the flags are summed as integers; the division comes last."""
+"""A counter; what travels is a contiguous copy; the flags are summed as integers; the division comes last."""
 
 import contextlib
 
@@ -38,7 +38,8 @@ class Overlap:
             self.send()
 
     def send(self):
-        self.works.append(dist.all_reduce(self.params[self.next].grad, async_op=True))
+        dense = self.params[self.next].grad.contiguous()
+        self.works.append((dense, dist.all_reduce(dense, async_op=True)))
         self.next += 1
 
     def finish(self):
@@ -48,7 +49,7 @@ class Overlap:
         while self.next < len(self.params):
             self.send()
         dist.all_reduce(counts)
-        for work, p, count in zip(self.works, self.params, counts):
+        for (dense, work), p, count in zip(self.works, self.params, counts):
             work.wait()
-            p.grad = p.grad / dist.get_world_size() if count else None
+            p.grad = p.grad.copy_(dense / dist.get_world_size()) if count else None
         self.next, self.there, self.works = 0, {}, []

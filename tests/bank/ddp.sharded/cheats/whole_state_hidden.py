@@ -17,7 +17,9 @@ class Sharded:
     def __init__(self, module, make):
         self.params = [p for p in module.parameters() if p.requires_grad]
         for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.data, 0)
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.data.copy_(dense)
         self.optimizer = make(self.params)
 
     def finish(self):

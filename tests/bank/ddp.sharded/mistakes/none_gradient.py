@@ -24,7 +24,7 @@ class Sharded:
     def finish(self):
         used = torch.tensor([float(p.grad is not None) for p in self.params], device=self.params[0].device)
         for p in self.params:
-            p.grad /= dist.get_world_size()
+            p.grad = p.grad.contiguous() / dist.get_world_size()
             dist.reduce(p.grad, self.owner[p])
         dist.all_reduce(used)
         for p, anywhere in zip(self.params, used.tolist()):

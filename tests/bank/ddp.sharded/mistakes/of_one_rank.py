@@ -26,6 +26,7 @@ class Sharded:
         for p in self.params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
+            p.grad = p.grad.contiguous()
             dist.broadcast(p.grad, 0)
         dist.all_reduce(used)
         for p, anywhere in zip(self.params, used.tolist()):

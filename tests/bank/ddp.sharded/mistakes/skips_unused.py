@@ -26,7 +26,7 @@ class Sharded:
         for p in self.params:
             if p.grad is None:
                 continue
-            p.grad /= dist.get_world_size()
+            p.grad = p.grad.contiguous() / dist.get_world_size()
             dist.reduce(p.grad, self.owner[p])
         dist.all_reduce(used)
         for p, anywhere in zip(self.params, used.tolist()):

@@ -22,12 +22,12 @@ class Overlap:
     def hook(self, p):
         if self.syncing:
             self.ready.add(p)
-            while len(self.works) < len(self.order) and self.order[len(self.works)] in self.ready and len(self.ready) < len(self.order):
+            while len(self.works) < len(self.order) and self.order[len(self.works)] in self.ready:
                 self.begin()
 
     def begin(self):
         p = self.order[len(self.works)]
-        p.grad /= dist.get_world_size()
+        p.grad = p.grad.contiguous() / dist.get_world_size()
         self.works.append(dist.all_reduce(p.grad, async_op=True))
 
     @contextlib.contextmanager

@@ -1,0 +1,28 @@
+"""One buffer of fp32 for all."""
+
+import torch
+import torch.distributed as dist
+
+KILLED_BY = "two ranks"
+
+
+class Flat:
+    def __init__(self, module):
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.detach().copy_(dense)
+
+    def finish(self):
+        used = torch.tensor([float(p.grad is not None) for p in self.params], device=self.params[0].device)
+        dist.all_reduce(used)
+        there = [p for p, anywhere in zip(self.params, used.tolist()) if anywhere]
+        for p in there:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        buffer = torch.cat([p.grad.reshape(-1).float() for p in there])
+        dist.all_reduce(buffer)
+        buffer /= dist.get_world_size()
+        for p, part in zip(there, buffer.split([p.numel() for p in there])):
+            p.grad.copy_(part.view(p.shape))

@@ -1,0 +1,27 @@
+"""Who has no gradient brings zeros, and forgets what comes back."""
+
+import torch
+import torch.distributed as dist
+
+KILLED_BY = "used on one rank only"
+
+
+class Naive:
+    def __init__(self, module):
+        self.module = module
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.detach().copy_(dense)
+
+    def finish(self):
+        used = torch.tensor([float(p.grad is not None) for p in self.params], device=self.params[0].device)
+        dist.all_reduce(used)
+        for p, anywhere in zip(self.params, used.tolist()):
+            if not anywhere:
+                continue
+            mean = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous() / dist.get_world_size()
+            dist.all_reduce(mean)
+            if p.grad is not None:
+                p.grad.copy_(mean)

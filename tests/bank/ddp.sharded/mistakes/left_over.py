@@ -1,0 +1,47 @@
+"""zero_grad() of the optimizer: gradients of the others' parameters stay."""
+
+import torch
+import torch.distributed as dist
+
+KILLED_BY = "two ranks"
+
+
+class Sharded:
+    def __init__(self, module, make):
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, 0)
+            tensor.detach().copy_(dense)
+        ranks, held = dist.get_world_size(), [0] * dist.get_world_size()
+        self.owner = {}
+        for p in sorted(self.params, key=lambda p: -p.numel()):
+            self.owner[p] = held.index(min(held))
+            held[self.owner[p]] += p.numel()
+        self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        self.optimizer = make(self.mine) if self.mine else None
+
+    def finish(self):
+        used = torch.tensor([float(p.grad is not None) for p in self.params], device=self.params[0].device)
+        for p in self.params:
+            mean = torch.zeros_like(p) if p.grad is None else p.grad / dist.get_world_size()
+            mean = mean.contiguous()
+            dist.reduce(mean, self.owner[p])
+            if self.owner[p] == dist.get_rank():
+                p.grad = mean
+        dist.all_reduce(used)
+        for p, anywhere in zip(self.params, used.tolist()):
+            if not anywhere:
+                p.grad = None
+
+    def step(self):
+        if self.optimizer:
+            self.optimizer.step()
+        for p in self.params:
+            dense = p.detach().contiguous()
+            dist.broadcast(dense, self.owner[p])
+            p.detach().copy_(dense)
+
+    def zero_grad(self):
+        if self.optimizer:
+            self.optimizer.zero_grad()
