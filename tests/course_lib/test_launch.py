@@ -330,22 +330,28 @@ def test_under_torchrun_another_number_of_ranks_is_refused(monkeypatch):
         launch(lambda rank: None, 2)
 
 
+TWO_GPUS = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
+
+
 @pytest.mark.slow
-def test_fifty_launches_in_a_row_leave_nothing_behind():
+@pytest.mark.parametrize(
+    ("backend", "sizes"), [("gloo", (2, 3, 4, 2, 2)), pytest.param("nccl", (2, 2, 2, 2, 2), marks=TWO_GPUS)]
+)
+def test_fifty_launches_in_a_row_leave_nothing_behind(backend, sizes):
     def step(rank):
-        total = torch.ones(1 << 12)
+        total = torch.ones(1 << 12, device=place())
         works = [dist.all_reduce(total.clone(), async_op=True) for _ in range(4)]
         for work in works:
             work.wait()
         return os.getpid()
 
-    launch(step, 2, "gloo")
+    launch(step, 2, backend)
     warm = SERVER.process.pid
     before = (len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{warm}/fd")), threading.active_count())
-    pids = [pid for size in (2, 3, 4, 2, 2) * 10 for pid in launch(step, size, "gloo", limit_s=60)]
+    pids = [pid for size in sizes * 10 for pid in launch(step, size, backend, limit_s=60)]
     after = (len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{warm}/fd")), threading.active_count())
     assert SERVER.process.pid == warm and after == before
-    assert len(set(pids)) == 130 and all(map(gone, pids))
+    assert len(set(pids)) == 10 * sum(sizes) and all(map(gone, pids))
     assert sorted(os.listdir(SERVER.folder)) == ["door", "stderr"]
     assert Path(f"/proc/{warm}/task/{warm}/children").read_text() == ""
     assert Path(SERVER.folder, "stderr").read_text() == ""
