@@ -5,7 +5,7 @@ Nothing here protects the verdict from the code that is tried; the referee does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -47,8 +47,10 @@ def examine(
 def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> list[Trial]:
     """Every case up to a stub, a fault of the device or lost ranks; after one of these two the others are not tried."""
     trials: list[Trial] = []
-    for number, case in enumerate(cases):
-        trials.append(_tried(exercise, case, function, seed))
+    tried = _on_ranks if exercise.kind == "distributed" else _one_by_one
+    for number, trial in enumerate(tried(exercise, cases, function, seed)):
+        trials.append(trial)
+        case = trial[0]
         if trials[-1][-1].not_written:
             break
         if trials[-1][-1].fault:
@@ -59,10 +61,16 @@ def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int
     return trials
 
 
+def _on_ranks(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> Iterator[Trial]:
+    calls = [exercise.draw(case, seed, "cpu", device.TIER) for case in cases]
+    return zip(cases, calls, ranks.attempts(exercise, calls, function))
+
+
+def _one_by_one(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> Iterator[Trial]:
+    return (_tried(exercise, case, function, seed) for case in cases)
+
+
 def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Trial:
-    if exercise.kind == "distributed":
-        call = exercise.draw(case, seed, "cpu", device.TIER)
-        return case, call, ranks.attempt(exercise, call, function)
     try:
         call = exercise.draw(case, seed, device.DEVICE, device.TIER)
     except RuntimeError as error:

@@ -233,6 +233,11 @@ def called(rank: int, probe: str, packed: bytes, shards: Sequence[Any], common: 
     return reported(run, lambda: cloudpickle.loads(packed), shards[rank], common)
 
 
+def called_in_turn(rank: int, probe: str, packed: bytes, given: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list:
+    """Several calls, each with the function as it came."""
+    return [called(rank, probe, packed, shards, common) for shards, common in given]
+
+
 def reported(
     run: Callable, load: Callable[[], Callable], shard: Any, common: dict[str, Any], names: dict[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -297,6 +297,29 @@ def test_a_rank_that_raises_is_told_with_its_line():
     assert "KeyError: 'left' (rank 1 of 3, at raise KeyError" in verdict.cases[0].why
 
 
+def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch):
+    """As on a machine with GPUs, and over gloo all the same."""
+    launched = []
+    monkeypatch.setattr(ranks, "chosen", lambda backend, size: "nccl" if size == 2 else "gloo")
+    monkeypatch.setattr(ranks, "launch", lambda f, size, **more: launched.append(f.__name__) or launch(f, size, **more))
+    exercise = get("ddp.naive")
+    (right, *_), (wrong, *_) = (bank.entries(["ddp.naive"], [kind]) for kind in ("right", "mistakes"))
+    verdict = examine(exercise, bank.load(right.path).Naive, 11)
+    of_two = sum(len(exercise.draw(case, 11, "cpu", "interpreter").args["shards"]) == 2 for case in exercise.cases)
+    assert verdict.accepted and launched == ["called_in_turn", *["called"] * (len(exercise.cases) - of_two)]
+    assert examine(exercise, bank.load(wrong.path).Naive, 11).diagnosis.mistake == wrong.mistake
+
+    def leaves(module):
+        if dist.get_rank() == 1:
+            raise KeyError("left")
+        dist.barrier()
+
+    launched.clear()
+    verdict = examine(exercise, leaves, 11)
+    assert "KeyError: 'left' (rank 1 of 2" in verdict.cases[0].why
+    assert launched == ["called_in_turn", *["called"] * len(exercise.cases)], "whose fault it is a call alone can tell"
+
+
 def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wait_for_nothing(monkeypatch):
     monkeypatch.setitem(ranks.LIMIT_S, "gloo", 1.5)
 
