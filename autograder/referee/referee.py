@@ -179,14 +179,14 @@ class Referee:
         worker = Worker(room or self.room)
         try:
             yield worker
-        except RuntimeError as error:  # torch.OutOfMemoryError, or the driver's own
-            if "out of memory" not in str(error):
+        except RuntimeError as error:  # the driver's own is no torch.OutOfMemoryError
+            if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error):
                 raise
             before, total = clock.memory()
             worker.end()
             held = clock.memory()[0] - before
             if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again
-                raise
+                raise torch.OutOfMemoryError(str(error)) from error
             worker.lost = f"its process held {held / 2**30:.1f} GiB of the GPU, and too little was left to judge with"
             raise Lost(worker.lost) from error
         finally:
