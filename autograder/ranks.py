@@ -20,7 +20,7 @@ from course_lib.distributed.stacks import LIBRARIES
 from course_lib.probes.network import called, called_in_turn
 
 # For one case, which takes 0.2 s. The ranks of a loaded machine need a second or two to meet; with NCCL each opens its
-# GPU first, and meeting takes four seconds on a machine that does nothing else.
+# GPU first, which takes seconds on a machine that does nothing else.
 LIMIT_S = {"gloo": 10.0, "nccl": 40.0}
 FRAME = re.compile(r'^  File "(.*)", line \d+, in .*\n    (.*)$', re.MULTILINE)
 

@@ -68,7 +68,7 @@ class Step:
 def measured(rank: int, setting: Setting) -> dict:
     """name -> seconds a step in each turn on this rank, and the MiB of optimizer state that it holds."""
     torch.manual_seed(0)
-    with place():  # a thousand million first weights take half a minute on the host
+    with place():  # drawn where they are needed: there are up to a thousand million of them
         model = Transformer(setting.sizes).to(setting.dtype)
     own = torch.Generator().manual_seed(rank)  # each rank has a batch of its own
     tokens = torch.randint(setting.sizes.vocabulary, (setting.batch, setting.sizes.context + 1), generator=own)

@@ -241,6 +241,7 @@ def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
         yield from in_a_row([*together, *alone], seed)
         return
     shared, own = gpus[: (len(gpus) + 1) // 2] or [None], gpus[(len(gpus) + 1) // 2 :]
+    own = own[: (len(processors) - PROCESSORS) // (2 * PROCESSORS)]  # something is left for the others
     rows = [(alone[n :: len(own)], gpu, [processors.pop() for _ in range(2 * PROCESSORS)]) for n, gpu in enumerate(own)]
     many = len(processors) // PROCESSORS
     rows += [(together[n::many], shared[n % len(shared)], processors) for n in range(many)]

@@ -174,6 +174,9 @@ def test_of_four_gpus_two_are_for_the_cheats_that_take_one(monkeypatch):
     tried = list(cheats.run(CHEATS, SEED))
     assert sorted(str(one.cheat) for one in tried) == sorted(map(str, CHEATS))
     assert {(one.cheat.alone, one.how) for one in tried} == {(False, "0"), (False, "1"), (True, "2"), (True, "3")}
+    for processors in (8, 12, 20):  # too few for two GPUs of their own, or for one
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, processors=processors: set(range(processors)))
+        assert sorted(str(one.cheat) for one in cheats.run(CHEATS, SEED)) == sorted(map(str, CHEATS)), processors
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert {one.how for one in cheats.run(CHEATS, SEED)} == {"3"}
 
