@@ -44,11 +44,12 @@ def test_without_a_display_the_address_and_token_are_printed_and_answer(course):
         address = wait_for_address(log, lab)
         assert "/lab/tree/work/00_start/start.ipynb?token=" in address
         assert (course.root / "work/00_start/start.ipynb").exists()
-        token = address.partition("token=")[2]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents/work?token={token}", timeout=20) as answer:
+        server, token = address.partition("/lab")[0], address.partition("token=")[2]
+        wait_until_it_listens(server)
+        with urllib.request.urlopen(f"{server}/api/contents/work?token={token}", timeout=20) as answer:
             assert b"00_start" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents/work", timeout=20)
+            urllib.request.urlopen(f"{server}/api/contents/work", timeout=20)
     finally:
         lab.terminate()
         lab.wait(20)
@@ -62,3 +63,14 @@ def wait_for_address(log: Path, lab: subprocess.Popen) -> str:
         assert lab.poll() is None, log.read_text()
         time.sleep(0.25)
     raise AssertionError(f"no address within a minute:\n{log.read_text()}")
+
+
+def wait_until_it_listens(server: str) -> None:
+    """Jupyter prints the address a moment before it listens there."""
+    host, port = server.removeprefix("http://").split(":")
+    for _ in range(80):
+        with socket.socket() as s:
+            if s.connect_ex((host, int(port))) == 0:
+                return
+        time.sleep(0.25)
+    raise AssertionError(f"nothing listens at {server} after 20 s")
