@@ -6,13 +6,13 @@
     tests/bank/<exercise>/cheats/     see bank/cheats.py, which `--cheats` runs
 
 Each file is tried in a process of its own, forked from this one after torch is imported and before any tensor or
-CUDA call, so a crash or a hang is a result and harms no neighbour.
+CUDA call, so a crash or a hang is a result and harms no neighbour. On a GPU, opening the device takes longer than most
+files: there a process goes on with the next file that is made of kernels, until the device answers it no more.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import multiprocessing.connection
 import re
 import time
@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from autograder import ranks
+from autograder.bank.apart import Apart
 from autograder.examine import examine
 from autograder.exercise import get
 from course_lib import device
@@ -123,47 +124,60 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     return Result(entry, verdict.accepted, named, says, time.perf_counter() - start)
 
 
-def _in_child(pipe, task, entry: Entry, seed: int, quick: bool):
-    torch.set_num_threads(1)  # several of these run at once; the environment variable is read when torch is imported
-    try:
-        pipe.send(task(entry, seed, quick))
-    except BaseException as error:
-        pipe.send(Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"))
-    pipe.close()
-
-
 def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: float = 120.0, task=try_entry):
-    """Results in the order in which they end; at most `workers` processes at a time, each doing one `task`."""
+    """Results in the order in which they end; at most `workers` at a time, each the outcome of one `task`."""
     if any(get(entry.exercise).kind == "distributed" for entry in todo):
         ranks.prepare()  # once, and not in each child
-    context = multiprocessing.get_context("fork")
-    waiting, running = list(reversed(todo)), {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            entry = waiting.pop()
-            here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_in_child, args=(there, task, entry, seed, quick))
-            process.start()
-            there.close()
-            running[here] = (process, entry, time.monotonic())
-        for pipe in multiprocessing.connection.wait(list(running), timeout=1.0):
-            process, entry, _ = running.pop(pipe)
-            yield _received(pipe, process, entry)
-        for pipe, (process, entry, since) in list(running.items()):
-            if time.monotonic() - since > limit_s:
-                running.pop(pipe)
-                process.kill()
-                yield Result(entry, says=f"did not end in {limit_s:g} s", seconds=limit_s)
-
-
-def _received(pipe, process, entry: Entry) -> Result:
+    waiting, free, running = list(reversed(todo)), [], {}
     try:
-        result = pipe.recv()
-    except EOFError:
-        process.join()
-        result = Result(entry, says=f"the process ended with {process.exitcode}")
-    process.join()
-    return result
+        while waiting or running:
+            while waiting and len(running) < workers:
+                entry = waiting.pop()
+                apart = free.pop() if free and goes_on(entry) else Apart()
+                apart.call(_outcome, task, entry, seed, quick)
+                running[apart.pipe] = (apart, entry, time.monotonic())
+            for pipe in multiprocessing.connection.wait(list(running), timeout=1.0):
+                apart, entry, _ = running.pop(pipe)
+                returned, answer = apart.answer()
+                result, well = answer if returned else (Result(entry, says=answer), False)
+                if well and goes_on(entry):
+                    free.append(apart)
+                else:
+                    apart.close()
+                yield result
+            for pipe, (apart, entry, since) in list(running.items()):
+                if time.monotonic() - since > limit_s:
+                    running.pop(pipe)
+                    apart.close()
+                    yield Result(entry, says=f"did not end in {limit_s:g} s", seconds=limit_s)
+    finally:
+        for apart in [*free, *(apart for apart, _, _ in running.values())]:
+            apart.close()
+
+
+def goes_on(entry: Entry) -> bool:
+    """Whether a process may try this one after and before others: kernels change nothing in the process but memory."""
+    return device.TIER == "gpu" and get(entry.exercise).asks_for_kernels
+
+
+def _outcome(task, entry: Entry, seed: int, quick: bool) -> tuple[Result, bool]:
+    """The result, and whether this process can try another one."""
+    torch.set_num_threads(1)  # several of these run at once; the environment variable is read when torch is imported
+    try:
+        result = task(entry, seed, quick)
+    except BaseException as error:
+        return Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"), False
+    return result, _well()
+
+
+def _well() -> bool:
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:  # the fault of a kernel stays with its process
+            return False
+    return True
 
 
 def joined(results: Iterable[Result]) -> list[Result]:

@@ -13,8 +13,9 @@ A file is the source of one cell and is never imported here; what it says about 
     ALONE    True: it takes the whole device, so nothing is tried beside it
     SPEED    True: its answers are right and its points for them earned; it is after the points for speed
 
-Every cheat is tried in a room of its own, between two honest neighbours: one in the fresh room before it, whose full
-points show that the cheat before did no harm, and one in the same room after it.
+Every cheat is tried in a fresh room, and an honest neighbour after it in the same room must get its full points. Cheats
+are tried one after the other by one process, as a cohort is graded: the next cheat's neighbour, in the next room, shows
+too that this one did no harm.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from pathlib import Path
 import torch
 
 from autograder.bank import among
+from autograder.bank.apart import Apart
 from autograder.bank.recording import keep_apart
 from autograder.classroom import report
 from autograder.exercise import Exercise, get
@@ -47,7 +49,7 @@ COURSE = Path(__file__).resolve().parents[2]
 BANK = COURSE / "tests" / "bank"
 NEIGHBOUR = "start.axpy"
 HONEST = BANK / NEIGHBOUR / "right" / "masked.py"
-LIMIT_S = 300.0  # for one cheat and its neighbours, compiling included; a referee that needs longer hangs
+LIMIT_S = 300.0  # for one cheat and its neighbour, compiling included; a referee that needs longer hangs
 
 FAMILIES = (
     "vendor call",
@@ -157,7 +159,7 @@ class Tried:
     held: float = 0.0
     how: str = ""  # what the verdict says
     harm: str = ""  # what else happened that may not happen
-    before: str = ""  # what became of the honest neighbour in the fresh room: "" when it got its points
+    neighbour: str = ""  # what the honest neighbour in the same room lacks of its points
     seconds: float = 0.0
 
     @property
@@ -175,22 +177,29 @@ class Tried:
 
 
 def attempt(cheat: Cheat, seed: int) -> Tried:
-    """One cheat between its neighbours, in this process. What it raises here is a miss too."""
-    start = time.perf_counter()
-    honest, exercise = _small(get(NEIGHBOUR)), _small(get(cheat.exercise))
+    """One cheat and then its neighbour, in this process. What it raises here is a miss too."""
+    start, exercise = time.perf_counter(), _small(get(cheat.exercise))
     if cheat.speed:  # one timed case shows it
         exercise = replace(exercise, speed=replace(exercise.speed, cases=exercise.speed.cases[:1]))
-    patience = Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
-    with _referee() as there:
-        before = _short_of(there, honest, seed)
-        _hand(there, cheat.path, patience)
-        verdict = (there.examine_speed if cheat.speed else there.examine)(exercise, seed + 1)
-        _hand(there, HONEST, Patience())
-        after = _short_of(there, honest, seed + 2)
+    with Referee(_submission(cheat.path), patience=_patience()) as there:
+        verdict = (there.examine_speed if cheat.speed else there.examine)(exercise, seed)
+        # a room has one submission; nothing but this bank gives it another
+        there.room.submission, there.room.patience = _submission(HONEST), Patience()
+        short = _short_of(there, seed + 1)
     shown = (report.speed_html if cheat.speed else report.html)(verdict)
-    harm = [after and f"the neighbour in the same room: {after}", "<script" in shown and "a script in the report"]
-    tried = Tried(cheat, verdict.points, getattr(verdict, "held", 0.0), how(verdict), before=before)
+    harm = [short and f"the neighbour in the same room: {short}", "<script" in shown and "a script in the report"]
+    tried = Tried(cheat, verdict.points, getattr(verdict, "held", 0.0), how(verdict), neighbour=short)
     return replace(tried, harm="; ".join(filter(None, harm)), seconds=time.perf_counter() - start)
+
+
+def neighbour_alone(seed: int) -> str:
+    """What an honest submission in a fresh room lacks of its full points, or ''."""
+    with Referee(_submission(HONEST)) as there:
+        return _short_of(there, seed)
+
+
+def _patience() -> Patience:
+    return Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
 
 
 def _small(exercise: Exercise) -> Exercise:
@@ -198,22 +207,12 @@ def _small(exercise: Exercise) -> Exercise:
     return replace(exercise, cases=tuple(case for case in exercise.cases if case.live or device.TIER != "gpu"))
 
 
-def _referee() -> Referee:
-    """A fresh room, with the honest submission in it."""
-    return Referee(_submission(HONEST), patience=Patience())
-
-
-def _hand(there: Referee, path: Path, patience: Patience) -> None:
-    """Another submission for the same room; a student has one, so nothing but this bank does that."""
-    there.room.submission, there.room.patience = _submission(path), patience
-
-
 def _submission(path: Path) -> Submission:
     return Submission((Cell(path.stem, path.read_text()),))
 
 
-def _short_of(there: Referee, exercise: Exercise, seed: int) -> str:
-    """What an honest neighbour lacks of its full points, or ''."""
+def _short_of(there: Referee, seed: int) -> str:
+    exercise = _small(get(NEIGHBOUR))
     verdict = there.examine(exercise, seed)
     return "" if verdict.points == exercise.points else f"{verdict.points:g} points. {how(verdict)}"
 
@@ -227,35 +226,47 @@ def how(verdict) -> str:
 # ------------------------------------------------------------------------------------------------- many of them
 
 
-PROCESSORS = 4  # for one cheat and its neighbours; twice as many where it takes a GPU
+PROCESSORS = 2 if device.TIER == "gpu" else 4  # for one cheat and its neighbour
 
 
 def run(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
-    """Side by side where the machine is large enough. Those that take a machine have half of the GPUs to themselves,
-    or come at the end where there is only one."""
-    alone, together = [], []
-    for cheat in todo:
-        (alone if cheat.alone else together).append(cheat)
-    processors, gpus = sorted(os.sched_getaffinity(0)), _gpus()
-    if len(processors) < 2 * PROCESSORS:
-        yield from in_a_row([*together, *alone], seed)
+    """In rows side by side where the machine is large enough. Of each GPU, the row that ends last goes on with cheats
+    that take the whole of it."""
+    todo = sorted(todo, key=lambda cheat: cheat.alone)
+    together = sum(not cheat.alone for cheat in todo)
+    processors, gpus = len(os.sched_getaffinity(0)), _gpus() or [None]
+    rows = max(processors // PROCESSORS, len(gpus))
+    if rows < 2:
+        yield from in_a_row(todo, seed)
         return
-    shared, own = gpus[: (len(gpus) + 1) // 2] or [None], gpus[(len(gpus) + 1) // 2 :]
-    own = own[: (len(processors) - PROCESSORS) // (2 * PROCESSORS)]  # something is left for the others
-    rows = [(alone[n :: len(own)], gpu, [processors.pop() for _ in range(2 * PROCESSORS)]) for n, gpu in enumerate(own)]
-    many = len(processors) // PROCESSORS
-    rows += [(together[n::many], shared[n % len(shared)], processors) for n in range(many)]
     context = multiprocessing.get_context("fork")
-    done = context.Queue()
-    processes = [context.Process(target=_put_all, args=(done, seed, *row)) for row in rows if row[0]]
+    done, shared, alone = context.Queue(), _Taken(todo[:together]), _Taken(todo[together:])
+    busy = {gpu: context.Value("i", len(range(n, rows, len(gpus)))) for n, gpu in enumerate(gpus)}
+    which = [gpus[n % len(gpus)] for n in range(rows)]
+    processes = [context.Process(target=_put_all, args=(done, seed, gpu, busy[gpu], shared, alone)) for gpu in which]
     for process in processes:
         process.start()
-    for _ in range(sum(len(share) for share, _, _ in rows)):
+    for _ in todo:
         yield done.get(timeout=3 * LIMIT_S)
     for process in processes:
         process.join()
-    if not own:
-        yield from in_a_row(alone, seed)
+
+
+class _Taken:
+    """A list that several processes share out: each takes the next one when it is free."""
+
+    def __init__(self, todo: list[Cheat]):
+        self.todo, self.count = todo, multiprocessing.get_context("fork").Value("i", 0)
+
+    def __iter__(self) -> Iterator[Cheat]:
+        while (n := _added(self.count, 1)) <= len(self.todo):
+            yield self.todo[n - 1]
+
+
+def _added(count, by: int) -> int:
+    with count.get_lock():
+        count.value += by
+        return count.value
 
 
 def _gpus() -> list[str]:
@@ -264,66 +275,64 @@ def _gpus() -> list[str]:
     return named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
 
 
-def _put_all(done, seed: int, todo: list[Cheat], gpu: str | None, processors: list[int]) -> None:
+def _put_all(done, seed: int, gpu: str | None, busy, shared: _Taken, alone: _Taken) -> None:
     lanes.MOST = 1  # the rows have shared the machine out already
-    os.sched_setaffinity(0, processors)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # nothing has asked for a device yet
-    for tried in in_a_row(todo, seed):
+    for tried in in_a_row(shared, seed):
         done.put(tried)
+    if _added(busy, -1) == 0:
+        for tried in in_a_row(alone, seed):
+            done.put(tried)
 
 
 def in_a_row(todo: Iterable[Cheat], seed: int) -> Iterator[Tried]:
-    """Each in a process of its own, one after the other; the neighbour after the last is judged too."""
+    """One after the other. The last neighbour is alone: it shows what the last cheat left behind."""
     waiting: Tried | None = None
-    for cheat in todo:
-        tried = _apart(cheat, seed)
+    apart = Apart()
+    try:
+        for cheat in todo:
+            tried, well = _tried(apart, cheat, seed)
+            if not well:
+                apart.close()
+                apart = Apart()
+            if waiting:
+                yield _spoilt(waiting, tried.neighbour and f"the neighbour in the next room: {tried.neighbour}")
+            waiting = tried
         if waiting:
-            yield _spoilt(waiting, tried.before and f"the neighbour in the next room: {tried.before}")
-        waiting = tried
-    if waiting:
-        with _referee() as there:
-            short = _short_of(there, _small(get(NEIGHBOUR)), seed)
-        yield _spoilt(waiting, short and f"the neighbour in the next room: {short}")
+            _, short = _asked(apart, neighbour_alone, seed)
+            yield _spoilt(waiting, short and f"the neighbour in the next room: {short}")
+    finally:
+        apart.close()
 
 
 def _spoilt(tried: Tried, by: str) -> Tried:
     return replace(tried, harm="; ".join(filter(None, [tried.harm, by])))
 
 
-def _apart(cheat: Cheat, seed: int) -> Tried:
-    """In a process that can be ended: a cheat may not hang the referee, nor make it raise, nor touch our files."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
+def _tried(apart: Apart, cheat: Cheat, seed: int) -> tuple[Tried, bool]:
+    """A cheat may not hang the referee, nor make it raise, nor touch our files. Whether the process can go on, too."""
     library = fingerprint(COURSE / "course_lib")
     with tempfile.TemporaryDirectory() as folder:
         gradebook(Path(folder))
         marks = fingerprint(Path(folder))
-        process = context.Process(target=_in_child, args=(there, cheat, seed, folder))
-        process.start()
-        there.close()
-        tried = Tried(cheat, harm=f"the referee did not end in {LIMIT_S:g} s", seconds=LIMIT_S)
-        if here.poll(LIMIT_S):
-            try:
-                tried = here.recv()
-            except EOFError:
-                tried = Tried(cheat, harm="the referee's own process ended")
-        process.kill()
-        process.join()
+        well, answer = _asked(apart, _in_folder, folder, cheat, seed)
+        tried = answer if well else Tried(cheat, harm=f"the referee: {answer}")
         for where, before in ((Path(folder), marks), (COURSE / "course_lib", library)):
             if changed := dict(fingerprint(where).items() ^ before.items()):
                 tried = _spoilt(tried, f"files were changed: {', '.join(sorted(changed)[:4])}")
-    return tried
+    return tried, well
 
 
-def _in_child(pipe, cheat: Cheat, seed: int, folder: str) -> None:
-    try:
-        with chdir(folder):
-            pipe.send(attempt(cheat, seed))
-    except BaseException as error:
-        pipe.send(Tried(cheat, harm=f"the referee raised {type(error).__name__}: {error}"))
-    pipe.close()
-    os._exit(0)
+def _asked(apart: Apart, function: Callable, *args) -> tuple[bool, object]:
+    """Whether the function returned in time, and what; or why not."""
+    apart.call(function, *args)
+    return apart.answer() if apart.pipe.poll(LIMIT_S) else (False, f"it did not end in {LIMIT_S:g} s")
+
+
+def _in_folder(folder: str, cheat: Cheat, seed: int) -> Tried:
+    with chdir(folder):
+        return attempt(cheat, seed)
 
 
 def fingerprint(folder: Path) -> dict[str, str]:

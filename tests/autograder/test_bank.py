@@ -1,5 +1,6 @@
 """The bank's quick selection: right and slow submissions on all cases, each mistake on the case that kills it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,26 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]
+
+
+def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypatch):
+    folder = tmp_path / "start.axpy" / "right"
+    folder.mkdir(parents=True)
+    (folder / "4_ends.py").write_text("import os\ndef axpy(a, x, y, out):\n    os._exit(3)\n")
+    for name in ("1", "2", "3_raises", "5", "6"):
+        (folder / f"{name}.py").write_text("import os\ndef axpy(a, x, y, out):\n    raise ValueError(os.getpid())\n")
+    (folder / "3_raises.py").write_text("1 / 0\n")
+    todo = [bank.Entry("start.axpy", "right", path) for path in sorted(folder.glob("*.py"))]
+
+    def processes():
+        says = {r.entry.path.stem: r.says for r in bank.run(todo, seed=1, workers=1)}
+        assert "ZeroDivisionError" in says["3_raises"] and "ended with 3" in says["4_ends"]
+        return [re.search(r"ValueError: (\d+)", says[name]).group(1) for name in ("1", "2", "5", "6")]
+
+    assert len(set(processes())) == 4
+    monkeypatch.setattr(bank, "goes_on", lambda entry: True)
+    one, two, five, six = processes()
+    assert one == two != five == six
 
 
 def test_a_right_one_with_large_cases_is_judged_in_two_halves_and_counted_once():

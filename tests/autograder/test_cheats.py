@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -163,22 +164,65 @@ def test_a_miss_is_printed_with_its_reason_and_is_the_exit_status(monkeypatch, c
     assert all("MISSED" in said[name][1] for name in ("paid", "held without need", "harm"))
 
 
-def test_of_four_gpus_two_are_for_the_cheats_that_take_one(monkeypatch):
+@pytest.mark.parametrize("gpus", ["0,1,2,3", "3", ""])
+def test_side_by_side_each_is_tried_once_and_those_that_take_a_gpu_have_it_to_themselves(monkeypatch, gpus):
     def where(todo, seed):
-        return [cheats.Tried(cheat, how=os.environ["CUDA_VISIBLE_DEVICES"]) for cheat in todo]
+        for cheat in todo:
+            start = time.monotonic()
+            time.sleep(0.002 if cheat.alone else 0.001)
+            yield cheats.Tried(cheat, how=f"{os.environ['CUDA_VISIBLE_DEVICES']} {start} {time.monotonic()}")
 
     monkeypatch.setattr(cheats, "in_a_row", where)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, processors: None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     tried = list(cheats.run(CHEATS, SEED))
     assert sorted(str(one.cheat) for one in tried) == sorted(map(str, CHEATS))
-    assert {(one.cheat.alone, one.how) for one in tried} == {(False, "0"), (False, "1"), (True, "2"), (True, "3")}
-    for processors in (8, 12, 20):  # too few for two GPUs of their own, or for one
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, processors=processors: set(range(processors)))
-        assert sorted(str(one.cheat) for one in cheats.run(CHEATS, SEED)) == sorted(map(str, CHEATS)), processors
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert {one.how for one in cheats.run(CHEATS, SEED)} == {"3"}
+    spans = [(one.cheat.alone, *one.how.rsplit(" ", 2)) for one in tried]
+    spans = [(takes_it, gpu, float(start), float(end)) for takes_it, gpu, start, end in spans]
+    assert {gpu for _, gpu, _, _ in spans} == set(gpus.split(","))
+    for _, gpu, start, end in (span for span in spans if span[0]):
+        beside = [span for span in spans if span[1] == gpu and span[2] < end and span[3] > start]
+        assert len(beside) == 1, beside
+
+
+def lacks_nothing(seed):
+    return ""
+
+
+def test_a_cheat_that_hangs_or_ends_the_referee_is_a_miss_and_the_next_one_is_tried(monkeypatch):
+    def attempt(cheat, seed):
+        if cheat == first:
+            os._exit(1)
+        if cheat == second:
+            time.sleep(60)
+        if cheat == third:
+            raise ValueError("forged")
+        return cheats.Tried(cheat, how=str(os.getpid()))
+
+    first, second, third = HERE[:3]
+    monkeypatch.setattr(cheats, "LIMIT_S", 0.5)
+    monkeypatch.setattr(cheats, "attempt", attempt)
+    monkeypatch.setattr(cheats, "neighbour_alone", lacks_nothing)
+    tried = list(cheats.in_a_row(HERE[:6], SEED))
+    assert [one.harm for one in tried[:3]] == [
+        "the referee: the process ended with 1",
+        "the referee: it did not end in 0.5 s",
+        "the referee: ValueError: forged",
+    ]
+    assert [one.missed for one in tried[3:]] == [""] * 3 and len({one.how for one in tried[3:]}) == 1
+
+
+def test_a_neighbour_without_points_is_a_miss_of_this_cheat_and_of_the_one_before(monkeypatch):
+    monkeypatch.setattr(cheats, "_tried", lambda apart, cheat, seed: (cheats.Tried(cheat, **said[cheat]), True))
+    monkeypatch.setattr(cheats, "_asked", lambda apart, function, *args: (True, "3 points"))
+    said = {cheat: {} for cheat in HERE[:4]}
+    said[HERE[1]] = {"neighbour": "4 points", "harm": "the neighbour in the same room: 4 points"}
+    assert [tried.missed for tried in cheats.in_a_row(HERE[:4], SEED)] == [
+        "the neighbour in the next room: 4 points",
+        "the neighbour in the same room: 4 points",
+        "",
+        "the neighbour in the next room: 3 points",
+    ]
 
 
 @needs_bubblewrap

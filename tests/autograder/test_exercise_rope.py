@@ -8,6 +8,7 @@ import torch
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
+from autograder.exercises.rope import wrong
 from autograder.exercises.rope.where import where
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
@@ -49,6 +50,52 @@ def test_one_head_and_one_sequence_are_named():
     wrong = torch.zeros(2, 4, 37, 16, dtype=torch.bool)
     wrong[1, 3] = True
     assert "only in sequence 1, only in head 3" in where("k", wrong, args())
+
+
+# ------------------------------------------------------------------------------------------- races
+
+
+def in_any_order(v, x, most):
+    """Each element turned once or as often as `most` says of its row: what programs that overtake each other leave."""
+    made, turning = wrong.repeated(v, x, most.clamp(max=1)), torch.rand(x.shape) < 0.5
+    for n in range(2, int(most.max()) + 1):
+        made = torch.where(turning & (most >= n)[..., None], wrong.repeated(v, x, most.clamp(max=n)), made)
+    return made
+
+
+def overlapping(v, x, other):
+    return in_any_order(v, x, wrong.programs_a_row(x, 8))
+
+
+def once_a_query_head(v, x, other):
+    return in_any_order(v, x, torch.full((x.shape[2],), max(1, other.shape[1] // x.shape[1])))
+
+
+def first_rows(v, x, other):
+    return wrong.only(v, x, length=slice(0, 8))
+
+
+def first_row_of_shared_heads(v, x, other):
+    return wrong.only(v, x, length=slice(0, 1 if other.shape[1] > x.shape[1] else None))
+
+
+@pytest.mark.parametrize(
+    ("turn", "name"),
+    [
+        (overlapping, "block_not_scaled"),
+        (once_a_query_head, "k_once_a_query_head"),
+        (first_rows, "first_rows_only"),
+        (first_row_of_shared_heads, None),
+    ],
+)
+def test_programs_that_overtake_each_other_are_named_by_what_they_cannot_change(turn, name):
+    def rope_(q, k, cos, sin, positions, offset, layout):
+        v = {"cos": cos, "sin": sin, "positions": positions, "offset": offset, "layout": layout}
+        for x, other in ((q, k), (k, q)):
+            x.copy_(turn(v, x.clone(), other))
+
+    diagnosis = examine(get("rope.forward"), rope_, seed=20260101).diagnosis
+    assert (diagnosis.mistake if diagnosis else None) == name
 
 
 # ------------------------------------------------------------------------------------------- what is held

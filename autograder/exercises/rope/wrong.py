@@ -181,9 +181,12 @@ def times(v, x, n: int):
 
 def unscaled_blocks(v, x, block: int):
     """Programs p = 0, 1, .. begin at row p: rows are turned by all that hold them."""
+    return repeated(v, x, programs_a_row(x, block))
+
+
+def programs_a_row(x, block: int):
     s, programs = torch.arange(x.shape[2], device=x.device), -(-x.shape[2] // block)
-    counts = (torch.minimum(s, torch.tensor(programs - 1)) - (s - block).clamp(min=-1)).clamp(min=0)
-    return repeated(v, x, counts)
+    return (torch.minimum(s, torch.tensor(programs - 1)) - (s - block).clamp(min=-1)).clamp(min=0)
 
 
 def only(v, x, batches=slice(None), heads=slice(None), length=slice(None)):
@@ -291,3 +294,33 @@ def pairs_unmasked(e) -> bool:
 
     failing = [t for t in e.failing if t.outcome.error is None]
     return e.failed("head size 72") and not any(map(whole, failing)) and any(t.right and whole(t) for t in e.tried)
+
+
+# ---- what is certain where programs overtake each other
+
+
+def blocks_overlap(e) -> bool:
+    """Rows that one unscaled block holds are right, those of none unchanged, and of those of several some are wrong."""
+    ran = [t for t in e.failing if t.outcome.error is None]
+
+    def fits(t, block: int) -> bool:
+        before, off = t.args["q_before"], e.wrong(t, "q").any(-1)
+        changed, by = (t.outcome.outputs["q"] != before).any(-1), programs_a_row(before, block)
+        return not off[..., by == 1].any() and not changed[..., by == 0].any() and bool(off[..., by > 1].any())
+
+    return bool(ran) and all(any(fits(t, block) for block in BLOCKS) for t in ran)
+
+
+def k_wrong_where_shared(e) -> bool:
+    """q is right; k is wrong where several heads of q share one of k, and no wrong row of it was left alone."""
+
+    def fits(t) -> bool:
+        off = e.wrong(t, "k").any(-1)
+        alone = (t.outcome.outputs["k"] == t.args["k_before"]).all(-1)
+        return bool(off.any()) and not (off & alone).any() and not e.wrong(t, "q").any()
+
+    def shared(t) -> bool:
+        return t.args["q"].shape[1] > t.args["k"].shape[1]
+
+    ran = [t for t in e.tried if t.outcome.error is None]
+    return not any(t.right for t in ran if shared(t)) and all(shared(t) and fits(t) for t in ran if not t.right)
