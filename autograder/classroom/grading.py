@@ -20,6 +20,7 @@ from html import escape
 from pathlib import Path
 
 import nbformat
+import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
@@ -29,9 +30,11 @@ from traitlets import Unicode
 from autograder import exercise as exercises
 from autograder.calling import quiet
 from autograder.classroom import cohort, report
-from autograder.classroom.handed_in import NOTES, notes_of
+from autograder.classroom.handed_in import NOTES, is_ours, notes_of
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
+from autograder.referee.room import NoRoom
+from autograder.referee.sandbox import NoSandbox
 from autograder.referee.submission import Submission, extract, repair, writable
 from course_lib import device
 
@@ -50,9 +53,14 @@ class RepairedNotebook(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
-        repaired, notes = repair(released, nb)
+        handed_in = Path(resources["metadata"]["path"]) / f"{names['notebook']}.ipynb"
+        try:
+            repaired, notes = repair(released, nb)
+        except OUR_FAULT as error:
+            trace()
+            repaired, notes = released, [f"It could not be taken apart ({type(error).__name__}): a person should look."]
         repaired = nbformat.from_dict(repaired)
-        repaired.metadata[NOTES] = [*notes_of(nb), *notes]
+        repaired.metadata[NOTES] = [*(notes_of(nb) if is_ours(handed_in) else []), *notes]
         return repaired, resources
 
 
@@ -65,14 +73,17 @@ class JudgedNotebook(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
-        submission = extract(released, nb)
-        seed = run_seed(Path(self.verdicts), names["assignment"])
-        with Judging(submission, released, seed, Path(self.verdicts)) as judging:
-            kept = []
-            for cell in filter(is_check, nb.cells):
-                asked = asked_by(cell)
-                kept.append(judging.verdict(asked) if asked else UNKNOWN)
-                cell.outputs = outputs_of(kept[-1])
+        seed, checks = run_seed(Path(self.verdicts), names["assignment"]), list(filter(is_check, nb.cells))
+        try:
+            with Judging(extract(released, nb), released, seed, Path(self.verdicts)) as judging:
+                kept = [judging.verdict(asked) if asked else UNKNOWN for asked in map(asked_by, checks)]
+        except OUR_FAULT as error:
+            if same_for_everybody(error):
+                raise
+            trace()
+            kept = [unjudged(asked, error) if asked else UNKNOWN for asked in map(asked_by, checks)]
+        for cell, verdict in zip(checks, kept, strict=True):
+            cell.outputs = outputs_of(verdict)
         if cohort.progress:
             cohort.progress.step(names["student"], kept)
         tell(nb, notes_of(nb))
@@ -128,9 +139,25 @@ def tell(nb: NotebookNode, notes: list[str]) -> None:
 UNKNOWN = {"points": 0.0, "out_of": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
 
 
-# What the referee raises when it is itself wrong about what was handed in. A disk that is full or a GPU that is gone
-# raises something else, which ends the run: it would be the same for everybody.
-OUR_FAULT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError, MemoryError)
+# What the referee raises when it is itself wrong about what was handed in. A full disk raises something else.
+OUR_FAULT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, RuntimeError, MemoryError)
+
+
+def same_for_everybody(error: Exception) -> bool:
+    """Whether the next submission would meet the same: then the run ends, and begins again where it was."""
+    if isinstance(error, (NoSandbox, NoRoom, torch.OutOfMemoryError)):
+        return True
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:  # the GPU is gone
+        return True
+    return False
+
+
+def trace() -> None:
+    """For the instructor."""
+    print(writable(traceback.format_exc()), file=sys.stderr)
 
 
 def unjudged(asked: Asked, error: Exception) -> dict:
@@ -192,7 +219,9 @@ class Judging:
             try:
                 known = self._made(asked)
             except OUR_FAULT as error:
-                print(writable(traceback.format_exc()), file=sys.stderr)  # for the instructor
+                if same_for_everybody(error):
+                    raise
+                trace()
                 return unjudged(asked, error)  # not kept: grading again tries again
             beside = path.with_suffix(f".{os.getpid()}")
             beside.write_text(json.dumps(known), encoding="utf-8")

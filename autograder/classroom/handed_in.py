@@ -1,18 +1,27 @@
 """Whatever was handed in becomes one readable notebook of the lesson's name, or the empty release with the reason.
 
-Only copies are made: what the student handed in stays as it was beside them (a damaged notebook as `.damaged`).
+What the student handed in stays as it was beside it: a damaged notebook as `.damaged`, a very large one as `.large`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.referee.submission import CELLS
+
 ROOT = Path(__file__).resolve().parents[2]
-NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right; only grading writes it
+RECORD = ROOT / "verdicts" / "handed_in"  # hashes of the notebooks that were written here
+NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
+LARGE, LARGEST = 4 << 20, 32 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
+METADATA = 10_000  # characters of a cell's metadata
 
 
 def readable(assignment: str, student: str, notebooks: list[str]) -> None:
@@ -24,7 +33,7 @@ def readable(assignment: str, student: str, notebooks: list[str]) -> None:
     try:
         for release in sorted((ROOT / "notebooks" / assignment).glob("*.ipynb")):
             expected = [Path(n) for n in notebooks if Path(n).name == release.name]
-            if notebooks and (not expected or (len(notebooks) > 1 and _is_ours(expected[0]))):
+            if notebooks and (not expected or (len(notebooks) > 1 and is_ours(expected[0]))):
                 _named(release, notebooks, log)
             for path in (Path(n) for n in notebooks if Path(n).name == release.name):
                 _parsed(release, path, log)
@@ -49,9 +58,11 @@ def _named(release: Path, notebooks: list[str], log) -> None:
     if len(others) == 1:
         say = f"{names} was taken for {release.name}."
         try:
+            if others[0].stat().st_size > LARGE:
+                raise TooLarge
             written = nbformat.read(others[0], as_version=4)
         except Exception:
-            missing.write_bytes(others[0].read_bytes())  # what is wrong with it is said below
+            shutil.copyfile(others[0], missing)  # what is wrong with it is said below
         else:
             _write(written, missing, say)
     else:
@@ -64,20 +75,50 @@ def _named(release: Path, notebooks: list[str], log) -> None:
 def _parsed(release: Path, path: Path, log) -> None:
     """A notebook that is no notebook is kept aside, and the empty release graded in its place."""
     try:
+        if path.stat().st_size > LARGE:
+            _without_outputs(path, log)
         nbformat.validate(nbformat.read(path, as_version=4))
     except Exception as error:
-        path.with_suffix(".damaged").write_bytes(path.read_bytes())
-        say = f"The notebook could not be read ({type(error).__name__}); the original is kept."
+        why = str(error) if isinstance(error, TooLarge) else type(error).__name__
+        os.replace(path, path.with_suffix(".damaged"))
+        say = f"The notebook could not be read ({why}); the original is kept."
         _stand_in(release, path, say)
         log.warning("%s: %s", path, say)
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether an earlier grading put it there: then what lies beside it may be newer."""
-    try:
-        return NOTES in nbformat.read(path, as_version=4).metadata
-    except Exception:
-        return False
+class TooLarge(ValueError):
+    """More than can be read without harm to the others."""
+
+
+def _without_outputs(path: Path, log) -> None:
+    """What grading reads of a large notebook, in its place. Checking all of it would take minutes and gigabytes."""
+    size = path.stat().st_size / 2**20
+    if size > LARGEST / 2**20:
+        raise TooLarge(f"it has {size:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
+    cells = [_bare(cell) for cell in json.loads(path.read_bytes())["cells"][: 2 * CELLS]]
+    notebook = nbformat.from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    nbformat.validate(notebook)
+    os.replace(path, path.with_suffix(".large"))
+    say = f"The notebook has {size:.1f} MB, so its outputs were left out; the original is kept."
+    _write(notebook, path, say)
+    log.warning("%s: %s", path, say)
+
+
+def _bare(cell: dict) -> dict:
+    kept = {name: cell[name] for name in ("cell_type", "id", "source")}
+    kept["metadata"] = cell["metadata"] if len(json.dumps(cell["metadata"])) < METADATA else {}
+    return kept | ({"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {})
+
+
+def is_ours(path: Path) -> bool:
+    """Whether we wrote this very file, so that what it says was put right is true, and what lies beside it may be
+    newer. A student's notebook can hold the same words, and its hash is not in our list."""
+    return path.exists() and RECORD.exists() and _hash(path) in RECORD.read_text().split()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def notes_of(notebook: NotebookNode) -> list[str]:
@@ -94,3 +135,6 @@ def _stand_in(release: Path, path: Path, say: str) -> None:
 def _write(notebook: NotebookNode, path: Path, say: str) -> None:
     notebook.metadata[NOTES] = [say]
     nbformat.write(notebook, path)
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    with RECORD.open("a") as record:
+        record.write(f"{_hash(path)}\n")

@@ -57,6 +57,7 @@ def speed_lines(verdict: SpeedVerdict) -> list[str]:
     said = [
         f"{verdict.exercise}, speed: {min(r.share for r in verdict.rows):.0%} of the reachable speed at the worst size."
     ]
+    said += [verdict.note] if verdict.note else []
     for row in verdict.rows:
         reference = f", reference {row.reference_s * 1e6:.1f} us" if row.reference_s else ""
         said.append(

@@ -14,7 +14,7 @@ from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
 from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.judging.score import credit
-from autograder.judging.verdict import CaseVerdict, Picture, SpeedVerdict, Verdict
+from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief
 from course_lib.numerics import error
 
 Trial = tuple[Case, Call, Outcome]
@@ -52,6 +52,7 @@ def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVe
     for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
         outcome = _beside(outcome, want)
         why, errors = wrong(exercise, args, want, outcome, limits)
+        why = brief(why, SAID)
         picture = _picture(want, outcome, limits) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))

@@ -50,29 +50,35 @@ def sent(report: Mapping) -> tuple[int, int]:
     return sum(messages for messages, _ in told), sum(nbytes for _, nbytes in told)
 
 
+def told(got: Sequence[Mapping]) -> float:
+    """Bytes that all ranks together sent, as they tell: of a collective, what the best algorithm sends for it."""
+    share = (len(got) - 1) / len(got)  # of what all send, in units of the bytes of one rank
+    return sum(sent(one)[1] + sum(share * n * (2 if reduced else 1) for reduced, n in _begun(one)) for one in got)
+
+
+def _begun(report: Mapping) -> list[tuple[bool, int]]:
+    """Of each collective whether it is an all-reduce, and its bytes."""
+    return [(name.startswith("allreduce"), n) for name, n, _ in report["traffic"]["collectives"] if n >= 0]
+
+
 def too_little_or_too_much(got: Sequence[Mapping], floor: int) -> str | None:
     """Whether what travelled explains an answer for which all ranks together send `floor` bytes at least.
 
     The ranks tell what they sent, and may lie. Where the referee asks, the bytes that passed the network are there too:
     counted by the kernel, with everything that nobody told of, and a few hundred bytes for each message and connection.
     """
-    others, told, most, count = len(got) - 1, 0.0, 0.0, 0
-    for report in got:
-        messages, nbytes = sent(report)
-        begun = [(name, size) for name, size, _ in report["traffic"]["collectives"] if size >= 0]
-        share = others / len(got)  # of what all send for a collective, in units of its bytes
-        told += nbytes + sum(share * size * (2 if name.startswith("allreduce") else 1) for name, size in begun)
-        most += nbytes + sum(share * size * 2 for _, size in begun)
-        count = max(count, messages + len(begun))
-    if told < floor:
-        return f"the ranks sent {told:.0f} bytes together, where this takes {floor}: something went another way"
+    others, all_told = len(got) - 1, told(got)
+    if all_told < floor:
+        return f"the ranks sent {all_told:.0f} bytes together, where this takes {floor}: something went another way"
     passed = got[0]["traffic"].get("passed")
     if passed is None:  # nobody counts in a notebook
         return None
     if passed < SURELY * floor:
         return f"{passed} bytes passed between the ranks, where this takes {floor}: something went another way"
+    most = sum(sent(one)[1] + sum(others / len(got) * 2 * n for _, n in _begun(one)) for one in got)
+    count = max(sent(one)[0] + len(_begun(one)) for one in got)
     if passed > SLACK * most + len(got) * others * (CONNECTION_BYTES + MESSAGE_BYTES * count):
-        return f"{passed} bytes passed between the ranks, who told of {told:.0f}: some of it was hidden"
+        return f"{passed} bytes passed between the ranks, who told of {all_told:.0f}: some of it was hidden"
     return None
 
 

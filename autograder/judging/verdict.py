@@ -8,7 +8,12 @@ import torch
 
 from course_lib.numerics import Error
 
+SAID = 800  # characters of one sentence: what a submission chose may stand in it
 TIERS = {"interpreter": "the CPU (Triton kernels through its interpreter)", "gpu": "the GPU"}  # in words
+
+
+def brief(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class Verdict:
     note: str = ""  # why there is no or less credit although cases may be right
     pending: bool = False  # nothing could be judged on this tier: a person or a GPU decides
     held: float = 0.0  # points that wait for a person, for the reasons in `note`
+
+    def __post_init__(self):
+        object.__setattr__(self, "note", brief(self.note, 5 * SAID))
 
     @property
     def right(self) -> int:
@@ -97,3 +105,6 @@ class SpeedVerdict:
     none: float = 0.3
     note: str = ""
     pending: bool = False
+
+    def __post_init__(self):
+        object.__setattr__(self, "note", brief(self.note, 5 * SAID))

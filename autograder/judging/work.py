@@ -257,6 +257,7 @@ def _grids(value) -> list | None:
             and len(one) == 2
             and isinstance(one[0], str)
             and isinstance(one[1], list | tuple)
+            and len(one[1]) <= 3  # dimensions of a grid
             and all(map(_is_count, one[1]))
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from autograder.referee.rounds import Round
 from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
 from autograder.referee.submission import Submission
 from autograder.referee.watchdog import Watchdog
+from autograder.referee.wire import TYPES, from_bytes, is_shape
 from autograder.trial import inspect, judged_part, lay_out
 from course_lib import device
 
@@ -35,6 +37,7 @@ INSIDE = (*(HERE / name for name in MODULES), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
+TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
 PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
@@ -64,6 +67,10 @@ class Printed:
                 room = KEPT_OUTPUT - len(self.text)
                 self.text += piece[: max(0, room)].decode(errors="replace")
                 self.dropped += max(0, len(piece) - max(0, room))
+
+
+class NoRoom(RuntimeError):
+    """The sandbox of a submission did not start, before any code of it ran."""
 
 
 class Lost(RuntimeError):
@@ -113,7 +120,7 @@ class Room:
             self.control.receive(START_S)
         except (ChannelError, TimeoutError) as error:
             said = self._ended()
-            raise RuntimeError(f"the sandbox did not start: {said or error}") from error
+            raise NoRoom(f"the sandbox did not start: {said or error}") from error
         return self
 
     def __exit__(self, *_) -> None:
@@ -189,13 +196,15 @@ class Worker:
             self.channel.send({"cells": cells, "entry": entry, "seconds": seconds, "apart": apart})
             reply = self.channel.receive(self.room.patience.cells_s)
             self.room.note(time.perf_counter() - began)
-            troubles = [(str(name), str(error), str(where)) for name, error, where in reply["troubles"]]
+            troubles = [
+                [str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"][:3]
+            ]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
             return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
         except (ChannelError, KeyError, TypeError, ValueError):
             return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
-        told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles[:3])
+        told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles)
         if not found:
             return f"{submission.missing(entry)} {told}".strip()
         if not is_callable:
@@ -347,15 +356,13 @@ def _value(exercise: Exercise, report: dict, mailbox: HostSlab | None) -> Any:
 def _one(value: Any, mailbox: HostSlab | None) -> Any:
     if not (isinstance(value, dict) and value.get("$") == "raw"):
         return decode(value)
-    dtype, shape, at = getattr(torch, str(value.get("dtype")), None), value.get("shape"), value.get("at")
-    if mailbox is None or not isinstance(dtype, torch.dtype) or not isinstance(at, int) or not isinstance(shape, list):
+    name, shape, at = str(value.get("dtype")), value.get("shape"), value.get("at")
+    if name not in TYPES:
+        raise TypeError(f"a tensor of {name[:40]} came back, and nobody can compute with that here")
+    if mailbox is None or not isinstance(at, int) or not is_shape(shape):
         raise ChannelError("a returned tensor that is none")
-    if not all(isinstance(n, int) and 0 <= n < 1 << 31 for n in shape):
-        raise ChannelError("a returned tensor of no shape")
-    count = 1
-    for n in shape:
-        count *= n
-    data = os.pread(mailbox.descriptor, count * dtype.itemsize, at) if count <= MAILBOX_BYTES else b""
-    if len(data) != count * dtype.itemsize:
+    nbytes = math.prod(shape) * TYPES[name].itemsize
+    data = os.pread(mailbox.descriptor, nbytes, at) if nbytes <= MAILBOX_BYTES and at >= 0 else b""
+    if len(data) != nbytes:
         raise ChannelError("a returned tensor larger than allowed")
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
+    return from_bytes(data, TYPES[name], shape)

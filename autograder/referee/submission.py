@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
 WATCHING = ("time", "timeit", "capture", "prun")
 CODE = 300_000  # characters of a submission that are read; the longest lesson has a fifth of that, solved
+# of what is no code, in a cell and in all: what shows markdown takes a time that grows with the square of its length
+TEXT, TEXTS = 10_000, 100_000
+CELLS = 1000  # of a submission that are read; the longest lesson has 177
+MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|.*\?|(\w[\w ,.\[\]]*+= *+)[%!].*)$", re.MULTILINE)
+PATIENT = 1_000_000  # characters times lines that look like a magic: IPython reads all again for each of them
 
 
 @dataclass(frozen=True)
@@ -70,41 +76,58 @@ def extract(release: Mapping, submitted: Mapping) -> Submission:
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
     """The release with the student's answers and own cells in it, and what had to be put right."""
     notes: list[str] = []
-    answers, own = _sorted_out(release["cells"], _short_enough(submitted["cells"], notes), notes)
-    cells = list(own.get(None, []))
+    kept = _short_enough(submitted["cells"], notes)
+    answers, own, there = _sorted_out(release["cells"], kept, notes)
+    cells, waiting = [], own.get(None, [])
     for cell in release["cells"]:
         cell = copy.deepcopy(dict(cell))
         grade_id = _marks(cell).get("grade_id")
+        place = grade_id or cell.get("id")
+        if place in there:  # own cells come after those that the student deleted: an empty answer would undo them
+            cells, waiting = [*cells, *waiting], []
         if grade_id in answers:
             cell["source"] = answers[grade_id]
         elif _marks(cell).get("solution"):
             notes.append(f"The cell {grade_id} is missing; the empty one of the release stands in.")
         cells.append(cell)
-        cells += own.get(grade_id or cell.get("id"), [])
-    return {**release, "cells": cells}, notes
+        waiting = [*waiting, *own.get(place, [])]
+    return {**release, "cells": [*cells, *waiting]}, notes
 
 
 def _short_enough(cells: Sequence[Mapping], notes: list[str]) -> list[Mapping]:
-    """Without the code cells that make the whole too long: they would be read outside of any sandbox."""
-    left, kept = CODE, []
-    for number, cell in enumerate(cells, 1):
-        length = len(_text(cell)) if cell["cell_type"] == "code" or _marks(cell) else 0
-        if length > left:
-            notes.append(f"Cell {number} was not read: with it, there are more than {CODE:,} characters of code.")
-            continue
-        left -= length
+    """Without what makes the whole too long: it would be read, and shown, outside of any sandbox."""
+    code, texts, kept = CODE, TEXTS, []
+    if len(cells) > CELLS:
+        notes.append(f"Of {len(cells):,} cells the first {CELLS:,} were read.")
+    for number, cell in enumerate(cells[:CELLS], 1):
+        text = _text(cell)
+        if cell["cell_type"] == "code":
+            if len(text) > code:
+                notes.append(f"Cell {number} was not read: with it, there are more than {CODE:,} characters of code.")
+                continue
+            code -= len(text)
+        else:
+            most = min(TEXT, texts)
+            if len(text) > most:
+                notes.append(
+                    f"Of the text in cell {number} {most:,} characters were read: {TEXT:,} a cell and {TEXTS:,} in all "
+                    "are."
+                )
+                cell = {**cell, "source": text[:most]}
+            texts -= min(len(text), most)
         kept.append(cell)
     return kept
 
 
-def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | None, list[dict]]]:
-    """(grade_id -> the student's text, the cell before -> the student's own cells that follow it)."""
+def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | None, list[dict]], set[str]]:
+    """(grade_id -> the student's text, the cell before -> the student's own cells that follow it, which were there)."""
     marked = {_marks(c)["grade_id"]: c for c in skeleton if "grade_id" in _marks(c)}
     ids = {c.get("id"): c for c in skeleton}
     at_home = {_named(c) for c in submitted if _named(c) and _named(c) == _named(ids.get(c.get("id"), {}))}
     sources = {_bare(_text(c)) for c in skeleton}
     answers: dict[str, str] = {}
     own: dict[str | None, list[dict]] = {}
+    there: set[str] = set()
     before = None
     for cell in submitted:
         grade_id, known = _named(cell), ids.get(cell.get("id"))
@@ -118,14 +141,16 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
             if _marks(marked[grade_id]).get("solution"):
                 _take(answers, grade_id, cell, marked[grade_id], notes)
             before = grade_id
+            there.add(before)
         elif known:
             before = _marks(known).get("grade_id") or known.get("id")
+            there.add(before)
         elif _text(cell).strip() and _bare(_text(cell)) not in sources:
             kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
             kept = {"cell_type": kind, "id": f"own-{sum(map(len, own.values())) + 1}", "source": _text(cell)}
             kept |= {"metadata": {OWN: True}} | ({"outputs": [], "execution_count": None} if kind == "code" else {})
             own.setdefault(before, []).append(kept)
-    return answers, own
+    return answers, own, there
 
 
 def _take(answers: dict[str, str], grade_id: str, cell: Mapping, original: Mapping, notes: list[str]) -> None:
@@ -149,6 +174,7 @@ def _part(cell: Mapping) -> str:
     return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
+@functools.lru_cache(maxsize=256)
 def as_python(source: str) -> str:
     """The cell as plain Python. Magics become calls of `get_ipython()`, which the worker answers with nothing.
 
@@ -157,7 +183,12 @@ def as_python(source: str) -> str:
     first, _, rest = source.lstrip().partition("\n")
     if first.startswith("%%"):
         return "#\n" + rest if first[2:].split(" ")[0] in WATCHING else "pass"
-    return TransformerManager().transform_cell(source)
+    if len(MAGIC.findall(source)) * len(source) > PATIENT:
+        return MAGIC.sub(lambda line: f"{line[1]}{line[2] or ''}{'None' if line[2] else 'pass'}", source)
+    try:
+        return TransformerManager().transform_cell(source)
+    except Exception:  # what it cannot read, no Python can: the worker says so
+        return source
 
 
 def _defines(source: str) -> set[str]:

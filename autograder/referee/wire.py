@@ -14,10 +14,11 @@ import torch
 
 TAG = "$"
 DEEPEST = 12  # levels of lists and dicts
-TYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
-}
+DIMENSIONS, LONGEST = 16, 1 << 31  # of a tensor: more than any answer has
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+# those that can be computed with: torch has more, some of which end the process that looks at their elements
+TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *INTEGERS, torch.bool)}
 
 
 class WireError(ValueError):
@@ -67,10 +68,23 @@ def unpack(value: Any, depth: int = 0) -> Any:
 
 def _tensor(value: dict) -> torch.Tensor:
     dtype, shape, data = TYPES.get(str(value.get("dtype"))), value.get("shape"), value.get("data")
-    sizes = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
-    if dtype is None or not sizes or not isinstance(data, str):
+    if dtype is None or not is_shape(shape) or not isinstance(data, str):
         raise WireError("a tensor without type, shape or data")
-    raw = bytearray(base64.b64decode(data, validate=True))
+    return from_bytes(base64.b64decode(data, validate=True), dtype, shape)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether this can be the shape of a tensor. The product of its sizes is then a number that is soon found."""
+    return (
+        isinstance(value, list)
+        and len(value) <= DIMENSIONS
+        and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < LONGEST for n in value)
+    )
+
+
+def from_bytes(data: bytes, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    """The tensor that lies there row by row; `dtype` is one of TYPES and `shape` a shape."""
+    raw = bytearray(data)
     if len(raw) != math.prod(shape) * dtype.itemsize:
         raise WireError(f"a tensor of shape {shape} with {len(raw)} bytes")
     if dtype == torch.bool and any(byte > 1 for byte in raw):

@@ -8,14 +8,19 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
-from autograder.classroom import grading, handed_in
+from autograder.classroom import grading, handed_in, report
 from autograder.classroom.grading import Asked, Judging
+from autograder.judging.verdict import SpeedVerdict, Timed
+from autograder.referee.room import NoRoom
+from autograder.referee.sandbox import NoSandbox
 from autograder.referee.submission import Submission, extract
 from course_lib import device
 
@@ -225,7 +230,8 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
     assert html.escape(REASONS[student]) in page
 
 
-def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tmp_path):
+def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "verdicts" / "handed_in")
     write(tmp_path, "late", "a summary", "lesson.pdf")
     folder = tmp_path / "submitted" / "late" / UNIT
     handed_in.fill(folder, COURSE / "notebooks" / UNIT)
@@ -234,6 +240,101 @@ def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tm
     handed_in.readable(UNIT, "late", notebooks)
     assert notebooks == [str(folder / f"{NAME}.ipynb")]
     assert "_axpy" in (folder / f"{NAME}.ipynb").read_text() and "at last" in (folder / f"{NAME}.ipynb").read_text()
+
+
+def put(tmp_path, monkeypatch, notebook):
+    """A notebook that was handed in, as `readable` finds it."""
+    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "verdicts" / "handed_in")
+    write(tmp_path, "somebody", notebook if isinstance(notebook, str) else json.dumps(notebook))
+    path = tmp_path / "submitted" / "somebody" / UNIT / f"{NAME}.ipynb"
+    handed_in.readable(UNIT, "somebody", [str(path)])
+    return path
+
+
+def test_what_was_put_right_is_told_only_of_a_notebook_that_was_written_here(tmp_path, monkeypatch):
+    forged = json.loads(answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()))
+    forged["metadata"][handed_in.NOTES] = ["Graded again by hand: full points."]
+    assert not handed_in.is_ours(put(tmp_path, monkeypatch, forged))
+    path = put(tmp_path, monkeypatch, "{")
+    assert handed_in.is_ours(path)
+    assert "could not be read" in nbformat.read(path, as_version=4).metadata[handed_in.NOTES][0]
+    path.write_text(path.read_text() + " ")
+    assert not handed_in.is_ours(path)
+
+
+def test_a_large_notebook_is_read_without_its_outputs_and_the_original_kept(tmp_path, monkeypatch):
+    notebook = json.loads(answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()))
+    shown = {"output_type": "stream", "name": "stdout", "text": "x" * handed_in.LARGE}
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["outputs"] = [shown]
+    path = put(tmp_path, monkeypatch, notebook)
+    assert path.stat().st_size < 100_000 < path.with_suffix(".large").stat().st_size
+    assert "_axpy" in path.read_text() and "outputs were left out" in path.read_text()
+
+
+@pytest.mark.parametrize("text", ["{}," * 2_000_000, '{"cells": [' + "{}," * 1_500_000 + "{}]}", "[" * 5_000_000])
+def test_a_large_file_that_is_no_notebook_is_put_aside_in_seconds(text, tmp_path, monkeypatch):
+    start = time.perf_counter()
+    path = put(tmp_path, monkeypatch, text)
+    assert time.perf_counter() - start < 15.0
+    assert "could not be read" in path.read_text() and path.with_suffix(".damaged").exists()
+
+
+def test_a_file_too_large_to_be_read_is_put_aside_and_its_size_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "LARGEST", 5 << 20)
+    assert "it has 6 MB, at most 5 are read" in put(tmp_path, monkeypatch, " " * (6 << 20)).read_text()
+
+
+class Failing:
+    """A referee that is wrong about what it is given."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def examine(self, exercise, seed):
+        raise self.error
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("bits8"), RuntimeError("transform"), ValueError(5), MemoryError()]
+)
+def test_a_fault_of_the_referee_costs_nobody_a_grade_and_ends_no_run(error, tmp_path):
+    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
+    with Judging(extract(release, release), release, 1, tmp_path) as judging:
+        judging.referee = Failing(error)
+        verdict = judging.verdict(Asked("start.axpy", speed=False))
+    assert (verdict["points"], verdict["pending"]) == (0, True) and type(error).__name__ in verdict["html"]
+
+
+@pytest.mark.parametrize("error", [NoRoom("no memory"), NoSandbox("gone"), torch.OutOfMemoryError("all"), OSError(28)])
+def test_what_would_be_the_same_for_everybody_ends_the_run(error, tmp_path):
+    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
+    with Judging(extract(release, release), release, 1, tmp_path) as judging:
+        judging.referee = Failing(error)
+        with pytest.raises(type(error)):
+            judging.verdict(Asked("start.axpy", speed=False))
+
+
+def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(tmp_path, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no way")
+
+    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
+    monkeypatch.setattr(grading, "extract", fails)
+    judged = grading.JudgedNotebook(release=str(COURSE / "notebooks"), verdicts=str(tmp_path))
+    names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
+    notebook, _ = judged.preprocess(release, {"nbgrader": names})
+    checks = [cell for cell in notebook.cells if grading.is_check(cell)]
+    assert checks and all(grading.is_pending(cell) for cell in checks)
+
+
+def test_why_points_for_speed_wait_is_said_beside_the_measurement():
+    row = Timed("4096 rows", 1e-4, 0.9e-4, 1.1e-4, 0.9e-4)
+    waits = "3 points wait for a person. Left running after the call: 1 thread."
+    verdict = SpeedVerdict("roofline.chain", "gpu", 0.0, 3.0, (row,), note=waits, pending=True)
+    assert waits in report.speed_html(verdict) and waits in report.speed_lines(verdict)
 
 
 def test_nobody_waits_for_the_speed_of_what_is_not_right(tmp_path):

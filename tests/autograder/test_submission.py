@@ -1,6 +1,8 @@
 """From a notebook to the student's code: whatever happened to the other cells."""
 
+import contextlib
 import copy
+import time
 
 import pytest
 
@@ -146,6 +148,49 @@ def test_a_deleted_solution_is_replaced_by_the_stub_and_said():
     result = extract(RELEASE, submitted(lambda cells: cells.pop(2)))
     assert any("f is missing" in note for note in result.notes)
     assert "NotImplementedError" in result.cells[1].source
+
+
+def test_a_cell_of_their_own_in_place_of_a_deleted_one_is_not_undone_by_the_empty_one():
+    def change(cells):
+        cells[2] = code("def f(): return 7", cell_id="new")
+
+    result = extract(RELEASE, submitted(change))
+    assert [cell.source.strip() for cell in result.cells if "def f" in cell.source][-1] == "def f(): return 7"
+    namespace = {}
+    for cell in result.cells:
+        with contextlib.suppress(NotImplementedError):
+            exec(cell.source, namespace)
+    assert namespace["f"]() == 7
+
+
+@pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n"])
+def test_hundreds_of_magics_are_read_in_a_second(kind):
+    source = ("def f():\n    pass\n" + "if True:\n" * kind.startswith(" ") + kind) * 600
+    start = time.perf_counter()
+    made = as_python(source)
+    assert time.perf_counter() - start < 2.0
+    compile(made, "cell", "exec")
+    assert made.count("\n") == source.count("\n")
+
+
+ONE_LETTER = {"spaces": " ", "letters": "a", "questions": "?", "equals": "a = ", "tabs": "\t "}
+
+
+@pytest.mark.parametrize("kind", ONE_LETTER)
+def test_a_line_of_one_letter_is_read_in_a_second(kind):
+    start = time.perf_counter()
+    as_python(f"x = 1\n{ONE_LETTER[kind] * 100_000}!x\n")
+    assert time.perf_counter() - start < 2.0
+
+
+def test_what_is_shown_as_text_is_cut_where_showing_it_would_take_long(monkeypatch):
+    monkeypatch.setattr(submission, "TEXT", 50)
+    monkeypatch.setattr(submission, "TEXTS", 70)
+    own = [{"cell_type": "markdown", "id": f"own{n}", "metadata": {}, "source": "[a]: <" * 40} for n in range(3)]
+    repaired, notes = repair(RELEASE, submitted(lambda cells: cells.extend(own)))
+    shown = [cell["source"] for cell in repaired["cells"] if cell["source"].startswith("[a]")]
+    assert [len(text) for text in shown] <= [50, 20] and sum(map(len, shown)) <= 70
+    assert any("characters were read" in note for note in notes)
 
 
 def test_a_name_from_a_demonstration_cell_is_reported_as_that():

@@ -10,7 +10,7 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Values
 from autograder.exercises.ddp.replicas import single
-from autograder.judging.ranks import first_off, form_of, reports_of, same_bits, too_little_or_too_much
+from autograder.judging.ranks import first_off, form_of, reports_of, same_bits, told, too_little_or_too_much
 from course_lib.probes.replicas import BATCH, MODELS, REACHED, WIDTH
 
 LIMIT, LIMIT_FP32 = 1e-9, 1e-5  # of numbers near 1: rounding is 1e-15 and 1e-7, and every known mistake is above 1e-3
@@ -18,6 +18,8 @@ ALL_USED = ("Plain", "Wide", "Deep")  # models in which every rank uses and trai
 ONE_RANK = "used on one rank only"  # among the last cases: who skips what it did not use hangs there
 PARTS = "several parts"
 FIRST_WAS_RIGHT = "(the first was right)"
+MOST = 1.3  # of the bytes that are needed: gathering everything everywhere takes 1.4 on three ranks, 1.7 on four
+TOO_MUCH = "bytes together, where"
 ORDINALS = ("first", "second", "third")
 
 
@@ -62,8 +64,13 @@ def oracle(args: Values) -> dict:
     return {"ranks": {"steps": [single(args)] * len(args["shards"]), "right": True}}
 
 
-def acceptance(how: Callable[[Sequence[Mapping], Values], str | None]) -> Callable[[Any, Any, Values], str | None]:
-    """An `accept`: first what every rank holds, then, of a right answer, `how` it was made."""
+def acceptance(
+    how: Callable[[Sequence[Mapping], Values], str | None], most: float = MOST
+) -> Callable[[Any, Any, Values], str | None]:
+    """An `accept`: first what every rank holds, then, of a right answer, `how` it was made.
+
+    most: how often the bytes may be sent that are needed.
+    """
 
     def accept(got: Any, want: Any, args: Values) -> str | None:
         wrong = reports_of(got, len(args["shards"]))
@@ -74,7 +81,10 @@ def acceptance(how: Callable[[Sequence[Mapping], Values], str | None]) -> Callab
             wrong = values_off(found, want["steps"], args)
             if wrong or not want["right"]:
                 return wrong
-            return _bits(found) or _notes(got) or how(got, args) or too_little_or_too_much(got, floor(args))
+            least = floor(args)
+            if least and told(got) > most * least:
+                return f"the ranks sent {told(got):.0f} {TOO_MUCH} {least} are enough"
+            return _bits(found) or _notes(got) or how(got, args) or too_little_or_too_much(got, least)
         except (AttributeError, KeyError, TypeError, ValueError):
             return "a rank reported something else"
 

@@ -8,7 +8,15 @@ import torch
 
 from autograder.exercise import Mistake, Values
 from autograder.exercises.ddp import replicas
-from autograder.exercises.ddp.averaging import FIRST_WAS_RIGHT, ONE_RANK, PARTS, segments, steps_of, values_off
+from autograder.exercises.ddp.averaging import (
+    FIRST_WAS_RIGHT,
+    ONE_RANK,
+    PARTS,
+    TOO_MUCH,
+    segments,
+    steps_of,
+    values_off,
+)
 from course_lib.probes.network import CHANGED, GAPS, NOT_WAITED
 
 LATE = "only begun after"  # of collectives: the backward pass
@@ -68,6 +76,11 @@ def right_at_first(e) -> bool:
 
 def only_where_shards_differ(e) -> bool:
     return e.failed_only(ONE_RANK, SMALL)
+
+
+def _gathers(e) -> bool:
+    """Too much was sent by more than two ranks; two send the same in both ways."""
+    return any(TOO_MUCH in t.why and len(t.args["shards"]) > 2 for t in e.failing)
 
 
 def _communicates_without_sync(e) -> bool:
@@ -143,6 +156,13 @@ SHARED = (
         "of_one_rank",
         "All have the gradients of rank 0: they were broadcast, and those of the others are lost.",
         answer(combine=replicas.of_rank_0),
+    ),
+    Mistake(
+        "everything_everywhere",
+        "Every rank gets the gradients of all others and takes the mean by itself: on N ranks each sends N / 2 times "
+        "as much as in an all-reduce, and adds up N times as much. Let the network add: all_reduce, or reduce_scatter "
+        "and all_gather.",
+        sign=_gathers,
     ),
     Mistake(
         "no_start",
