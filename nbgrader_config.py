@@ -11,6 +11,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ
 
 GRADING = "autograde" in sys.argv
 try:
+    import warnings
+
+    from sqlalchemy.exc import SAWarning
+
+    warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's own, twenty a submission
+
     from nbgrader.preprocessors import (
         AssignLatePenalties,
         CheckCellMetadata,

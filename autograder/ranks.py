@@ -19,6 +19,9 @@ from course_lib.distributed.server import SERVER
 from course_lib.distributed.stacks import LIBRARIES
 from course_lib.probes.network import called, called_in_turn
 
+# Of a check: a verdict is the same on every machine, and comes in seconds. With "auto" there is NCCL where there are
+# enough GPUs; so the bank is tried.
+BACKEND = "gloo"
 # For one case, which takes 0.2 s. The ranks of a loaded machine need a second or two to meet; with NCCL each opens its
 # GPU first, which takes seconds on a machine that does nothing else.
 LIMIT_S = {"gloo": 10.0, "nccl": 40.0}
@@ -32,12 +35,13 @@ def prepare() -> None:
 
 def attempts(exercise: Exercise, calls: Sequence[Call], function: Callable) -> Iterator[Outcome]:
     """An outcome a call, in order. With NCCL, where meeting takes seconds, calls on equally many ranks share their
-    processes; unless something goes wrong, which only processes of its own can tell."""
+    processes; unless something goes wrong, which only processes of its own can tell.
+    """
     known: dict[int, Outcome] = {}
     met: set[int] = set()
     for number, call in enumerate(calls):
         size = len(call.args["shards"])
-        if size not in met and chosen("auto", size) == "nccl":
+        if size not in met and chosen(BACKEND, size) == "nccl":
             met.add(size)
             alike = [n for n, other in enumerate(calls) if len(other.args["shards"]) == size]
             known |= zip(alike, _in_turn(exercise, [calls[n] for n in alike], function))
@@ -49,8 +53,8 @@ def _in_turn(exercise: Exercise, calls: Sequence[Call], function: Callable) -> l
     since, size = time.perf_counter(), len(calls[0].args["shards"])
     given = [_shared_out(call) for call in calls]
     try:
-        args = exercise.probe, cloudpickle.dumps(function), given
-        told = list(zip(*launch(called_in_turn, size, args=args, limit_s=LIMIT_S["nccl"] + len(calls)), strict=True))
+        args, limit_s = (exercise.probe, cloudpickle.dumps(function), given), LIMIT_S["nccl"] + len(calls)
+        told = list(zip(*launch(called_in_turn, size, BACKEND, args=args, limit_s=limit_s), strict=True))
     except Exception:
         return []
     if any(len({len(one["traffic"]["collectives"]) for one in reports}) > 1 for reports in told):
@@ -69,8 +73,8 @@ def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
     since = time.perf_counter()
     try:
         packed = cloudpickle.dumps(function)
-        limit_s = LIMIT_S[chosen("auto", len(shards))]
-        reports = launch(called, len(shards), args=(exercise.probe, packed, shards, common), limit_s=limit_s)
+        limit_s, args = LIMIT_S[chosen(BACKEND, len(shards))], (exercise.probe, packed, shards, common)
+        reports = launch(called, len(shards), BACKEND, args=args, limit_s=limit_s)
     except RankFailed as failure:
         return Outcome(error=_told(failure, len(shards)), seconds=time.perf_counter() - since)
     except Exception as error:  # it cannot travel: it holds a lock, a file, a module of its own

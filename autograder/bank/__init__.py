@@ -112,6 +112,8 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     exercise = get(entry.exercise)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Result(entry, skipped=True)
+    if ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
+        return Result(entry, skipped=True)
     only = (module.KILLED_BY,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
     live = not entry.needs_machine_to_itself
     verdict = examine(exercise, getattr(module, exercise.entry), seed, live=live, only=only)

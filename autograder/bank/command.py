@@ -7,9 +7,14 @@ import os
 import sys
 from collections import Counter
 
+from autograder import ranks
 from autograder.bank import counts, entries, joined, run, speed, table
 from autograder.bank.recording import keep_apart
+from autograder.exercise import get
 from course_lib import device
+
+NCCL_WORKERS = 8  # each has two ranks or more, and all of them share the GPUs
+NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, and a case by itself five seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
+    parser.add_argument("--nccl", action="store_true", help="the distributed exercises, with NCCL and a GPU a rank")
     parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
     parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
 
@@ -32,19 +38,25 @@ def main(args: argparse.Namespace) -> int:
         return cheats.main(args.exercise, seed, args.quick, args.record)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
-    found = entries(args.exercise)
+    found, part, workers, limit_s = entries(args.exercise), "bank", len(os.sched_getaffinity(0)), 120.0
+    if args.nccl:
+        ranks.BACKEND, part, workers, limit_s = "auto", "bank_nccl", NCCL_WORKERS, NCCL_LIMIT_S
+        found = [entry for entry in found if get(entry.exercise).kind == "distributed"]
+        if ranks.chosen("auto", 2) != "nccl":
+            print("NCCL needs two CUDA devices, and this machine has fewer.")
+            return 2
     print(f"{len(found)} submissions, tier {device.TIER}, seed {seed}", flush=True)
     todo = [half for entry in found for half in entry.halves()]
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
     results, left = [], Counter(entry.exercise for entry in todo)
-    for part, workers in ((together, len(os.sched_getaffinity(0))), (alone, 1)):
-        for result in run(part, seed, args.quick, workers):
+    for some, beside in ((together, workers), (alone, 1)):
+        for result in run(some, seed, args.quick, beside, limit_s):
             results.append(result)
             left[result.entry.exercise] -= 1
             if args.record and not left[result.entry.exercise]:  # a run that is cut short keeps what it finished
                 of_it = [r for r in results if r.entry.exercise == result.entry.exercise]
-                keep_apart("bank", counts(joined(of_it)), args.record)
+                keep_apart(part, counts(joined(of_it)), args.record)
             print(f"\r{len(results)}/{len(todo)} {result.entry!s:<70.70}", end="", file=sys.stderr, flush=True)
             if not result.as_expected:
                 print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)

@@ -70,7 +70,7 @@ DUNDERS = set(
 # Settings, not patches: the one kind of assignment into a module that a lesson itself makes.
 SETTINGS = ("torch.backends.", "matplotlib.")
 # Of the code that launches kernels, or is called by it: what could do their work, or tell one call from another.
-NOT_BESIDE_KERNELS = ("numpy", "pandas", "time", "random", "statistics") + tuple(
+NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "random", "statistics") + tuple(
     "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
 )
 NAMES_NOT_BESIDE_KERNELS = {"globals"}

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.classroom import cohort, trying
@@ -214,20 +215,23 @@ def test_a_rehearsal_without_a_sandbox_survives_a_crash(tmp_path):
     assert done.returncode == trying.NOT_FULL and "the process ended" in done.stdout
 
 
+def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
+    path = notebook(RIGHT, tmp_path / "my answers.ipynb")
+    assert trying.release_for(path, None, trying.read(path)).name == f"{NAME}.ipynb"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
         ("start.ipynb", "{", "is no notebook that can be read"),
         ("start.ipynb", None, "No such file"),
-        ("mine.ipynb", "start", "which lesson is this"),
+        ("mine.ipynb", nbformat.writes(nbformat.v4.new_notebook()), "which lesson is this"),
     ],
     ids=["damaged", "not there", "of no lesson"],
 )
 def test_a_rehearsal_that_cannot_be_says_what_to_do(name, text, said, tmp_path, capsys):
     path = tmp_path / name
-    if text == "start":
-        notebook(RIGHT, path)
-    elif text:
+    if text:
         path.write_text(text)
     status = trying.main(trying.argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False))
     assert status == trying.NOT_TRIED and said in capsys.readouterr().err

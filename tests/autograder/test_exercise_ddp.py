@@ -297,11 +297,21 @@ def test_a_rank_that_raises_is_told_with_its_line():
     assert "KeyError: 'left' (rank 1 of 3, at raise KeyError" in verdict.cases[0].why
 
 
+def test_a_check_uses_gloo_on_every_machine(monkeypatch):
+    launched = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(ranks, "launch", lambda f, size, backend, **more: launched.append(ranks.chosen(backend, size)))
+    examine(RING, lambda buffer: None, seed=5)
+    assert launched == ["gloo"] * len(RING.cases)
+
+
 def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch):
     """As on a machine with GPUs, and over gloo all the same."""
     launched = []
     monkeypatch.setattr(ranks, "chosen", lambda backend, size: "nccl" if size == 2 else "gloo")
-    monkeypatch.setattr(ranks, "launch", lambda f, size, **more: launched.append(f.__name__) or launch(f, size, **more))
+    monkeypatch.setattr(
+        ranks, "launch", lambda f, *more, **most: launched.append(f.__name__) or launch(f, *more, **most)
+    )
     exercise = get("ddp.naive")
     (right, *_), (wrong, *_) = (bank.entries(["ddp.naive"], [kind]) for kind in ("right", "mistakes"))
     verdict = examine(exercise, bank.load(right.path).Naive, 11)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from autograder.classroom import report
 from autograder.examine import examine
-from autograder.exercise import Call, Case, Exercise, Mistake, Precision
+from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
 
@@ -47,6 +48,13 @@ def _fill(factor, columns=slice(None)):
         out[:, columns] = factor * x[:, columns]
 
     return double
+
+
+def test_a_sentence_has_a_largest_length_whatever_the_answer_holds():
+    exercise = get("roofline.profile")
+    names = {f"{n:06d}" * 6: 0 for n in range(20_000)}
+    verdict = examine(exercise, lambda events, gap_us: names, seed=1)
+    assert len(str(report.lines(verdict))) < 20_000 and "characters)" in verdict.cases[0].why
 
 
 def test_a_right_answer_gets_all_points():

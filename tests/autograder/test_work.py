@@ -38,6 +38,12 @@ RIGHT = (BANK / "start.axpy/right/masked.py").read_text()
 SALT = 20
 
 
+def test_a_grid_of_more_sizes_than_a_grid_has_is_a_report_in_no_shape():
+    report = {"operators": {}, "kernels": {"k": 1}, "device": {}, "threads": 0, "processes": 0, "blind": ""}
+    assert merged([report | {"programs": [["k", [4, 2, 1]]]}])["blind"] == ""
+    assert merged([report | {"programs": [["k", [(1 << 62) - 1] * 390_000]]}])["blind"] == "a report in no shape"
+
+
 def function_of(cells, entry, name):
     """The entry point, the cells run one after another as in a notebook."""
     module = types.ModuleType("student")
