@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -96,12 +96,16 @@ def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Ste
 
     found = {PLAIN: lambda: rung(lambda module: module)}
     found |= {"naive": partial(rung, Naive), "flat": partial(rung, Flat), "overlap": partial(rung, Overlap)}
+    # left to itself DDP makes the first bucket 1 MiB and the others 25; told a size, it makes all of that size
+    found["DDP default"] = partial(rung, DistributedDataParallel)
     for mib in setting.mibs:
         found[f"buckets {mib:g} MiB"] = partial(rung, partial(Buckets, mib=mib))
         ddp = partial(DistributedDataParallel, bucket_cap_mb=mib)
         found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
         found[f"DDP {mib:g} MiB, views"] = partial(rung, partial(ddp, gradient_as_bucket_view=True))
     mib = setting.mibs[-2]
+    known = {"bucket_cap_mb": mib, "gradient_as_bucket_view": True, "static_graph": True}
+    found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(DistributedDataParallel, **known))
     found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in TRAINING.items()}
     return found
 
@@ -151,26 +155,45 @@ TRAINING = {("buckets", ADAMW): _buckets, ("sharded", ADAMW): _sharded, ("DDP", 
 
 
 def check(steps: dict[str, Step], tokens: torch.Tensor, limit: float) -> None:
-    """Gradients as naive has them; weights after a sharded step as after a whole one."""
+    """Gradients as naive has them; weights after a sharded step as after a whole one.
+
+    Two functions, so that the gradients to compare with are gone before the first optimizer makes its state: in fp32
+    everything together is not far from what a GPU holds.
+    """
+    _check_gradients({name: step for name, step in steps.items() if step.optimizer is None}, tokens, limit)
+    trained = {name: step for name, step in steps.items() if step.optimizer is not None}
+    _check_updates(trained, [p.detach() for p in steps[PLAIN].module.parameters()], tokens)
+
+
+def _check_gradients(steps: dict[str, Step], tokens: torch.Tensor, limit: float) -> None:
     want: list[torch.Tensor] = []
-    steps["naive"](tokens, lambda: want.extend(p.grad.clone() for p in steps["naive"].module.parameters()))
+
+    def gradients(name: str) -> Iterator[torch.Tensor]:
+        return (p.grad for p in steps[name].module.parameters())
+
+    steps["naive"](tokens, lambda: want.extend(grad.clone() for grad in gradients("naive")))
     for name, step in steps.items():
-        if name in (PLAIN, "naive") or step.optimizer is not None:
-            continue
-        step(tokens, lambda name=name, step=step: _near(name, [p.grad for p in step.module.parameters()], want, limit))
-    moved: dict[str, list[torch.Tensor]] = {}
-    for name, step in steps.items():
-        if step.optimizer is not None:
-            before = [p.detach().clone() for p in step.module.parameters()]
-            step(tokens)
-            moved[name] = [p.detach() - b for p, b in zip(step.module.parameters(), before, strict=True)]
-            # the first step of AdamW is about a sign: where a gradient is next to nothing, rounding decides it
-            _near(name, moved[name], moved[next(iter(moved))], 0.02)
+        if name not in (PLAIN, "naive"):
+            step(tokens)  # the first step of DDP is not like those that are timed
+            step(tokens, lambda name=name: _near(name, gradients(name), want, limit))
 
 
-def _near(name: str, got: list[torch.Tensor], want: list[torch.Tensor], limit: float) -> None:
-    off = sum((g - w).double().square().sum() for g, w in zip(got, want, strict=True))
-    size = sum(w.double().square().sum() for w in want)
+def _check_updates(steps: dict[str, Step], start: list[torch.Tensor], tokens: torch.Tensor) -> None:
+    """start: the weights that all began with. How far each has come from there is made again where it is asked for."""
+
+    def moved(step: Step) -> Iterator[torch.Tensor]:
+        return (p.detach() - s for p, s in zip(step.module.parameters(), start, strict=True))
+
+    for name, step in steps.items():
+        step(tokens)
+        # the first step of AdamW is about a sign: where a gradient is next to nothing, rounding decides it
+        _near(name, moved(step), moved(next(iter(steps.values()))), 0.02)
+
+
+def _near(name: str, got: Iterable[torch.Tensor], want: Iterable[torch.Tensor], limit: float) -> None:
+    off = size = torch.zeros((), dtype=torch.float64, device=place())
+    for g, w in zip(got, want, strict=True):
+        off, size = off + (g - w).double().square().sum(), size + w.double().square().sum()
     if not (off / size).sqrt() < limit:
         raise Red(f"{name} is wrong: {float((off / size).sqrt()):.1e} off, limit {limit:.0e}")
 

@@ -7,7 +7,7 @@ from benchmarks import collectives, parallel, parallel_steps
 from benchmarks.against import Red
 from course_lib.distributed import RankFailed, launch
 from course_lib.models.transformer import Sizes
-from course_lib.parallel import Buckets
+from course_lib.parallel import Buckets, Sharded
 
 ROUNDS = 12
 TINY = parallel_steps.Setting(Sizes(32, 8, 16, 2, 1), torch.float32, 2, (0.001, 0.01, 0.1), rounds=2, steps=1)
@@ -50,6 +50,14 @@ def test_a_claim_that_does_not_hold_is_missed():
     assert "exposed ms" not in rows["DDP 5, AdamW"]
 
 
+def test_a_claim_with_a_wide_interval_is_none():
+    steps = told(no_sync=50, buckets_5=57, DDP_default=58)
+    steps[1]["seconds"]["buckets 5"] = [s + 1e-3 * (i % 2) for i, s in enumerate(steps[1]["seconds"]["buckets 5"])]
+    best = by_name(parallel.rows(steps))["buckets 5"]
+    assert best["ratio high"] - best["ratio low"] > 0.01 and best["ratio high"] <= parallel.TARGET
+    assert (best["against"], best["verdict"]) == ("DDP default", "interval too wide")
+
+
 def test_of_several_ranks_the_slowest_counts_for_a_collective():
     def of_rank(late):
         one = [
@@ -78,9 +86,8 @@ def test_collectives_are_measured_in_every_way():
 
 def test_every_variant_is_right_and_timed():
     rows = by_name(parallel.rows(launch(parallel_steps.measured, 2, "gloo", args=(TINY,))))
-    assert {"naive", "flat", "overlap", "buckets 0.01 MiB", "DDP 0.01 MiB, views", "sharded 0.01 MiB, AdamW"} <= set(
-        rows
-    )
+    ddp = {"DDP default", "DDP 0.01 MiB", "DDP 0.01 MiB, views", "DDP 0.01 MiB, views, static graph"}
+    assert {"naive", "flat", "overlap", "buckets 0.01 MiB", "sharded 0.01 MiB, AdamW", *ddp} <= set(rows)
     whole, half = rows["buckets 0.01 MiB, AdamW"]["state MiB"], rows["sharded 0.01 MiB, AdamW"]["state MiB"]
     assert 0.45 * whole < half < 0.6 * whole
 
@@ -93,3 +100,20 @@ def test_a_rung_with_wrong_gradients_is_not_timed():
     with pytest.raises(RankFailed, match=r"raised Red: overlap is wrong|raised Red: buckets .* is wrong"):
         launch(measured, 2, "gloo")
     assert issubclass(Red, AssertionError)
+
+
+def test_a_sharded_step_that_leaves_weights_behind_is_not_timed():
+    def measured(rank):
+        step = Sharded.step
+
+        def half(self):
+            first = next(iter(self.module.parameters()))
+            before = first.detach().clone()
+            step(self)
+            first.data.copy_(before)
+
+        Sharded.step = half
+        return parallel_steps.measured(rank, TINY)
+
+    with pytest.raises(RankFailed, match=r"raised Red: sharded 0\.01 MiB, AdamW is wrong"):
+        launch(measured, 2, "gloo")
