@@ -1,12 +1,14 @@
 """Attention forward and backward, bf16, against SDPA's flash, cuDNN and efficient backends, FlexAttention and eager.
 
 TFLOP/s count 4 B H n_q n_k D forward and 2.5 times that backward, half of both when causal, whatever a kernel makes.
-A peer that does not take a shape, or is wrong there, is left out. Flex is compiled; eager writes the scores.
+A peer that does not take a shape, or is wrong there, is left out, and a line says so. Flex is compiled; eager writes
+the scores.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
+from math import isfinite
 
 import torch
 from torch._functorch import config as donated_buffers
@@ -36,6 +38,10 @@ CASES = (
 EAGER_BYTES = 8 * 2**30  # larger score matrices are not tried
 # Relative, against float64, over normal inputs. Peers: o 1.9e-3 to 2.4e-3, gradients 2.3e-3 to 2.7e-3.
 LIMIT = {"o": 2.5e-3, "dq": 2.8e-3, "dk": 2.8e-3, "dv": 2.8e-3}
+# A peer may be this many times as far off. Eager rounds the scores to bf16, once more when they are scaled unless the
+# scale is a power of two, and the weights: o 5.8e-3 and gradients 6.4e-3 at head size 128.
+SLACK = {"eager": 3.0}
+OTHERS_SLACK = 2.0
 
 
 def run() -> list[dict]:
@@ -66,7 +72,10 @@ def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
         ) as refused:  # a backend that does not take this shape; torch's compiler errors are these too
             print(f"{name} is left out of {tuple(q.shape)}: {str(refused).splitlines()[0][:120]}", flush=True)
         else:
-            if _good(peer_errors[name], 2.0):
+            slack = SLACK.get(name, OTHERS_SLACK)
+            if far := _too_far(peer_errors[name], slack):
+                print(f"{name} is left out of {tuple(q.shape)}: errors {far}, over {slack:g} times {LIMIT}", flush=True)
+            else:
                 peers[name] = peer
     flops = 4 * batch * heads * length**2 * head_size / (2 if causal else 1)
     size = f"{batch} x {heads} x {length} x {head_size}{' causal' if causal else ''}"
@@ -86,8 +95,8 @@ def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
         )
         row["rung"] = _rung(direction, causal, q, k, v, do)
         names = ("o",) if direction == "forward" else ("dq", "dk", "dv")
-        row["error"] = max(errors[n] for n in names)
-        row["best peer's error"] = max(peer_errors[row["best peer"]][n] for n in names)
+        row["error of ours"] = _largest(errors, names)
+        row |= {f"error of {name}": _largest(peer_errors[name], names) for name in peer_errors}
         yield row
 
 
@@ -127,6 +136,8 @@ def _peers(q: torch.Tensor, causal: bool) -> dict[str, Callable]:
     }
     if batch * heads * length**2 * 2 <= EAGER_BYTES:
         peers["eager"] = partial(_eager, causal)
+    else:
+        print(f"eager is left out of {tuple(q.shape)}: scores of more than {EAGER_BYTES / 2**30:g} GiB", flush=True)
     return peers
 
 
@@ -165,10 +176,16 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return ((got.double() - want).norm() / want.norm()).item()
 
 
-def _good(errors: dict[str, float], slack: float = 1.0) -> bool:
-    return all(errors[name] <= slack * LIMIT[name] for name in LIMIT)  # NaN is never at most anything
+def _too_far(errors: dict[str, float], slack: float = 1.0) -> dict[str, float]:
+    return {n: errors[n] for n in LIMIT if not errors[n] <= slack * LIMIT[n]}  # NaN is never at most anything
+
+
+def _largest(errors: dict[str, float], names: tuple[str, ...]) -> float | None:
+    """None where one is NaN or infinite: a row that is kept holds numbers."""
+    values = [errors[name] for name in names]
+    return max(values) if all(map(isfinite, values)) else None
 
 
 def _check(errors: dict[str, float]) -> None:
-    if not _good(errors):
+    if _too_far(errors):
         raise Red(f"attention is wrong: relative errors {errors}, limits {LIMIT}")

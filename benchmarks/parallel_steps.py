@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,8 @@ PLAIN, ADAMW, ZERO = "no sync", ", AdamW", ", ZeRO"
 LEARNING_RATE = 3e-4  # less would be lost in the rounding of bf16 weights, and nothing could be compared
 WARM_UP = 3  # DDP makes its buckets anew after the first step
 LEAST_ROUNDS = 4
+ALL = 0.4  # of the time for rounds, for all variants
+KINDS = ("buckets", "DDP")  # the first at its best is compared with the second at its best
 # of gradients relative to those of naive: a few roundings of one sum
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
 
@@ -32,7 +35,7 @@ class Setting:
     dtype: torch.dtype  # of weights and gradients; on a GPU products are in bf16 either way
     batch: int  # sequences on each rank
     mibs: tuple[float, ...]  # of buckets
-    rounds: int  # at most
+    rounds: int  # at most, of all variants; then those that a claim is about go on, for as long
     steps: int  # in a row, in a turn
     seconds: float = 60.0  # after so many no other round begins
 
@@ -79,12 +82,36 @@ def measured(rank: int, setting: Setting) -> dict:
         for _ in range(WARM_UP):
             step(tokens)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    start, number = time.perf_counter(), 0
-    while number < setting.rounds and (number < LEAST_ROUNDS or _begins(start + setting.seconds)):
-        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
-            seconds[name].append(_turn(partial(steps[name], tokens), setting.steps))
-        number += 1
+
+    def rounds(names: list[str], least: int, most: int, until: float) -> None:
+        number = 0
+        while number < most and (number < least or _begins(until)):
+            for name in names[:: 1 if number % 2 == 0 else -1]:
+                seconds[name].append(_turn(partial(steps[name], tokens), setting.steps))
+            number += 1
+
+    start = time.perf_counter()
+    rounds(list(steps), LEAST_ROUNDS, setting.rounds, start + ALL * setting.seconds)
+    rounds(_claimed(seconds), 0, len(steps) * setting.rounds, start + setting.seconds)
     return {"seconds": seconds, "state": {name: step.state_mib() for name, step in steps.items()}}
+
+
+def without_optimizer(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.endswith((ADAMW, ZERO))]
+
+
+def best(seconds: dict[str, list[float]]) -> list[str]:
+    """Of each kind the variant without an optimizer that took least."""
+    bare = without_optimizer(seconds)
+    return [min((n for n in bare if n.startswith(kind)), key=lambda n: median(seconds[n])) for kind in KINDS]
+
+
+def _claimed(seconds: dict[str, list[float]]) -> list[str]:
+    """The variants that claims compare, as rank 0 found them: all ranks must go on with the same."""
+    of_state = [name for name in seconds if name.endswith(ADAMW) and not name.startswith("DDP")]
+    told = [[PLAIN, *best(seconds), *of_state]]
+    dist.broadcast_object_list(told, 0)
+    return told[0]
 
 
 def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Step]]:
