@@ -20,26 +20,30 @@ FILES = (
     "autograder/referee/slabs.py",
     "autograder/referee/worker.py",
 )
-EXERCISE, FILE = "roofline.chain", "roofline.chain/right/unrolled.py"
 SMALL = ((2**20, 1), (2**22, 1), (2**24, 1), (2**25, 1))
 SIZES = (*SMALL, (2**24, 16), (2**26, 1), (2**28, 1), (2**27, 16), (2**28, 16), (2**29, 16))
+# exercise, an honest answer, and what it is timed on: many sizes of one kernel, and what two others earn points on
+KERNELS = {
+    "roofline.chain": ("unrolled", [Case(f"{n} x {r}", lambda d, n=n, r=r: _call(d, n, r)) for n, r in SIZES]),
+    "roofline.softmax": ("one_block", None),
+    "roofline.matmul": ("grouped", None),
+}
 
 
 def run() -> list[dict]:
     """One row a size: medians a call by the clock and by events in the same rounds, in us, and their ratio."""
-    source = (BANK / FILE).read_text()
-    cases = [Case(f"{n} x {repeat}", lambda d, n=n, r=repeat: _call(d, n, r)) for n, repeat in SIZES]
-    exercise = exercises.get(EXERCISE)
-    exercise = replace(exercise, speed=replace(exercise.speed, cases=tuple(cases)))
     yard, rows = clock.yardsticks(), []
-    for case in cases:
-        setting = clock.setting(exercise, case, 1)
-        yard.measure(setting)
-        with Room(Submission((Cell("right", source),))) as room:
-            worker = Worker(room)
-            worker.load(exercise.entry)
-            rows.append(_row(setting, clock.measure(worker, setting, yard), yard))
-            worker.end()
+    for name, (answer, cases) in KERNELS.items():
+        exercise, source = exercises.get(name), (BANK / name / "right" / f"{answer}.py").read_text()
+        exercise = replace(exercise, speed=replace(exercise.speed, cases=tuple(cases or exercise.speed.cases)))
+        for case in exercise.speed.cases:
+            setting = clock.setting(exercise, case, 1)
+            yard.measure(setting)
+            with Room(Submission((Cell("right", source),))) as room:
+                worker = Worker(room)
+                worker.load(exercise.entry)
+                rows.append({"kernel": name} | _row(setting, clock.measure(worker, setting, yard), yard))
+                worker.end()
     return rows
 
 

@@ -243,6 +243,14 @@ def test_the_recorded_clock_of_an_h200_agrees_with_the_events_of_the_device():
     assert {row["name"]: row["ratio"] for row in rows if abs(row["ratio"] - 1) > 0.02} == {}
 
 
+def test_the_kernels_of_the_clocks_table_are_there():
+    from autograder.bank import BANK
+    from benchmarks.clock import KERNELS
+
+    assert len(KERNELS) >= 3
+    assert all((BANK / name / "right" / f"{answer}.py").exists() for name, (answer, _) in KERNELS.items())
+
+
 @pytest.mark.parametrize(("device", "allowed_s"), [("cpu", 10.0), ("h200", 12.0)])
 def test_a_recorded_submission_of_lesson_01_took_no_longer_than_it_may(device, allowed_s):
     rows = {row["name"]: row for row in load("grading", device)["rows"]}
