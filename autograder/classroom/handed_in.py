@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from autograder.referee.submission import CELLS
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = ROOT / "verdicts" / "handed_in"  # hashes of the notebooks that were written here
+RECORD = ROOT / "submitted" / ".put_right"  # hashes of the notebooks that were written here
 NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
 LARGE, LARGEST = 4 << 20, 32 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
 METADATA = 10_000  # characters of a cell's metadata
@@ -95,8 +95,10 @@ def _without_outputs(path: Path, log) -> None:
     size = path.stat().st_size / 2**20
     if size > LARGEST / 2**20:
         raise TooLarge(f"it has {size:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
-    cells = [_bare(cell) for cell in json.loads(path.read_bytes())["cells"][: 2 * CELLS]]
-    notebook = nbformat.from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    data = json.loads(path.read_bytes())
+    kept = {"cells": [_bare(cell) for cell in data["cells"][: 2 * CELLS]], "metadata": {}}
+    kept |= {name: data[name] for name in ("nbformat", "nbformat_minor")}
+    notebook = nbformat.reads(json.dumps(kept), as_version=4)
     nbformat.validate(notebook)
     os.replace(path, path.with_suffix(".large"))
     say = f"The notebook has {size:.1f} MB, so its outputs were left out; the original is kept."
@@ -105,7 +107,7 @@ def _without_outputs(path: Path, log) -> None:
 
 
 def _bare(cell: dict) -> dict:
-    kept = {name: cell[name] for name in ("cell_type", "id", "source")}
+    kept = {name: cell[name] for name in ("cell_type", "id", "source") if name in cell}
     kept["metadata"] = cell["metadata"] if len(json.dumps(cell["metadata"])) < METADATA else {}
     return kept | ({"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {})
 

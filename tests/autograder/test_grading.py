@@ -231,7 +231,7 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
 
 
 def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "verdicts" / "handed_in")
+    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
     write(tmp_path, "late", "a summary", "lesson.pdf")
     folder = tmp_path / "submitted" / "late" / UNIT
     handed_in.fill(folder, COURSE / "notebooks" / UNIT)
@@ -244,7 +244,7 @@ def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tm
 
 def put(tmp_path, monkeypatch, notebook):
     """A notebook that was handed in, as `readable` finds it."""
-    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "verdicts" / "handed_in")
+    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
     write(tmp_path, "somebody", notebook if isinstance(notebook, str) else json.dumps(notebook))
     path = tmp_path / "submitted" / "somebody" / UNIT / f"{NAME}.ipynb"
     handed_in.readable(UNIT, "somebody", [str(path)])
@@ -262,10 +262,15 @@ def test_what_was_put_right_is_told_only_of_a_notebook_that_was_written_here(tmp
     assert not handed_in.is_ours(path)
 
 
-def test_a_large_notebook_is_read_without_its_outputs_and_the_original_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_large_notebook_is_read_without_its_outputs_and_the_original_kept(ids, tmp_path, monkeypatch):
     notebook = json.loads(answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()))
     shown = {"output_type": "stream", "name": "stdout", "text": "x" * handed_in.LARGE}
     next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["outputs"] = [shown]
+    if not ids:
+        notebook["nbformat_minor"] = 4
+        for one in notebook["cells"]:
+            del one["id"]
     path = put(tmp_path, monkeypatch, notebook)
     assert path.stat().st_size < 100_000 < path.with_suffix(".large").stat().st_size
     assert "_axpy" in path.read_text() and "outputs were left out" in path.read_text()
