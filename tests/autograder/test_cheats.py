@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from autograder.bank import cheats
+from autograder.bank.recording import kept
 from course_lib import device
 
 CHEATS = cheats.cheats()
@@ -223,6 +224,15 @@ def test_a_neighbour_without_points_is_a_miss_of_this_cheat_and_of_the_one_befor
         "",
         "the neighbour in the next room: 3 points",
     ]
+
+
+@pytest.mark.parametrize("exercise", sorted({cheat.exercise for cheat in CHEATS if "gpu" in cheat.tiers}))
+def test_where_the_cheats_of_an_exercise_ran_on_an_h200_none_earned_a_point(exercise):
+    rows = kept("bank_cheats", exercise)
+    if not rows:
+        pytest.skip("they have not been tried on a GPU since they were written")
+    assert {row["verdict"] for row in rows} <= {"0 points", "held"}
+    assert {row["cheat"] for row in rows} == {str(c) for c in CHEATS if c.exercise == exercise and "gpu" in c.tiers}
 
 
 @needs_bubblewrap
