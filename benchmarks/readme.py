@@ -68,9 +68,11 @@ def table() -> str:
     entry = results.load("softmax")
     versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton", "driver"))
     dates = sorted({results.load(section)["date"] for section in SHOWN})
-    return "\n".join(
-        [*lines, "", f"{entry['machine']}, {versions}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."]
-    )
+    said = [f"{entry['machine']}, {versions}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."]
+    changed = [section for section in SHOWN if results.stale(results.load(section))]
+    if changed:
+        said.append(f"Files behind {', '.join(changed)} have changed since they were measured.")
+    return "\n".join([*lines, "", " ".join(said)])
 
 
 def _line(row: dict, family: str) -> str:
