@@ -826,8 +826,8 @@ against(predicted_gain, came)
 # (ten passes in place of two); recorded is 13 to 14. So bytes say what the plain version *must* cost, not what it does:
 # its operators take nearly three times what their passes would at a copy's speed. They see tables that are broadcast,
 # halves of rows, and rows in two orders (q has its heads side by side here, a concatenation writes (B, H, S, D) whatever
-# it reads), and a general kernel for such operands moves small pieces. Tables in fp32 add to it: 20. None of this is a
-# property of Triton: what the compiler generates for the forward pass makes two passes too and is nearly as fast.
+# it reads), and a general kernel for such operands moves small pieces. Tables in fp32 add to it: 20 to 21. None of this
+# is a property of Triton: what the compiler generates for the forward pass makes two passes too and is nearly as fast.
 #
 # **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2.5 and not of 10, because
 # a call of a Triton kernel costs the host as much as four operators. Take the host away, as a CUDA graph does, and the
@@ -1182,12 +1182,14 @@ results.beside("lesson06.tables", table_cost, unit="us")
 
 # %% [markdown]
 # Beside the rotation of a long sequence the tables are small. With a short one making them takes as long as the rotation
-# itself, because it is a dozen small operators. Make them once, for all layers. Verdict: *tables made once*, unless positions have no limit or
-# frequencies change from call to call; then angles in the kernel cost nothing, if they are computed with care.
+# itself, because it is a dozen small operators. Make them once, for all layers. Verdict: *tables made once*, unless
+# positions have no limit or frequencies change from call to call; then angles in the kernel cost nothing, if they are
+# computed with care.
 #
 # ## 8. When does RoPE matter at all?
-# A kernel that is five times faster saves 80 % of its own time, one that is 13 times faster 92 %. What it saves of a *layer* depends on its share. Count
-# an attention layer in bf16: projections for q, k, v and the output, attention, and RoPE as 2 passes or as 10 or more.
+# A kernel that is five times faster saves 80 % of its own time, one that is 13 times faster 92 %. What it saves of a
+# *layer* depends on its share. Count an attention layer in bf16: projections for q, k, v and the output, attention, and
+# RoPE as 2 passes or as 10 or more.
 
 
 # %%
@@ -1300,8 +1302,8 @@ results.beside("lesson06.layer_shares", shares_of, unit="%")
 results.beside("lesson06.one_token", one_token, unit="us")
 
 # %% [markdown]
-# (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14 %, and
-# measured are 4 and 38 %: the fused kernel runs at its floor, the plain version far from it.
+# (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14 %,
+# and measured are 4 and 38 %: the fused kernel runs at its floor, the plain version far from it.
 #
 # The last table is the *pace* of a layer when every sequence adds one token. There RoPE is a matter of kernels that begin
 # and end: the plain version has ten, in a layer that needs a handful, and takes 11 % of the step; one kernel takes 3 %.

@@ -9,6 +9,7 @@ from autograder import bank, exercise
 from autograder.bank import recording, speed
 
 HERE = sorted(ex.name for unit in ("start", "roofline") for ex in exercise.of_unit(unit))
+KILLED = sorted(ex.name for unit in ("flash", "rope", "mx", "mlp") for ex in exercise.of_unit(unit))
 ON_A_GPU = ("start", "roofline", "compile", "dispatch", "flash")  # whose bank has run on an H200, its outcome kept
 RECORDED = sorted(ex.name for unit in ON_A_GPU for ex in exercise.of_unit(unit))
 
@@ -114,3 +115,12 @@ def test_a_right_one_with_large_cases_is_judged_in_two_halves_and_counted_once()
     assert (row["right"], row["of_right"]) == (1, 1)
     mistake = next(entry for entry in bank.entries(["compile.breaks"]) if entry.kind == "mistakes")
     assert mistake.halves() == (mistake,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 11])
+@pytest.mark.parametrize("name", KILLED)
+def test_each_mistake_is_caught_by_the_case_that_it_names_whatever_is_drawn(name, seed):
+    results = list(bank.run(bank.entries([name]), seed=seed, quick=True, workers=2))
+    surprising = [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
+    assert results and not surprising, "\n".join(surprising)

@@ -90,6 +90,16 @@ def _coarser_sum(d: Draw) -> Call:
             return _call(terms, "fp16", "bf16")
 
 
+def _subnormal(d: Draw) -> Call:
+    """Drawn until it matters that below the smallest normal number the spacing stays."""
+    while True:
+        terms = _any(d, d.integer(30, 50), 1e-7, 4e-6)
+        ways = [partial(near, of="fp16", evenly=evenly) for evenly in (True, False)]
+        totals = [sums.one_by_one(map(rounded, terms), rounded)[-1] for rounded in ways]
+        if totals[0] != totals[1]:
+            return _call(terms, "fp16")
+
+
 def _stalls(d: Draw) -> Call:
     """Too small for a while, then one that is not, and then again."""
     small = [0.25] * d.integer(5, 9)
@@ -131,7 +141,7 @@ CASES = (
     Case("zeros follow", _zeros_follow),
     Case("ties", _ties),
     Case("too large for fp16", lambda d: _call(_same(d, 900.0, 1100.0, 80, 120), "fp16")),
-    Case("subnormal fp16", lambda d: _call(_any(d, d.integer(30, 50), 1e-7, 4e-6), "fp16")),
+    Case("subnormal fp16", _subnormal),
     Case("in pairs", lambda d: _call(_any(d, 2 ** d.integer(5, 7), -9, 10), "fp16", order=PAIRS)),
     Case("in pairs, an odd number", lambda d: _telling(d, "fp16", PAIRS, _odd(d, 70, 130))),
     Case("in pairs, bf16", lambda d: _telling(d, "bf16", PAIRS, _odd(d, 70, 130))),

@@ -2,7 +2,7 @@
 
 import math
 
-KILLED_BY = "in pairs"
+KILLED_BY = "in pairs, an odd number"
 
 BITS = {"fp16": (10, -14, 65504.0), "bf16": (7, -126, 3.3895313892515355e38), "fp32": (23, -126, 3.4028234663852886e38)}
 

@@ -2,7 +2,7 @@
 
 import math
 
-KILLED_BY = "fp16"
+KILLED_BY = "terms beside a tie"
 
 BITS = {"fp16": (10, -14, 65504.0), "bf16": (7, -126, 3.3895313892515355e38), "fp32": (23, -126, 3.4028234663852886e38)}
 

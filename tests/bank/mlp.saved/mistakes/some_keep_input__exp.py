@@ -2,7 +2,7 @@
 
 from math import prod
 
-KILLED_BY = "x with a gradient"
+KILLED_BY = "one after another"
 
 ITEM = {"fp32": 4, "bf16": 2, "fp16": 2}
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-KILLED_BY = "one group"
+KILLED_BY = "every pair"
 
 
 @triton.jit
