@@ -324,6 +324,7 @@ def queued(begin, row):
     return 1
 
 
+# %%
 def beside(begin, row):
     work, until = begin(), time.perf_counter() + 0.00284
     while time.perf_counter() < until:
@@ -1051,6 +1052,7 @@ def products(rank, sending, rounds=9):
     return found[2:], ended_early
 
 
+# %%
 took_alone, took_beside = (launch(products, RANKS, args=(sending,)) for sending in (False, True))
 alone_s, beside_s = (median(max(pair) for pair in zip(*(times for times, _ in of))) for of in (took_alone, took_beside))
 print(f"products {1e3 * alone_s:.2f} ms alone, {1e3 * beside_s:.2f} ms beside an all-reduce")

@@ -18,6 +18,9 @@ GRADIENTS = (  # cases where a gradient has other strides than its tensor, or no
 )
 
 
+INPUTS = ("heads side by side", "fp16", "bf16")  # cases where q and k have other strides than a new tensor
+
+
 def gradients(v) -> dict[str, torch.Tensor]:
     """Of both results, as large as these are."""
     of_q, of_k = v["q_grad"], v["q_grad"] if v["k_grad"] is None else v["k_grad"]
@@ -113,6 +116,12 @@ def _memory_of_gradients(e) -> bool:
     gaps = "a gradient with heads side by side", "a gradient with elements apart"
     read_rightly = e.raised("store of") or all(map(e.passed, gaps))
     return e.failed("the gradient of a sum") and e.failed_only("the gradient of a sum", *gaps) and read_rightly
+
+
+def _strides_of_results(e) -> bool:
+    """Wrong forward, and only where q and k are no new tensors themselves; gradients are read and written apart."""
+    wrong_in = {name for t in e.failing if not t.outcome.error for name in t.want if _wrong(e, t, name).any()}
+    return e.failed_only(*INPUTS) and bool(wrong_in & {"q_turned", "k_turned"})
 
 
 def _gradient_strides(e) -> bool:
@@ -257,6 +266,12 @@ MISTAKES = (
         "heads_of_k_for_both",
         "Only as many heads of the gradient of q are turned back as k has: q and k have a number of heads each.",
         answer=lambda v: _changed(v, dq=_some_heads(v)),
+    ),
+    Mistake(
+        "strides_of_inputs_for_results",
+        "q or k and what it was turned into have strides of their own: read with those of q, write with those of the "
+        "result. In place both were the same.",
+        sign=_strides_of_results,
     ),
     Mistake(
         "strides_of_gradients_for_results",

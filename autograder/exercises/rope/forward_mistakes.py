@@ -254,6 +254,12 @@ PLACES = (
         answer=both(lambda v, x: wrong.only(v, x, batches=slice(0, 1))),
     ),
     Mistake(
+        "sequences_on_the_first",
+        "The first sequence is turned once for every sequence, and the others are not: where a sequence begins in "
+        "memory is batch * stride.",
+        answer=both(wrong.sequences_on_the_first),
+    ),
+    Mistake(
         "heads_unmasked",
         "Heads past the last one are turned too, and they belong to the next sequence or to nobody: mask loads and "
         "stores with offs_h < heads.",
@@ -333,5 +339,6 @@ RACES = (
     _in_any_order("no_mask", lambda e: e.wrote_outside("q") and e.failed("one row")),
     _in_any_order("block_not_scaled", wrong.blocks_overlap),
     _in_any_order("k_once_a_query_head", wrong.k_wrong_where_shared),
+    _in_any_order("sequences_on_the_first", wrong.first_sequence_alone),
 )
 MISTAKES = (*SIGNS[:4], *TABLES, *PAIRS, *ANGLES, *PLACES, *SIGNS[4:], *RACES)

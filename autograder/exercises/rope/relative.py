@@ -49,7 +49,8 @@ def accept(got, want, args) -> str | None:
     if isinstance(got, bool) or not isinstance(got, (int, float)):
         return f"the score should be a number, got {type(got).__name__}"
     size = math.hypot(*args["q"]) * math.hypot(*args["k"])
-    return None if abs(got - want) <= LIMIT * size else f"the score is wrong: got {got:.6g}"
+    off = abs(got - want) / size
+    return None if off <= LIMIT else f"the score is wrong: got {got:.6g}, off by {off:.1e} of |q| |k|, limit {LIMIT:g}"
 
 
 RELATIVE = Exercise(

@@ -1,6 +1,7 @@
 """How people write the score of two turned vectors wrongly."""
 
 import math
+from statistics import median
 
 from autograder.exercise import Mistake
 
@@ -27,6 +28,15 @@ def score(v, layout=None, distance=None, exponent=None, base=None, term=None) ->
 
 def together(q0, q1, k0, k1, cos, sin) -> float:
     return (q0 * k0 + q1 * k1) * cos + (q0 * k1 - q1 * k0) * sin
+
+
+def _nearly_right(e) -> bool:
+    """As near as fp32 comes; far from each other, q and k have an angle of fewer digits."""
+    if e.raised_any():
+        return False
+    sizes = [math.hypot(*t.args["q"]) * math.hypot(*t.args["k"]) for t in e.failing]
+    off = [abs(t.outcome.outputs["score"] - t.want["score"]) / size for t, size in zip(e.failing, sizes, strict=True)]
+    return max(off) < 0.02 and median(off) < 1e-5
 
 
 def _other(v) -> str:
@@ -124,5 +134,10 @@ MISTAKES = (
         "scaled",
         "The score is divided by the square root of the head size: here it is the plain product.",
         answer=lambda v: {"score": score(v) / math.sqrt(len(v["q"]))},
+    ),
+    Mistake(
+        "single_precision",
+        "Right to about 7 digits: something is computed in fp32, a tensor perhaps. A float of Python has 16 digits.",
+        sign=_nearly_right,
     ),
 )

@@ -165,6 +165,14 @@ def repeated(v, x, counts: torch.Tensor, at=None):
     return made
 
 
+def sequences_on_the_first(v, x):
+    """The first sequence turned by the angles of all, one after the other."""
+    made, at = x.double().clone(), rows(v, x.shape[2])
+    for sequence in range(x.shape[0]):
+        made[:1] = turned(v, made[:1], at=at[min(sequence, len(at) - 1)][None])
+    return made if x.shape[0] <= FEW else x.double()
+
+
 def positions_for_rows(v, x):
     """The position says which row is turned too: rows from the offset on, as often as ids name them."""
     length = x.shape[2]
@@ -309,6 +317,17 @@ def blocks_overlap(e) -> bool:
         return not off[..., by == 1].any() and not changed[..., by == 0].any() and bool(off[..., by > 1].any())
 
     return bool(ran) and all(any(fits(t, block) for block in BLOCKS) for t in ran)
+
+
+def first_sequence_alone(e) -> bool:
+    """Right with one sequence; of several the others are as they were, and the first is wrong."""
+
+    def fits(t) -> bool:
+        got, before = t.outcome.outputs["q"], t.args["q_before"]
+        return len(got) > 1 and torch.equal(got[1:], before[1:]) and bool(e.wrong(t, "q")[:1].any())
+
+    ran = [t for t in e.failing if t.outcome.error is None]
+    return bool(ran) and all(map(fits, ran))
 
 
 def k_wrong_where_shared(e) -> bool:
