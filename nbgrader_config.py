@@ -44,7 +44,10 @@ except Exception as error:
     ) from error
 
 if GRADING:
-    cohort.begin(COURSE, sys.argv)
+    try:
+        cohort.begin(COURSE, sys.argv)
+    except Exception as error:  # whatever it is: nbgrader must not go on without the settings below
+        raise SystemExit(f"nbgrader autograde: refused. {type(error).__name__}: {error}") from error
 
 c = get_config()  # noqa: F821  traitlets puts it here
 

@@ -38,7 +38,7 @@ def begin(course: Path, words: list[str]) -> None:
     todo = submitted(course, lesson, _named(words, "student")) if lesson else []
     for path in todo:
         drop_unfinished(course, path, lesson)
-        handed_in.fill(path, course / "notebooks" / lesson)
+        handed_in.prepare(path, course / "notebooks" / lesson)
     if "--force" not in words:
         todo = [path for path in todo if not _graded(course, path, lesson).exists()]
     notebooks = len(list((course / "notebooks" / lesson).glob("*.ipynb"))) if lesson else 1

@@ -35,10 +35,12 @@ from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
-from autograder.referee.submission import Submission, extract, repair, writable
+from autograder.referee.submission import OWN, Submission, extract, repair, writable
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
+PERSON = "speed_of_light_person"  # in a repaired notebook's metadata: nothing of it could be judged
+WORDS = 20  # characters of a cell of text that may be somebody's answer
 
 
 def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
@@ -59,6 +61,7 @@ class RepairedNotebook(NbGraderPreprocessor):
         except OUR_FAULT as error:
             trace()
             repaired, notes = released, [f"It could not be taken apart ({type(error).__name__}): a person should look."]
+            released.metadata[PERSON] = True
         repaired = nbformat.from_dict(repaired)
         repaired.metadata[NOTES] = [*(notes_of(nb) if is_ours(handed_in) else []), *notes]
         return repaired, resources
@@ -75,6 +78,8 @@ class JudgedNotebook(NbGraderPreprocessor):
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
         seed, checks = run_seed(Path(self.verdicts), names["assignment"]), list(filter(is_check, nb.cells))
         try:
+            if nb.metadata.get(PERSON):
+                raise ValueError("the notebook could not be taken apart")
             with Judging(extract(released, nb), released, seed, Path(self.verdicts)) as judging:
                 kept = [judging.verdict(asked) if asked else UNKNOWN for asked in map(asked_by, checks)]
         except OUR_FAULT as error:
@@ -91,13 +96,15 @@ class JudgedNotebook(NbGraderPreprocessor):
 
 
 class PendingGrades(NbGraderPreprocessor):
-    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there."""
+    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there; so does an answer
+    in words that was left empty, where the student has written something elsewhere."""
 
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]
         with Gradebook(names["db_url"]) as gradebook:
+            wrote = any(cell.cell_type == "markdown" and is_own(cell) and len(cell.source) > WORDS for cell in nb.cells)
             for cell in nb.cells:
-                if is_check(cell) and is_pending(cell):
+                if (is_check(cell) and is_pending(cell)) or (wrote and is_question(cell)):
                     grade_id = cell.metadata.nbgrader["grade_id"]
                     grade = gradebook.find_grade(grade_id, names["notebook"], names["assignment"], names["student"])
                     grade.needs_manual_grade = True
@@ -117,6 +124,16 @@ def is_check(cell: NotebookNode) -> bool:
     """A cell that is graded without a person."""
     marks = cell.metadata.get("nbgrader", {})
     return cell.cell_type == "code" and bool(marks.get("grade")) and not marks.get("solution")
+
+
+def is_own(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get(OWN))
+
+
+def is_question(cell: NotebookNode) -> bool:
+    """A cell whose words a person grades."""
+    marks = cell.metadata.get("nbgrader", {})
+    return bool(marks.get("grade")) and bool(marks.get("solution"))
 
 
 def asked_by(cell: NotebookNode) -> Asked | None:

@@ -1,6 +1,6 @@
 """Whatever was handed in becomes one readable notebook of the lesson's name, or the empty release with the reason.
 
-What the student handed in stays as it was beside it: a damaged notebook as `.damaged`, a very large one as `.large`.
+What the student handed in stays as it was beside it: a damaged notebook as `.damaged`, an odd one as `.original`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,23 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbgrader.utils import parse_utc
 
-from autograder.referee.submission import CELLS
+from autograder.referee.submission import CELLS, writable
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "submitted" / ".put_right"  # hashes of the notebooks that were written here
 NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
-LARGE, LARGEST = 4 << 20, 32 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
-METADATA = 10_000  # characters of a cell's metadata
+LARGE, LARGEST = 1 << 20, 32 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
+METADATA = 2_000  # characters of a cell's metadata
+MARKS = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task", "cell_type", "checksum")
+ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def readable(assignment: str, student: str, notebooks: list[str]) -> None:
@@ -33,83 +37,138 @@ def readable(assignment: str, student: str, notebooks: list[str]) -> None:
     try:
         for release in sorted((ROOT / "notebooks" / assignment).glob("*.ipynb")):
             expected = [Path(n) for n in notebooks if Path(n).name == release.name]
+            said: list[str] = []
             if notebooks and (not expected or (len(notebooks) > 1 and is_ours(expected[0]))):
-                _named(release, notebooks, log)
+                said = _named(release, notebooks)
             for path in (Path(n) for n in notebooks if Path(n).name == release.name):
-                _parsed(release, path, log)
+                _parsed(release, path, said)
+                for say in said:
+                    log.warning("%s: %s", path, say)
     except Exception as error:
         log.error("%s, %s: could not be looked at: %s", student, assignment, error)
 
 
-def fill(submission: Path, releases: Path) -> None:
-    """A folder without any notebook gets the empty release: nbgrader would pass over it without a word."""
+def prepare(submission: Path, releases: Path) -> None:
+    """Before nbgrader looks at the folder: what it would pass over without a word, or would raise at."""
+    stamp = submission / "timestamp.txt"
+    try:
+        if stamp.exists():
+            parse_utc(stamp.read_text().strip())
+    except (ValueError, OverflowError, OSError):
+        os.replace(stamp, stamp.with_suffix(".damaged"))
     if any(submission.glob("*.ipynb")):
         return
-    held = ", ".join(sorted(p.name for p in submission.iterdir() if p.name != "timestamp.txt")) or "nothing"
+    held = ", ".join(sorted(_name(p) for p in submission.iterdir() if p.name != "timestamp.txt")) or "nothing"
     for release in releases.glob("*.ipynb"):
-        _stand_in(release, submission / release.name, f"No notebook was handed in. The folder held: {held}.")
+        _stand_in(release, submission / release.name, [f"No notebook was handed in. The folder held: {held}."])
 
 
-def _named(release: Path, notebooks: list[str], log) -> None:
+def _name(path: Path) -> str:
+    """For reports and terminals: a file can be called anything."""
+    return "".join(c if c.isprintable() else "?" for c in writable(path.name))[:80]
+
+
+def _named(release: Path, notebooks: list[str]) -> list[str]:
     """One notebook under another name stands for the one that is missing; of several, nobody can tell which."""
     others = [Path(n) for n in notebooks if Path(n).name != release.name]
-    names = ", ".join(path.name for path in others)
+    names = ", ".join(map(_name, others))
     missing = others[0].with_name(release.name)
-    if len(others) == 1:
-        say = f"{names} was taken for {release.name}."
-        try:
-            if others[0].stat().st_size > LARGE:
-                raise TooLarge
-            written = nbformat.read(others[0], as_version=4)
-        except Exception:
-            shutil.copyfile(others[0], missing)  # what is wrong with it is said below
-        else:
-            _write(written, missing, say)
-    else:
-        say = f"None of {names} is called {release.name}, so none was graded. Rename the one that counts."
-        _stand_in(release, missing, say)
-    log.warning("%s: %s", missing.parent, say)
     notebooks[:] = [str(missing)]
+    if len(others) == 1 and not others[0].is_symlink() and others[0].is_file():
+        shutil.copyfile(others[0], missing)
+        return [f"{names} was taken for {release.name}."]
+    say = f"None of {names} is called {release.name}, so none was graded. Rename the one that counts."
+    _stand_in(release, missing, [say])
+    return []
 
 
-def _parsed(release: Path, path: Path, log) -> None:
-    """A notebook that is no notebook is kept aside, and the empty release graded in its place."""
+def _parsed(release: Path, path: Path, said: list[str]) -> None:
+    """nbformat is never given what was handed in if that is large or odd: some files of a few KB take it minutes, or
+    gigabytes. Then its cells are read here, and written anew. What is no notebook is kept aside, and the empty release
+    graded in its place."""
+    if is_ours(path):
+        return
     try:
-        if path.stat().st_size > LARGE:
-            _without_outputs(path, log)
-        nbformat.validate(nbformat.read(path, as_version=4))
+        size = path.stat().st_size
+        if path.is_symlink() or not path.is_file():
+            raise Unread("it is no file")
+        if size > LARGEST:
+            raise Unread(f"it has {size / 2**20:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
+        data = json.loads(path.read_bytes().decode("utf-8-sig"))
+        cells = _cells(data)
+        odd = _odd(data, size)
+        if not odd and not said:
+            nbformat.validate(nbformat.read(path, as_version=4))
+            return
+    except (nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
+        odd = f"is not valid ({type(error).__name__})"
     except Exception as error:
-        why = str(error) if isinstance(error, TooLarge) else type(error).__name__
+        why = str(error) if isinstance(error, Unread) else type(error).__name__
         os.replace(path, path.with_suffix(".damaged"))
-        say = f"The notebook could not be read ({why}); the original is kept."
-        _stand_in(release, path, say)
-        log.warning("%s: %s", path, say)
+        said.append(f"The notebook could not be read ({why}); the original is kept.")
+        _stand_in(release, path, said)
+        return
+    os.replace(path, path.with_suffix(".original"))
+    if odd:
+        said.append(f"The notebook {odd}. Its cells were read all the same, without outputs; the original is kept.")
+    _write({"cells": _clean(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, path, said)
 
 
-class TooLarge(ValueError):
-    """More than can be read without harm to the others."""
+class Unread(ValueError):
+    """What is not even looked at."""
 
 
-def _without_outputs(path: Path, log) -> None:
-    """What grading reads of a large notebook, in its place. Checking all of it would take minutes and gigabytes."""
-    size = path.stat().st_size / 2**20
-    if size > LARGEST / 2**20:
-        raise TooLarge(f"it has {size:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
-    data = json.loads(path.read_bytes())
-    kept = {"cells": [_bare(cell) for cell in data["cells"][: 2 * CELLS]], "metadata": {}}
-    kept |= {name: data[name] for name in ("nbformat", "nbformat_minor")}
-    notebook = nbformat.reads(json.dumps(kept), as_version=4)
-    nbformat.validate(notebook)
-    os.replace(path, path.with_suffix(".large"))
-    say = f"The notebook has {size:.1f} MB, so its outputs were left out; the original is kept."
-    _write(notebook, path, say)
-    log.warning("%s: %s", path, say)
+def _cells(data: dict) -> list[dict]:
+    """Of nbformat 4, or of 3, which had worksheets and headings; KeyError where it is no notebook."""
+    if data["nbformat"] == 3:
+        found = [cell for sheet in data["worksheets"] for cell in sheet["cells"]]
+        return [{**cell, "source": cell.get("input", cell.get("source", ""))} for cell in found]
+    return list(data["cells"])
 
 
-def _bare(cell: dict) -> dict:
-    kept = {name: cell[name] for name in ("cell_type", "id", "source") if name in cell}
-    kept["metadata"] = cell["metadata"] if len(json.dumps(cell["metadata"])) < METADATA else {}
-    return kept | ({"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {})
+def _odd(data: dict, size: int) -> str:
+    """Why nbformat should not read it, or ''."""
+    cells = data["cells"] if data.get("nbformat") == 4 else []
+    ids = [cell.get("id") for cell in cells if "id" in cell]
+    lines = [cell["source"] for cell in cells if isinstance(cell["source"], list)]
+    if size > LARGE:
+        return f"has {size / 2**20:.1f} MB"
+    if data.get("nbformat") != 4:
+        return "has an old format"
+    if len(cells) > CELLS or len(set(map(str, ids))) < len(ids):
+        return "has cells twice, or thousands"
+    if any(len(json.dumps(cell.get(part, {}))) > METADATA for cell in cells for part in ("metadata", "attachments")):
+        return "holds more than text and code"
+    if not all(isinstance(line, str) for text in lines for line in text):
+        return "has cells without text"
+    return ""
+
+
+def _clean(cells: list[dict]) -> list[dict]:
+    """Type, text, name and tags of each cell, and nothing else; with ids of ours where there are none that can stay."""
+    made, ids = [], set()
+    for number, cell in enumerate(cells[: 2 * CELLS]):
+        source, metadata = cell.get("source", ""), cell.get("metadata", {})
+        parts = source if isinstance(source, list) else [source]
+        marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+        kept = (
+            {"nbgrader": {n: v for n, v in marks.items() if n in MARKS and isinstance(v, str | bool | int)}}
+            if isinstance(marks, dict)
+            else {}
+        )
+        known = cell.get("id")
+        if not (isinstance(known, str) and ID.fullmatch(known)) or known in ids:
+            known = f"read-{number}"
+        ids.add(known)
+        kind = cell.get("cell_type") if cell.get("cell_type") in ("code", "raw") else "markdown"
+        one = {
+            "cell_type": kind,
+            "id": known,
+            "metadata": kept,
+            "source": "".join(p for p in parts if isinstance(p, str)),
+        }
+        made.append(one | ({"outputs": [], "execution_count": None} if kind == "code" else {}))
+    return made
 
 
 def is_ours(path: Path) -> bool:
@@ -129,14 +188,14 @@ def notes_of(notebook: NotebookNode) -> list[str]:
     return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
 
 
-def _stand_in(release: Path, path: Path, say: str) -> None:
+def _stand_in(release: Path, path: Path, said: list[str]) -> None:
     """The empty release in place of what was handed in, and why."""
-    _write(nbformat.read(release, as_version=4), path, say)
+    _write(json.loads(release.read_text(encoding="utf-8")), path, said)
 
 
-def _write(notebook: NotebookNode, path: Path, say: str) -> None:
-    notebook.metadata[NOTES] = [say]
-    nbformat.write(notebook, path)
+def _write(notebook: dict, path: Path, said: list[str]) -> None:
+    notebook["metadata"][NOTES] = said
+    path.write_text(json.dumps(notebook), encoding="utf-8")
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     with RECORD.open("a") as record:
         record.write(f"{_hash(path)}\n")

@@ -47,6 +47,7 @@ VENDOR = re.compile(
 )
 MANY = 16  # programs: when half of so many return early, an honest answer is neither right nor wrong throughout
 LEFT = {"threads": "thread", "processes": "process"}
+NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
 
@@ -245,7 +246,9 @@ def _in_shape(seen: Mapping) -> tuple[dict, bool]:
 
 
 def _counts(value) -> dict[str, int] | None:
-    if not isinstance(value, dict) or not all(isinstance(n, str) and _is_count(c) for n, c in value.items()):
+    if not isinstance(value, dict) or len(value) > NAMES:
+        return None
+    if not all(isinstance(n, str) and _is_count(c) for n, c in value.items()):
         return None
     return value
 

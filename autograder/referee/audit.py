@@ -24,6 +24,7 @@ from autograder.referee.submission import Cell
 from autograder.trial import judged_part
 from course_lib import device
 
+KERNELS = 16  # of a submission that are switched off one by one; more are for a person
 COMPILE_S = 20.0  # for the compiler's first step, which takes 0.2 s a kernel
 
 
@@ -48,7 +49,7 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     half = broken(trial.of(halved(cells, kernels, salt)))
     if half == "right":  # by luck, when all the work lay in the other half
         half = broken(trial.of(halved(cells, kernels, ~salt)))
-    elif half == "broken" and len(kernels) > 1:  # what one kernel lacks, another may spread over everything
+    elif half == "broken" and 1 < len(kernels) <= KERNELS:  # what one kernel lacks, another may spread over everything
         alone = (broken(trial.of(halved(cells, {kernel}, salt))) for kernel in sorted(kernels))
         half = "partly" if "partly" in alone else half
     trial.worker.end()

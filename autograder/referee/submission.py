@@ -19,12 +19,14 @@ from IPython.core.inputtransformer2 import TransformerManager
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
 WATCHING = ("time", "timeit", "capture", "prun")
-CODE = 300_000  # characters of a submission that are read; the longest lesson has a fifth of that, solved
+CODE = 150_000  # characters of code that are read; the longest lesson has two fifths of that, solved
 # of what is no code, in a cell and in all: what shows markdown takes a time that grows with the square of its length
 TEXT, TEXTS = 10_000, 100_000
 CELLS = 1000  # of a submission that are read; the longest lesson has 177
-MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|.*\?|(\w[\w ,.\[\]]*+= *+)[%!].*)$", re.MULTILINE)
-PATIENT = 1_000_000  # characters times lines that look like a magic: IPython reads all again for each of them
+MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].*)$", re.MULTILINE)
+PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
+LINE = 2_000  # characters of the longest line that IPython is given
+BLANK = re.compile(r"(?:[ \t\r\f\v]*+\n){100,}")  # more of them tell nobody anything, and colouring code takes seconds
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
     notes: list[str] = []
     kept = _short_enough(submitted["cells"], notes)
     answers, own, there = _sorted_out(release["cells"], kept, notes)
+    texts = {cell.get("id"): _text(cell) for cell in kept}
     cells, waiting = [], own.get(None, [])
     for cell in release["cells"]:
         cell = copy.deepcopy(dict(cell))
@@ -89,6 +92,13 @@ def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
             cell["source"] = answers[grade_id]
         elif _marks(cell).get("solution"):
             notes.append(f"The cell {grade_id} is missing; the empty one of the release stands in.")
+        if SETUP in cell.get("metadata", {}).get("tags", []) and _bare(texts.get(cell.get("id"), "")) not in (
+            "",
+            _bare(_text(cell)),
+        ):
+            notes.append(
+                "A setup cell was changed; that of the release ran. What you add belongs into a cell of your own."
+            )
         cells.append(cell)
         waiting = [*waiting, *own.get(place, [])]
     return {**release, "cells": [*cells, *waiting]}, notes
@@ -115,6 +125,9 @@ def _short_enough(cells: Sequence[Mapping], notes: list[str]) -> list[Mapping]:
                 )
                 cell = {**cell, "source": text[:most]}
             texts -= min(len(text), most)
+            if "attachment:" in text:
+                notes.append(f"A picture in cell {number} is not shown here; it is in the notebook that was handed in.")
+                cell = {**cell, "source": _text(cell).replace("attachment:", "attached:")}
         kept.append(cell)
     return kept
 
@@ -139,7 +152,9 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
             notes.append(f"The cell {grade_id} had lost its name; it was recognised by its id.")
         if grade_id in marked:
             if _marks(marked[grade_id]).get("solution"):
-                _take(answers, grade_id, cell, marked[grade_id], notes)
+                part = _take(answers, grade_id, cell, marked[grade_id], notes)
+                if part:
+                    own.setdefault(_before(skeleton, grade_id), []).append(_own(part, "code", own))
             before = grade_id
             there.add(before)
         elif known:
@@ -147,19 +162,35 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
             there.add(before)
         elif _text(cell).strip() and _bare(_text(cell)) not in sources:
             kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
-            kept = {"cell_type": kind, "id": f"own-{sum(map(len, own.values())) + 1}", "source": _text(cell)}
-            kept |= {"metadata": {OWN: True}} | ({"outputs": [], "execution_count": None} if kind == "code" else {})
-            own.setdefault(before, []).append(kept)
+            own.setdefault(before, []).append(_own(_text(cell), kind, own))
     return answers, own, there
 
 
-def _take(answers: dict[str, str], grade_id: str, cell: Mapping, original: Mapping, notes: list[str]) -> None:
-    """An answer to a cell of the release; of several, the last one."""
-    if grade_id in answers:
-        notes.append(f"The cell {grade_id} is there twice; the last one counts.")
+def _own(text: str, kind: str, own: Mapping[str | None, list]) -> dict:
+    made = {"cell_type": kind, "id": f"own-{sum(map(len, own.values())) + 1}", "source": text, "metadata": {OWN: True}}
+    return made | ({"outputs": [], "execution_count": None} if kind == "code" else {})
+
+
+def _before(skeleton: Sequence[Mapping], grade_id: str) -> str | None:
+    """The cell of the release before this one."""
+    places = [_named(cell) or cell.get("id") for cell in skeleton]
+    at = places.index(grade_id)
+    return places[at - 1] if at else None
+
+
+def _take(answers: dict[str, str], grade_id: str, cell: Mapping, original: Mapping, notes: list[str]) -> str:
+    """An answer to a cell of the release; of several, the last one that is not the empty one of the release. A code
+    cell before it may be its first half, for a cell that was split keeps its name: it is returned, to run before."""
+    text, empty = _text(cell), _bare(_text(original))
     if cell["cell_type"] != original["cell_type"]:
         notes.append(f"The cell {grade_id} was turned into another kind of cell; its text was read all the same.")
-    answers[grade_id] = _text(cell)
+    earlier = answers.get(grade_id)
+    if earlier is not None:
+        notes.append(f"The cell {grade_id} is there twice; the last one counts, and those before it run before it.")
+        if _bare(text) == empty:
+            return ""
+    answers[grade_id] = text
+    return earlier if earlier and _bare(earlier) != empty and original["cell_type"] == "code" else ""
 
 
 def _part(cell: Mapping) -> str:
@@ -174,6 +205,9 @@ def _part(cell: Mapping) -> str:
     return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
+TWICE = {ord(sign): sign * 2 for sign in "%!?"}
+
+
 @functools.lru_cache(maxsize=256)
 def as_python(source: str) -> str:
     """The cell as plain Python. Magics become calls of `get_ipython()`, which the worker answers with nothing.
@@ -182,8 +216,16 @@ def as_python(source: str) -> str:
     """
     first, _, rest = source.lstrip().partition("\n")
     if first.startswith("%%"):
-        return "#\n" + rest if first[2:].split(" ")[0] in WATCHING else "pass"
-    if len(MAGIC.findall(source)) * len(source) > PATIENT:
+        return "#\n" + rest if "".join(first[2:].split()[:1]) in WATCHING else "pass"
+    try:
+        ast.parse(source)
+        return source
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        lines = source.splitlines()
+    if (
+        sum(len(line) < len(line.translate(TWICE)) for line in lines) * len(source) > PATIENT
+        or max(map(len, lines), default=0) > LINE
+    ):
         return MAGIC.sub(lambda line: f"{line[1]}{line[2] or ''}{'None' if line[2] else 'pass'}", source)
     try:
         return TransformerManager().transform_cell(source)
@@ -216,7 +258,7 @@ def _named(cell: Mapping) -> str | None:
 
 def _text(cell: Mapping) -> str:
     source = cell.get("source", "")
-    return writable(source if isinstance(source, str) else "".join(source))
+    return BLANK.sub("\n" * 100, writable(source if isinstance(source, str) else "".join(source)))
 
 
 def writable(text: str) -> str:

@@ -234,7 +234,7 @@ def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tm
     monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
     write(tmp_path, "late", "a summary", "lesson.pdf")
     folder = tmp_path / "submitted" / "late" / UNIT
-    handed_in.fill(folder, COURSE / "notebooks" / UNIT)
+    handed_in.prepare(folder, COURSE / "notebooks" / UNIT)
     write(tmp_path, "late", answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()), "at last.ipynb")
     notebooks = sorted(map(str, folder.glob("*.ipynb")))
     handed_in.readable(UNIT, "late", notebooks)
@@ -272,8 +272,98 @@ def test_a_large_notebook_is_read_without_its_outputs_and_the_original_kept(ids,
         for one in notebook["cells"]:
             del one["id"]
     path = put(tmp_path, monkeypatch, notebook)
-    assert path.stat().st_size < 100_000 < path.with_suffix(".large").stat().st_size
-    assert "_axpy" in path.read_text() and "outputs were left out" in path.read_text()
+    assert path.stat().st_size < 100_000 < path.with_suffix(".original").stat().st_size
+    assert "_axpy" in path.read_text() and "without outputs" in path.read_text()
+    assert any("_axpy" in one.source for one in extract_of(path).cells)
+
+
+def extract_of(path):
+    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
+    return extract(release, nbformat.read(path, as_version=4))
+
+
+def odd(change):
+    notebook = json.loads(answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()))
+    change(notebook)
+    return notebook
+
+
+def heading(nb):
+    """nbformat 3, where a heading has a level: nbformat makes as many signs."""
+    cells = [{"cell_type": "heading", "level": 3_000_000_000, "source": "x", "metadata": {}}]
+    for one in nb.pop("cells"):
+        one["input"] = one["source"]
+        cells.append(one)
+    nb.update({"worksheets": [{"cells": cells}], "nbformat": 3, "nbformat_minor": 0})
+
+
+ODD = {
+    "many tags": lambda nb: nb["cells"][0]["metadata"].update(tags=[*range(8000), "a"]),
+    "heading": heading,
+    "metadata": lambda nb: nb["cells"][0]["metadata"].update(more=[{}] * 200_000),
+    "source of numbers": lambda nb: nb["cells"].insert(
+        0, {**nb["cells"][0], "id": "x", "source": ["a"] * 90_000 + [1]}
+    ),
+    "no outputs": lambda nb: [one.pop("outputs", None) for one in nb["cells"]],
+    "an id with a sign": lambda nb: nb["cells"].insert(0, {**nb["cells"][0], "id": "#" * 70}),
+    "an extra key": lambda nb: nb["cells"][0].update(mine=1),
+    "one id for all": lambda nb: [one.update(id="same") for one in nb["cells"]],
+    "thousands of cells": lambda nb: nb["cells"].extend({**nb["cells"][0], "id": f"x{n}"} for n in range(4000)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_an_odd_notebook_is_read_in_seconds_and_its_answer_kept(kind, tmp_path, monkeypatch):
+    start = time.perf_counter()
+    path = put(tmp_path, monkeypatch, odd(ODD[kind]))
+    assert time.perf_counter() - start < 5.0
+    assert path.with_suffix(".original").exists() and handed_in.is_ours(path)
+    nbformat.validate(nbformat.read(path, as_version=4))
+    assert any("_axpy" in one.source for one in extract_of(path).cells)
+
+
+def test_a_mark_at_the_beginning_of_the_file_is_no_reason_to_give_up(tmp_path, monkeypatch):
+    text = "\ufeff" + answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text())
+    assert any("_axpy" in one.source for one in extract_of(put(tmp_path, monkeypatch, text)).cells)
+
+
+def test_a_link_is_nobodys_notebook(tmp_path, monkeypatch):
+    put(tmp_path, monkeypatch, answered((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()))
+    folder = tmp_path / "submitted" / "copies" / UNIT
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.ipynb").symlink_to(tmp_path / "submitted" / "somebody" / UNIT / f"{NAME}.ipynb")
+    handed_in.readable(UNIT, "copies", [str(folder / f"{NAME}.ipynb")])
+    assert "it is no file" in (folder / f"{NAME}.ipynb").read_text()
+    assert "static_assert(False" in (folder / f"{NAME}.ipynb").read_text(), "the empty release"
+
+
+def test_names_and_times_that_cannot_be_read_stop_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
+    folder = tmp_path / "submitted" / "eve" / UNIT
+    folder.mkdir(parents=True)
+    (folder / os.fsdecode(b"L\xf6sung\x1b[2J.pdf")).write_text("words")
+    for text in ("junk", "9" * 20, "2026-01-01 10:00:00 UTC"):
+        (folder / "timestamp.txt").write_text(text)
+        handed_in.prepare(folder, COURSE / "notebooks" / UNIT)
+        assert (folder / "timestamp.txt").exists() == text.startswith("2026")
+    assert "L?sung?[2J.pdf" in (folder / f"{NAME}.ipynb").read_text()
+
+
+def test_settings_whose_beginning_fails_end_the_command(tmp_path):
+    shutil.copy(COURSE / "nbgrader_config.py", tmp_path)
+    for room in ("autograder", "course_lib", "notebooks"):
+        (tmp_path / room).symlink_to(COURSE / room)
+    (tmp_path / "submitted" / "eve" / UNIT).mkdir(parents=True)
+    broken = "def prepare(*_):\n    raise UnicodeEncodeError('utf-8', '', 0, 1, 'x')\n"
+    broken += "from autograder.classroom import handed_in\nhanded_in.prepare = prepare\n"
+    (tmp_path / "sitecustomize.py").write_text(broken)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", "autograde", UNIT],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{COURSE}"}, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0 and "refused. UnicodeEncodeError" in done.stderr
+    assert not (tmp_path / "autograded").exists()
 
 
 @pytest.mark.parametrize("text", ["{}," * 2_000_000, '{"cells": [' + "{}," * 1_500_000 + "{}]}", "[" * 5_000_000])

@@ -109,7 +109,7 @@ def test_an_answer_whose_name_was_pointed_at_another_exercise_is_known_by_its_id
 
 STRANGE = {
     "signs": "x = " + "-" * 100_000 + "1",
-    "attributes": "x" + ".y" * 100_000,
+    "attributes": "x" + ".y" * 70_000,
     "sums": "x = " + "+".join("1" * 5000),
     "nul": "x = '\0'",
     "arguments": "def f(a, a): pass",
@@ -191,6 +191,54 @@ def test_what_is_shown_as_text_is_cut_where_showing_it_would_take_long(monkeypat
     shown = [cell["source"] for cell in repaired["cells"] if cell["source"].startswith("[a]")]
     assert [len(text) for text in shown] <= [50, 20] and sum(map(len, shown)) <= 70
     assert any("characters were read" in note for note in notes)
+
+
+def test_a_split_solution_counts_whole_and_a_copy_of_the_empty_one_does_not_count():
+    halves = [code(text, "f", solution=True) for text in ("def helper(): return 7", "def f(): return helper()")]
+
+    def split(cells):
+        cells[2:3] = halves
+
+    namespace = {}
+    for cell in extract(RELEASE, submitted(split)).cells:
+        with contextlib.suppress(NotImplementedError):
+            exec(cell.source, namespace)
+    assert namespace["f"]() == 7
+    empty = next(cell for cell in RELEASE["cells"] if "NotImplementedError" in "".join(cell["source"]))
+    result = extract(RELEASE, submitted(lambda cells: cells.append({**empty, "id": "copy"})))
+    assert [cell.source.strip() for cell in result.cells] == PLAIN
+
+
+def test_a_picture_in_a_text_is_told_and_breaks_no_page():
+    own = {"cell_type": "markdown", "id": "own", "metadata": {}, "source": "![x](attachment:x.png)"}
+    repaired, notes = repair(RELEASE, submitted(lambda cells: cells.append(own)))
+    assert not any("attachment:" in cell["source"] for cell in repaired["cells"])
+    assert any("A picture in cell" in note for note in notes)
+
+
+def test_a_changed_setup_is_told():
+    setup = next(n for n, cell in enumerate(RELEASE["cells"]) if "setup" in cell["metadata"].get("tags", []))
+    notes = extract(RELEASE, submitted(lambda cells: cells[setup].update(source="import math"))).notes
+    assert any("setup cell was changed" in note for note in notes)
+    assert not any("setup" in note for note in extract(RELEASE, submitted(lambda cells: None)).notes)
+
+
+@pytest.mark.parametrize(
+    "text", ['a[""]=%b\n' * 2000, "'" + "\\'" * 15_000, "x\t=\t!ls\n" * 500, "a = 5 % 3\r!ls\r" * 500]
+)
+def test_what_is_no_python_is_made_some_in_a_second(text):
+    start = time.perf_counter()
+    as_python(text)
+    assert time.perf_counter() - start < 2.0
+
+
+def test_a_cell_magic_before_a_windows_line_end_leaves_its_body():
+    assert "def f" in as_python("%%time\r\ndef f(): pass")
+
+
+def test_thousands_of_blank_lines_are_not_kept():
+    result = extract(RELEASE, submitted(lambda cells: cells[2].update(source="f = 1" + " \n" * 40_000 + "g = 2")))
+    assert len(result.cells[1].source) < 300 and "g = 2" in result.cells[1].source
 
 
 def test_a_name_from_a_demonstration_cell_is_reported_as_that():
