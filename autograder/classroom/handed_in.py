@@ -56,6 +56,8 @@ def prepare(submission: Path, releases: Path) -> None:
             parse_utc(stamp.read_text().strip())
     except (ValueError, OverflowError, OSError):
         os.replace(stamp, stamp.with_suffix(".damaged"))
+    for folder in (path for path in submission.glob("*.ipynb") if path.is_dir()):
+        os.replace(folder, folder.with_suffix(".damaged"))
     if any(submission.glob("*.ipynb")):
         return
     held = ", ".join(sorted(_name(p) for p in submission.iterdir() if p.name != "timestamp.txt")) or "nothing"
@@ -130,7 +132,7 @@ def _odd(data: dict, size: int) -> str:
     """Why nbformat should not read it, or ''."""
     cells = data["cells"] if data.get("nbformat") == 4 else []
     ids = [cell.get("id") for cell in cells if "id" in cell]
-    lines = [cell["source"] for cell in cells if isinstance(cell["source"], list)]
+    texts = [cell.get("source") for cell in cells]
     if size > LARGE:
         return f"has {size / 2**20:.1f} MB"
     if data.get("nbformat") != 4:
@@ -139,7 +141,7 @@ def _odd(data: dict, size: int) -> str:
         return "has cells twice, or thousands"
     if any(len(json.dumps(cell.get(part, {}))) > METADATA for cell in cells for part in ("metadata", "attachments")):
         return "holds more than text and code"
-    if not all(isinstance(line, str) for text in lines for line in text):
+    if not all(isinstance(line, str) for text in texts for line in (text if isinstance(text, list) else [text])):
         return "has cells without text"
     return ""
 

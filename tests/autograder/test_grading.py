@@ -304,6 +304,8 @@ ODD = {
     "source of numbers": lambda nb: nb["cells"].insert(
         0, {**nb["cells"][0], "id": "x", "source": ["a"] * 90_000 + [1]}
     ),
+    "no source": lambda nb: nb["cells"].insert(0, {"cell_type": "code", "metadata": {}}),
+    "a number for a source": lambda nb: (nb["cells"][0].update(source=5), nb.update(nbformat_minor=99)),
     "no outputs": lambda nb: [one.pop("outputs", None) for one in nb["cells"]],
     "an id with a sign": lambda nb: nb["cells"].insert(0, {**nb["cells"][0], "id": "#" * 70}),
     "an extra key": lambda nb: nb["cells"][0].update(mine=1),
@@ -341,6 +343,7 @@ def test_names_and_times_that_cannot_be_read_stop_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
     folder = tmp_path / "submitted" / "eve" / UNIT
     folder.mkdir(parents=True)
+    (folder / f"{NAME}.ipynb").mkdir()
     (folder / os.fsdecode(b"L\xf6sung\x1b[2J.pdf")).write_text("words")
     for text in ("junk", "9" * 20, "2026-01-01 10:00:00 UTC"):
         (folder / "timestamp.txt").write_text(text)
