@@ -114,13 +114,13 @@ def test_recorded_spans_show_who_waited_for_whom():
     assert all(module.startswith("torch") for _, module in told), "outside, nothing is replaced"
     spans = together([spans for spans, _ in told])
     waited = {rank: sum(s.seconds for s in spans if s.rank == rank and s.kind == "waiting") for rank in (0, 1)}
-    assert 0.09 < waited[0] < 0.5 and waited[1] < 0.05
+    assert 0.09 < waited[0] and waited[1] < waited[0] / 2
     assert min(s.start_s for s in spans) == 0
     labels = [s.label for s in spans if s.rank == 1 and s.kind != "waiting"]
     assert labels == ["work", "all_reduce", "all_reduce", "more", "by hand", "recv"]
     behind = next(s for s in spans if s.rank == 1 and s.label == "more")
-    begun = [s for s in spans if s.rank == 1 and s.label == "all_reduce"][1]
-    assert begun.start_s <= behind.start_s < begun.end_s, "it runs behind the computing"
+    second = [s for s in spans if s.rank == 1 and s.label == "all_reduce" and s.number == 1]  # and a wait before it
+    assert min(s.start_s for s in second) <= behind.start_s < max(s.end_s for s in second), "behind computing"
 
 
 def test_the_figure_says_what_is_not_hidden_and_has_two_lanes_a_rank():
