@@ -97,13 +97,9 @@ def _parsed(release: Path, path: Path, said: list[str]) -> None:
         if size > LARGEST:
             raise Unread(f"it has {size / 2**20:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
         data = json.loads(path.read_bytes().decode("utf-8-sig"))
-        cells = _cells(data)
-        odd = _odd(data, size)
+        odd, cells = _odd(data, size) or _invalid(path), _clean(_cells(data))
         if not odd and not said:
-            nbformat.validate(nbformat.read(path, as_version=4))
             return
-    except (nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
-        odd = f"is not valid ({type(error).__name__})"
     except Exception as error:
         why = str(error) if isinstance(error, Unread) else type(error).__name__
         os.replace(path, path.with_suffix(".damaged"))
@@ -113,7 +109,7 @@ def _parsed(release: Path, path: Path, said: list[str]) -> None:
     os.replace(path, path.with_suffix(".original"))
     if odd:
         said.append(f"The notebook {odd}. Its cells were read all the same, without outputs; the original is kept.")
-    _write({"cells": _clean(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, path, said)
+    _write({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, path, said)
 
 
 class Unread(ValueError):
@@ -146,8 +142,17 @@ def _odd(data: dict, size: int) -> str:
     return ""
 
 
+def _invalid(path: Path) -> str:
+    """Why nbformat does not take it, or ''."""
+    try:
+        nbformat.validate(nbformat.read(path, as_version=4))
+    except Exception as error:
+        return f"is not valid ({type(error).__name__})"
+    return ""
+
+
 def _clean(cells: list[dict]) -> list[dict]:
-    """Type, text, name and tags of each cell, and nothing else; with ids of ours where there are none that can stay."""
+    """Type, text and name of each cell, and nothing else; with ids of ours where there are none that can stay."""
     made, ids = [], set()
     for number, cell in enumerate(cells[: 2 * CELLS]):
         source, metadata = cell.get("source", ""), cell.get("metadata", {})

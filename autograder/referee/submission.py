@@ -11,7 +11,7 @@ import ast
 import copy
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -78,7 +78,8 @@ def extract(release: Mapping, submitted: Mapping) -> Submission:
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
     """The release with the student's answers and own cells in it, and what had to be put right."""
     notes: list[str] = []
-    kept = _short_enough(submitted["cells"], notes)
+    ours = {_bare(_text(cell)) for cell in release["cells"] if _part(cell) == "text"}
+    kept = _short_enough(submitted["cells"], notes, ours)
     answers, own, there = _sorted_out(release["cells"], kept, notes)
     texts = {cell.get("id"): _text(cell) for cell in kept}
     cells, waiting = [], own.get(None, [])
@@ -92,20 +93,19 @@ def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
             cell["source"] = answers[grade_id]
         elif _marks(cell).get("solution"):
             notes.append(f"The cell {grade_id} is missing; the empty one of the release stands in.")
-        if SETUP in cell.get("metadata", {}).get("tags", []) and _bare(texts.get(cell.get("id"), "")) not in (
-            "",
-            _bare(_text(cell)),
-        ):
-            notes.append(
-                "A setup cell was changed; that of the release ran. What you add belongs into a cell of your own."
-            )
+        came = _bare(texts.get(cell.get("id"), ""))
+        if _part(cell) == "setup" and came and came != _bare(_text(cell)):
+            notes.append("A setup cell was changed; that of the release ran. Put what you add into a cell of your own.")
         cells.append(cell)
         waiting = [*waiting, *own.get(place, [])]
     return {**release, "cells": [*cells, *waiting]}, notes
 
 
-def _short_enough(cells: Sequence[Mapping], notes: list[str]) -> list[Mapping]:
-    """Without what makes the whole too long: it would be read, and shown, outside of any sandbox."""
+def _short_enough(cells: Sequence[Mapping], notes: list[str], ours: Container[str] = ()) -> list[Mapping]:
+    """Without what makes the whole too long: it would be read, and shown, outside of any sandbox.
+
+    ours: the lesson's own texts, without blanks; a notebook that another editor saved may have lost its ids.
+    """
     code, texts, kept = CODE, TEXTS, []
     if len(cells) > CELLS:
         notes.append(f"Of {len(cells):,} cells the first {CELLS:,} were read.")
@@ -116,7 +116,7 @@ def _short_enough(cells: Sequence[Mapping], notes: list[str]) -> list[Mapping]:
                 notes.append(f"Cell {number} was not read: with it, there are more than {CODE:,} characters of code.")
                 continue
             code -= len(text)
-        else:
+        elif _bare(text) not in ours:
             most = min(TEXT, texts)
             if len(text) > most:
                 notes.append(

@@ -2,12 +2,16 @@
 
 import contextlib
 import copy
+import json
 import time
+from pathlib import Path
 
 import pytest
 
 from autograder.referee import submission
 from autograder.referee.submission import as_python, extract, repair
+
+COURSE = Path(__file__).resolve().parents[2]
 
 
 def code(source, grade_id=None, cell_id=None, **marks):
@@ -239,6 +243,22 @@ def test_a_cell_magic_before_a_windows_line_end_leaves_its_body():
 def test_thousands_of_blank_lines_are_not_kept():
     result = extract(RELEASE, submitted(lambda cells: cells[2].update(source="f = 1" + " \n" * 40_000 + "g = 2")))
     assert len(result.cells[1].source) < 300 and "g = 2" in result.cells[1].source
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_text_of_the_lesson_itself_takes_nothing_from_what_a_student_may_write(ids):
+    lesson = json.loads((COURSE / "notebooks/01_roofline/roofline.ipynb").read_text())
+    written = copy.deepcopy(lesson)
+    notes = [{"cell_type": "markdown", "id": f"n{n}", "metadata": {}, "source": f"{n} " * 4000} for n in range(6)]
+    written["cells"][3:3] = notes
+    questions = [c for c in written["cells"] if c["cell_type"] == "markdown" and c["metadata"].get("nbgrader")]
+    for cell in questions:
+        cell["source"] = "because " * 500
+    for cell in [] if ids else written["cells"]:
+        del cell["id"]
+    repaired, said = repair(lesson, written)
+    assert said == [] and len(questions) > 1
+    assert sum("".join(cell["source"]) == "because " * 500 for cell in repaired["cells"]) == len(questions)
 
 
 def test_a_name_from_a_demonstration_cell_is_reported_as_that():

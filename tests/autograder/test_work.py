@@ -42,6 +42,8 @@ def test_a_grid_of_more_sizes_than_a_grid_has_is_a_report_in_no_shape():
     report = {"operators": {}, "kernels": {"k": 1}, "device": {}, "threads": 0, "processes": 0, "blind": ""}
     assert merged([report | {"programs": [["k", [4, 2, 1]]]}])["blind"] == ""
     assert merged([report | {"programs": [["k", [(1 << 62) - 1] * 390_000]]}])["blind"] == "a report in no shape"
+    names = {f"k{n}": 1 for n in range(5000)}  # each would be switched off in the text
+    assert merged([report | {"programs": [], "kernels": names}])["blind"] == "a report in no shape"
 
 
 def function_of(cells, entry, name):
