@@ -96,8 +96,10 @@ class JudgedNotebook(NbGraderPreprocessor):
 
 
 class PendingGrades(NbGraderPreprocessor):
-    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there; so does an answer
-    in words that was left empty, where the student has written something elsewhere."""
+    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there.
+
+    So do all answers in words where the student has written some in a cell of their own: it may be the answer.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]

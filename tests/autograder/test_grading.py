@@ -59,6 +59,7 @@ COHORT = {
         add(nb, "half of a letter: \ud800"),
     ),
     "raises_half_of_a_letter": lambda nb: answer(nb, "def axpy(a, x, y, out):\n    raise ValueError(chr(0xD800))"),
+    "words_elsewhere": lambda nb: (answer(nb, KERNEL), add(nb, "12 bytes for each element, so ...", "markdown")),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
 }
 
@@ -153,7 +154,7 @@ def marks(course, name="start_axpy_check"):
 
 
 def test_every_submission_gets_the_mark_it_earned(graded):
-    full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "renamed"}
+    full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "words_elsewhere", "renamed"}
     everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
@@ -163,6 +164,7 @@ def test_every_submission_gets_the_mark_it_earned(graded):
 def test_what_is_graded_by_hand_is_left_to_people(graded):
     by_hand = marks(graded, "start_axpy_floor")
     assert by_hand["acts_in_a_browser"] == (None, True) and by_hand["right"] == (0.0, False)
+    assert by_hand["words_elsewhere"] == (0.0, True), "the answer may stand in a cell of their own"
 
 
 def test_no_notebook_was_executed_and_no_kernel_started(graded):
