@@ -48,6 +48,7 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
     def walk(one: Worker, numbers: Sequence[int]) -> None:
         if one is not worker and one.load(exercise.entry):
             raise Disturbed
+        one.open()
         for number in numbers:
             call = exercise.draw(cases[number], seed, device.DEVICE, device.TIER)
             outcome = one.attempt(exercise, cases[number], call, watched=exercise.asks_for_kernels)

@@ -36,6 +36,8 @@ MODULES = ("worker.py", "channel.py", "slabs.py", "watch.py", "ranked.py", "wire
 INSIDE = (*(HERE / name for name in MODULES), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
+OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
+_opening = threading.Lock()
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
@@ -210,6 +212,12 @@ class Worker:
         if not is_callable:
             return f"`{entry}` should be a function. {told}".strip()
         return ""
+
+    def open(self) -> None:
+        """Have the GPU opened. One after the other: two at once take twice as long, and the first could be at work."""
+        if device.DEVICE == "cuda" and not self.lost:
+            with _opening, contextlib.suppress(Lost):  # what comes next says that it is lost
+                self.ask("open", (), OPEN_S)
 
     def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False) -> Outcome:
         """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""

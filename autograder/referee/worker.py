@@ -133,6 +133,11 @@ def serve(channel: Channel) -> None:
                 opened.pop().close()
             channel.send({"closed": True})
             continue
+        if order == "open":
+            torch.cuda.init()
+            torch.cuda.synchronize()
+            channel.send({"opened": True})
+            continue
         if order == "compile":
             channel.send(uncompiled())
             continue

@@ -48,6 +48,7 @@ __all__ = [
 # A row smaller than this share of the typical row is judged against that share instead of against itself:
 # its rounding errors come from intermediates of the typical size, and a row of zeros has no size at all.
 SMALL_ROW = 0.01
+FEW = 1 << 16  # elements that a CPU compares in less time than a GPU needs to be asked fifty things
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def error(got: torch.Tensor, want: torch.Tensor) -> Error:
     Infinities of the same sign are equal, and so is NaN where `want` is NaN. Any other NaN or infinity is an
     infinite error. Norms of `want` count its finite elements only.
     """
+    if want.numel() <= FEW:
+        got, want = got.cpu(), want.cpu()
     got, want = _aligned(got, want)
     if want.numel() == 0:
         return Error(0.0, 0.0, 0.0, (), 0.0, 0, 0)
