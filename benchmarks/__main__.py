@@ -15,6 +15,7 @@ from course_lib.distributed import RankFailed
 ANYWHERE = ("dispatch", "grading", "collectives", "parallel")  # those that say something without a GPU too
 SEVERAL = ("collectives", "parallel")  # with GPUs, they need two
 SECTIONS = (
+    "autocast",
     "ceilings",
     "pointwise",
     "softmax",

@@ -12,6 +12,7 @@ from autograder.exercises.mlp import autocasting, block, gelu, keeping, norm, su
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
 from autograder.exercises.mlp.philox import numbers
 from autograder.judging import tolerance
+from course_lib import results
 from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm
 from course_lib.kernels.dropout import dropout_by_element
@@ -237,13 +238,38 @@ def test_the_mlp_of_the_library_is_right():
 # ------------------------------------------------------------------------------------------- types under autocast
 
 
-def test_the_rule_of_autocast_is_what_torch_does_on_whatever_device_there_is():
+def test_the_rule_of_autocast_is_what_torch_does_and_what_it_did_on_a_gpu():
     exercise, tier = get("mlp.autocast"), "gpu" if DEVICE == "cuda" else "interpreter"
     for seed in range(5):
         for case in exercise.cases:
-            if tier in case.tiers:
-                v = exercise.draw(case, seed, DEVICE, tier).args
-                assert autocasting.rule(v) == autocasting.live(v), (case.name, v)
+            v = exercise.draw(case, seed, DEVICE, tier).args
+            assert autocasting.rule(v) == autocasting.truth(v), (case.name, v)
+            if v["device"] == "cuda":
+                assert autocasting.rule(v) == autocasting.recorded(v), (case.name, v)
+
+
+def test_the_recorded_table_of_autocast_is_of_a_gpu_and_a_gradient_has_the_type_of_what_came_in():
+    kept = results.load("autocast")
+    rows = {row["name"]: row for row in kept["rows"]}
+    assert "H200" in kept["machine"]
+    assert rows["layer_norm of bf16 and fp32, bf16"]["result"] == "fp32"  # on a CPU bf16
+    assert rows["cat of bf16 and fp16, bf16"]["result"] == "fp32"  # which a CPU refuses
+    for kind in autocasting.TYPES:
+        assert {row["gradient of x"] for row in rows.values() if f" of {kind}" in row["name"]} == {kind}
+
+
+def test_a_walk_over_the_table_of_a_cpu_gives_what_torch_does_there(monkeypatch):
+    rows = {row["name"]: row for row in autocasting.table("cpu")}
+    monkeypatch.setattr(autocasting, "_recorded", lambda: rows)
+    exercise = get("mlp.autocast")
+    for case in exercise.cases:
+        v = exercise.draw(case, 3, "cpu", "interpreter").args | {"device": "cpu"}
+        assert autocasting.recorded(v) == autocasting.live(v), (case.name, v)
+
+
+@pytest.mark.gpu
+def test_the_recorded_table_of_autocast_is_what_torch_does_now():
+    assert list(autocasting.table("cuda")) == results.load("autocast")["rows"]
 
 
 def test_a_layer_that_is_wrong_is_named_without_its_type():

@@ -1,14 +1,19 @@
-"""Which types things have under autocast: what torch does, live, and the rule behind it, in which a mistake changes one
-keyword.
+"""Which types things have under autocast: what torch does, live or as it was recorded on a GPU, and the rule behind it,
+in which a mistake changes one keyword.
 
 A model is a list of layers, each a dict with "op"; layer 0 takes x, and a layer with "from" takes a second tensor: the
 result of that layer, or x. Every tensor is square, so that anything may follow anything.
 """
 
 import contextlib
+import functools
+import itertools
+from collections.abc import Iterator
 
 import torch
 from torch.nn import functional as F
+
+from course_lib import device, results
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = {kind: name for name, kind in TYPES.items()}
@@ -66,6 +71,63 @@ def _apply(layer: dict, given: list[torch.Tensor], weight) -> torch.Tensor:
         return given[0].to(TYPES[layer["type"]], copy=True)
     y = OPERATORS[layer["op"]](*given)
     return y.clone() if y is given[0] else y
+
+
+# ----------------------------------------------------------------------------------- one operator at a time, recorded
+
+LAYERS = (
+    *({"op": op, "weight": kind} for op in ("linear", "layer_norm") for kind in TYPES),
+    *({"op": op} for op in ("relu", "gelu", "exp", "pow", "sum", "softmax", "cross_entropy")),
+    *({"op": "to", "type": kind} for kind in TYPES),
+)
+PAIRS = tuple({"op": op} for op in ("matmul", "add", "mul", "cat", "mse_loss"))
+
+
+def table(on: str) -> Iterator[dict]:
+    """What torch gives for each operator and each type that can come in; nothing where it refuses."""
+    every = [(layer, x, None) for layer in LAYERS for x in TYPES]
+    every += [(layer, x, other) for layer in PAIRS for x in TYPES for other in TYPES]
+    for (layer, x, other), dtype, off in itertools.product(every, ("bf16", "fp16"), (False, True)):
+        layer = layer | {"off": off} | ({"from": 0} if other else {})
+        before = [{"op": "to", "type": other or x}, {"op": "to", "type": x}]
+        with contextlib.suppress(RuntimeError):
+            of = live({"device": on, "dtype": dtype, "x": "fp32", "layers": [*before, layer]})
+            yield {
+                "name": _name(layer, x, other, dtype),
+                "result": of[2][0],
+                "gradient of x": of[1][1],
+                "gradient of other": of[0][1] if other else None,
+                "gradient of weight": of[2][2],
+            }
+
+
+def _name(layer: dict, x: str, other: str | None, dtype: str) -> str:
+    given = " and ".join(filter(None, (x, other, layer.get("weight"))))
+    return f"{layer['op']} {layer.get('type', '')}".strip() + f" of {given}, {dtype}" + ", off" * bool(layer.get("off"))
+
+
+@functools.cache
+def _recorded() -> dict[str, dict]:
+    return {row["name"]: row for row in results.load("autocast")["rows"]}
+
+
+def recorded(v) -> list[list]:
+    """As `live`, for "cuda", from the table of one operator at a time."""
+    types, arrived, weights, now = {"x": v["x"]}, {}, {}, "x"
+    for number, layer in enumerate(v["layers"]):
+        row = _recorded()[_name(layer, types[now], types.get(layer.get("from")), v["dtype"])]
+        arrived[now] = row["gradient of x"]
+        arrived |= {layer["from"]: row["gradient of other"]} if "from" in layer else {}
+        types[number], weights[number], now = row["result"], row["gradient of weight"], number
+    arrived[now] = types[now]  # the last, which backward was given
+    return [[types[n], arrived[n], weights[n]] for n in range(len(v["layers"]))]
+
+
+def truth(v) -> list[list]:
+    return recorded(v) if v["device"] == "cuda" and device.DEVICE != "cuda" else live(v)
+
+
+# ----------------------------------------------------------------------------------------------------------- the rule
 
 
 def wider(a: str, b: str) -> str:
