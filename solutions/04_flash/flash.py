@@ -1835,13 +1835,12 @@ if rates:
 
 # %% [markdown]
 # Read it line by line. cuDNN and ours lead in every case, and are near each other. Forward ours is ahead at head sizes
-# 72 and 128 and 5 % behind at 64; backward it is ahead at 64 and 72 and 13 to 15 % behind at 128. FlexAttention comes
-# next, at 1.1 to 1.7 times the time of ours, in all cases but one (forward at head size 72, where `flash` does).
+# 72 and 128 and 2 to 5 % behind at 64; backward it is ahead at 64 and 72 and 14 to 18 % behind at 128. FlexAttention
+# comes next, at 1.1 to 1.7 times the time of ours, in all cases but one (forward at head size 72, where `flash` does).
 #
-# Eager takes 9 to 28 times as long forward where it is shown. It is missing at 16384 tokens, where its scores take 32
-# GiB, and in the recorded run at head sizes 72 and 128 too: its errors were more than twice those of the others. It
-# rounds the scores to bf16, and again when it scales them; only a scale that is a power of two, as at head size 64,
-# costs nothing.
+# Eager takes 4 to 29 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
+# are 1.8 to 2.9 times ours: it rounds the scores to bf16, and again when it scales them, and only a scale that is a power
+# of two, as at head size 64, costs nothing. The others keep the scores in fp32.
 #
 # ## Verdicts
 # What was claimed, and what we found. The numbers are in the tables above, on your machine and on the recorded H200.

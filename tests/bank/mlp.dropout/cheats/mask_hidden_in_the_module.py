@@ -1,12 +1,12 @@
-"""The mask is kept after all, where nobody counts: in a variable of the module. A kernel applies it."""
+"""The mask is kept after all, in a variable of the module, which no saved tensor shows. A kernel applies it."""
 
 import torch
 import triton
 import triton.language as tl
 
 FAMILY = "vendor call"
-NAIVE = True
-CAUGHT = "the watched run saw torch multiply"
+NAIVE = False
+CAUGHT = "what the module holds afterwards is counted"
 
 
 @triton.jit
