@@ -1,13 +1,16 @@
 """Cases shared out to several workers: the verdict is that of one worker."""
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from autograder import exercise
-from autograder.referee import lanes
+from autograder.referee import lanes, room
 from autograder.referee.referee import Patience, Referee
+from autograder.referee.room import Lost, Worker
 from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -105,3 +108,24 @@ def test_what_met_trouble_beside_others_is_judged_alone(monkeypatch):
         there.examine_ahead([SCENARIO, AXPY], seed=3)
         assert set(there.verdicts) == {("roofline.regime", 3)}
         assert "process ended" in there.examine(AXPY, 3).cases[-1].why
+
+
+def test_a_gpu_is_opened_by_one_worker_after_the_other_and_a_lost_one_is_told_later(monkeypatch):
+    busy, most, asked = [0], [0], []
+
+    def ask(worker, order, descriptors, patience_s):
+        asked.append(order)
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        time.sleep(0.02)
+        busy[0] -= 1
+        raise Lost("the process ended")
+
+    monkeypatch.setattr(room.device, "DEVICE", "cuda")
+    monkeypatch.setattr(Worker, "ask", ask)
+    monkeypatch.setattr(Worker, "__init__", lambda self, lost="": setattr(self, "lost", lost))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Worker.open, [Worker() for _ in range(4)]))
+    assert asked == ["open"] * 4 and most == [1]
+    Worker("it did not end").open()
+    assert len(asked) == 4
