@@ -129,10 +129,10 @@ def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Ste
         found[f"buckets {mib:g} MiB"] = partial(rung, partial(Buckets, mib=mib))
         ddp = partial(DistributedDataParallel, bucket_cap_mb=mib)
         found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
-        found[f"DDP {mib:g} MiB, views"] = partial(rung, partial(ddp, gradient_as_bucket_view=True))
+        views = partial(ddp, gradient_as_bucket_view=True)
+        found[f"DDP {mib:g} MiB, views"] = partial(rung, views)
+        found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(views, static_graph=True))
     mib = setting.mibs[-2]
-    known = {"bucket_cap_mb": mib, "gradient_as_bucket_view": True, "static_graph": True}
-    found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(DistributedDataParallel, **known))
     found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in TRAINING.items()}
     return found
 

@@ -8,6 +8,7 @@ from html import escape
 
 import torch
 
+from autograder.exercise import registry
 from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict
 
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
@@ -22,10 +23,16 @@ def lines(verdict: Verdict) -> list[str]:
         said += [text for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
     said += ["  " + case_line(case) for case in verdict.cases]
     said += [f"Limit for {limit}." for limit in verdict.limits]
-    said.append(f"Judged on {TIERS[verdict.tier]}, seed {verdict.seed}.")
+    said.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
     if verdict.shows_not:
         said.append(f"This tier does not show {verdict.shows_not}.")
     return said
+
+
+def _where(verdict: Verdict) -> str:
+    judged = registry().get(verdict.exercise)
+    on_ranks = judged is not None and judged.kind == "distributed"
+    return "processes of the CPU, which talk by gloo" if on_ranks else TIERS[verdict.tier]
 
 
 def case_line(case: CaseVerdict) -> str:
@@ -44,7 +51,7 @@ def html(verdict: Verdict) -> str:
     parts.append(_picture(verdict))
     parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
     small = [f"Limit for {limit}." for limit in verdict.limits]
-    small.append(f"Judged on {TIERS[verdict.tier]}, seed {verdict.seed}.")
+    small.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
     if verdict.shows_not:
         small.append(f"This tier does not show {verdict.shows_not}.")
     parts.append("<small>" + "<br>".join(map(escape, small)) + "</small>")

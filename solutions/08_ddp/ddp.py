@@ -378,13 +378,14 @@ results.beside("lesson08.all_reduce", shown, unit="us")
 
 # %% [markdown]
 # Both explanations are in the table. *Beside 2.84 ms* is flat until the transfer takes longer than that: the first. (On a
-# CPU it is nearly the sum: sending and waiting share the processors.) The column *queued* knows next to nothing of the
+# CPU it is not flat and follows neither rule: sending and waiting share the processors.) The column *queued* knows next to nothing of the
 # size: whoever stops the clock there measures the host handing a call over. That is the second. (On a CPU it grows a
 # little, for the same reason.)
 #
 # With gloo, calls in a row disturb each other: eight of them share the processors. There a single call may be faster,
-# and the rule above does not hold. So the line goes through the faster of the two, which with NCCL is *in a row*, and
-# through the lower quartile of its nine times: what else ran has only made them longer.
+# and the rule above does not hold. So the line goes through the faster of the two, which with NCCL is *in a row* at
+# large sizes (at small ones both show the host, and either may win), and through the lower quartile of its nine times:
+# what else ran has only made them longer.
 
 # %%
 line = fit({n: min(quantiles(took[n][way])[0] for way in ("one", "in a row")) for n in SIZES})
@@ -444,8 +445,9 @@ results.beside("lesson08.first_call", {"first": calls[0], "later": median(calls[
 
 # %% [markdown]
 # If the first lies between the shortest and the longest of the others, nothing was seen. With gloo it mostly does: gloo
-# loads no kernels, and its memory is ordinary. That is a fact about one library on one machine. A benchmark that warms
-# up with the size it measures is right on all of them.
+# loads no kernels, and its memory is ordinary. With NCCL on two H200s it lay outside, but not far, since small calls
+# had already connected the ranks. Each is a fact about one library on one machine. A benchmark that warms up with the
+# size it measures is right on all of them.
 
 # %% [markdown]
 # ## Exercise 8.2 `ddp.cost` (45 min, 4 points)
@@ -503,7 +505,8 @@ print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v fo
 # %% [markdown]
 # Your function has to choose one of three stories for a real machine, and a real machine keeps to none of them exactly:
 # with gloo the host *is* the device, and a small call mostly pays for being woken up. A negative or tiny `host_s`
-# says: none of the three. Look at the table again before you believe the word.
+# says: none of the three. With NCCL small calls jump by almost twice, and one of them can decide the word: the largest
+# four sizes, where single calls are longer by nearly the same, say more. Look at the table again before you believe it.
 #
 # ## 4. The first rung: one all-reduce a parameter
 # A wrapper around the model now keeps copies equal. Four things belong to it, and each has a classic mistake.
@@ -621,7 +624,7 @@ plots.show(plots.ranks(spans, device=HERE.name), alt="Two ranks in time: rank 0 
 
 # %% [markdown]
 # ## 5. The second rung: one buffer
-# A model has hundreds of parameters, most of them small, and each pays $\alpha$. One buffer for all gradients pays it
+# A large model has hundreds of parameters, many of them small, and each pays $\alpha$. One buffer for all pays it
 # once; in exchange every gradient is copied there and back. **The report says** 1.04605 s a step with one buffer, after
 # 1.05300 s: 7 ms less; of it 0.00218 s of communication on one rank and 0.04185 s on the other. You know by now what
 # those two figures hold. Predict from your line what the calls alone cost.
@@ -770,7 +773,7 @@ check("ddp.overlap", Overlap)
 
 # %% [markdown]
 # ### The same step, two ways
-# A small transformer on two ranks; above the time of computing, below what travels.
+# A transformer on two ranks; above the time of computing, below what travels.
 
 
 # %%
@@ -800,7 +803,8 @@ for wrap, says in {Naive: "sending begins after backward", Overlap: "sending beg
 
 # %% [markdown]
 # With *Naive* nothing travels before backward has ended. With *Overlap* it does, and the question is what the two do to
-# each other. On a CPU sending and computing share processors, so the backward pass itself grows; keep that for later.
+# each other. Compare the lengths of backward in the two pictures: it grows, on H200s as on a CPU. What left the end of
+# the step has partly come back inside; keep that for later.
 #
 # ## 7. The fourth rung: buckets
 # One by one pays $\alpha$ for every parameter; one buffer begins only when everything is there. A **bucket** is the
@@ -984,7 +988,8 @@ check("ddp.buckets", Buckets)
 # ### Measure
 # **The report says**: 1.053 s a step with an all-reduce a parameter, 1.0315 s with overlap. Measure all four rungs in
 # turns, within one launch, so that whatever drifts meets all of them; *not hidden* is the step minus the same step
-# without communication. Without GPUs it is much more than on paper: sending takes the processors of computing.
+# without communication. Expect several times what paper says, on two H200s too, and another order of the sizes: the
+# next part asks why. On a CPU it is more still, because sending takes the processors of computing.
 
 # %%
 wraps = {"alone": None, "naive": Naive, "flat": Flat, "overlap": Overlap}
@@ -1064,16 +1069,17 @@ results.beside("lesson08.products", {"alone": alone_s, "beside an all-reduce": b
 # %% [markdown]
 # - **Both need the same things.** An all-reduce on a GPU is a kernel: it occupies multiprocessors and moves its bytes
 #   through the same memory as the products of the backward pass. On a CPU it takes whole processors. You have just
-#   measured what that costs; move *slowed while sending* in the explorer to your number. It does not depend on when a
-#   bucket begins.
+#   measured what that costs. If the products took $u$ units, the share of the speed that is lost is $1 - 1/u$: move
+#   *slowed while sending* in the explorer there. It does not depend on when a bucket begins.
 # - **The tail.** The last bucket, and the wait for the slowest rank, come after everything else.
 # - **The first layers are late.** The embedding is used first, so its gradient is complete last, and it is large.
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
 #
-# Where *flat* wins in your table, the first of these reasons is the strongest.
+# Put your number into the explorer and see how much of the gap it explains. On two H200s it is about half at most: the
+# explorer leaves out that sending is slowed as well, and the copies.
 #
-# So *how much is hidden* has to be measured, as a difference of two steps in one run. Shares of a profile do not give
-# it: in a trace an all-reduce that is hidden and one that is not look the same.
+# So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the
+# pictures of section 6 count what stands after backward, and do not say that backward itself has grown.
 
 # %% [markdown]
 # ## 8. The fifth rung: a part of the state for each rank
@@ -1239,10 +1245,10 @@ print(done.stdout or done.stderr[-2000:])
 #
 # | claim of the report | verdict | for your own work |
 # |---|---|---|
-# | NCCL's time hardly grows | no fixed cost plus a transfer; a host cost that hides it fits all four | time calls in a row |
+# | NCCL's time hardly grows | no fixed cost plus a transfer; a host cost that hides it fits all four, and made on purpose it gives the same shape | time calls in a row |
 # | gloo: about 24 GB/s | doubtful, through a network stack that copies | doubt the other column too |
 # | 0.011 s on one rank, 0.052 s on the other | the difference is waiting for the later one | split off waiting |
-# | overlap: 1.0315 s, not 1.053 s | 21.5 ms less, of at most 11.5 ms of transfer: the rest was waiting | subtract the step alone |
+# | overlap: 1.0315 s, not 1.053 s | 21.5 ms less, of about 11 ms of transfer: the rest was waiting | subtract the step alone |
 # | warm up with the same sizes | right | say in a report that you did |
 
 # %% [markdown]

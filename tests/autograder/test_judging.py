@@ -1,6 +1,7 @@
 """Judging: limits that are derived, credit, patterns, and mistakes called by their names."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -55,6 +56,13 @@ def test_a_sentence_has_a_largest_length_whatever_the_answer_holds():
     names = {f"{n:06d}" * 6: 0 for n in range(20_000)}
     verdict = examine(exercise, lambda events, gap_us: names, seed=1)
     assert len(str(report.lines(verdict))) < 20_000 and "characters)" in verdict.cases[0].why
+
+
+def test_a_report_says_where_it_was_judged_and_ranks_are_processes_of_the_cpu():
+    verdict = examine(_exercise(), _fill(2.0), seed=1)
+    for name, words in (("start.axpy", "Judged on the GPU"), ("ddp.flat", "Judged on processes of the CPU")):
+        there = replace(verdict, tier="gpu", exercise=name)
+        assert any(words in line for line in report.lines(there)) and words in report.html(there)
 
 
 def test_a_right_answer_gets_all_points():
