@@ -1,4 +1,7 @@
-"""The mask is kept after all, in a variable of the module, which no saved tensor shows. A kernel applies it."""
+"""The mask is kept after all, in a variable of the module, which no saved tensor shows. A kernel applies it.
+
+NAIVE is False: the check counts what the module holds after a call as well.
+"""
 
 import torch
 import triton
