@@ -355,7 +355,8 @@ def gradebook(folder: Path) -> None:
 
 
 def row(tried: Tried) -> dict:
-    told = {"verdict": tried.verdict, "points": tried.points, "why": tried.missed or tried.how}
+    why = (tried.missed or tried.how).replace(f"{COURSE}/", "")
+    told = {"verdict": tried.verdict, "points": tried.points, "why": why}
     return {"exercise": tried.cheat.exercise, "cheat": str(tried.cheat), **told, "seconds": tried.seconds}
 
 

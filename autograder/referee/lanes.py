@@ -48,7 +48,8 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
     def walk(one: Worker, numbers: Sequence[int]) -> None:
         if one is not worker and one.load(exercise.entry):
             raise Disturbed
-        one.open()
+        if exercise.asks_for_kernels:  # others may have no torch, or no use for a GPU
+            one.open()
         for number in numbers:
             call = exercise.draw(cases[number], seed, device.DEVICE, device.TIER)
             outcome = one.attempt(exercise, cases[number], call, watched=exercise.asks_for_kernels)

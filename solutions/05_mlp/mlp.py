@@ -1751,9 +1751,8 @@ for row in recorded("mlp"):
 # of the table.
 #
 # Eager's 1.7 ms here are 1.84 to 1.87 in the runs behind the second table, where each version takes its turn after a
-# hot one: a product's speed depends on that, since at the limit of power the clock follows what was done before. (A
-# gradient of ones instead of a random one, which gives the multipliers less to switch, was the other suspect. It is
-# not: 1.68 ms with ones, 1.69 with random numbers.)
+# hot one. At the limit of power the clock follows what was done before; how much that does here was not taken apart. A
+# gradient of ones, which gives the multipliers less to switch, is not the reason (`benchmarks/notes/mlp.md`).
 
 # %% [markdown]
 # ### Verdict on the case

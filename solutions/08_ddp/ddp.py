@@ -1075,8 +1075,8 @@ results.beside("lesson08.products", {"alone": alone_s, "beside an all-reduce": b
 # - **The first layers are late.** The embedding is used first, so its gradient is complete last, and it is large.
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
 #
-# Put your number into the explorer and see how much of the gap it explains. On two H200s it is about half at most: the
-# explorer leaves out that sending is slowed as well, and the copies.
+# Put your number into the explorer and see how much of the gap it explains. Not all of it: the explorer leaves out that
+# sending is slowed as well, and the copies.
 #
 # So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the
 # pictures of section 6 count what stands after backward, and do not say that backward itself has grown.

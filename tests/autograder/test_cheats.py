@@ -146,6 +146,11 @@ def test_one_cheat_a_family_earns_nothing_and_harms_nobody(group):
     assert not missed(ONE_EACH[group::GROUPS], SEED + 1)
 
 
+def test_what_is_kept_of_a_cheat_names_no_folder_of_this_machine():
+    kept = cheats.row(cheats.Tried(HERE[0], how=f"raised an error in {cheats.COURSE}/course_lib/bits.py"))
+    assert kept["why"] == "raised an error in course_lib/bits.py"
+
+
 def test_a_miss_is_printed_with_its_reason_and_is_the_exit_status(monkeypatch, capsys):
     fine, held, paid, harm = (next(c for c in HERE if c.held == h) for h in (False, True, False, False))
     tried = {

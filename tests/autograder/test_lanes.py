@@ -129,3 +129,15 @@ def test_a_gpu_is_opened_by_one_worker_after_the_other_and_a_lost_one_is_told_la
     assert asked == ["open"] * 4 and most == [1]
     Worker("it did not end").open()
     assert len(asked) == 4
+
+
+def test_no_gpu_is_opened_for_what_asks_for_no_kernels(monkeypatch):
+    opened = []
+    monkeypatch.setattr(Worker, "open", lambda self: opened.append(self))
+    rule = (BANK.parent / "mlp.autocast/right/lists.py").read_text()  # judged where there is no torch
+    for name, source, times in (("mlp.autocast", rule, 0), ("start.axpy", RIGHT, 1)):
+        opened.clear()
+        with Referee(Submission((Cell("a", source),))) as there:
+            one = exercise.get(name)
+            assert there.examine(one, seed=3).points == one.points
+        assert len(opened) == times, name

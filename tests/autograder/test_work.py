@@ -11,11 +11,13 @@ import torch
 
 from autograder import calling
 from autograder.bank import BANK, entries
+from autograder.examine import examine
 from autograder.exercise import get, registry
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import CaseVerdict
 from autograder.judging.work import broken, judge_count, judge_work, merged, telling
+from autograder.referee import audit as auditing
 from autograder.referee import watch
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import suspicious
@@ -360,3 +362,23 @@ def test_kernels_are_counted_where_an_exercise_asks_how_many():
 def test_kernels_that_could_not_be_counted_refuse_nothing(seen):
     refused, review = judge_count(seen, 50)
     assert review and not refused
+
+
+@pytest.mark.parametrize(("kernels", "tried_alone"), [(auditing.KERNELS, auditing.KERNELS), (auditing.KERNELS + 1, 0)])
+def test_of_more_kernels_than_so_many_none_is_switched_off_alone(kernels, tried_alone, monkeypatch):
+    alone = []
+    broken = CaseVerdict("a case", "", False, "wrong", {"out": None})
+    trial = types.SimpleNamespace(of=lambda cells: broken, worker=types.SimpleNamespace(end=lambda: None))
+    worker = types.SimpleNamespace(end=lambda: None)
+    room = types.SimpleNamespace(submission=types.SimpleNamespace(cells=(Cell("mine", RIGHT),)))
+    monkeypatch.setattr(auditing, "_SwitchedOff", lambda *given: trial)
+    monkeypatch.setattr(auditing, "_twice", lambda *given: "")
+    monkeypatch.setattr(auditing, "_compiled", lambda *given: ("", ""))
+    monkeypatch.setattr(auditing, "broken", lambda case: "broken")
+    monkeypatch.setattr(auditing, "halved", lambda cells, names, salt: len(names) == 1 and alone.append(names))
+    names = {f"k{n}": 1 for n in range(kernels)}
+    outcome = Outcome(seen={"operators": {}, "kernels": names, "device": {}, "programs": [["k0", [256]]], "blind": ""})
+    verdict = examine(AXPY, function_of([Cell("mine", RIGHT)], "axpy", "right"), seed=1)
+    trials = [(case, None, outcome) for case in AXPY.cases if TIER in case.tiers]
+    auditing.audited(room, worker, AXPY, verdict, trials)
+    assert len(alone) == tried_alone
