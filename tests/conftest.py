@@ -1,12 +1,13 @@
 """Settings for every test: one tier a process, fixed seeds, no window, a Triton cache of its own."""
 
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Kernels compiled by an earlier run must not hide that a kernel no longer compiles.
-os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp(prefix="triton-cache-"))
+# Kernels compiled by an earlier run must not hide that a kernel no longer compiles. Test processes share the first's.
+os.environ.setdefault("TRITON_CACHE_DIR", f"{tempfile.gettempdir()}/triton-cache-{os.getpid()}")
 
 # Before any test imports triton: this chooses between the compiler and the interpreter for the whole process.
 import numpy
@@ -16,6 +17,11 @@ import torch
 from course_lib.device import DEVICE
 
 torch.set_num_threads(1)
+
+
+def pytest_unconfigure():
+    if os.environ["TRITON_CACHE_DIR"].endswith(f"triton-cache-{os.getpid()}"):
+        shutil.rmtree(os.environ["TRITON_CACHE_DIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):

@@ -19,14 +19,15 @@ def ranks(spans, ax=None, *, title=None, device=""):
     labels = list(dict.fromkeys(span.label for span in spans if span.kind == COMPUTE))
     looks = {label: (_SHADES[i % 2], HATCHES[2 * (i // 2) % 7]) for i, label in enumerate(labels)}
     looks |= {COMMUNICATION: (PALETTE[1], ""), WAITING: ("white", "////")}
+    end = max(span.end_s for span in spans)
     for row, number in enumerate(numbers):
         for span in (span for span in spans if span.rank == number):
             colour, hatch = looks[span.label if span.kind == COMPUTE else span.kind]
-            edge = PALETTE[1] if span.kind == WAITING else "white"
+            short = colour if span.seconds < 0.01 * end else "white"  # nothing would be left of it beside its edges
+            edge = PALETTE[1] if span.kind == WAITING else short
             place = 2 * row if span.kind == COMPUTE else 2 * row + 0.8
             ax.barh(place, span.seconds, left=span.start_s, height=0.72, color=colour, hatch=hatch, edgecolor=edge,
                     linewidth=0.4)  # fmt: skip
-    end = max(span.end_s for span in spans)
     bare = {number: exposed_s(spans, number) for number in numbers}
     ax.set_yticks(
         [2 * row + 0.4 for row in range(len(numbers))],

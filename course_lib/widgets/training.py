@@ -45,7 +45,8 @@ def bucket_explorer(layer_mib=96.0, layers=18, ends_mib=16.0):
     }
     alt = (
         "Milliseconds that are not hidden against the size of a bucket, on paper. Three lines are flat up to large "
-        "buckets and then rise; with a tenth of the computing the line lies far above, falls first and then rises."
+        "buckets and then rise; with a tenth of the computing the line lies far above up to 128 MiB, falls from 16 to "
+        "128 and then rises."
     )
     return Explorer(axes, controls, move, still, alt)
 

@@ -292,7 +292,7 @@ check("rope.reference", rope_reference)
 # <details><summary>Hint 3: right near 0, wrong far out, or wrong in bf16</summary>
 #
 # Look at every type on the way to the angle. An `arange` that takes the type of x counts in bf16, which has no number
-# between 256 and 258. And in fp32 a frequency is off by up to 3e-8 of itself, times a position of a million.
+# between 256 and 258. And in fp32 a frequency is off by up to 6e-8 of itself, times a position of a million.
 # </details>
 
 # %% [markdown]
@@ -347,7 +347,8 @@ plots.show(axes, alt="Error against position: bf16 angles are wrong from the fir
                      "past some hundreds, fp32 grows in proportion to the position, float64 stays flat below all")  # fmt: skip
 
 # %% [markdown]
-# Angles in a 2-byte type are of no use after some hundreds of positions (a rotation by a random angle has the error 1.4).
+# Angles in bf16 are of no use after some hundreds of positions, in fp16 after some thousands (a rotation by a random
+# angle has the error 1.4).
 # Angles in fp32 are good enough for a bf16 model as long as their curve stays below the dotted line, since the result is
 # rounded there anyway. *Tables* of cosines and sines are a different matter: they lie between -1 and 1, and rounding them
 # costs one rounding, whatever the position. "RoPE in bf16" can mean either, and one of the two is a mistake.
@@ -620,9 +621,10 @@ def _rope_kernel(
     q_blocks = tl.cdiv(q_heads, BLOCK_H)
     blocks = q_blocks + tl.cdiv(k_heads, BLOCK_H)
     s_blocks = tl.cdiv(length, BLOCK_S)
-    # one dimension, since the others end at 65535; heads first, so that neighbours in time are neighbours in memory
-    block = tl.program_id(0) % blocks
-    s_block = tl.program_id(0) // blocks % s_blocks
+    # one dimension, since the others end at 65535; programs that run at the same time take neighbouring memory
+    inside = stride_q_h < stride_q_s
+    block = tl.where(inside, tl.program_id(0) % blocks, tl.program_id(0) // s_blocks % blocks)
+    s_block = tl.where(inside, tl.program_id(0) // blocks % s_blocks, tl.program_id(0) % s_blocks)
     batch = (tl.program_id(0) // blocks // s_blocks).to(tl.int64)
     offs_s = s_block * BLOCK_S + tl.arange(0, BLOCK_S).to(tl.int64)
     offs_h = tl.arange(0, BLOCK_H).to(tl.int64)
@@ -837,9 +839,9 @@ if there:
 # it reads), and probably a general kernel for such operands moves small pieces. Tables in fp32 add to it: 20 to 21. None of this
 # is a property of Triton: what the compiler generates for the forward pass makes two passes too and is nearly as fast.
 #
-# **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2.5 and not of 10, because
-# a call of a Triton kernel costs the host as much as four operators. Take the host away, as a CUDA graph does, and the
-# ratio *grows* to 7: ten kernels begin and end where one does. In the range between, many numbers can be had by the
+# **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 to 3 and not of 10,
+# because a call of a Triton kernel costs the host as much as three to five operators. (Host times scatter: the same ten
+# took 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten kernels begin and end where one does. In the range between, many numbers can be had by the
 # choice of a length, 8 among them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls
 # in a row find their data in a cache.)
 #
@@ -1124,8 +1126,8 @@ for length, heads, kv_heads in ((2048, 32, 32), (8192, 32, 32), (8192, 32, 8), (
 
 # %% [markdown]
 # About one per cent, and after the first read they come from the L2 cache. Angles in the kernel save these bytes and pay
-# with instructions, which a kernel that waits for memory has to spare: in lesson 01 two cosines, some 50 instructions,
-# hid behind the traffic of 8 bytes. What does the compiler make of the two? The kernel below turns rows of one head, with
+# with instructions, which a kernel that waits for memory has to spare: in lesson 01 two cosines hid, for
+# the most part, behind the traffic of 8 bytes. What does the compiler make of the two? The kernel below turns rows of one head, with
 # tables or with `tl.cos` and `tl.sin`, and is compiled for an H200 without needing one.
 
 
@@ -1192,8 +1194,9 @@ for n in (LENGTHS[0], LENGTHS[-1]):
 results.beside("lesson06.tables", table_cost, unit="us")
 
 # %% [markdown]
-# Beside the rotation of a long sequence the tables are small. With a short one making them takes as long as the rotation
-# itself, because it is a dozen small operators. Make them once, for all layers. Verdict: *tables made once*, unless
+# Beside the rotation of a long sequence the tables are small. With a short one making them costs about what the rotation
+# itself does, less on the device (32 us beside 42) and more in pace (181 us beside 121), because it is 14 small
+# operators. Make them once, for all layers. Verdict: *tables made once*, unless
 # positions have no limit or frequencies change from call to call; then angles in the kernel cost nothing, if they are
 # computed with care.
 #
@@ -1314,7 +1317,7 @@ results.beside("lesson06.one_token", one_token, unit="us")
 
 # %% [markdown]
 # (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14 %,
-# and measured are 4 and 38 %: the fused kernel runs at its floor, the plain version far from it.
+# and measured are 3 and 38 %: the fused kernel runs at its floor, the plain version far from it.
 #
 # The last table is the *pace* of a layer when every sequence adds one token. There RoPE is a matter of kernels that begin
 # and end: the plain version has ten, in a layer that needs a handful, and takes 11 % of the step; one kernel takes 3 %.
@@ -1409,7 +1412,10 @@ check_speed("rope.speed", rope_into)
 # <details><summary>Hint 2: what to try</summary>
 #
 # 2 to 4 KB a program is a good start: 8 or 16 heads of one position where heads lie side by side, 8 positions of 2
-# heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several.
+# heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several. And which
+# programs run at the same time? Those with neighbouring numbers: let them take neighbouring memory, whether
+# heads or positions lie side by side. Choose between the two numbers by `tl.where`: behind an `if` Triton 3.6 loses what
+# it knows of addresses, and accesses get narrow.
 # </details>
 
 # %% [markdown]
@@ -1449,7 +1455,7 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 #
 # | claim of the report | verdict | for your own work |
 # |---|---|---|
-# | 8 times faster forward | its own kernels say 5.6, and that is passes: 12 in place of 2. Here 2.5 (pace, 16 tokens) to 21 (fp32 tables, 8192 tokens) can be had | describe both sides of a ratio |
+# | 8 times faster forward | its own kernels say 5.6, and that is passes: 12 in place of 2. Here 2.1 (pace, 128 tokens) to 21 (fp32 tables, 8192 tokens) can be had | describe both sides of a ratio |
 # | 6 times faster backward | by passes the gain is the same in both directions, and ours is: 14 and 15 | two ratios should fit one model |
 # | 2.34 ms of host time, 1.97 in `aten::cos` | a first call | warm up, then profile |
 # | 2 us for cosine and sine | belongs to whoever makes tables in every call | make them once |
@@ -1508,7 +1514,7 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 # ### BEGIN SOLUTION
 # S = 1, B = 64, `positions` (64, 1) with one position a sequence, P = 32. Bytes: 64 x 40 heads x 64 elements x 2 bytes,
 # read and written, is 0.66 MB (in place; the unturned half is not touched), plus 64 rows of tables of 256 bytes: about
-# 0.2 us at 4 TB/s. A launch costs some microseconds on the host (a call of a Triton kernel 10 to 35) and about 2 us on the
+# 0.2 us at 4 TB/s. A launch costs some microseconds on the host (a call of a Triton kernel 10 to 45) and about 2 us on the
 # device, so the launch is the cost.
 # Remedies: fuse with the kernel before or behind (the projection's epilogue, the write of k into the cache, or the load
 # of q in the attention kernel), or capture the step in a CUDA graph.

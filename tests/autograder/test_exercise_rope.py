@@ -1,6 +1,7 @@
 """Unit 06: what a diagnosis says about places, what is held between passes, and that the course's own kernels pass."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.rope import wrong
+from autograder.exercises.rope.forward_mistakes import RACES
+from autograder.exercises.rope.rotation import turned
 from autograder.exercises.rope.where import where
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
@@ -56,8 +59,12 @@ def test_one_head_and_one_sequence_are_named():
 
 
 def in_any_order(v, x, most):
-    """Each element turned once or as often as `most` says of its row: what programs that overtake each other leave."""
-    made, turning = wrong.repeated(v, x, most.clamp(max=1)), torch.rand(x.shape) < 0.5
+    """Each element turned once or as often as `most` says of its row: what programs that overtake each other leave.
+
+    Mostly once: where few programs are, all have loaded before the first of them stores.
+    """
+    several = torch.rand(()) < 0.3
+    made, turning = wrong.repeated(v, x, most.clamp(max=1)), (torch.rand(x.shape) < 0.5) & several
     for n in range(2, int(most.max()) + 1):
         made = torch.where(turning & (most >= n)[..., None], wrong.repeated(v, x, most.clamp(max=n)), made)
     return made
@@ -69,6 +76,10 @@ def overlapping(v, x, other):
 
 def once_a_query_head(v, x, other):
     return in_any_order(v, x, torch.full((x.shape[2],), max(1, other.shape[1] // x.shape[1])))
+
+
+def first_sequence(v, x, other):
+    return in_any_order(v, x, (torch.arange(len(x)) < 1)[:, None, None] * len(x))
 
 
 def first_rows(v, x, other):
@@ -84,11 +95,14 @@ def first_row_of_shared_heads(v, x, other):
     [
         (overlapping, "block_not_scaled"),
         (once_a_query_head, "k_once_a_query_head"),
+        (first_sequence, "sequences_on_the_first"),
         (first_rows, "first_rows_only"),
         (first_row_of_shared_heads, None),
     ],
 )
 def test_programs_that_overtake_each_other_are_named_by_what_they_cannot_change(turn, name):
+    torch.manual_seed(0)
+
     def rope_(q, k, cos, sin, positions, offset, layout):
         v = {"cos": cos, "sin": sin, "positions": positions, "offset": offset, "layout": layout}
         for x, other in ((q, k), (k, q)):
@@ -96,6 +110,24 @@ def test_programs_that_overtake_each_other_are_named_by_what_they_cannot_change(
 
     diagnosis = examine(get("rope.forward"), rope_, seed=20260101).diagnosis
     assert (diagnosis.mistake if diagnosis else None) == name
+
+
+@pytest.mark.parametrize("heads_of_q", [True, False])
+def test_rows_that_are_turned_again_behind_k_are_told_from_rows_that_are_left_alone(heads_of_q):
+    """Either k is walked over the heads of q, or its own heads with the strides of q."""
+
+    def rope_(q, k, cos, sin, positions, offset, layout):
+        v = {"cos": cos, "sin": sin, "positions": positions, "offset": offset, "layout": layout}
+        q.copy_(turned(v, q.clone()))
+        shape, strides = (q.shape, k.stride()) if heads_of_q else (k.shape, q.stride())
+        for head in k.as_strided(shape, strides).unbind(1):
+            made = turned(v, head[:, None].clone())[:, 0]
+            head.copy_(torch.where(made.isnan(), torch.nan, made))  # another NaN than those around k, as on a GPU
+
+    sign = next(m for m in RACES if m.name == "k_over_the_heads_of_q")
+    verdict = examine(replace(get("rope.forward"), mistakes=(sign,)), rope_, seed=20260101)
+    assert any("outside `k`" in case.why for case in verdict.cases)
+    assert verdict.diagnosis.mistake == (sign.name if heads_of_q else None)
 
 
 # ------------------------------------------------------------------------------------------- what is held

@@ -40,6 +40,18 @@ def test_exposed_is_the_difference_to_the_step_without_communication_on_the_slow
     assert "ratio" not in rows["buckets 5"], "the claim is about the best size"
 
 
+def test_rows_are_of_the_rounds_of_all_and_a_claim_is_of_all_rounds_of_its_own():
+    steps = told(no_sync=50, naive=60, buckets_5=56, DDP_5=58)
+    for of_rank in steps:  # the later half of the rounds is slower by 10 ms, where nothing is sent by 12
+        for name, later in {"no sync": 0.062, "buckets 5": 0.066, "DDP 5": 0.068}.items():
+            of_rank["seconds"][name] += [later] * 3 * ROUNDS
+    rows = by_name(parallel.rows(steps))
+    assert {row["turns"] for row in rows.values()} == {ROUNDS}
+    assert rows["buckets 5"]["value"] == pytest.approx(57.055) and rows["buckets 5"]["exposed ms"] == pytest.approx(6)
+    claim = rows["buckets 5"]
+    assert (claim["rounds"], claim["ours ms"], claim["theirs ms"]) == (4 * ROUNDS, *map(pytest.approx, (4, 6)))
+
+
 def test_a_claim_that_does_not_hold_is_missed():
     steps = told(no_sync=50, buckets_5=58, DDP_5=57, buckets_5__AdamW=60, sharded_5__AdamW=64, DDP_5__AdamW=61)
     rows = by_name(parallel.rows(steps))

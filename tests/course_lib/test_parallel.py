@@ -104,7 +104,8 @@ def check(*models: str, ranks: int = 2, steps: int = 3, backend: str = "gloo", *
     for_all = launch(train, ranks, backend, limit_s=60)
     for model in models:
         want = single(model, steps, **options)
-        limit = 1e-5 if any(w.dtype == torch.float32 for w in want[0]["weights"].values()) else 1e-12
+        # AdamW divides by the size of a gradient: where that is as small as its epsilon, a rounding counts 1e8 times
+        limit = 1e-5 if any(w.dtype == torch.float32 for w in want[0]["weights"].values()) else 1e-11
         for name in WRAPS:
             for step, truth in enumerate(want):
                 compare(f"{model}, {name}, step {step}", [one[model, name][step] for one in for_all], truth, limit)

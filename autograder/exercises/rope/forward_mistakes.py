@@ -334,7 +334,7 @@ def _in_any_order(name: str, sign) -> Mistake:
 
 
 RACES = (
-    _in_any_order("k_over_the_heads_of_q", lambda e: e.wrote_outside("k") and not e.wrote_outside("q")),
+    _in_any_order("k_over_the_heads_of_q", wrong.k_past_its_end),
     _in_any_order("heads_unmasked", lambda e: e.wrote_outside("q") and e.passed("one row") and e.passed("halves")),
     _in_any_order("no_mask", lambda e: e.wrote_outside("q") and e.failed("one row")),
     _in_any_order("block_not_scaled", wrong.blocks_overlap),

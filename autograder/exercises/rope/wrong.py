@@ -308,38 +308,46 @@ def pairs_unmasked(e) -> bool:
 
 
 def blocks_overlap(e) -> bool:
-    """Rows that one unscaled block holds are right, those of none unchanged, and of those of several some are wrong."""
+    """Rows that one unscaled block holds are right, and those of none unchanged: of one size of block in all cases."""
     ran = [t for t in e.failing if t.outcome.error is None]
 
     def fits(t, block: int) -> bool:
         before, off = t.args["q_before"], e.wrong(t, "q").any(-1)
         changed, by = (t.outcome.outputs["q"] != before).any(-1), programs_a_row(before, block)
-        return not off[..., by == 1].any() and not changed[..., by == 0].any() and bool(off[..., by > 1].any())
+        return bool(off.any()) and not off[..., by == 1].any() and not changed[..., by == 0].any()
 
-    return bool(ran) and all(any(fits(t, block) for block in BLOCKS) for t in ran)
+    return bool(ran) and any(all(fits(t, block) for t in ran) for block in BLOCKS)
 
 
 def first_sequence_alone(e) -> bool:
-    """Right with one sequence; of several the others are as they were, and the first is wrong."""
+    """Right with one sequence; of several the others are as they were, and the first is wrong in some case."""
 
     def fits(t) -> bool:
         got, before = t.outcome.outputs["q"], t.args["q_before"]
-        return len(got) > 1 and torch.equal(got[1:], before[1:]) and bool(e.wrong(t, "q")[:1].any())
+        return len(got) > 1 and torch.equal(got[1:], before[1:])
 
     ran = [t for t in e.failing if t.outcome.error is None]
-    return bool(ran) and all(map(fits, ran))
+    return all(map(fits, ran)) and any(bool(e.wrong(t, "q")[:1].any()) for t in ran)
 
 
 def k_wrong_where_shared(e) -> bool:
-    """q is right; k is wrong where several heads of q share one of k, and no wrong row of it was left alone."""
+    """Only where several heads of q share one of k, only in k, and no wrong row of it was left alone."""
+    ran = [t for t in e.failing if t.outcome.error is None]
+    shared = all(t.args["q"].shape[1] > t.args["k"].shape[1] for t in ran)
+    return bool(ran) and shared and not any(e.wrong(t, "q").any() for t in ran) and _none_left_alone(e, ran)
+
+
+def k_past_its_end(e) -> bool:
+    """Behind k, not behind q, and no wrong row of k was left alone."""
+    ran = [t for t in e.failing if t.outcome.error is None]
+    return e.wrote_outside("k") and not e.wrote_outside("q") and _none_left_alone(e, ran)
+
+
+def _none_left_alone(e, ran) -> bool:
+    """Every wrong row of k was turned, however often."""
 
     def fits(t) -> bool:
-        off = e.wrong(t, "k").any(-1)
         alone = (t.outcome.outputs["k"] == t.args["k_before"]).all(-1)
-        return bool(off.any()) and not (off & alone).any() and not e.wrong(t, "q").any()
+        return not (e.wrong(t, "k").any(-1) & alone).any()
 
-    def shared(t) -> bool:
-        return t.args["q"].shape[1] > t.args["k"].shape[1]
-
-    ran = [t for t in e.tried if t.outcome.error is None]
-    return not any(t.right for t in ran if shared(t)) and all(shared(t) and fits(t) for t in ran if not t.right)
+    return all(map(fits, ran))
