@@ -95,7 +95,7 @@ class Room:
         hides: tuple[str, ...] = (),
     ):
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
-        self.hides = hides
+        self.hides, self.is_ready = hides, False
         self.ran: list[tuple[float, float]] = []  # when code of the submission compiled or ran, as its workers say
 
     def __enter__(self) -> Room:
@@ -118,11 +118,7 @@ class Room:
         self.watchdog = Watchdog(self.process.pid, limits.memory)
         self.control = Channel(here)
         self.control.send(list(self.imports))
-        try:
-            self.control.receive(START_S)
-        except (ChannelError, TimeoutError) as error:
-            said = self._ended()
-            raise NoRoom(f"the sandbox did not start: {said or error}") from error
+        self.is_ready = False
         return self
 
     def __exit__(self, *_) -> None:
@@ -142,6 +138,17 @@ class Room:
         now = time.perf_counter()
         self.ran.append((now - seconds, now))
 
+    def ready(self) -> None:
+        """Wait until it has imported what its workers need; not on entering, so that several can start at once."""
+        if self.is_ready:
+            return
+        try:
+            self.control.receive(START_S)
+            self.is_ready = True
+        except (ChannelError, TimeoutError) as error:
+            said = self._ended()
+            raise NoRoom(f"the sandbox did not start: {said or error}") from error
+
     def sweep(self) -> None:
         """End every worker and everything that they started; where that cannot be, the whole sandbox."""
         try:
@@ -158,7 +165,7 @@ class Room:
             self.control.send("start", descriptors)
         except ChannelError:
             self._ended()
-            self.__enter__()
+            self.__enter__().ready()
             self.control.send("start", descriptors)
 
     def _ended(self) -> str:
@@ -178,6 +185,7 @@ class Worker:
         self.room, self.lost, self.printed = room, "", Printed()
         self.beside = 0  # so many other workers of ours are in the sandbox
         self.helpers: list[Worker] = []  # those of them that end with this one
+        room.ready()
         here, there = socket.socketpair()
         read, write = os.pipe()
         room.start([there.fileno(), write])

@@ -12,7 +12,7 @@ HERE = sorted(ex.name for unit in ("start", "roofline") for ex in exercise.of_un
 KILLED = sorted(ex.name for unit in ("flash", "rope", "mx", "mlp") for ex in exercise.of_unit(unit))
 # Units and exercises whose bank has run on an H200, its outcome kept.
 ON_A_GPU = ("start", "roofline", "compile", "dispatch", "flash", "mlp", "mx", "rope.reference", "rope.relative")
-ON_A_GPU += ("rope.backward", "rope.speed", "ddp.cost", "ddp.flat", "ddp.buckets")
+ON_A_GPU += ("rope.backward", "rope.speed", "ddp")
 RECORDED = sorted(name for name in exercise.registry() if {name, name.partition(".")[0]} & {*ON_A_GPU})
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autograder import exercise
-from autograder.referee import lanes, room
+from autograder.referee import lanes, room, sandbox
 from autograder.referee.referee import Patience, Referee
-from autograder.referee.room import Lost, Worker
+from autograder.referee.room import Lost, NoRoom, Room, Worker
 from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -89,6 +89,23 @@ def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypa
         there.verdicts.clear()
         for one in (SCENARIO, AXPY):
             assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
+
+
+def test_sandboxes_of_exercises_that_are_judged_ahead_start_at_once(monkeypatch):
+    told, enter, ready = [], Room.__enter__, Room.ready
+    monkeypatch.setattr(Room, "__enter__", lambda self: told.append("enters") or enter(self))
+    monkeypatch.setattr(Room, "ready", lambda self: ready(self) or told.append("ready"))
+    monkeypatch.setattr(lanes, "several", lambda: 2)
+    with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME)))) as there:
+        there.examine_ahead([SCENARIO, AXPY], seed=3)
+        assert len(there.verdicts) == 2
+    assert told[:3] == ["enters", "enters", "ready"]
+
+
+def test_a_sandbox_that_does_not_start_says_so_when_it_is_first_asked(monkeypatch):
+    monkeypatch.setattr(sandbox, "command", lambda *given, **options: ["sh", "-c", "echo no such luck >&2; exit 1"])
+    with Referee(Submission((Cell("a", RIGHT),))) as there, pytest.raises(NoRoom, match="did not start: no such luck"):
+        there.examine(AXPY, 3)
 
 
 def test_an_exercise_that_hides_something_is_judged_when_nothing_else_of_the_submission_runs(monkeypatch):
