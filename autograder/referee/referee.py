@@ -4,8 +4,8 @@
         for exercise in exercises:
             verdict = referee.examine(exercise, seed)
 
-One room is one sandbox is one submission; each exercise gets workers of its own in it. Nothing that a worker does
-reaches the next exercise: everything it started is ended first. Whatever it reports is data; the verdict is made here.
+A room is a sandbox of one submission; each exercise gets workers of its own in it. Nothing that a worker does reaches
+the next exercise: everything it started is ended first. Whatever it reports is data; the verdict is made here.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Referee:
     def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
         self.room = Room(submission, imports, patience)
         self.ranks: Room | None = None  # for exercises on several ranks, once there was one
+        self.trials: Room | None = None  # for answers with their kernels switched off, where that is another room
         self.verdicts: dict[tuple[str, int], Verdict] = {}
 
     def __enter__(self) -> Referee:
@@ -65,9 +66,8 @@ class Referee:
         return self
 
     def __exit__(self, *error) -> None:
-        self.room.__exit__(*error)
-        if self.ranks:
-            self.ranks.__exit__(*error)
+        for room in filter(None, (self.room, self.ranks, self.trials)):
+            room.__exit__(*error)
 
     def examine(self, exercise: Exercise, seed: int) -> Verdict:
         """Judge one exercise of the submission in a worker of its own."""
@@ -160,11 +160,7 @@ class Referee:
         What ranks import takes seconds: they have a room of their own, whose workers find it imported.
         """
         if exercise.kind == "distributed":
-            if self.ranks is None:
-                imports = (*self.room.imports, *crew.IMPORTS)
-                self.ranks = Room(self.room.submission, imports, self.room.patience).__enter__()
-                self.ranks.ran = self.room.ran
-            self.ranks.submission, self.ranks.patience = self.room.submission, self.room.patience
+            self.ranks = self._beside(self.ranks, crew.IMPORTS)
             yield self.ranks
             return
         if not exercise.hides:
@@ -173,10 +169,27 @@ class Referee:
         with Room(self.room.submission, self.room.imports, self.room.patience, hides=exercise.hides) as room:
             yield room
 
+    def _beside(self, room: Room | None, imports: tuple[str, ...] = ()) -> Room:
+        """Another room of this submission: the one that there is, or a new one."""
+        mine = self.room
+        if room is None:
+            room = Room(mine.submission, (*mine.imports, *imports), mine.patience).__enter__()
+            room.ran = mine.ran
+        room.submission, room.patience = mine.submission, mine.patience
+        return room
+
+    def _apart(self, room: Room) -> Room:
+        """Where an answer of this room is tried with its kernels switched off."""
+        if room is not self.room or not lanes.apart():
+            return room
+        self.trials = self._beside(self.trials)
+        self.trials.make_ready()
+        return self.trials
+
     @contextlib.contextmanager
     def _worker(self, room: Room | None = None) -> Iterator[Worker]:
         """A worker for one exercise; Lost when it held so much of the GPU that judging ran out of memory."""
-        worker = Worker(room or self.room)
+        worker = (room or self.room).worker()
         try:
             yield worker
         except RuntimeError as error:  # the driver's own is no torch.OutOfMemoryError
@@ -184,6 +197,8 @@ class Referee:
                 raise
             before, total = clock.memory()
             worker.end()
+            for one in filter(None, (worker.room, self.trials)):
+                one.empty()
             held = clock.memory()[0] - before
             if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again
                 raise torch.OutOfMemoryError(str(error)) from error
@@ -212,6 +227,7 @@ class Referee:
                     verdict = judge(exercise, device.TIER, seed, trials)
                 return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
             with self._room(exercise) as room, self._worker(room) as worker:
+                apart = self._apart(room) if exercise.asks_for_kernels else room
                 why_not = worker.load(exercise.entry)
                 if why_not:
                     return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
@@ -219,7 +235,7 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 if verdict.points and exercise.asks_for_kernels:
-                    return audit.audited(room, worker, exercise, verdict, trials)
+                    return audit.audited(worker, apart, exercise, verdict, trials)
                 return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict
         except Lost as error:
             note = f"Not judged: {error}."
