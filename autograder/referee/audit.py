@@ -49,7 +49,7 @@ def audited(worker: Worker, apart: Room, exercise: Exercise, verdict: Verdict, t
     cells, kernels = room.submission.cells, set(seen["kernels"])
     if elsewhere:
         room.make_ready()
-    trial = _SwitchedOff(apart, exercise, case, verdict.seed)
+    trial = _SwitchedOff(apart, elsewhere, exercise, case, verdict.seed)
     salt = random.SystemRandom().getrandbits(30)
     empty = trial.of(emptied(cells, kernels))
     half = broken(trial.of(halved(cells, kernels, salt)))
@@ -134,8 +134,8 @@ def _words(listed: object) -> str:
 class _SwitchedOff:
     """Changed copies of the submission, tried on one case with fresh values."""
 
-    def __init__(self, room: Room, exercise: Exercise, case: Case, seed: int):
-        self.worker, self.exercise, self.case, self.seed = room.worker(), exercise, case, seed
+    def __init__(self, room: Room, opened: bool, exercise: Exercise, case: Case, seed: int):
+        self.worker, self.exercise, self.case, self.seed = room.worker(opened), exercise, case, seed
 
     def of(self, cells: Sequence[Cell]) -> CaseVerdict:
         submission = replace(self.worker.room.submission, cells=tuple(cells))

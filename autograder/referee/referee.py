@@ -142,7 +142,7 @@ class Referee:
         for setting in settings:
             yard.measure(setting)
         measured = []
-        with self._worker() as worker:
+        with self._worker(self.room) as worker:
             why_not = worker.load(exercise.entry)
             if why_not:
                 raise clock.NotRight(why_not)
@@ -178,18 +178,18 @@ class Referee:
         room.submission, room.patience = mine.submission, mine.patience
         return room
 
-    def _apart(self, room: Room) -> Room:
+    def _apart(self, exercise: Exercise, room: Room) -> Room:
         """Where an answer of this room is tried with its kernels switched off."""
-        if room is not self.room or not lanes.apart():
+        if not exercise.asks_for_kernels or room is not self.room or not lanes.apart():
             return room
         self.trials = self._beside(self.trials)
         self.trials.make_ready()
         return self.trials
 
     @contextlib.contextmanager
-    def _worker(self, room: Room | None = None) -> Iterator[Worker]:
+    def _worker(self, room: Room, opened: bool = False) -> Iterator[Worker]:
         """A worker for one exercise; Lost when it held so much of the GPU that judging ran out of memory."""
-        worker = (room or self.room).worker()
+        worker = room.worker(opened)
         try:
             yield worker
         except RuntimeError as error:  # the driver's own is no torch.OutOfMemoryError
@@ -226,17 +226,19 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
-            with self._room(exercise) as room, self._worker(room) as worker:
-                apart = self._apart(room) if exercise.asks_for_kernels else room
-                why_not = worker.load(exercise.entry)
-                if why_not:
-                    return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
-                trials = lanes.tried(worker, exercise, seed, several)
-                with calling.quiet():
-                    verdict = judge(exercise, device.TIER, seed, trials)
-                if verdict.points and exercise.asks_for_kernels:
-                    return audit.audited(worker, apart, exercise, verdict, trials)
-                return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict
+            with self._room(exercise) as room:
+                apart = self._apart(exercise, room)
+                with self._worker(room, opened=apart is not room) as worker:
+                    why_not = worker.load(exercise.entry)
+                    if why_not:
+                        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
+                    trials = lanes.tried(worker, exercise, seed, several)
+                    with calling.quiet():
+                        verdict = judge(exercise, device.TIER, seed, trials)
+                    if verdict.points and exercise.asks_for_kernels:
+                        return audit.audited(worker, apart, exercise, verdict, trials)
+                    probed = verdict.points and exercise.probe
+                    return audit.seen_from_within(room, exercise, verdict) if probed else verdict
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)

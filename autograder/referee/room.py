@@ -121,7 +121,8 @@ class Room:
         there.close()
         self.watchdog = Watchdog(self.process.pid, limits.memory)
         self.control = Channel(here)
-        self.control.send(list(self.imports))
+        with contextlib.suppress(ChannelError):  # when it has ended already, `ready` says so
+            self.control.send(list(self.imports))
         self.is_ready = False
         return self
 
@@ -157,15 +158,19 @@ class Room:
             said = self._ended()
             raise NoRoom(f"the sandbox did not start: {said or error}") from error
 
-    def worker(self) -> Worker:
-        """The one that was made ready, or a new one."""
+    def worker(self, opened: bool = False) -> Worker:
+        """A new one; with the GPU opened in it, it may have been made ready before."""
+        if opened:
+            self.make_ready()
+        elif self._next:
+            self.empty()
         made, self._next = self._next, None
         self._settle()
-        if made and not made.result().lost:
-            return made.result()
-        if made:
-            made.result().end()
-        return Worker(self)
+        worker = made.result() if made else Worker(self)
+        if worker.lost:
+            worker.end()
+            worker = Worker(self)
+        return worker
 
     def make_ready(self) -> None:
         """Have the next worker made, and the GPU opened in it, while the referee goes on."""
@@ -184,11 +189,9 @@ class Room:
 
     def empty(self) -> None:
         """End every worker, the one that was made ready too."""
-        if self._next:
-            self.worker().end()
-        else:
-            self._settle()
-            self.sweep()
+        made, self._next = self._next, None
+        self._settle()
+        made.result().end() if made else self.sweep()
 
     def behind(self, work: Callable) -> Future:
         """Do this while the referee goes on, after all that was asked for before."""

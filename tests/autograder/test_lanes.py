@@ -163,7 +163,8 @@ def test_no_gpu_is_opened_for_what_asks_for_no_kernels(apart, monkeypatch):
             one = exercise.get(name)
             assert there.examine(one, seed=3).points == one.points
             there.room.empty()
-        assert len(opened) == (3 * times if apart else times), name  # the second room's worker, and the next one
+        # its own, the one of the second room, and the next
+        assert len(set(opened)) == (3 * times if apart else times), name
 
 
 # ----------------------------------------------------------------------------- a second sandbox, as on a GPU
@@ -200,7 +201,17 @@ def test_a_worker_that_was_lost_while_it_was_made_ready_is_nobodys_fault(monkeyp
             broken.setattr(Worker, "open", lose)
             there.room.make_ready()
             made = there.room._next.result()
+        monkeypatch.setattr(lanes, "apart", lambda: True)
         assert made.lost and there.examine(AXPY, 3).points == AXPY.points and made.over
+
+
+def test_an_exercise_without_kernels_gets_no_worker_whose_gpu_is_open(monkeypatch):
+    with Referee(Submission((Cell("a", REGIME),))) as there:
+        there.room.make_ready()
+        made, got = there.room._next.result(), there.room.worker()
+        assert got is not made and made.over and not got.load("regimes")
+        assert not there.room._next
+        got.end()
 
 
 def test_what_ends_behind_ends_before_the_next_worker_begins(monkeypatch):
@@ -213,6 +224,6 @@ def test_what_ends_behind_ends_before_the_next_worker_begins(monkeypatch):
         first.end()
         there.room.make_ready()
         there.room.make_ready()
-        there.room.worker().end()
+        there.room.worker(opened=True).end()
         there.room.empty()
     assert told == ["made", "swept", "made", "swept", "swept"]
