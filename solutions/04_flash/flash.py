@@ -228,10 +228,11 @@ if largest:
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and one and a half times the crossings. So it must take
-# longer, and in our measurements it does. The report has it the other way round, by a factor of 2.5. Set the report's
-# two times beside what the counts allow on the recorded H200: the products at the fp32 rate, the crossings at the copy
-# rate. (The report's GPU ran out of memory somewhere above 70 GB; it is hardly a faster one.) The kernels run one after
-# the other, so the two parts are added.
+# longer, and in fp32, as the count is made, it does in every row of the table: 1.5 to 2.5 times. (In bf16 at 8192
+# tokens both take the same within 1 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report
+# has it the other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the
+# recorded H200: the products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory
+# somewhere above 70 GB; it is hardly a faster one.) The kernels run one after the other, so the two parts are added.
 
 # %%
 entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
@@ -248,13 +249,13 @@ for name, products, crossings in (("forward", 2, 6), ("backward", 4, 9)):
 # %% [markdown]
 # The report's backward pass is near what its operators must cost. Its forward pass is far from it, so something in the
 # forward measurement is *not* these operators. Two things would fit. A softmax written by hand crosses eight times
-# instead of two, and a mask adds two more (lesson 01, section 6); even with both, most of the gap remains. And a
-# program that holds several matrices of 8 GiB is close to the end of an 80 GB card: the allocator then gives memory
-# back to the driver and asks for it again in every pass, which takes milliseconds, and all of it falls into forward,
-# where the large matrices are made. The report's figures cannot tell these apart; its compiled forward pass, which
-# makes fewer matrices, fell while backward stayed, which fits both. What to keep: **when a time is far from its count,
-# doubt the measurement before you explain it.** (Our own forward pass may lie some percent below its count: the two
-# rates are those of one product and one copy, and are known no better than that.)
+# instead of two (lesson 01, section 6), and a mask as in `naive` adds four more (section 9); even with both, most of
+# the gap remains. And a program that holds several matrices of 8 GiB is close to the end of an 80 GB card: the
+# allocator then gives memory back to the driver and asks for it again in every pass, which takes milliseconds, and all
+# of it falls into forward, where the large matrices are made. The report's figures cannot tell these apart; its
+# compiled forward pass, which makes fewer matrices, fell while backward stayed, which fits both. What to keep: **when a
+# time is far from its count, doubt the measurement before you explain it.** (Our own forward pass may lie some percent
+# below its count: the two rates are those of one product and one copy, and are known no better than that.)
 
 # %% [markdown]
 # ### What fusion could save
@@ -271,10 +272,11 @@ for n in (256, 1024, 4096, 16384):
           f"{fused.intensity:.0f} FLOP a byte")  # fmt: skip
 
 # %% [markdown]
-# At length 256 both floors are one launch by the host, which the recorded times leave out. At the larger lengths fusion
-# moves attention from the slope of the roof to its flat part: its time is then set by the
-# tensor cores alone. That is the promise of FlashAttention. What stands in the way is the softmax: a row of P needs the
-# maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip together with its keys.
+# At length 256 both floors are one launch by the host, and at 1024 the fused one still is; the recorded times leave
+# launches out. From 1024 on fusion moves attention from the slope of the roof to its flat part: launches left out, its
+# time is then set by the tensor cores alone. That is the promise of FlashAttention. What stands in the way is the
+# softmax: a row of P needs the maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip
+# together with its keys.
 
 # %% [markdown]
 # ## 2. The online softmax
@@ -303,7 +305,8 @@ widgets.attention_stepper(12, 14)
 # %% [markdown]
 # ### Wrong turns
 # Four ways to get the three lines wrong. Each is right on *some* inputs, which is why people keep them. `walk` does one
-# row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with.
+# row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with,
+# hatched, and the true ones, outlined.
 
 
 # %%
@@ -434,11 +437,11 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 
 # %% [markdown]
 # Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
-# no mask, orange tiles are cut by an edge, dotted tiles are never loaded. Dots are the pairs that count. What is
-# hatched is in no matrix: the 14 keys end in the middle of the fourth column of tiles. At the right only 9 of them are
-# valid, and the hatching still begins behind the 14th; but there is no dot behind the ninth, and the diagonal stays
-# where it was. With many tiles a causal mask skips nearly half of them: that is the largest single gain that a causal
-# kernel can have, and it comes from *where the loop ends*, not from the mask.
+# no mask, orange tiles are cut by an edge, white tiles are never loaded. Dots are the pairs that count. What is hatched
+# is in no matrix: the 14 keys end in the middle of the fourth column of tiles. At the right only 9 of them are valid,
+# and the hatching still begins behind the 14th; but there is no dot behind the ninth, and the nine valid keys have not
+# moved the diagonal. With many tiles a causal mask skips nearly half of them: that is the largest single gain that a
+# causal kernel can have, and it comes from *where the loop ends*, not from the mask.
 #
 # ### Predict
 # Causal, 4096 queries and keys, tiles of 64 x 64. Which share of the tiles is skipped, and which share needs the mask?
@@ -521,7 +524,7 @@ plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 1
 # - `scale`: any number, also a negative one; scores may lie far from zero on either side
 # - `block`: any number of keys from 1 on; the last tile may be shorter. Maximum, sum and accumulator are fp32
 #
-# The scores of all keys at once must not exist. About 15 lines.
+# The scores of all keys at once must not exist. About 20 lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_tiled", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -605,8 +608,8 @@ results.beside("lesson04.tiled_memory", held, unit="MiB")
 
 # %% [markdown]
 # The memory no longer holds a score matrix, and it grows with the length instead of its square. But each tile still
-# goes through device memory between two lines of PyTorch, so this version is no faster. To keep a tile on the chip, the
-# whole loop has to be one kernel.
+# goes through device memory between two lines of PyTorch, so there is no reason for it to be faster. To keep a tile on
+# the chip, the whole loop has to be one kernel.
 
 # %% [markdown]
 # ## 4. The forward kernel
@@ -721,7 +724,7 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 # - a query that sees no key gives zeros and $L = -\infty$; `scale` may be any number
 #
 # The two kernel cells are a proposal: `_take_in` is the arithmetic of one tile, `_forward_kernel` the walk. The cells
-# of section 8 compile `_forward_kernel` by the names of its arguments, so keep them. About 10 lines and 30 lines.
+# of section 8 compile `_forward_kernel` by the names of its arguments, so keep them. About 10 lines and 40 lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_forward_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1794,11 +1797,14 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # Four crossings have to stay: the first product writes S, one kernel reads it and writes P, the second product reads P.
 # So the compiled version cannot be faster than 0.4 of the naive time where bytes set it, and its memory is still
 # quadratic. On the recorded H200 it takes more than that, and both take two to three times what their crossings cost at
-# the copy rate: rows of 4096 are more than one pass over them likes. SDPA and your kernel have neither.
+# the copy rate: the softmax is a part of it (at rows of 4096 in bf16 PyTorch's takes 3.3 and the compiler's 2.5 times
+# its two crossings), by our estimate less than half; the rest was not measured apart. SDPA and your kernel have
+# neither.
 #
 # Last, the best that the field has to offer. The course measures its own kernels against every backend of SDPA (`flash`
 # is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and
-# against naive attention, all in one process and in turn. In the figure a point is one kernel in one case.
+# against naive attention, all in one process and in turn. In the figure a point is one kernel in one case, named by
+# batch x heads x tokens x head size.
 
 # %%
 rates = {}
@@ -1834,9 +1840,10 @@ if rates:
     )
 
 # %% [markdown]
-# Read it line by line. cuDNN and ours lead in every case, and are near each other. Forward ours is ahead at head sizes
-# 72 and 128 and 2 to 5 % behind at 64; backward it is ahead at 64 and 72 and 14 to 18 % behind at 128. FlexAttention
-# comes next, at 1.1 to 1.7 times the time of ours, in all cases but one (forward at head size 72, where `flash` does).
+# Read it line by line. cuDNN and ours lead in every case, within 18 % of each other in all but one: backward at head
+# size 72 ours takes 0.69 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 5 % behind at 64;
+# backward it is ahead at 64 and 72 and 14 to 18 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
+# and comes next in all cases but one (forward at head size 72, where `flash` does).
 #
 # Eager takes 4 to 29 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
 # are 1.8 to 2.9 times ours: it rounds the scores to bf16, and again when it scales them, and only a scale that is a power

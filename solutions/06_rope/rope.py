@@ -348,10 +348,10 @@ plots.show(axes, alt="Error against position: bf16 angles are wrong from the fir
 
 # %% [markdown]
 # Angles in bf16 are of no use after some hundreds of positions, in fp16 after some thousands (a rotation by a random
-# angle has the error 1.4).
-# Angles in fp32 are good enough for a bf16 model as long as their curve stays below the dotted line, since the result is
-# rounded there anyway. *Tables* of cosines and sines are a different matter: they lie between -1 and 1, and rounding them
-# costs one rounding, whatever the position. "RoPE in bf16" can mean either, and one of the two is a mistake.
+# angle has the error 1.4). Angles in fp32 are good enough for a bf16 model as long as their curve stays below the
+# dotted line, since the result is rounded there anyway. *Tables* of cosines and sines are a different matter: they lie
+# between -1 and 1, and rounding them costs one rounding, whatever the position. "RoPE in bf16" can mean either, and one
+# of the two is a mistake.
 
 # %% [markdown]
 # ## Exercise 6.2 `rope.relative` (15 min, 2 points)
@@ -841,9 +841,10 @@ if there:
 #
 # **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 to 3 and not of 10,
 # because a call of a Triton kernel costs the host as much as three to five operators. (Host times scatter: the same ten
-# took 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten kernels begin and end where one does. In the range between, many numbers can be had by the
-# choice of a length, 8 among them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls
-# in a row find their data in a cache.)
+# took 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten
+# kernels begin and end where one does. In the range between, many numbers can be had by the choice of a length, 8 among
+# them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls in a row find their data
+# in a cache.)
 #
 # ### The first call
 # The report's 1.97 ms for one `aten::cos`, whose kernel ran for 1 us, is no property of the cosine either. On a GPU
@@ -1125,10 +1126,10 @@ for length, heads, kv_heads in ((2048, 32, 32), (8192, 32, 32), (8192, 32, 8), (
     )
 
 # %% [markdown]
-# About one per cent, and after the first read they come from the L2 cache. Angles in the kernel save these bytes and pay
-# with instructions, which a kernel that waits for memory has to spare: in lesson 01 two cosines hid, for
-# the most part, behind the traffic of 8 bytes. What does the compiler make of the two? The kernel below turns rows of one head, with
-# tables or with `tl.cos` and `tl.sin`, and is compiled for an H200 without needing one.
+# About one per cent, and after the first read they come from the L2 cache. Angles in the kernel save these bytes and
+# pay with instructions, which a kernel that waits for memory has to spare: in lesson 01 two cosines hid, for the most
+# part, behind the traffic of 8 bytes. What does the compiler make of the two? The kernel below turns rows of one head,
+# with tables or with `tl.cos` and `tl.sin`, and is compiled for an H200 without needing one.
 
 
 # %%
@@ -1194,11 +1195,10 @@ for n in (LENGTHS[0], LENGTHS[-1]):
 results.beside("lesson06.tables", table_cost, unit="us")
 
 # %% [markdown]
-# Beside the rotation of a long sequence the tables are small. With a short one making them costs about what the rotation
-# itself does, less on the device (32 us beside 42) and more in pace (181 us beside 121), because it is 14 small
-# operators. Make them once, for all layers. Verdict: *tables made once*, unless
-# positions have no limit or frequencies change from call to call; then angles in the kernel cost nothing, if they are
-# computed with care.
+# Beside the rotation of a long sequence the tables are small. With a short one making them costs about what the
+# rotation itself does, less on the device (32 us beside 42) and more in pace (181 us beside 121), because it is 14
+# small operators. Make them once, for all layers. Verdict: *tables made once*, unless positions have no limit or
+# frequencies change from call to call; then angles in the kernel cost nothing, if they are computed with care.
 #
 # ## 8. When does RoPE matter at all?
 # A kernel that is five times faster saves 80 % of its own time, one that is 13 times faster 92 %. What it saves of a
@@ -1413,9 +1413,9 @@ check_speed("rope.speed", rope_into)
 #
 # 2 to 4 KB a program is a good start: 8 or 16 heads of one position where heads lie side by side, 8 positions of 2
 # heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several. And which
-# programs run at the same time? Those with neighbouring numbers: let them take neighbouring memory, whether
-# heads or positions lie side by side. Choose between the two numbers by `tl.where`: behind an `if` Triton 3.6 loses what
-# it knows of addresses, and accesses get narrow.
+# programs run at the same time? Those with neighbouring numbers: let them take neighbouring memory, whether heads or
+# positions lie side by side. Choose between the two numbers by `tl.where`: behind an `if` Triton 3.6 loses what it
+# knows of addresses, and accesses get narrow.
 # </details>
 
 # %% [markdown]

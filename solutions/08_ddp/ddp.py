@@ -504,10 +504,10 @@ print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v fo
 
 # %% [markdown]
 # Your function has to choose one of three stories for a real machine, and a real machine keeps to none of them exactly:
-# with gloo the host *is* the device, and a small call mostly pays for being woken up. A negative or tiny `host_s`
-# says: none of the three. With NCCL small calls scatter, on two H200s from 36 to 77 us up to 4 MiB, and one of them can
-# decide the word: one run said *hidden*, the next *added*. The four largest sizes say more: there single calls are 20 to
-# 70 us longer, however large the call. Look at the table again before you believe it.
+# with gloo the host *is* the device, and a small call mostly pays for being woken up. A negative or tiny `host_s` says:
+# none of the three. With NCCL small calls scatter, on two H200s from 36 to 77 us up to 4 MiB, and one of them can
+# decide the word: one run said *hidden*, the next *added*. The four largest sizes say more: there single calls are 20
+# to 70 us longer, however large the call. Look at the table again before you believe it.
 #
 # ## 4. The first rung: one all-reduce a parameter
 # A wrapper around the model now keeps copies equal. Four things belong to it, and each has a classic mistake.
@@ -989,8 +989,8 @@ check("ddp.buckets", Buckets)
 # ### Measure
 # **The report says**: 1.053 s a step with an all-reduce a parameter, 1.0315 s with overlap. Measure all four rungs in
 # turns, within one launch, so that whatever drifts meets all of them; *not hidden* is the step minus the same step
-# without communication. Expect five to thirty times what paper says, on two H200s too, and another order of the
-# sizes: the next part asks why. On a CPU it is more still, because sending takes the processors of computing.
+# without communication. Expect five to thirty times what paper says, on two H200s too, and another order of the sizes:
+# the next part asks why. On a CPU it is more still, because sending takes the processors of computing.
 
 # %%
 wraps = {"alone": None, "naive": Naive, "flat": Flat, "overlap": Overlap}
@@ -1084,8 +1084,8 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 # of 100 MiB 1.90. In the recorded model, with 85 ms of computing, all that overlap leave less (4.95 to 7.19 ms) than
 # both that do not (8.61 and 8.91).
 #
-# Put your number into the explorer and see how much of the gap it explains. There the products took 1.47 units: with
-# 32 % slowed, paper says 0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 4.95 to 7.19 came. So not all of
+# Put your number into the explorer and see how much of the gap it explains. There the products took 1.47 units: with 32
+# % slowed, paper says 0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 4.95 to 7.19 came. So not all of
 # it: the explorer leaves out that sending is slowed as well, and the copies.
 #
 # So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the
