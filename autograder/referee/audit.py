@@ -39,7 +39,7 @@ def audited(worker: Worker, apart: Room, exercise: Exercise, verdict: Verdict, t
     case = right[telling([outcome.seen or {} for _, _, outcome in right])][0]
     again = _twice(worker, exercise, case, verdict.seed)
     uncompiled, unsure = _compiled(worker) if device.TIER == "interpreter" and not again else ("", "")
-    worker.end(behind=elsewhere)
+    worker.end(behind=elsewhere and case.live)  # of what is large there might not be room for two
     if uncompiled:
         return replace(verdict, points=0.0, note=uncompiled)
     if again:

@@ -135,6 +135,8 @@ class Referee:
 
     def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
         """Every timed case, until one was measured on a device that was not quiet."""
+        for room in filter(None, (self.room, self.trials)):
+            room.empty()  # nothing ends or is made ready while our own kernels are timed alone
         yard = clock.yardsticks()
         if exercise.speed.kernel() is None:  # not in every copy of the course: the share of the floor is left
             exercise = replace(exercise, speed=replace(exercise.speed, reference=None))
@@ -197,7 +199,7 @@ class Referee:
                 raise
             before, total = clock.memory()
             worker.end()
-            for one in filter(None, (worker.room, self.trials)):
+            for one in filter(None, (worker.room, self.trials)):  # what was tried with its kernels switched off too
                 one.empty()
             held = clock.memory()[0] - before
             if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again

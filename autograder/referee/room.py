@@ -191,7 +191,10 @@ class Room:
         """End every worker, the one that was made ready too."""
         made, self._next = self._next, None
         self._settle()
-        made.result().end() if made else self.sweep()
+        if made:
+            made.result().end()
+        elif self.is_ready:  # before that it has none
+            self.sweep()
 
     def behind(self, work: Callable) -> Future:
         """Do this while the referee goes on, after all that was asked for before."""
