@@ -13,6 +13,7 @@ KILLED = sorted(ex.name for unit in ("flash", "rope", "mx", "mlp") for ex in exe
 # Units and exercises whose bank has run on an H200, its outcome kept.
 ON_A_GPU = ("start", "roofline", "compile", "dispatch", "flash", "mlp", "mx", "rope.reference", "rope.relative")
 ON_A_GPU += ("rope.backward", "rope.speed", "ddp")
+WITH_NCCL = ("ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets")  # a GPU for each rank
 RECORDED = sorted(name for name in exercise.registry() if {name, name.partition(".")[0]} & {*ON_A_GPU})
 
 
@@ -31,9 +32,11 @@ def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
     assert results and not surprising, "\n".join(surprising)
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_recorded_run_on_an_h200_accepts_what_is_right_and_names_what_is_wrong(name):
-    (row,) = recording.kept("bank", name)
+@pytest.mark.parametrize(
+    ("section", "name"), [*(("bank", name) for name in RECORDED), *(("bank_nccl", name) for name in WITH_NCCL)]
+)
+def test_the_recorded_run_on_an_h200_accepts_what_is_right_and_names_what_is_wrong(section, name):
+    (row,) = recording.kept(section, name)
     assert row["right"] == row["of_right"] >= 2
     assert row["caught"] == row["of_mistakes"]
     assert row["named"] >= 0.95 * row["of_mistakes"]
