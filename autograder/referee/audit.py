@@ -28,18 +28,14 @@ KERNELS = 16  # of a submission that are switched off one by one; more are for a
 COMPILE_S = 20.0  # for the compiler's first step, which takes 0.2 s a kernel
 
 
-def audited(worker: Worker, apart: Room, exercise: Exercise, verdict: Verdict, trials: Sequence[Trial]) -> Verdict:
-    """The verdict, unless its points were not earned or a person has to look. Ends the worker.
-
-    `apart`: where the answer is tried with its kernels switched off, the worker's own room or another.
-    """
-    room, elsewhere = worker.room, apart is not worker.room
+def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, trials: Sequence[Trial]) -> Verdict:
+    """The verdict, unless its points were not earned or a person has to look. Ends the worker."""
     right = [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right and not trial[0].part]
     right = right or [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right]
     case = right[telling([outcome.seen or {} for _, _, outcome in right])][0]
     again = _twice(worker, exercise, case, verdict.seed)
     uncompiled, unsure = _compiled(worker) if device.TIER == "interpreter" and not again else ("", "")
-    worker.end(behind=elsewhere and case.live)  # of what is large there might not be room for two
+    worker.end()
     if uncompiled:
         return replace(verdict, points=0.0, note=uncompiled)
     if again:
@@ -47,9 +43,7 @@ def audited(worker: Worker, apart: Room, exercise: Exercise, verdict: Verdict, t
         return replace(verdict, points=0.0, note=note)
     seen = merged(outcome.seen or {} for _, _, outcome in right)
     cells, kernels = room.submission.cells, set(seen["kernels"])
-    if elsewhere:
-        room.make_ready()
-    trial = _SwitchedOff(apart, elsewhere, exercise, case, verdict.seed)
+    trial = _SwitchedOff(room, exercise, case, verdict.seed)
     salt = random.SystemRandom().getrandbits(30)
     empty = trial.of(emptied(cells, kernels))
     half = broken(trial.of(halved(cells, kernels, salt)))
@@ -58,7 +52,7 @@ def audited(worker: Worker, apart: Room, exercise: Exercise, verdict: Verdict, t
     elif half == "broken" and 1 < len(kernels) <= KERNELS:  # what one kernel lacks, another may spread over everything
         alone = (broken(trial.of(halved(cells, {kernel}, salt))) for kernel in sorted(kernels))
         half = "partly" if "partly" in alone else half
-    trial.worker.end(behind=elsewhere)
+    trial.worker.end()
     missing = not_found(cells, kernels)
     found = suspicious(cells, *entries(exercise)) + (added(cells, kernels) if exercise.same_bits else [])
     refused, review = judge_work(exercise, seen, empty.right, half, missing, found)
@@ -134,8 +128,8 @@ def _words(listed: object) -> str:
 class _SwitchedOff:
     """Changed copies of the submission, tried on one case with fresh values."""
 
-    def __init__(self, room: Room, opened: bool, exercise: Exercise, case: Case, seed: int):
-        self.worker, self.exercise, self.case, self.seed = room.worker(opened), exercise, case, seed
+    def __init__(self, room: Room, exercise: Exercise, case: Case, seed: int):
+        self.worker, self.exercise, self.case, self.seed = Worker(room), exercise, case, seed
 
     def of(self, cells: Sequence[Cell]) -> CaseVerdict:
         submission = replace(self.worker.room.submission, cells=tuple(cells))

@@ -40,14 +40,6 @@ def several() -> int:
     return max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES, memory // MEMORY))
 
 
-def apart() -> bool:
-    """Whether answers are tried with their kernels switched off in a second sandbox, which is made ready meanwhile.
-
-    On a GPU, where ending a process and opening the device anew take a third of a second.
-    """
-    return device.DEVICE == "cuda"
-
-
 def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Trial]:
     """Every case of this tier. When the worker is lost, the cases that are left count as not tried."""
     cases = [case for case in exercise.cases if device.TIER in case.tiers]

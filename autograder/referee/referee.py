@@ -4,8 +4,8 @@
         for exercise in exercises:
             verdict = referee.examine(exercise, seed)
 
-A room is a sandbox of one submission; each exercise gets workers of its own in it. Nothing that a worker does reaches
-the next exercise: everything it started is ended first. Whatever it reports is data; the verdict is made here.
+One room is one sandbox is one submission; each exercise gets workers of its own in it. Nothing that a worker does
+reaches the next exercise: everything it started is ended first. Whatever it reports is data; the verdict is made here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autograder.judging.judge import judge, no_speed
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock, crew, lanes
-from autograder.referee.room import DEFAULT, Lost, Patience, Room, Worker
+from autograder.referee.room import DEFAULT, Lost, NoRoom, Patience, Room, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
 
@@ -58,7 +58,6 @@ class Referee:
     def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
         self.room = Room(submission, imports, patience)
         self.ranks: Room | None = None  # for exercises on several ranks, once there was one
-        self.trials: Room | None = None  # for answers with their kernels switched off, where that is another room
         self.verdicts: dict[tuple[str, int], Verdict] = {}
 
     def __enter__(self) -> Referee:
@@ -66,8 +65,9 @@ class Referee:
         return self
 
     def __exit__(self, *error) -> None:
-        for room in filter(None, (self.room, self.ranks, self.trials)):
-            room.__exit__(*error)
+        self.room.__exit__(*error)
+        if self.ranks:
+            self.ranks.__exit__(*error)
 
     def examine(self, exercise: Exercise, seed: int) -> Verdict:
         """Judge one exercise of the submission in a worker of its own."""
@@ -89,18 +89,22 @@ class Referee:
             return
 
         def judge_some(one: Referee) -> None:
-            with contextlib.nullcontext() if one is self else one:
-                while exercise := _next(waiting):
-                    with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError):
-                        verdict = one._judged(exercise, seed, lanes.several())
-                        if _calm(verdict):
-                            self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed))
+            while exercise := _next(waiting):
+                with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError, NoRoom):
+                    verdict = one._judged(exercise, seed, lanes.several())
+                    if _calm(verdict):
+                        self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed))
 
         room = self.room
-        others = [Referee(room.submission, room.imports, room.patience) for _ in range(rows - 1)]
-        with ThreadPoolExecutor(rows) as pool:
-            list(pool.map(judge_some, [self, *others]))
-        room.ran += [ran for one in others for ran in one.room.ran]
+        with contextlib.ExitStack() as held:
+            others = [
+                held.enter_context(Referee(room.submission, room.imports, room.patience)) for _ in range(rows - 1)
+            ]
+            for one in (self, *others):
+                one.room.ready()  # before any code of the submission runs, which could keep the others from it
+            with ThreadPoolExecutor(rows) as pool:
+                list(pool.map(judge_some, [self, *others]))
+            room.ran += [ran for one in others for ran in one.room.ran]
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
         """Time an exercise that is right; without a GPU, or on a device that is not quiet, the points stay pending."""
@@ -135,8 +139,6 @@ class Referee:
 
     def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
         """Every timed case, until one was measured on a device that was not quiet."""
-        for room in filter(None, (self.room, self.trials)):
-            room.empty()  # nothing ends or is made ready while our own kernels are timed alone
         yard = clock.yardsticks()
         if exercise.speed.kernel() is None:  # not in every copy of the course: the share of the floor is left
             exercise = replace(exercise, speed=replace(exercise.speed, reference=None))
@@ -144,7 +146,7 @@ class Referee:
         for setting in settings:
             yard.measure(setting)
         measured = []
-        with self._worker(self.room) as worker:
+        with self._worker() as worker:
             why_not = worker.load(exercise.entry)
             if why_not:
                 raise clock.NotRight(why_not)
@@ -162,7 +164,11 @@ class Referee:
         What ranks import takes seconds: they have a room of their own, whose workers find it imported.
         """
         if exercise.kind == "distributed":
-            self.ranks = self._beside(self.ranks, crew.IMPORTS)
+            if self.ranks is None:
+                imports = (*self.room.imports, *crew.IMPORTS)
+                self.ranks = Room(self.room.submission, imports, self.room.patience).__enter__()
+                self.ranks.ran = self.room.ran
+            self.ranks.submission, self.ranks.patience = self.room.submission, self.room.patience
             yield self.ranks
             return
         if not exercise.hides:
@@ -171,27 +177,10 @@ class Referee:
         with Room(self.room.submission, self.room.imports, self.room.patience, hides=exercise.hides) as room:
             yield room
 
-    def _beside(self, room: Room | None, imports: tuple[str, ...] = ()) -> Room:
-        """Another room of this submission: the one that there is, or a new one."""
-        mine = self.room
-        if room is None:
-            room = Room(mine.submission, (*mine.imports, *imports), mine.patience).__enter__()
-            room.ran = mine.ran
-        room.submission, room.patience = mine.submission, mine.patience
-        return room
-
-    def _apart(self, exercise: Exercise, room: Room) -> Room:
-        """Where an answer of this room is tried with its kernels switched off."""
-        if not exercise.asks_for_kernels or room is not self.room or not lanes.apart():
-            return room
-        self.trials = self._beside(self.trials)
-        self.trials.make_ready()
-        return self.trials
-
     @contextlib.contextmanager
-    def _worker(self, room: Room, opened: bool = False) -> Iterator[Worker]:
+    def _worker(self, room: Room | None = None) -> Iterator[Worker]:
         """A worker for one exercise; Lost when it held so much of the GPU that judging ran out of memory."""
-        worker = room.worker(opened)
+        worker = Worker(room or self.room)
         try:
             yield worker
         except RuntimeError as error:  # the driver's own is no torch.OutOfMemoryError
@@ -199,8 +188,6 @@ class Referee:
                 raise
             before, total = clock.memory()
             worker.end()
-            for one in filter(None, (worker.room, self.trials)):  # what was tried with its kernels switched off too
-                one.empty()
             held = clock.memory()[0] - before
             if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again
                 raise torch.OutOfMemoryError(str(error)) from error
@@ -228,19 +215,16 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
-            with self._room(exercise) as room:
-                apart = self._apart(exercise, room)
-                with self._worker(room, opened=apart is not room) as worker:
-                    why_not = worker.load(exercise.entry)
-                    if why_not:
-                        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
-                    trials = lanes.tried(worker, exercise, seed, several)
-                    with calling.quiet():
-                        verdict = judge(exercise, device.TIER, seed, trials)
-                    if verdict.points and exercise.asks_for_kernels:
-                        return audit.audited(worker, apart, exercise, verdict, trials)
-                    probed = verdict.points and exercise.probe
-                    return audit.seen_from_within(room, exercise, verdict) if probed else verdict
+            with self._room(exercise) as room, self._worker(room) as worker:
+                why_not = worker.load(exercise.entry)
+                if why_not:
+                    return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
+                trials = lanes.tried(worker, exercise, seed, several)
+                with calling.quiet():
+                    verdict = judge(exercise, device.TIER, seed, trials)
+                if verdict.points and exercise.asks_for_kernels:
+                    return audit.audited(room, worker, exercise, verdict, trials)
+                return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)

@@ -10,8 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,9 +97,6 @@ class Room:
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
         self.hides, self.is_ready = hides, False
         self.ran: list[tuple[float, float]] = []  # when code of the submission compiled or ran, as its workers say
-        self._behind = ThreadPoolExecutor(1)  # what is done, in order, while the referee is busy elsewhere
-        self._last: Future | None = None
-        self._next: Future[Worker] | None = None
 
     def __enter__(self) -> Room:
         sandbox.require()
@@ -127,10 +123,6 @@ class Room:
         return self
 
     def __exit__(self, *_) -> None:
-        if self._next:
-            with contextlib.suppress(NoRoom):
-                self.empty()
-        self._behind.shutdown()
         self._ended()
 
     @property
@@ -151,55 +143,14 @@ class Room:
         """Wait until it has imported what its workers need; not on entering, so that several can start at once."""
         if self.is_ready:
             return
+        if self.control.end.fileno() < 0:  # it did not start when it was asked before
+            self.__enter__()
         try:
             self.control.receive(START_S)
             self.is_ready = True
         except (ChannelError, TimeoutError) as error:
             said = self._ended()
             raise NoRoom(f"the sandbox did not start: {said or error}") from error
-
-    def worker(self, opened: bool = False) -> Worker:
-        """A new one; with the GPU opened in it, it may have been made ready before."""
-        if opened:
-            self.make_ready()
-        elif self._next:
-            self.empty()
-        made, self._next = self._next, None
-        self._settle()
-        worker = made.result() if made else Worker(self)
-        if worker.lost:
-            worker.end()
-            worker = Worker(self)
-        return worker
-
-    def make_ready(self) -> None:
-        """Have the next worker made, and the GPU opened in it, while the referee goes on."""
-        if self._next is None:
-            self._next = self.behind(self._opened)
-
-    def _opened(self) -> Worker:
-        worker = Worker(self)
-        worker.open()
-        return worker
-
-    def _settle(self) -> None:
-        last, self._last = self._last, None
-        if last:
-            last.result()
-
-    def empty(self) -> None:
-        """End every worker, the one that was made ready too."""
-        made, self._next = self._next, None
-        self._settle()
-        if made:
-            made.result().end()
-        elif self.is_ready:  # before that it has none
-            self.sweep()
-
-    def behind(self, work: Callable) -> Future:
-        """Do this while the referee goes on, after all that was asked for before."""
-        self._last = self._behind.submit(work)
-        return self._last
 
     def sweep(self) -> None:
         """End every worker and everything that they started; where that cannot be, the whole sandbox."""
@@ -234,7 +185,7 @@ class Worker:
     """One exercise's process, seen from outside."""
 
     def __init__(self, room: Room):
-        self.room, self.lost, self.printed, self.over = room, "", Printed(), False
+        self.room, self.lost, self.printed = room, "", Printed()
         self.beside = 0  # so many other workers of ours are in the sandbox
         self.helpers: list[Worker] = []  # those of them that end with this one
         room.ready()
@@ -374,13 +325,8 @@ class Worker:
                 return message
             self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
 
-    def end(self, behind: bool = False) -> None:
-        """End the process and everything it started; the next worker finds the sandbox empty."""
-        if not self.over:
-            self.over = True
-            self.room.behind(self._end) if behind else self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the process and everything it started; the next exercise finds the sandbox empty."""
         self.room.sweep()
         for one in (self, *self.helpers):
             one.channel.end.close()

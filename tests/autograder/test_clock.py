@@ -11,7 +11,7 @@ import pytest
 from autograder import exercise
 from autograder.exercise import Case, Speed
 from autograder.judging.verdict import CaseVerdict, Timed, Verdict
-from autograder.referee import clock, watchdog
+from autograder.referee import clock
 from autograder.referee.referee import TRIES, Referee
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
@@ -199,24 +199,6 @@ def test_without_the_reference_kernel_the_share_of_the_floor_is_measured(yard, m
     with Referee(Submission((Cell("cell", HONEST),))) as there:
         (found,) = there._timed(alone, 1)
     assert found.timed.reference_s is None and 0.3 < found.timed.share <= 1.0
-
-
-def test_nothing_of_the_submission_is_there_while_our_own_kernels_are_timed_alone(yard, monkeypatch):
-    alone = replace(SLEEPS, name="alone", speed=replace(SLEEPS.speed, reference="course_lib.no_such_room:axpy"))
-    seen, measure = [], yard.measure
-
-    def looked_at(setting):
-        seen.append([len(list(watchdog.descendants(room.process.pid))) for room in (there.room, there.trials)])
-        measure(setting)
-
-    monkeypatch.setattr(clock, "yardsticks", lambda: yard)
-    monkeypatch.setattr(yard, "measure", looked_at)
-    with Referee(Submission((Cell("cell", HONEST),))) as there:
-        there.trials = there._beside(None)
-        for room in (there.room, there.trials):
-            room.make_ready()
-        there._timed(alone, 1)
-    assert seen == [[1, 1]]  # the zygotes
 
 
 def settled(monkeypatch, *found):

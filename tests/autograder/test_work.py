@@ -368,9 +368,9 @@ def test_kernels_that_could_not_be_counted_refuse_nothing(seen):
 def test_of_more_kernels_than_so_many_none_is_switched_off_alone(kernels, tried_alone, monkeypatch):
     alone = []
     broken = CaseVerdict("a case", "", False, "wrong", {"out": None})
-    trial = types.SimpleNamespace(of=lambda cells: broken, worker=types.SimpleNamespace(end=lambda behind: None))
+    trial = types.SimpleNamespace(of=lambda cells: broken, worker=types.SimpleNamespace(end=lambda: None))
+    worker = types.SimpleNamespace(end=lambda: None)
     room = types.SimpleNamespace(submission=types.SimpleNamespace(cells=(Cell("mine", RIGHT),)))
-    worker = types.SimpleNamespace(room=room, end=lambda behind: None)
     monkeypatch.setattr(auditing, "_SwitchedOff", lambda *given: trial)
     monkeypatch.setattr(auditing, "_twice", lambda *given: "")
     monkeypatch.setattr(auditing, "_compiled", lambda *given: ("", ""))
@@ -380,5 +380,5 @@ def test_of_more_kernels_than_so_many_none_is_switched_off_alone(kernels, tried_
     outcome = Outcome(seen={"operators": {}, "kernels": names, "device": {}, "programs": [["k0", [256]]], "blind": ""})
     verdict = examine(AXPY, function_of([Cell("mine", RIGHT)], "axpy", "right"), seed=1)
     trials = [(case, None, outcome) for case in AXPY.cases if TIER in case.tiers]
-    auditing.audited(worker, room, AXPY, verdict, trials)
+    auditing.audited(room, worker, AXPY, verdict, trials)
     assert len(alone) == tried_alone
