@@ -185,7 +185,7 @@ def test_a_reference_slowed_down_makes_the_run_void(yard):
     setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
     alone = yard.alone[setting.key]
     try:
-        yard.alone[setting.key] = replace(alone, calls_s=alone.calls_s / 1.5)
+        yard.alone[setting.key] = replace(alone, calls_s=alone.calls_s / 4)
         assert measured(HONEST, yard).noisy
     finally:
         yard.alone[setting.key] = alone
