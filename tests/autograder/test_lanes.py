@@ -91,15 +91,22 @@ def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypa
             assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
 
 
-def test_sandboxes_of_exercises_that_are_judged_ahead_start_at_once(monkeypatch):
-    told, enter, ready = [], Room.__enter__, Room.ready
+def test_sandboxes_of_exercises_that_are_judged_ahead_start_at_once_and_before_any_code_runs(monkeypatch):
+    told, enter, ready, load = [], Room.__enter__, Room.ready, Worker.load
+    monkeypatch.setattr(Worker, "load", lambda self, *given: told.append("loads") or load(self, *given))
     monkeypatch.setattr(Room, "__enter__", lambda self: told.append("enters") or enter(self))
-    monkeypatch.setattr(Room, "ready", lambda self: ready(self) or told.append("ready"))
     monkeypatch.setattr(lanes, "several", lambda: 2)
     with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME)))) as there:
+
+        def wait(self):
+            ready(self)
+            time.sleep(0.0 if self is there.room else 1.0)  # the second sandbox takes longer
+            told.append("ready")
+
+        monkeypatch.setattr(Room, "ready", wait)
         there.examine_ahead([SCENARIO, AXPY], seed=3)
         assert len(there.verdicts) == 2
-    assert told[:4] == ["enters", "enters", "ready", "ready"]
+    assert told[:4] == ["enters", "enters", "ready", "ready"] and "loads" in told
 
 
 def test_a_sandbox_that_does_not_start_says_so_when_it_is_first_asked(monkeypatch):
