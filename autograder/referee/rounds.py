@@ -49,8 +49,10 @@ class Round:
     def __init__(
         self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str, blank: bool = False
     ):
-        self.exercise, self.case, self.rng = exercise, case, random.SystemRandom()
-        self._draw = lambda: exercise.draw(case, seed, device, tier, values=self.rng.getrandbits(62))
+        rng = random.SystemRandom()
+        self.exercise, self.case, self.rng = exercise, case, rng
+        # without `self`: a round that refers to itself keeps its tensors until Python's collector comes by
+        self._draw = lambda: exercise.draw(case, seed, device, tier, values=rng.getrandbits(62))
         like = self._draw()
         self.sizes = like.sizes
         returned = _returned(exercise, like.args)

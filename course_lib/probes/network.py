@@ -27,7 +27,7 @@ GAPS = "Tensors must be contiguous"  # as NCCL says it
 
 ROWS = (torch.contiguous_format,)
 FORMATS = {4: (*ROWS, torch.channels_last), 5: (*ROWS, torch.channels_last_3d)}  # dimensions -> what NCCL takes as well
-POINT = ("isend", "irecv")
+POINT, BATCH = ("isend", "irecv"), "batch_isend_irecv"
 IN_PLACE = ("all_reduce",)
 INTO = ("reduce_scatter_single", "reduce_scatter_tensor", "all_gather_single", "all_gather_into_tensor")
 
@@ -129,7 +129,7 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
     """Stand-ins by name. Those of collectives are for async_op=True; without it the original is called."""
-    original = {name: getattr(dist, name) for name in (*POINT, *IN_PLACE, *INTO) if hasattr(dist, name)}
+    original = {name: getattr(dist, name) for name in (*POINT, BATCH, *IN_PLACE, *INTO) if hasattr(dist, name)}
 
     def keep(work, **what) -> Pending:
         pending.append(Pending(work, traffic, **what))
@@ -174,12 +174,38 @@ def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
 
         return call
 
-    def batch(operations):
-        return [one.op(one.tensor, one.peer, one.group, one.tag) for one in operations]
+    def plain(one, tensor):
+        op = original["irecv" if one.op is irecv else "isend"]
+        return dist.P2POp(op, tensor, group=one.group, tag=one.tag, group_peer=one.group_peer)
 
-    strict = {"isend": isend, "irecv": irecv, "batch_isend_irecv": batch}
+    def batch(operations):
+        """Begun as one, as it was asked for: one by one, what two ranks send each other would wait in NCCL's queue."""
+        lies = [torch.empty_like(one.tensor) if one.op is irecv else one.tensor for one in operations]
+        with _named(vars(distributed_c10d), {name: original[name] for name in POINT}):  # by which torch tells them apart
+            works = original[BATCH]([plain(*each) for each in zip(operations, lies, strict=True)])
+        kept = []
+        for number, (one, private) in enumerate(zip(operations, lies, strict=True)):
+            work = works[min(number, len(works) - 1)]  # gloo has one for each operation, NCCL one for all
+            if one.op is irecv:
+                _poison(one.tensor)
+                kept.append(keep(work, comes=[(one.tensor, private)]))
+            else:
+                kept.append(keep(work, sent=[one.tensor]))
+        return kept
+
+    strict = {"isend": isend, "irecv": irecv, BATCH: batch}
     strict |= {name: in_place(name) for name in IN_PLACE} | {name: into(name) for name in INTO}
     return {name: stand_in for name, stand_in in strict.items() if hasattr(dist, name)}
+
+
+@contextlib.contextmanager
+def _named(place_: dict[str, Any], names: dict[str, Any]) -> Iterator[None]:
+    before = {name: place_[name] for name in names}
+    place_.update(names)
+    try:
+        yield
+    finally:
+        place_.update(before)
 
 
 def _in_background(args: tuple, options: dict) -> bool:

@@ -101,6 +101,42 @@ def test_a_change_while_sending_and_a_forgotten_wait_are_noted():
     assert [one["notes"] for one in seen_by(talk)] == [[CHANGED, NOT_WAITED], []]
 
 
+@pytest.mark.parametrize("works", [2, 1])
+def test_a_batch_is_begun_as_one_and_watched_like_its_parts(works):
+    """NCCL has one queue for what two ranks send each other, and gives one work for a whole batch."""
+    torchs, begun = dist.batch_isend_irecv, []
+
+    class All(list):
+        def wait(self):
+            while self:  # gloo's can be waited for once
+                self.pop().wait()
+
+    def as_nccl(operations):
+        begun.append([one.op.__name__ for one in operations])
+        found = torchs(operations)
+        return found if works == 2 else [All(found)]
+
+    def swap(rank):
+        mine, came = torch.full((3,), float(rank)), torch.zeros(3)
+        operations = [dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, came, 1 - rank)]
+        work = dist.batch_isend_irecv(operations)
+        assert came.isnan().all()
+        mine += rank
+        for one in work[: 2 - rank]:
+            one.wait()
+        assert came.isnan().all() == bool(rank)
+
+    def called(rank):
+        dist.batch_isend_irecv = as_nccl
+        with watched() as traffic:
+            swap(rank)
+        return begun, traffic.plain()
+
+    for rank, (what, seen) in enumerate(launch(called, 2, "gloo", limit_s=20)):
+        assert what == [["isend", "irecv"]] and seen["sent"] == {1 - rank: [1, 12]}
+        assert seen["notes"] == ([CHANGED, NOT_WAITED] if rank else [])
+
+
 def test_gloo_takes_no_gaps_where_nccl_would_not():
     def talk(rank):
         across, images = torch.ones(3, 2).T, torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)

@@ -1,5 +1,8 @@
 """A round lays its calls out where nobody can have been before, and looks at every element afterwards."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -50,6 +53,22 @@ def test_arguments_come_in_their_order_and_what_is_returned_behind_them(make):
     drawn = list(tiled.draw(tiled.cases[0], 1, "cpu", "interpreter").args)
     calls = [list(args) for _ in range(4) for args in make(tiled, tiled.cases[0], 2).calls]
     assert calls == [[*drawn, "o", "lse"]] * 8
+
+
+def test_a_round_that_is_over_holds_no_memory_until_the_collector_comes():
+    """Ten rounds of large calls did, until the GPU had no room for the eleventh."""
+    gc.collect()
+    gc.disable()
+    try:
+        round_ = Round(AXPY, LONG, 1, 3, "cpu", "interpreter")
+        answer(round_)
+        assert round_.wrong() == ""
+        held = [weakref.ref(round_), *map(weakref.ref, round_._tensors.values())]
+        round_.close()
+        del round_
+        assert [one() for one in held] == [None] * len(held)
+    finally:
+        gc.enable()
 
 
 def test_siblings_have_the_sizes_of_the_seed_and_values_of_their_own(make):

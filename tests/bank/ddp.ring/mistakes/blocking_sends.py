@@ -1,9 +1,13 @@
-"""Every rank sends first, and send waits for its receiver."""
+"""Every rank sends first, and send waits for its receiver.
+
+NCCL runs what two ranks send each other in one queue, so it wants a batch.
+"""
 
 import torch
 import torch.distributed as dist
 
 KILLED_BY = "two ranks"
+NCCL = False
 
 
 def ring_all_reduce(buffer):

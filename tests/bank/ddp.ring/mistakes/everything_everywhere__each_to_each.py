@@ -8,11 +8,11 @@ KILLED_BY = "four ranks"
 
 def ring_all_reduce(buffer):
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    mine, found, works = buffer.clone(), [], []
+    mine, found, operations = buffer.clone(), [], []
     for other in range(ranks):
         found.append(mine if other == rank else torch.empty_like(buffer))
         if other != rank:
-            works += [dist.isend(mine, other), dist.irecv(found[other], other)]
-    for work in works:
+            operations += [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, found[other], other)]
+    for work in dist.batch_isend_irecv(operations):
         work.wait()
     buffer.copy_(torch.stack(found).sum(0))

@@ -12,7 +12,8 @@ def ring_all_reduce(buffer):
     found = {rank: buffer.clone()}
     for step in range(ranks - 1):
         came = torch.empty_like(buffer)
-        works = [dist.isend(found[(rank - step) % ranks], right), dist.irecv(came, left)]
+        operations = [dist.P2POp(dist.isend, found[(rank - step) % ranks], right), dist.P2POp(dist.irecv, came, left)]
+        works = dist.batch_isend_irecv(operations)
         for work in works:
             work.wait()
         found[(rank - step - 1) % ranks] = came

@@ -1,9 +1,13 @@
-"""Nobody waits for the sends."""
+"""Nobody waits for the sends.
+
+NCCL runs what two ranks send each other in one queue, so it wants a batch.
+"""
 
 import torch
 import torch.distributed as dist
 
 KILLED_BY = "two ranks"
+NCCL = False
 
 
 def ring_all_reduce(buffer):

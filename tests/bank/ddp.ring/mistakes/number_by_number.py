@@ -13,12 +13,16 @@ def ring_all_reduce(buffer):
     for step in range(ranks - 1):
         mine, theirs = parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks]
         came = torch.empty_like(theirs)
-        works = [dist.isend(one, right) for one in mine.split(1)] + [dist.irecv(one, left) for one in came.split(1)]
+        operations = [dist.P2POp(dist.isend, one, right) for one in mine.split(1)]
+        operations += [dist.P2POp(dist.irecv, one, left) for one in came.split(1)]
+        works = dist.batch_isend_irecv(operations)
         for work in works:
             work.wait()
         theirs += came
     for step in range(ranks - 1):
         mine, theirs = parts[(rank + 1 - step) % ranks], parts[(rank - step) % ranks]
-        works = [dist.isend(one, right) for one in mine.split(1)] + [dist.irecv(one, left) for one in theirs.split(1)]
+        operations = [dist.P2POp(dist.isend, one, right) for one in mine.split(1)]
+        operations += [dist.P2POp(dist.irecv, one, left) for one in theirs.split(1)]
+        works = dist.batch_isend_irecv(operations)
         for work in works:
             work.wait()

@@ -1,9 +1,13 @@
-"""One memory for everything: what is being sent is overwritten by what comes."""
+"""One memory for everything: what is being sent is overwritten by what comes.
+
+NCCL runs what two ranks send each other in one queue, so it wants a batch.
+"""
 
 import torch
 import torch.distributed as dist
 
 KILLED_BY = "three ranks"
+NCCL = False
 
 
 def ring_all_reduce(buffer):

@@ -14,12 +14,14 @@ def ring_all_reduce(buffer):
     for step in range(ranks - 1):
         mine, theirs = parts[(rank - step) % ranks], parts[(rank - step - 1) % ranks]
         came = torch.empty_like(theirs)
-        works = [dist.isend(mine, right), dist.irecv(came, left)]
+        operations = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, came, left)]
+        works = dist.batch_isend_irecv(operations)
         for work in works:
             work.wait()
         theirs += came
     for step in range(ranks - 1):
         mine, theirs = parts[(rank - 1 - step) % ranks], parts[(rank - 2 - step) % ranks]
-        works = [dist.isend(mine, right), dist.irecv(theirs, left)]
+        operations = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, theirs, left)]
+        works = dist.batch_isend_irecv(operations)
         for work in works:
             work.wait()
