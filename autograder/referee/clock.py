@@ -5,7 +5,8 @@ elements of every output; the time when those have arrived is the end. Then ever
 have been skipped. What a round costs around its calls is subtracted: it is the same round with our own kernel, whose
 worker can be believed when it tells by device events what the calls took. Such rounds run turn by turn with the
 submission's (A B, B A). When our kernel, or what is around it, is slower than alone, something else slowed the device
-down, and nothing is concluded.
+down, and nothing is concluded. Nor is it when our own rounds vary as well as the submission's, and its points depend
+on what is so unsure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ENOUGH_S = 20e-3  # of work in all rounds
 MOST_CALLS = 400
 SHARE_OF_MEMORY = 0.25  # of what is free, for one round
 FEWEST, MOST = 6, 24  # rounds of a submission
-NARROW = 0.015  # half of the interval; when it is wider, and the points depend on it, its slow end counts
+NARROW = 0.015  # half of the interval; if only the submission's is wider, and points depend on it, its slow end counts
 NOISY = 1.03  # the reference may be this much slower than alone
 WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
 
@@ -209,10 +210,16 @@ class Measured:
     said_s: tuple[float, ...]  # the same as the worker says it
     took_s: float  # for everything
     review: str = ""  # why a person should look
+    unsteady: float = 0.0  # where points depend on it, half of the interval of our own rounds, as a part of theirs
 
     @property
-    def noisy(self) -> bool:
-        return self.slowed > NOISY - 1
+    def noisy(self) -> str:
+        """How the device was not quiet, or ""."""
+        if self.slowed > NOISY - 1:
+            return f"beside this submission our own kernel was {self.slowed:.0%} slower than alone"
+        if self.unsteady > NARROW:
+            return f"our own rounds varied too, by {self.unsteady:.1%} of its time"
+        return ""
 
 
 def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
@@ -229,16 +236,19 @@ def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
                 ours.append(time_round(worker, setting, limits, ROUND_PATIENCE_S))
             else:
                 theirs.append(yard.lap(setting))
-        timed, slowed, per_call = _concluded(setting, yard.alone[setting.key], ours, theirs)
+        timed, slowed, unsteady, per_call = _concluded(setting, yard.alone[setting.key], ours, theirs)
         if _enough(setting, per_call, timed):
             break
     said = tuple(lap.calls_s / setting.calls for lap in ours)
     review = same_when_watched(worker, setting)
-    return Measured(timed, slowed, tuple(per_call), said, time.perf_counter() - began, review)
+    return Measured(timed, slowed, tuple(per_call), said, time.perf_counter() - began, review, unsteady)
 
 
-def _concluded(setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap]) -> tuple[Timed, float, np.ndarray]:
-    """What the rounds so far say: the time of one call, how much slower than alone ours were, each round's time a call.
+def _concluded(
+    setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap]
+) -> tuple[Timed, float, float, np.ndarray]:
+    """What the rounds so far say: the time of one call, how much slower than alone and how unsteady our own rounds
+    were, each round's time a call.
 
     A submission could keep processors busy while ours run, so more than what was around them alone is not subtracted.
     """
@@ -249,10 +259,13 @@ def _concluded(setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap
     low, high = median_interval(per_call)
     reference_s = beside_s / setting.calls if referenced else None
     timed = Timed(setting.sizes, float(np.median(per_call)), low, high, setting.floor_s, reference_s)
+    unsteady = 0.0
     if half_width(per_call) > NARROW and not _same_points(setting, timed):
-        timed = replace(timed, seconds=high)
+        fast, slow = median_interval([lap.seconds for lap in theirs])
+        unsteady = (slow - fast) / 2 / float(np.median(took))
+        timed = replace(timed, seconds=timed.seconds if unsteady > NARROW else high)
     later = (around_s - alone.around_high_s) / float(np.median(took))
-    return timed, max(later, beside_s / alone.calls_s - 1 if referenced else 0.0), per_call
+    return timed, max(later, beside_s / alone.calls_s - 1 if referenced else 0.0), unsteady, per_call
 
 
 def _same_points(setting: Setting, timed: Timed) -> bool:

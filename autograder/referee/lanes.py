@@ -70,6 +70,8 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
             done.result()
         if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
             raise Disturbed
+        for one in worker.helpers:
+            one.hang_up()
     with _large:
         walk(worker, [number for number in range(len(cases)) if number not in found])
     return _in_order(worker, exercise, seed, cases, found)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
 _opening = threading.Lock()
+_beginners: dict[int, ThreadPoolExecutor] = {}  # by process: a thread is not there in a fork
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
@@ -111,9 +113,7 @@ class Room:
             answers=self.answers,
             hides=self.hides,
         )
-        self.process = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[there.fileno()]
-        )
+        self.process = _begun(line, there.fileno())
         there.close()
         self.watchdog = Watchdog(self.process.pid, limits.memory)
         self.control = Channel(here)
@@ -140,17 +140,22 @@ class Room:
         self.ran.append((now - seconds, now))
 
     def ready(self) -> None:
-        """Wait until it has imported what its workers need; not on entering, so that several can start at once."""
-        if self.is_ready:
-            return
-        if self.control.end.fileno() < 0:  # it did not start when it was asked before
-            self.__enter__()
-        try:
-            self.control.receive(START_S)
-            self.is_ready = True
-        except (ChannelError, TimeoutError) as error:
-            said = self._ended()
-            raise NoRoom(f"the sandbox did not start: {said or error}") from error
+        """Wait until it has imported what its workers need; not on entering, so that several can start at once.
+
+        A second one is begun where the first did not start: the machine may have been short of something for a moment.
+        """
+        for last in (False, True):
+            if self.is_ready:
+                return
+            if self.control.end.fileno() < 0:
+                self.__enter__()
+            try:
+                self.control.receive(START_S)
+                self.is_ready = True
+            except (ChannelError, TimeoutError) as error:
+                said = self._ended()
+                if last:
+                    raise NoRoom(f"the sandbox did not start: {self.watchdog.said or said or error}") from error
 
     def sweep(self) -> None:
         """End every worker and everything that they started; where that cannot be, the whole sandbox."""
@@ -179,6 +184,13 @@ class Room:
         self.process.kill()
         stderr = self.process.stderr
         return "" if stderr.closed else self.process.communicate()[1].decode(errors="replace")[-2000:]
+
+
+def _begun(line: Sequence[str], passed: int) -> subprocess.Popen:
+    """A sandbox ends with the thread that began it, so one that lives as long as this process begins them all."""
+    thread = _beginners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="sandboxes"))
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return thread.submit(subprocess.Popen, line, pass_fds=[passed], **quiet).result()
 
 
 class Worker:
@@ -324,6 +336,10 @@ class Worker:
             if "ask" not in message:
                 return message
             self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
+
+    def hang_up(self) -> None:
+        """Ask it nothing more: it ends by itself while the referee goes on, or with the room's other workers."""
+        self.channel.end.close()
 
     def end(self) -> None:
         """End the process and everything it started; the next exercise finds the sandbox empty."""

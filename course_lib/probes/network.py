@@ -181,7 +181,8 @@ def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
     def batch(operations):
         """Begun as one, as it was asked for: one by one, what two ranks send each other would wait in NCCL's queue."""
         lies = [torch.empty_like(one.tensor) if one.op is irecv else one.tensor for one in operations]
-        with _named(vars(distributed_c10d), {name: original[name] for name in POINT}):  # by which torch tells them apart
+        # torch tells sends from receives by these names
+        with _named(vars(distributed_c10d), {name: original[name] for name in POINT}):
             works = original[BATCH]([plain(*each) for each in zip(operations, lies, strict=True)])
         kept = []
         for number, (one, private) in enumerate(zip(operations, lies, strict=True)):

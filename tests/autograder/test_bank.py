@@ -11,9 +11,8 @@ from autograder.bank import recording, speed
 HERE = sorted(ex.name for unit in ("start", "roofline") for ex in exercise.of_unit(unit))
 KILLED = sorted(ex.name for unit in ("flash", "rope", "mx", "mlp") for ex in exercise.of_unit(unit))
 # Units and exercises whose bank has run on an H200, its outcome kept.
-ON_A_GPU = ("start", "roofline", "compile", "dispatch", "flash", "mlp", "mx", "rope.reference", "rope.relative")
-ON_A_GPU += ("rope.backward", "rope.speed", "ddp")
-WITH_NCCL = ("ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets")  # a GPU for each rank
+ON_A_GPU = ("start", "roofline", "compile", "dispatch", "flash", "mlp", "rope", "mx", "ddp")
+WITH_NCCL = ("ddp.ring", "ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets")  # a GPU for each rank
 RECORDED = sorted(name for name in exercise.registry() if {name, name.partition(".")[0]} & {*ON_A_GPU})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder import exercise
-from autograder.referee import lanes, room, sandbox
+from autograder.referee import lanes, room, sandbox, watchdog
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.room import Lost, NoRoom, Room, Worker
 from autograder.referee.submission import Cell, Submission
@@ -120,6 +120,52 @@ def test_a_sandbox_that_does_not_start_says_so_when_it_is_first_asked(monkeypatc
                 there.examine(AXPY, 3)
         broken.undo()
         assert there.examine(AXPY, 3).points == AXPY.points
+
+
+def test_workers_that_helped_end_while_the_referee_goes_on(monkeypatch):
+    """On a GPU a process takes a tenth of a second to end, and those that helped end one after the other."""
+    monkeypatch.setattr(lanes, "CASES", 2)
+
+    def alive(there):
+        return sum(watchdog._state(pid) not in "Zg" for pid in watchdog.descendants(there.process.pid))
+
+    with Room(Submission((Cell("a", RIGHT),))) as there:
+        worker = Worker(there)
+        assert not worker.load(AXPY.entry)
+        trials = lanes.tried(worker, AXPY, 3, 2)
+        assert len(worker.helpers) == 1 and not any(outcome.error for _, _, outcome in trials)
+        until = time.monotonic() + 5.0
+        while alive(there) > 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert alive(there) == 2  # the zygote, and the worker that is looked at further
+        worker.end()
+
+
+def test_a_second_sandbox_is_begun_where_the_first_did_not_start(monkeypatch):
+    sandbox.require()
+    command, asked = sandbox.command, []
+
+    def fails_once(*given, **options):
+        asked.append(given)
+        return ["sh", "-c", "exit 1"] if len(asked) == 1 else command(*given, **options)
+
+    monkeypatch.setattr(sandbox, "command", fails_once)
+    with Referee(Submission((Cell("a", RIGHT),))) as there:
+        assert there.examine(AXPY, 3).points == AXPY.points
+    assert len(asked) == 2
+
+
+def test_a_sandbox_outlives_the_thread_that_asked_for_it():
+    """Rows of exercises begin new ones in threads that end with their row."""
+    room = Room(Submission((Cell("a", RIGHT),)))
+    with ThreadPoolExecutor(1) as row:
+        row.submit(room.__enter__).result()
+    try:
+        room.ready()
+        time.sleep(0.3)
+        assert room.process.poll() is None
+    finally:
+        room.__exit__()
 
 
 def test_an_exercise_that_hides_something_is_judged_when_nothing_else_of_the_submission_runs(monkeypatch):

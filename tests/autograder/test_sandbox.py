@@ -314,6 +314,25 @@ def test_a_sandbox_made_to_outgrow_the_count_is_ended(monkeypatch):
     assert "more processes or open files than can be counted" in dog.said
 
 
+def test_a_count_that_once_took_long_ends_nothing(monkeypatch):
+    """A machine may stand still for seconds; the next count is as short as ever."""
+    count, counted = watchdog.in_use, []
+
+    def stands_still(*given):
+        counted.append(time.monotonic())
+        if len(counted) in (2, 4):
+            time.sleep(0.3)
+        return count(*given)
+
+    monkeypatch.setattr(watchdog, "COUNT_S", 0.25)
+    monkeypatch.setattr(watchdog, "in_use", stands_still)
+    with subprocess.Popen(sandbox.command([sys.executable, "-I", "-c", "import time; time.sleep(2)"])) as child:
+        dog = watchdog.Watchdog(child.pid, 1 << 33)
+        assert child.wait(10) == 0
+        dog.end()
+    assert len(counted) > 5 and not dog.said
+
+
 def test_without_bubblewrap_grading_is_refused_with_the_way_to_install_it(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     sandbox.require.cache_clear()
