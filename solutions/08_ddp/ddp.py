@@ -1081,11 +1081,11 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
 #
 # On two H200s the model of this lesson gains little: one buffer leaves 2.92 ms, overlap 3.13, buckets of 5 MiB 3.34 and
-# of 100 MiB 1.90. In the recorded model, with 85 ms of computing, all that overlap leave less (4.95 to 7.19 ms) than
-# both that do not (8.61 and 8.91).
+# of 100 MiB 1.90. In the recorded model, with 84 ms of computing, all that overlap leave less (4.87 to 6.40 ms) than
+# both that do not (8.46 and 9.00).
 #
 # Put your number into the explorer and see how much of the gap it explains. There the products took 1.47 units: with 32
-# % slowed, paper says 0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 4.95 to 7.19 came. So not all of
+# % slowed, paper says 0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 5.21 to 6.40 came. So not all of
 # it: the explorer leaves out that sending is slowed as well, and the copies.
 #
 # So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the

@@ -338,12 +338,12 @@ def test_held_weights_and_bf16_ones_reach_the_ridge_with_85_and_164_rows():
 
 def test_overlap_gains_little_in_the_model_of_lesson_08_and_wins_in_the_recorded_one():
     says(DDP, "one buffer leaves 2.92 ms, overlap 3.13, buckets of 5 MiB 3.34 and of 100 MiB 1.90.")
-    says(DDP, "all that overlap leave less (4.95 to 7.19 ms) than both that do not (8.61 and 8.91)")
+    says(DDP, "all that overlap leave less (4.87 to 6.40 ms) than both that do not (8.46 and 9.00)")
     says(
         DDP,
         "took 1.47 units",
         "32 % slowed",
-        "0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 4.95 to 7.19",
+        "0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 5.21 to 6.40",
     )
     said = {name.partition(",")[0]: ms for name, ms in recorded("lesson08.steps").items()}
     left = {name: round(ms - said["alone"], 2) for name, ms in said.items()}
@@ -351,7 +351,7 @@ def test_overlap_gains_little_in_the_model_of_lesson_08_and_wins_in_the_recorded
     rows = {row["name"]: row for row in results.load("parallel")["rows"]}
     ours = [round(rows[n]["exposed ms"], 2) for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))]
     others = [round(rows[n]["exposed ms"], 2) for n in ("flat", "naive")]
-    assert (min(ours), max(ours), others) == (4.95, 7.19, [8.61, 8.91])
+    assert (min(ours), max(ours), others) == (4.87, 6.4, [8.46, 9.0]) and min(ours[1:]) == 5.21
     products = list(recorded("lesson08.products").values())
     slowed = 1 - products[0] / products[1]
     assert products[1] / products[0] == near(1.47, 2) and round(slowed, 2) == 0.32
