@@ -5,8 +5,8 @@ elements of every output; the time when those have arrived is the end. Then ever
 have been skipped. What a round costs around its calls is subtracted: it is the same round with our own kernel, whose
 worker can be believed when it tells by device events what the calls took. Such rounds run turn by turn with the
 submission's (A B, B A). When our kernel, or what is around it, is slower than alone, something else slowed the device
-down, and nothing is concluded. Nor is it when our own rounds vary as well as the submission's, and its points depend
-on what is so unsure.
+down, and nothing is concluded. Nor is it when our own rounds vary as well as the submission's, and more than a
+twentieth of the points depends on that.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MOST_CALLS = 400
 SHARE_OF_MEMORY = 0.25  # of what is free, for one round
 FEWEST, MOST = 6, 24  # rounds of a submission
 NARROW = 0.015  # half of the interval; if only the submission's is wider, and points depend on it, its slow end counts
+LITTLE = 0.05  # of the points: less than this may depend on how our own rounds vary
 NOISY = 1.03  # the reference may be this much slower than alone
 WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
 
@@ -210,7 +211,7 @@ class Measured:
     said_s: tuple[float, ...]  # the same as the worker says it
     took_s: float  # for everything
     review: str = ""  # why a person should look
-    unsteady: float = 0.0  # where points depend on it, half of the interval of our own rounds, as a part of theirs
+    unsteady: float = 0.0  # where points depend on it: half of the interval of our own rounds, over its median round
 
     @property
     def noisy(self) -> str:
@@ -218,7 +219,7 @@ class Measured:
         if self.slowed > NOISY - 1:
             return f"beside this submission our own kernel was {self.slowed:.0%} slower than alone"
         if self.unsteady > NARROW:
-            return f"our own rounds varied too, by {self.unsteady:.1%} of its time"
+            return f"our own rounds varied too, by {self.unsteady:.1%} of the submission's time"
         return ""
 
 
@@ -228,59 +229,61 @@ def measure(worker: Worker, setting: Setting, yard: Yardsticks) -> Measured:
     # compiles and tunes, on other data; what compiles later counts
     time_round(worker, replace(setting, calls=1), limits, WARM_S)
     time_round(worker, setting, limits, ROUND_PATIENCE_S)
-    ours: list[Lap] = []
-    theirs: list[Lap] = []
+    submitted: list[Lap] = []
+    own: list[Lap] = []
     while True:
-        for turn in (len(ours) % 2, 1 - len(ours) % 2):
+        for turn in (len(submitted) % 2, 1 - len(submitted) % 2):
             if turn:
-                ours.append(time_round(worker, setting, limits, ROUND_PATIENCE_S))
+                submitted.append(time_round(worker, setting, limits, ROUND_PATIENCE_S))
             else:
-                theirs.append(yard.lap(setting))
-        timed, slowed, unsteady, per_call = _concluded(setting, yard.alone[setting.key], ours, theirs)
+                own.append(yard.lap(setting))
+        timed, slowed, unsteady, per_call = _concluded(setting, yard.alone[setting.key], submitted, own)
         if _enough(setting, per_call, timed):
             break
-    said = tuple(lap.calls_s / setting.calls for lap in ours)
+    said = tuple(lap.calls_s / setting.calls for lap in submitted)
     review = same_when_watched(worker, setting)
     return Measured(timed, slowed, tuple(per_call), said, time.perf_counter() - began, review, unsteady)
 
 
 def _concluded(
-    setting: Setting, alone: Alone, ours: list[Lap], theirs: list[Lap]
+    setting: Setting, alone: Alone, submitted: list[Lap], own: list[Lap]
 ) -> tuple[Timed, float, float, np.ndarray]:
     """What the rounds so far say: the time of one call, how much slower than alone and how unsteady our own rounds
-    were, each round's time a call.
+    were, and each round's time a call.
 
     A submission could keep processors busy while ours run, so more than what was around them alone is not subtracted.
     """
     referenced = bool(setting.exercise.speed.reference)
-    beside_s, around_s = _median(lap.calls_s for lap in theirs), _median(lap.around_s for lap in theirs)
-    took = np.array([lap.seconds for lap in ours])
+    beside_s, around_s = _median(lap.calls_s for lap in own), _median(lap.around_s for lap in own)
+    took = np.array([lap.seconds for lap in submitted])
     per_call = np.maximum(1e-9, took - min(around_s, alone.around_s)) / setting.calls
     low, high = median_interval(per_call)
     reference_s = beside_s / setting.calls if referenced else None
-    timed = Timed(setting.sizes, float(np.median(per_call)), low, high, setting.floor_s, reference_s)
-    unsteady = 0.0
-    if half_width(per_call) > NARROW and not _same_points(setting, timed):
-        fast, slow = median_interval([lap.seconds for lap in theirs])
-        unsteady = (slow - fast) / 2 / float(np.median(took))
-        timed = replace(timed, seconds=timed.seconds if unsteady > NARROW else high)
+    timed, unsteady = Timed(setting.sizes, float(np.median(per_call)), low, high, setting.floor_s, reference_s), 0.0
+    if half_width(per_call) > NARROW and (depends := _depends(setting, timed)):
+        fast, slow = median_interval([lap.seconds for lap in own])
+        vary = (slow - fast) / 2 / float(np.median(took))
+        if vary <= NARROW:
+            timed = replace(timed, seconds=high)
+        elif depends > LITTLE * setting.exercise.speed.points:
+            unsteady = vary
     later = (around_s - alone.around_high_s) / float(np.median(took))
     return timed, max(later, beside_s / alone.calls_s - 1 if referenced else 0.0), unsteady, per_call
 
 
-def _same_points(setting: Setting, timed: Timed) -> bool:
-    """Whether both ends of the interval earn the same."""
+def _depends(setting: Setting, timed: Timed) -> float:
+    """How many points lie between both ends of the interval."""
     speed = setting.exercise.speed
     shares = [replace(timed, seconds=end).share for end in (timed.low_s, timed.high_s)]
     low, high = (speed_credit(share, speed.full, speed.none, speed.points) for share in shares)
-    return low == high
+    return low - high
 
 
 def _enough(setting: Setting, per_call: np.ndarray, timed: Timed) -> bool:
     rounds = len(per_call)
     if rounds < FEWEST or (per_call.sum() * setting.calls < ENOUGH_S and rounds < MOST):
         return False
-    return rounds >= MOST or half_width(per_call) <= NARROW or _same_points(setting, timed)
+    return rounds >= MOST or half_width(per_call) <= NARROW or not _depends(setting, timed)
 
 
 def _median(values: Iterable[float]) -> float:

@@ -39,7 +39,7 @@ START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
 _opening = threading.Lock()
-_beginners: dict[int, ThreadPoolExecutor] = {}  # by process: a thread is not there in a fork
+_beginner = ThreadPoolExecutor(1, thread_name_prefix="sandboxes")
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
@@ -144,18 +144,18 @@ class Room:
 
         A second one is begun where the first did not start: the machine may have been short of something for a moment.
         """
-        for last in (False, True):
-            if self.is_ready:
-                return
-            if self.control.end.fileno() < 0:
-                self.__enter__()
+        why: list[str] = []
+        while not self.is_ready:
             try:
+                if self.control.end.fileno() < 0:
+                    self.__enter__()
                 self.control.receive(START_S)
                 self.is_ready = True
-            except (ChannelError, TimeoutError) as error:
+            except (ChannelError, OSError) as error:  # a TimeoutError is one
                 said = self._ended()
-                if last:
-                    raise NoRoom(f"the sandbox did not start: {self.watchdog.said or said or error}") from error
+                why.append(f"{self.watchdog.said or said or error or type(error).__name__}".strip())
+                if len(why) == 2:
+                    raise NoRoom(f"the sandbox did not start: {'; then: '.join(dict.fromkeys(why))}") from error
 
     def sweep(self) -> None:
         """End every worker and everything that they started; where that cannot be, the whole sandbox."""
@@ -186,11 +186,22 @@ class Room:
         return "" if stderr.closed else self.process.communicate()[1].decode(errors="replace")[-2000:]
 
 
+def _renewed() -> None:
+    """In a fork, which has none of its parent's threads."""
+    global _beginner
+    _beginner = ThreadPoolExecutor(1, thread_name_prefix="sandboxes")
+
+
+os.register_at_fork(after_in_child=_renewed)
+
+
 def _begun(line: Sequence[str], passed: int) -> subprocess.Popen:
-    """A sandbox ends with the thread that began it, so one that lives as long as this process begins them all."""
-    thread = _beginners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="sandboxes"))
+    """A sandbox, begun by a thread that lives as long as this process.
+
+    Bubblewrap's outer process ends with the thread that began it, and what is inside then goes on uncounted.
+    """
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return thread.submit(subprocess.Popen, line, pass_fds=[passed], **quiet).result()
+    return _beginner.submit(subprocess.Popen, line, pass_fds=[passed], **quiet).result()
 
 
 class Worker:
@@ -198,7 +209,9 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
-        self.beside = 0  # so many other workers of ours are in the sandbox
+        # So many other workers of ours are in the sandbox. One that has hung up counts on: the zygote collects none of
+        # them before a sweep, so it stays in the list of processes.
+        self.beside = 0
         self.helpers: list[Worker] = []  # those of them that end with this one
         room.ready()
         here, there = socket.socketpair()

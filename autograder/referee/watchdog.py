@@ -73,12 +73,18 @@ def kill(bwrap: int) -> None:
 
 
 def in_use(bwrap: int, enough: int) -> int:
-    """Bytes that a sandbox holds. The exact count is dear, so it is made only where the rough one exceeds `enough`."""
+    """Bytes that a sandbox holds. The exact count is dear, so it is made only where the rough one exceeds `enough`.
+
+    Of a count that does not come to its end the rough one is believed, which is too large.
+    """
     until = time.monotonic() + COUNT_S
     pids = list(descendants(bwrap))
     files = _temporary(pids) + sum(_memory_files(pids, until).values())
     rough = sum(map(_resident, pids)) + files
-    return rough if rough <= enough else sum(map(_proportional, _in_time(pids, until))) + files
+    if rough <= enough:
+        return rough
+    exact = sum(map(_proportional, _in_time(pids, until))) + files
+    return exact if time.monotonic() < until else rough
 
 
 def _in_time(pids: list[int], until: float) -> Iterator[int]:

@@ -174,39 +174,19 @@ def _strict(traffic: Traffic, pending: list[Pending]) -> dict[str, Callable]:
 
         return call
 
-    def plain(one, tensor):
-        op = original["irecv" if one.op is irecv else "isend"]
-        return dist.P2POp(op, tensor, group=one.group, tag=one.tag, group_peer=one.group_peer)
-
     def batch(operations):
         """Begun as one, as it was asked for: one by one, what two ranks send each other would wait in NCCL's queue."""
-        lies = [torch.empty_like(one.tensor) if one.op is irecv else one.tensor for one in operations]
-        # torch tells sends from receives by these names
-        with _named(vars(distributed_c10d), {name: original[name] for name in POINT}):
-            works = original[BATCH]([plain(*each) for each in zip(operations, lies, strict=True)])
-        kept = []
-        for number, (one, private) in enumerate(zip(operations, lies, strict=True)):
-            work = works[min(number, len(works) - 1)]  # gloo has one for each operation, NCCL one for all
-            if one.op is irecv:
-                _poison(one.tensor)
-                kept.append(keep(work, comes=[(one.tensor, private)]))
-            else:
-                kept.append(keep(work, sent=[one.tensor]))
-        return kept
+        since = len(pending)
+        works = original[BATCH](operations)  # which calls our isend and irecv
+        begun_here = pending[since:]
+        if works and works[0] not in begun_here:  # gloo has a work for each operation, NCCL one for all
+            for one in begun_here:
+                one.work = works[0]
+        return begun_here
 
     strict = {"isend": isend, "irecv": irecv, BATCH: batch}
     strict |= {name: in_place(name) for name in IN_PLACE} | {name: into(name) for name in INTO}
     return {name: stand_in for name, stand_in in strict.items() if hasattr(dist, name)}
-
-
-@contextlib.contextmanager
-def _named(place_: dict[str, Any], names: dict[str, Any]) -> Iterator[None]:
-    before = {name: place_[name] for name in names}
-    place_.update(names)
-    try:
-        yield
-    finally:
-        place_.update(before)
 
 
 def _in_background(args: tuple, options: dict) -> bool:

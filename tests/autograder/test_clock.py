@@ -185,16 +185,18 @@ def test_where_our_own_rounds_vary_as_well_nothing_is_concluded():
     """Else a submission would pay for the noise of the machine: 1.4 of 4 points, beside a job on another GPU."""
     setting, alone = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1), clock.Alone(20e-3, 2e-3, 4e-3)
 
-    def told(middle_s, theirs_vary):
-        scattered = (0.9, 1.1) * (clock.MOST // 2)
-        ours = [clock.Lap(2e-3 + middle_s * scatter, 0.0) for scatter in scattered]
-        theirs = [clock.Lap(22e-3 + theirs_vary * (scatter - 1), 20e-3) for scatter in scattered]
-        timed, slowed, unsteady, calls_s = clock._concluded(setting, alone, ours, theirs)
+    def told(middle_s, own_vary, wide=0.1):
+        scattered = (1 - wide, 1 + wide) * (clock.MOST // 2)
+        submitted = [clock.Lap(2e-3 + middle_s * scatter, 0.0) for scatter in scattered]
+        own = [clock.Lap(22e-3 + own_vary * sign, 20e-3) for sign in (-0.1, 0.1) * (clock.MOST // 2)]
+        timed, slowed, unsteady, calls_s = clock._concluded(setting, alone, submitted, own)
         return timed, clock.Measured(timed, slowed, tuple(calls_s), (), 1.0, "", unsteady).noisy
 
     between = setting.floor_s * setting.calls / 0.8
     timed, noisy = told(between, 20e-3)
     assert "our own rounds varied too, by 7" in noisy and timed.low_s < timed.seconds < timed.high_s
+    timed, noisy = told(between, 20e-3, wide=0.016)  # little depends on it: the middle counts
+    assert not noisy and timed.low_s < timed.seconds < timed.high_s
     timed, noisy = told(between, 2e-3)
     assert not noisy and timed.seconds == timed.high_s
     far = setting.floor_s * setting.calls / 0.2

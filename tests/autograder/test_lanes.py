@@ -1,5 +1,6 @@
 """Cases shared out to several workers: the verdict is that of one worker."""
 
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -157,15 +158,30 @@ def test_a_second_sandbox_is_begun_where_the_first_did_not_start(monkeypatch):
 
 def test_a_sandbox_outlives_the_thread_that_asked_for_it():
     """Rows of exercises begin new ones in threads that end with their row."""
-    room = Room(Submission((Cell("a", RIGHT),)))
+    there = Room(Submission((Cell("a", RIGHT),)))
     with ThreadPoolExecutor(1) as row:
-        row.submit(room.__enter__).result()
+        row.submit(lambda: there.__enter__().ready()).result()
     try:
-        room.ready()
         time.sleep(0.3)
-        assert room.process.poll() is None
+        assert there.process.poll() is None
+        assert list(watchdog.descendants(there.process.pid))
     finally:
-        room.__exit__()
+        there.__exit__()
+
+
+def test_a_fork_begins_sandboxes_of_its_own():
+    """Banks fork, and a fork has none of its parent's threads."""
+    with Room(Submission(())) as there:
+        there.ready()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with Room(Submission(())) as mine:
+                    mine.ready()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_an_exercise_that_hides_something_is_judged_when_nothing_else_of_the_submission_runs(monkeypatch):
