@@ -15,13 +15,13 @@ RIGHT = (Path(__file__).parents[1] / "bank/start.axpy/right/masked.py").read_tex
 AXPY = exercise.get("start.axpy")
 
 
-def room(*sources, cells_s=20.0):
+def room(*sources, cells_s=20.0, call_s=20.0):
     cells = tuple(Cell(f"cell {i}", source) for i, source in enumerate(sources))
-    return Referee(Submission(cells), patience=Patience(cells_s, call_s=2.0))
+    return Referee(Submission(cells), patience=Patience(cells_s, call_s))
 
 
-def judged(*sources):
-    with room(*sources) as there:
+def judged(*sources, **patience):
+    with room(*sources, **patience) as there:
         return there.examine(AXPY, seed=1)
 
 
@@ -37,7 +37,8 @@ def test_a_mistake_is_named_as_in_the_notebook():
 
 def test_one_sandbox_serves_several_exercises():
     with room(RIGHT) as there:
-        assert [there.examine(AXPY, seed).points for seed in (1, 2, 3)] == [5, 5, 5]
+        verdicts = [there.examine(AXPY, seed) for seed in (1, 2, 3)]
+    assert [(verdict.points, verdict.note) for verdict in verdicts] == [(5, "")] * 3
 
 
 FAULTS = {
@@ -59,7 +60,7 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_a_verdict_with_its_reason(name):
     source, reason = FAULTS[name]
-    verdict = judged(source)
+    verdict = judged(source, call_s=2.0)
     assert verdict.points == 0
     assert reason in verdict.cases[0].why
 
