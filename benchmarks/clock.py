@@ -35,9 +35,11 @@ def run() -> list[dict]:
     yard, rows = clock.yardsticks(), []
     for name, (answer, cases) in KERNELS.items():
         exercise, source = exercises.get(name), (BANK / name / "right" / f"{answer}.py").read_text()
-        exercise = replace(exercise, speed=replace(exercise.speed, cases=tuple(cases or exercise.speed.cases)))
+        cases = tuple(cases or exercise.speed.cases)
+        # points depend on each of these times, so it takes as many rounds as the referee takes where they do
+        exercise = replace(exercise, speed=replace(exercise.speed, cases=cases, full=1.3, none=0.7))
         with Room(Submission((Cell("right", source),))) as room:
-            for case in exercise.speed.cases:
+            for case in cases:
                 setting = clock.setting(exercise, case, 1)
                 yard.measure(setting)
                 worker = Worker(room)
@@ -65,4 +67,5 @@ def _row(setting, measured, yard) -> dict:
         "ratio": clock_s / events_s,
         "slowed": measured.slowed,
         "took_s": measured.took_s,
+        "note": measured.noisy,
     }

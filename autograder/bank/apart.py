@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
+
+TELLING_S = 0.5
 
 
 class Apart:
@@ -33,6 +38,12 @@ class Apart:
             self._process.join()
             return False, f"the process ended with {self._process.exitcode}"
 
+    def tell_where(self) -> None:
+        """Have it write to stderr where each of its threads is, because it does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGUSR1)
+            time.sleep(TELLING_S)
+
     def close(self) -> None:
         self._process.kill()
         self._process.join()
@@ -41,6 +52,7 @@ class Apart:
 
 
 def _answering(pipe) -> None:
+    faulthandler.register(signal.SIGUSR1, file=2)
     for one in Apart._open:
         one.pipe.close()  # or none of them would ever see that nobody asks any more
     with contextlib.suppress(EOFError):

@@ -277,6 +277,9 @@ def _gpus() -> list[str]:
 
 def _put_all(done, seed: int, gpu: str | None, busy, shared: _Taken, alone: _Taken) -> None:
     lanes.MOST = 1  # the rows have shared the machine out already
+    # Answers are judged on the host: rows that each take all of its processors for that are in each other's way
+    torch.set_num_threads(PROCESSORS)
+    os.environ["OMP_NUM_THREADS"] = str(PROCESSORS)  # for their sandboxes
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # nothing has asked for a device yet
     for tried in in_a_row(shared, seed):
@@ -327,7 +330,10 @@ def _tried(apart: Apart, cheat: Cheat, seed: int) -> tuple[Tried, bool]:
 def _asked(apart: Apart, function: Callable, *args) -> tuple[bool, object]:
     """Whether the function returned in time, and what; or why not."""
     apart.call(function, *args)
-    return apart.answer() if apart.pipe.poll(LIMIT_S) else (False, f"it did not end in {LIMIT_S:g} s")
+    if apart.pipe.poll(LIMIT_S):
+        return apart.answer()
+    apart.tell_where()
+    return False, f"it did not end in {LIMIT_S:g} s"
 
 
 def _in_folder(folder: str, cheat: Cheat, seed: int) -> Tried:

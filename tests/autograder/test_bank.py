@@ -11,7 +11,7 @@ from autograder.bank import recording, speed
 HERE = sorted(ex.name for unit in ("start", "roofline") for ex in exercise.of_unit(unit))
 KILLED = sorted(ex.name for unit in ("flash", "rope", "mx", "mlp") for ex in exercise.of_unit(unit))
 RECORDED = sorted(exercise.registry())  # the outcome of the bank on an H200 is kept
-WITH_NCCL = ("ddp.ring", "ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets")  # a GPU for each rank
+WITH_NCCL = ("ddp.ring", "ddp.naive", "ddp.flat", "ddp.overlap", "ddp.buckets", "ddp.sharded")  # a GPU for each rank
 
 
 def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake():

@@ -195,7 +195,7 @@ def lacks_nothing(seed):
     return ""
 
 
-def test_a_cheat_that_hangs_or_ends_the_referee_is_a_miss_and_the_next_one_is_tried(monkeypatch):
+def test_a_cheat_that_hangs_or_ends_the_referee_is_a_miss_and_the_next_one_is_tried(monkeypatch, capfd):
     def attempt(cheat, seed):
         if cheat == first:
             os._exit(1)
@@ -216,6 +216,8 @@ def test_a_cheat_that_hangs_or_ends_the_referee_is_a_miss_and_the_next_one_is_tr
         "the referee: ValueError: forged",
     ]
     assert [one.missed for one in tried[3:]] == [""] * 3 and len({one.how for one in tried[3:]}) == 1
+    told = capfd.readouterr().err
+    assert told.count("most recent call first") == 1 and " in attempt\n" in told  # where the one that hung was
 
 
 def test_a_neighbour_without_points_is_a_miss_of_this_cheat_and_of_the_one_before(monkeypatch):
