@@ -1,0 +1,171 @@
+"""The kernels of add_norm as they are compiled, and every entry of their tables."""
+
+import pytest
+import torch
+
+from course_lib.compiled import compile_kernel
+from course_lib.device import DEVICE
+from course_lib.kernels.add_norm import add_norm, add_norm_reference, tuning
+from course_lib.kernels.add_norm.backward import backward_kernel
+from course_lib.kernels.add_norm.forward import forward_kernel
+from course_lib.kernels.add_norm.launch import write_backward, write_forward
+from course_lib.kernels.add_norm.tuning import BACKWARD, FORWARD, Backward, Forward, parts_of
+from course_lib.kernels.dropout import dropout_reference
+from tests.kernels.add_norm_oracle import (
+    EPS,
+    LIMIT,
+    NAMES,
+    backward_oracle,
+    drawn,
+    forward_oracle,
+    forward_terms,
+    gradients,
+    near,
+    seed_of,
+)
+
+pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
+
+
+def compiled(kernel, N, how, arch=90, drop=False):
+    main, rest = parts_of(N, how.rows)
+    fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
+    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages}
+    if not drop:
+        fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
+    types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr"), "*fp32")
+    types |= {"seed_ptr": "*i64", "eps": "fp32", "scale": "fp32"}
+    signature = {
+        name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32")
+        for name in kernel.arg_names
+        if name not in fixed
+    }
+    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=how.warps)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("N", [1152, 4096])
+def test_the_published_widths_compile_without_spills_to_wide_accesses(N, arch, access_widths):
+    cuda = torch.device("cuda")
+    forward = compiled(forward_kernel, N, tuning.forward_rows(N, cuda), arch)
+    backward = compiled(backward_kernel, N, tuning.backward_rows(N, 16384, cuda), arch)
+    for made in (forward, backward):
+        assert made.fits and made.spills_bytes == 0 and not made.instructions["atomic"], str(made)
+        assert {16} <= access_widths(made)["ld"] and {16} <= access_widths(made)["st"]
+    how = tuning.backward_rows(N, 16384, cuda)
+    assert backward.registers * 32 * how.warps * how.programs <= 65536, "so many programs side by side"
+
+
+def test_two_parts_are_for_single_rows_and_cover_the_width():
+    for N in (*range(1, 140), 256, 768, 1000, 1152, 1600, 4096, 5120, 16384):
+        main, rest = parts_of(N, 1)
+        assert main + rest >= N and (rest == 0 or main < N)
+        assert parts_of(N, 2)[1] == 0
+    assert parts_of(1152, 1) == (1024, 128)
+
+
+def test_a_width_gets_the_first_entry_that_holds_its_lanes():
+    cuda = torch.device("cuda")
+    assert tuning.backward_rows(1152, 16384, cuda) == BACKWARD[1152]
+    assert tuning.backward_rows(2048, 16384, cuda) == BACKWARD[2048]
+    assert tuning.backward_rows(4097, 16384, cuda) == BACKWARD[8192]
+    assert tuning.forward_rows(72, cuda) == Forward(8, FORWARD[1024].warps)
+    assert tuning.backward_rows(72, 3, cuda).rows == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", sorted(BACKWARD))
+def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
+    how = tuning.backward_rows(columns, 16384, torch.device("cuda"))
+    made = compiled(backward_kernel, columns, how)
+    assert made.registers * 32 * how.warps * how.programs <= 65536, str(made)
+    assert made.spills_bytes == 0 or columns == 16384, str(made)
+
+
+def test_other_rows_and_warps_may_be_asked_for(random):
+    x, residual, weight, bias = drawn(11, 72, torch.float32)
+    want = add_norm(x, residual, weight, bias)
+    mean, rstd = torch.empty(11, device=DEVICE), torch.empty(11, device=DEVICE)
+    grads = backward_oracle(x, residual, want[1], weight, *forward_terms(want[1]))
+    for rows in (1, 2, 8):
+        y, s, d = (torch.full_like(x, float("nan")) for _ in range(3))
+        dw, db = (torch.full_like(weight, float("nan")) for _ in range(2))
+        write_forward(y, s, mean, rstd, x, residual, weight, bias, EPS, how=Forward(rows, 4))
+        near(y, want[0], 1e-6)
+        for ahead in (False, True):
+            how = Backward(rows, 4, 1, ahead)
+            write_backward(d, None, dw, db, x, residual, s, weight, mean, rstd, how=how)
+            for got, exact in zip((d, dw, db), grads):
+                near(got, exact, 2e-6)
+
+
+# What only a GPU can show.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("short", [0, 8, 3])
+@pytest.mark.parametrize("columns", sorted(FORWARD.keys() | BACKWARD.keys()))
+def test_every_entry_of_the_table_is_right(columns, short, dtype, random):
+    N = columns - short
+    given = drawn(1031, N, dtype)
+    gy, gs = random(1031, N, dtype=dtype), random(1031, N, dtype=dtype)
+    want = gradients(add_norm_reference, [t.double() for t in given], gy.double(), gs.double())
+    for name, a, b in zip(NAMES, gradients(add_norm, given, gy, gs), want, strict=True):
+        near(a, b, 2 * LIMIT[dtype], name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("N", [1152, 4096])
+def test_errors_are_no_larger_than_eager_s(N, random):
+    kind = torch.bfloat16
+    given = drawn(16384, N, kind)
+    gy, gs = random(16384, N, dtype=kind), random(16384, N, dtype=kind)
+    want = gradients(add_norm_reference, [t.double() for t in given], gy.double(), gs.double())
+    errors = [
+        [((a.double() - b).norm() / b.norm()).item() for a, b in zip(gradients(f, given, gy, gs), want)]
+        for f in (add_norm, add_norm_reference)
+    ]
+    for name, ours, eager in zip(NAMES, *errors):
+        assert ours <= 1.02 * eager, f"{name}: {ours:.2e}, eager {eager:.2e}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("p", [0.0, 0.2])
+@pytest.mark.parametrize("N", [72, 1152, 4096])
+def test_the_same_bits_on_every_run(N, p):
+    given = drawn(5000, N, torch.bfloat16)
+    first = gradients(lambda *t: add_norm(*t, p=p, seed=seed_of(2)), given, given[0], given[1])
+    for _ in range(5):
+        again = gradients(lambda *t: add_norm(*t, p=p, seed=seed_of(2)), given, given[0], given[1])
+        assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+@pytest.mark.gpu
+def test_matrices_past_2_to_the_31_elements_are_right_to_the_last_row():
+    x, residual = (torch.randn(2**19 + 5, 4096, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    _, _, weight, bias = drawn(1, 4096, torch.bfloat16)
+    tail = x[-4:].clone(), residual[-4:].clone()
+    y, s = add_norm(x, residual, weight, bias, in_place="both")
+    *_, want, _ = forward_oracle(*tail, weight, bias)
+    near(y[-4:], want, LIMIT[torch.bfloat16])
+    assert not y.isnan().any()
+    mean, rstd = forward_terms(s[-4:])
+    d, dw = torch.empty_like(s), torch.empty(4096, device=DEVICE)
+    means, rstds = torch.zeros(len(s), device=DEVICE), torch.ones(len(s), device=DEVICE)
+    means[-4:], rstds[-4:] = mean.float(), rstd.float()
+    write_backward(d, None, dw, None, y, None, s, weight, means, rstds)
+    near(d[-4:], backward_oracle(y[-4:], None, s[-4:], weight, mean, rstd)[0], LIMIT[torch.bfloat16])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", sorted(BACKWARD))
+def test_dropout_at_every_entry_of_the_table(columns, random):
+    given = drawn(517, columns, torch.bfloat16)
+    gy = random(517, columns, dtype=torch.bfloat16)
+    kept = dropout_reference(torch.ones(517, columns), 0.3, 9).to(DEVICE).double()
+    want = gradients(
+        lambda x, *rest: add_norm_reference(x * kept, *rest), [t.double() for t in given], gy.double(), gy.double()
+    )
+    got = gradients(lambda *t: add_norm(*t, p=0.3, seed=seed_of(9)), given, gy, gy)
+    for name, a, b in zip(NAMES, got, want, strict=True):
+        near(a, b, 2 * LIMIT[torch.bfloat16], name)
