@@ -660,7 +660,7 @@ for row in recorded("linear_gelu"):
 # other is at its end (`pingpong`, 248). The last one takes as long *with* GELU as the library's product takes without.
 #
 # (The best peer in that table is the vendor's own fused end, cublasLt. It is timed in turn with ours, on one chip with
-# one limit of power: beside our fastest kernel it takes 317 us, beside the slowest 260, alone 276. So the ratios say
+# one limit of power: beside our fastest kernel it takes 320 us, beside the slowest 261, alone 290. So the ratios say
 # who is faster in the same state of the chip; `benchmarks/notes/linear_gelu.md` has both.)
 
 # %% [markdown]
@@ -1732,14 +1732,15 @@ for row in recorded("mlp"):
 #
 # | kept | width 1152: floor | came | width 4096: floor | came |
 # |---|---|---|---|---|
-# | everything | 0.90 | 0.93 | 0.97 | 0.93 |
-# | pre-activation | 0.90 | 0.91 | 0.97 | 0.94 |
-# | input | 1.05 | 1.06 | 1.13 | 1.09 |
+# | everything | 0.90 | 0.92 | 0.97 | 0.94 |
+# | pre-activation | 0.90 | 0.93 | 0.97 | 0.94 |
+# | input | 1.05 | 1.07 | 1.13 | 1.08 |
 #
-# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1711 us with everything
-# kept and 1711 without `a`; nothing, as far as one can measure. A product again: 254 us more, where 244 were counted;
-# at 4096 it is 3.4 to 3.5 ms, where 3.3 were. (At 4096 the fused steps that make no product again come out 2 to 3 %
-# *below* their floor. The rate of products at the limit of power is no constant, as lesson 01 found in its section 7.)
+# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1712 us with everything
+# kept and 1740 without `a`, in the run of a day before 1711 and 1711; nothing, as far as one can measure. A product
+# again: 245 to 273 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3 were. (At 4096 the fused
+# steps that make no product again come out 1 to 2 % *below* their floor. The rate of products at the limit of power is
+# no constant, as lesson 01 found in its section 7.)
 #
 # And yours? The recorded solution of 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is the
 # smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162
@@ -1747,18 +1748,18 @@ for row in recorded("mlp"):
 # 665, and at that rate they take 4.5 ms. The two kernels of GELU have six passes over a hidden matrix, 0.2 ms. That
 # leaves some 1.5 ms for two sums of rows: they have 135 and 36 programs, each of which reads 32 rows a turn, 512 turns,
 # and waits for the memory in each. (An account, no profile; the referee judges this exercise by gradients and bytes
-# held, and any product of your own will do.) With products as fast as the library's the same policy costs the 6 and 9 %
+# held, and any product of your own will do.) With products as fast as the library's the same policy costs the 7 and 8 %
 # of the table.
 #
-# Eager's 1.7 ms here are 1.84 to 1.87 in the runs behind the second table, where each version takes its turn after a
+# Eager's 1.7 ms here are 1.86 to 1.87 in the runs behind the second table, where each version takes its turn after a
 # hot one. At the limit of power the clock follows what was done before; how much that does here was not taken apart. A
 # gradient of ones, which gives the multipliers less to switch, is not the reason (`benchmarks/notes/mlp.md`).
 
 # %% [markdown]
 # ### Verdict on the case
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
-# A product more is paid for by the passes that fusion saves, or nearly: on the H200 such a step takes 6 % more than
-# eager's at width 1152, and 9 % at 4096, where there is less to save. The report's forward pass became 39 % faster and
+# A product more is paid for by the passes that fusion saves, or nearly: on the H200 such a step takes 7 % more than
+# eager's at width 1152, and 8 % at 4096, where there is less to save. The report's forward pass became 39 % faster and
 # its backward pass 2 % slower, though fused norms should have helped both: its figures fit a product made again, or a
 # kernel of its own for what is made again, and do not tell which. For your own work: before you recompute, say which of
 # the three kinds it is, and what it frees a microsecond.
