@@ -300,28 +300,28 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 
 
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
-    says(FLASH, "2 to 5 % behind at 64; backward it is ahead at 64 and 72 and 14 to 18 % behind at 128", "1.1 to 1.7")
-    says(FLASH, "Eager takes 4 to 29 times as long forward", "missing at 16384 tokens")
-    says(FLASH, "errors are 1.8 to 2.9 times ours")
+    says(FLASH, "2 to 3 % behind at 64; backward it is ahead at 64 and 72 and 14 to 18 % behind at 128", "1.1 to 1.7")
+    says(FLASH, "Eager takes 4 to 28 times as long forward", "missing at 16384 tokens")
+    says(FLASH, "errors are 1.9 to 2.8 times ours")
     eager, errors = [], []
     for name, row in whole_rows("attention").items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
         us = {peer.removesuffix(" us"): t for peer, t in row.items() if peer.endswith(" us") and t}
         over = row["value"] / us["cudnn"]
         if head_size == (64 if forward else 128):
-            assert (1.015 < over < 1.055) if forward else (1.135 < over < 1.185), name
+            assert (1.015 < over < 1.035) if forward else (1.135 < over < 1.185), name
         else:
             assert over < 0.99, name
         slower = sorted(us.keys() - {"cudnn"}, key=us.get)
         assert min(us[peer] for peer in slower) > max(us["cudnn"], row["value"]), name
         assert slower[0] == ("flash" if forward and head_size == 72 else "flex"), name
-        assert 1.1 < us["flex"] / row["value"] < 1.7, name
+        assert 1.1 < us["flex"] / row["value"] < 1.75, name
         assert ("eager" in us) == (" 16384 " not in name), name
         if "eager" in us:
             eager += [us["eager"] / row["value"]] * forward
             errors.append(row["error of eager"] / row["error of ours"])
-    assert [round(ratio) for ratio in (min(eager), max(eager))] == [4, 29]
-    assert [round(ratio, 1) for ratio in (min(errors), max(errors))] == [1.8, 2.9]
+    assert [round(ratio) for ratio in (min(eager), max(eager))] == [4, 28]
+    assert [round(ratio, 1) for ratio in (min(errors), max(errors))] == [1.9, 2.8]
 
 
 def test_held_weights_and_bf16_ones_reach_the_ridge_with_85_and_164_rows():

@@ -8,7 +8,7 @@ from course_lib.kernels.attention import attention, attention_operator, attentio
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.dkdv import dkdv_kernel
 from course_lib.kernels.attention.dq import dq_kernel
-from course_lib.kernels.attention.forward import _forward_kernel, forward
+from course_lib.kernels.attention.forward import _forward_kernel, forward, write_forward
 from course_lib.kernels.attention.operands import spans, tiles, unit
 from course_lib.kernels.attention.parts import split
 from course_lib.kernels.attention.step import attention_step
@@ -66,6 +66,26 @@ def test_l_is_the_natural_logarithm_of_the_sum(make, dtype, assert_within):
     lengths = torch.tensor([50, 7], device=DEVICE, dtype=torch.int32)
     _, l = forward(q, k, v, False, 0.2, lengths)
     assert_within(l, *oracle(q, k, v, do, scale=0.2, k_lengths=lengths)["l"])
+
+
+@pytest.mark.parametrize("edge", [None, 16, 32])
+def test_keys_at_the_edge_come_last_or_first_in_blocks_of_their_own(edge, make, dtype, assert_within):
+    for n_q, n_k, causal, lengths in (
+        (70, 70, True, None),
+        (64, 128, True, None),
+        (50, 33, True, (33, 20)),
+        (40, 90, False, (90, 5)),
+        (32, 50, False, None),
+    ):
+        q, k, v, do = make(2, 2, 1, n_q, n_k, 64, dtype)
+        lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE, dtype=torch.int32)
+        o, l = torch.empty_like(q), torch.empty(q.shape[:-1], device=DEVICE)
+        write_forward(o, l, q, k, v, causal, 0.2, lengths, Blocks(32, 32, 4, 2, edge=edge))
+        truth = oracle(q, k, v, do, causal=causal, scale=0.2, k_lengths=lengths)
+        assert_within(o, *truth["o"])
+        some = truth["l"][0].isfinite()  # queries that see a key
+        assert_within(l[some], *(x[some] for x in truth["l"]))
+        assert (l[~some] == -float("inf")).all()
 
 
 def test_long_rows_are_summed_in_fp32(random):
@@ -264,12 +284,15 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     kernel, (main, rest) = KERNELS[name], split(head_size)
     fixed = {"lengths_ptr": None, "GROUP": 1, "HEAD": head_size, "MAIN": main, "REST": rest, "CAUSAL": causal}
     fixed |= {"UNIT": 8 if pointer == "*bf16" else 4, "WIDE": False, "PRECISION": precision}
+    edge = blocks.edge or blocks.n
     fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "TMA": tma, "WHOLE": whole}
     names = kernel.arg_names
+    fixed |= {"EDGE": edge, "EDGE_FIRST": edge < blocks.n} if "EDGE" in names else {}
     fixed |= {one: 1 for one in names if one.startswith("stride_") and one.endswith("_d")}
     fixed |= {one: None for one in names if one == "dl_ptr" or ("tiles" in one and not tma)}
     rows = blocks.m if name == "dkdv" else blocks.n
     types = {one: f"tensordesc<bf16[1,1,{rows},{main}]>" for one in names if "tiles" in one}
+    types |= dict.fromkeys(("k_edge_tiles", "v_edge_tiles"), f"tensordesc<bf16[1,1,{edge},{main}]>")
     types |= dict.fromkeys(("shift_tiles", "delta_tiles"), f"tensordesc<fp32[1,{blocks.m}]>")
     types |= {"l_ptr": "*fp32", "shift_ptr": "*fp32", "delta_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}
     signature = {n: types.get(n, pointer if n.endswith("_ptr") else "i32") for n in names if n not in fixed}

@@ -38,13 +38,14 @@ def _walk(
     acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
     first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, PIPELINED: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight."""
-    # Only one of two loops that share accumulators may be pipelined: with both, the assembler cannot tell who holds
-    # the accumulator between them and waits after every single wgmma of either (its note C7515).
-    stages: tl.constexpr = 1 if MASKED else None
+    # Where threads load (cp.async) only one of two loops that share accumulators may be pipelined: with both, the
+    # assembler cannot tell who holds the accumulator between them and waits after every single wgmma of either (its
+    # note C7515). Where the copy engine loads, both can be.
+    stages: tl.constexpr = None if PIPELINED else 1
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
         k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
         s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)
@@ -71,7 +72,7 @@ def _walk(
 
 @triton.jit
 def _forward_kernel(
-    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, lengths_ptr,
+    o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, k_edge_tiles, v_edge_tiles, lengths_ptr,
     heads, n_q, n_k,
     stride_o_b, stride_o_h, stride_o_m, stride_o_d,
     stride_q_b, stride_q_h, stride_q_m, stride_q_d,
@@ -80,7 +81,8 @@ def _forward_kernel(
     scale_log2,
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
     blocks = tl.cdiv(n_q, BLOCK_M)
@@ -99,23 +101,28 @@ def _forward_kernel(
     q_rows = (q_ptr, stride_q_m, stride_q_d)
     k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
     v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
+    k_edge = rows_to_walk(k_ptr, k_edge_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
+    v_edge = rows_to_walk(v_ptr, v_edge_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
     q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
     row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
-    # Two loops: blocks that every query sees whole need no mask, and they are nearly all.
-    acc, acc_rest, row_max, row_sum = _walk(
-        acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-        0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
-        HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, BLOCK_N, PRECISION,
-    )  # fmt: skip
-    if CAUSAL or not WHOLE:
-        acc, acc_rest, row_max, row_sum = _walk(
-            acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-            full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, BLOCK_N, PRECISION,
-        )  # fmt: skip
+    # Two loops: blocks that every query sees whole need no mask, and they are nearly all. The others are at the edge,
+    # in blocks of their own size; begun with, they are fetched while q is.
+    for turn in tl.static_range(2):
+        if (turn == 0) != EDGE_FIRST:
+            acc, acc_rest, row_max, row_sum = _walk(
+                acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
+                0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, True, BLOCK_N, PRECISION,
+            )  # fmt: skip
+        elif CAUSAL or not WHOLE:
+            acc, acc_rest, row_max, row_sum = _walk(
+                acc, acc_rest, row_max, row_sum, q, q_rest, k_edge, v_edge,
+                full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, EDGE_FIRST and TMA, EDGE, PRECISION,
+            )  # fmt: skip
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
@@ -147,15 +154,17 @@ def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: 
         return write_forward_in_groups(o, l, q, k, v, causal, scale, blocks)
     main, rest = split(D)
     step = unit(q, k, v, o)
-    walked = tiles(blocks.n, k, v)
+    walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
+    at_the_edge = walked if edge == blocks.n else tiles(edge, k, v)
     _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
-        o, l, q, k, v, *walked, k_lengths,
+        o, l, q, k, v, *walked, *at_the_edge, k_lengths,
         H, n_q, n_k,
         *strides(o, step), *strides(q, step), *strides(k, step), *strides(v, step),
         scale * LOG2_E,
         GROUP=H // k.shape[1], HEAD=D, MAIN=main, REST=rest,
         UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
-        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, EDGE=edge, EDGE_FIRST=blocks.edge is not None,
+        PRECISION=precision(q.dtype),
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip

@@ -22,6 +22,7 @@ class Blocks:
     warps: int
     stages: int  # blocks of the inner loop that are in shared memory or on their way there
     registers: int | None = None  # at most so many a thread, where that makes room for one more program
+    edge: int | None = None  # forward: begin with the keys that some queries do not see, so many a block
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ TABLE = {
     (32, True): Tuned(Blocks(64, 64, 4, 3), Blocks(64, 64, 4, 3), Blocks(64, 64, 4, 2)),
     (48, False): Tuned(Blocks(128, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 3)),
     (48, True): Tuned(Blocks(128, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
-    (64, False): Tuned(Blocks(64, 128, 4, 2), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 3, 168)),
-    (64, True): Tuned(Blocks(64, 128, 4, 2), Blocks(64, 64, 4, 2, 128), Blocks(64, 64, 4, 3)),
+    (64, False): Tuned(Blocks(64, 128, 4, 2, edge=64), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 3, 168)),
+    (64, True): Tuned(Blocks(64, 128, 4, 2, edge=64), Blocks(64, 64, 4, 2, 128), Blocks(64, 64, 4, 3)),
     (80, False): Tuned(Blocks(128, 64, 4, 3), Blocks(64, 32, 4, 3), Blocks(32, 64, 4, 3, 168)),
     (80, True): Tuned(Blocks(128, 64, 4, 3), Blocks(64, 32, 4, 3), Blocks(64, 64, 4, 3)),
     (96, False): Tuned(Blocks(128, 64, 4, 3), Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 3)),
@@ -75,7 +76,7 @@ GROUPS = {
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
 # The interpreter gets blocks so small that short sequences have several, and not square ones.
-INTERPRETED = Tuned(Blocks(32, 16, 4, 1), Blocks(32, 16, 4, 1), Blocks(16, 32, 4, 1))
+INTERPRETED = Tuned(Blocks(32, 32, 4, 1, edge=16), Blocks(32, 16, 4, 1), Blocks(16, 32, 4, 1))
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
