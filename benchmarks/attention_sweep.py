@@ -34,13 +34,13 @@ GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
-# Likeliest first. Queries and keys a block, warps, stages, and where it pays a limit on registers.
+# Likeliest first. Queries and keys a block, warps, stages, where it pays a limit on registers, keys at the edge a turn.
 CANDIDATES = {
     "forward": [
         (64, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 4, 2), (128, 64, 8, 3), (64, 128, 4, 3),
         (128, 128, 8, 3), (128, 64, 8, 2, 128), (128, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 2), (128, 32, 4, 3),
         (64, 128, 4, 2, 128), (128, 64, 4, 2, 168), (128, 32, 4, 4), (64, 64, 4, 4), (64, 32, 4, 4),
-        (64, 128, 4, 3, 168), (64, 64, 4, 2, 96), (128, 128, 4, 2), (128, 64, 8, 3, 128),
+        (64, 128, 4, 3, 168), (64, 64, 4, 2, 96), (128, 128, 4, 2), (128, 64, 8, 3, 128), (64, 128, 4, 2, None, 64),
     ],
     "dq": [
         (64, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2, 168), (64, 64, 4, 2, 128),
