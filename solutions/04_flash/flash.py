@@ -1630,7 +1630,7 @@ check_speed("flash.speed", attention_step)
 # No spills (`compiled`). No mask in the loop over whole tiles. When causal, no tile that nobody sees, and the longest
 # programs first. `exp2` and a scale that was multiplied once. One address and an offset, not a block of addresses. Of
 # two loops that share an accumulator only one should have several stages: `tl.range(..., num_stages=1)` for the edge.
-# (Where the copy engine loads, both may have them. Head size 64, causal, is then 2.4 % faster for the course's kernel:
+# (Where the copy engine loads, both may have them. Head size 64, causal, is then 2 % faster for the course's kernel:
 # it begins with the edge, and walks it in blocks of 64 keys, where it takes 128 elsewhere.)
 # </details>
 # <details><summary>Hint 3: settings to try</summary>

@@ -1737,10 +1737,10 @@ for row in recorded("mlp"):
 # | input | 1.05 | 1.07 | 1.13 | 1.08 |
 #
 # Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1712 us with everything
-# kept and 1740 without `a`, in the run of a day before 1711 and 1711; nothing, as far as one can measure. A product
-# again: 245 to 273 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3 were. (At 4096 the fused
-# steps that make no product again come out 0.6 and 1.7 % *below* their floor. The rate of products at the limit of
-# power is no constant, as lesson 01 found in its section 7.)
+# kept and 1740 without `a`; that is 1.6 %, and no more than such a step differs by from run to run
+# (`benchmarks/notes/mlp.md`). A product again: 245 to 273 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms,
+# where 3.3 were. (At 4096 the fused steps that make no product again come out 0.6 and 1.7 % *below* their floor. The
+# rate of products at the limit of power is no constant, as lesson 01 found in its section 7.)
 #
 # And yours? The recorded solution of 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is the
 # smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 import pytest
+import torch
 
 from autograder.bank import cheats
 from autograder.bank.recording import kept
@@ -189,6 +190,17 @@ def test_side_by_side_each_is_tried_once_and_those_that_take_a_gpu_have_it_to_th
     for _, gpu, start, end in (span for span in spans if span[0]):
         beside = [span for span in spans if span[1] == gpu and span[2] < end and span[3] > start]
         assert len(beside) == 1, beside
+
+
+def test_rows_side_by_side_share_the_processors_for_judging(monkeypatch):
+    def threads(todo, seed):
+        for cheat in todo:
+            yield cheats.Tried(cheat, how=f"{torch.get_num_threads()} {os.environ['OMP_NUM_THREADS']}")
+
+    monkeypatch.setattr(cheats, "in_a_row", threads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
+    share = cheats.PROCESSORS
+    assert {one.how for one in cheats.run(HERE[:4], SEED)} == {f"{share} {share}"}
 
 
 def lacks_nothing(seed):

@@ -23,6 +23,7 @@ from tests.kernels.add_norm_oracle import (
     near,
     seed_of,
 )
+from tests.kernels.signatures import signature_of
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
@@ -35,12 +36,7 @@ def compiled(kernel, N, how, arch=90, drop=False):
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
     types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr"), "*fp32")
     types |= {"seed_ptr": "*i64", "eps": "fp32", "scale": "fp32"}
-    signature = {
-        name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32")
-        for name in kernel.arg_names
-        if name not in fixed
-    }
-    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=how.warps)
+    return compile_kernel(kernel, signature_of(kernel, fixed, types), fixed, arch=arch, num_warps=how.warps)
 
 
 @pytest.mark.parametrize("arch", [80, 90])

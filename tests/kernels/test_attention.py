@@ -14,6 +14,7 @@ from course_lib.kernels.attention.parts import split
 from course_lib.kernels.attention.step import attention_step
 from course_lib.kernels.attention.tuning import Blocks
 from tests.kernels.attention_oracle import oracle
+from tests.kernels.signatures import signature_of
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan", "first_rung")
 
@@ -287,7 +288,7 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     edge = blocks.edge or blocks.n
     fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "TMA": tma, "WHOLE": whole}
     names = kernel.arg_names
-    fixed |= {"EDGE": edge, "EDGE_FIRST": edge < blocks.n} if "EDGE" in names else {}
+    fixed |= {"EDGE": edge, "EDGE_FIRST": blocks.edge is not None} if "EDGE" in names else {}
     fixed |= {one: 1 for one in names if one.startswith("stride_") and one.endswith("_d")}
     fixed |= {one: None for one in names if one == "dl_ptr" or ("tiles" in one and not tma)}
     rows = blocks.m if name == "dkdv" else blocks.n
@@ -295,7 +296,7 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     types |= dict.fromkeys(("k_edge_tiles", "v_edge_tiles"), f"tensordesc<bf16[1,1,{edge},{main}]>")
     types |= dict.fromkeys(("shift_tiles", "delta_tiles"), f"tensordesc<fp32[1,{blocks.m}]>")
     types |= {"l_ptr": "*fp32", "shift_ptr": "*fp32", "delta_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}
-    signature = {n: types.get(n, pointer if n.endswith("_ptr") else "i32") for n in names if n not in fixed}
+    signature = signature_of(kernel, fixed, types, pointer)
     return compile_kernel(kernel, signature, fixed, num_warps=blocks.warps, num_stages=blocks.stages)
 
 

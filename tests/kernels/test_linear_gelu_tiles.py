@@ -121,20 +121,30 @@ def test_every_tile_of_the_table_is_right(blocks, keep, kind, large, fenced, ass
         assert_within(h, *summed(x, w.T, bias))
 
 
+@pytest.fixture
+def right_way_back(assert_within):
+    """Are dh, the sums of its columns and, where it was made again, gelu(h) right?"""
+
+    def check(dy, w, h, dh, sums, a):
+        want, bound = slope_oracle(dy, w, h)
+        assert_within(dh, want, bound)
+        assert_within(sums, want.sum(0), bound.sum(0) + len(dy) * U * want.abs().sum(0))
+        if a is not None:
+            torch.testing.assert_close(a.float(), gelu_reference(h.float()), rtol=2e-2, atol=1e-6)
+
+    return check
+
+
 @pytest.mark.gpu
 @HALVES
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("blocks", [*SLOPE[2], Blocks(128, 128, 64, 4, 3, 1, programs=0, parts=2)], ids=str)
-def test_every_tile_of_the_way_back_is_right(blocks, again, kind, random, fenced, assert_within):
+def test_every_tile_of_the_way_back_is_right(blocks, again, kind, random, fenced, right_way_back):
     dy, w, h = random(3000, 328, dtype=kind) * 0.2, random(328, 4304, dtype=kind), random(3000, 4304, dtype=kind)
     dh = fenced(3000, 4304, dtype=kind)
     a = fenced(3000, 4304, dtype=kind) if again else None
     sums = write_slope_persistent(dh, a, h, dy, w, True, blocks).sum(0)
-    want, bound = slope_oracle(dy, w, h)
-    assert_within(dh, want, bound)
-    assert_within(sums, want.sum(0), bound.sum(0) + 3000 * U * want.abs().sum(0))
-    if again:
-        torch.testing.assert_close(a.float(), gelu_reference(h.float()), rtol=2e-2, atol=1e-6)
+    right_way_back(dy, w, h, dh, sums, a)
 
 
 PINGPONG_SHAPES = [(3000, 4304, 328), (17, 24, 8), (129, 136, 64), (5000, 2000, 72), (128 * 133, 128, 1152)]
@@ -161,19 +171,15 @@ def test_groups_that_take_turns_are_right(shape, keep, stages, kind, large, fenc
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("shape", PINGPONG_SHAPES, ids=str)
-def test_the_way_back_of_groups_that_take_turns_is_right(shape, over, again, kind, random, fenced, assert_within):
+def test_the_way_back_of_groups_that_take_turns_is_right(shape, over, again, kind, random, fenced, right_way_back):
     from course_lib.kernels.linear_gelu.pingpong import write_slope_pingpong
 
     M, N, K = shape
     dy, w, h = random(M, K, dtype=kind) * 0.2, random(K, N, dtype=kind), random(M, N, dtype=kind)
-    want, bound = slope_oracle(dy, w, h)
     dh = h.clone() if over else fenced(M, N, dtype=kind)
     a = fenced(M, N, dtype=kind) if again else None
     sums = write_slope_pingpong(dh, a, dh if over else h, dy, w, True, Turns(5)).sum(0)
-    assert_within(dh, want, bound)
-    assert_within(sums, want.sum(0), bound.sum(0) + M * U * want.abs().sum(0))
-    if again:
-        torch.testing.assert_close(a.float(), gelu_reference(h.float()), rtol=2e-2, atol=1e-6)
+    right_way_back(dy, w, h, dh, sums, a)
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ from course_lib.kernels.rope import Computed, Tables, rope, rope_, rope_frequenc
 from course_lib.kernels.rope.kernel import rope_kernel
 from course_lib.kernels.rope.launch import heads_inside, write_rope
 from course_lib.kernels.rope.public import rope_in_place_operator, rope_operator
+from tests.kernels.signatures import signature_of
 
 U = 2.0**-24  # half a unit in the last place of fp32, relative
 # A table's entry is rounded once, then two products and a sum. Computed: the rest of an angle, up to pi / 4, is rounded
@@ -305,11 +306,7 @@ def compiled(head_size=128, rotary_size=128, heads=(32, 32), inside=True, arch=9
     fixed |= {"BLOCK_Q": blocks.q_heads, "BLOCK_K": blocks.k_heads, "BLOCK_P": 1 << (pairs - 1).bit_length()}
     fixed |= {name: 1 for name in rope_kernel.arg_names if name.endswith("_d")} | options
     types = {"first_ptr": "*fp32", "second_ptr": "*fp32", "positions_ptr": "*i64"}
-    signature = {
-        name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32")
-        for name in rope_kernel.arg_names
-        if name not in fixed
-    }
+    signature = signature_of(rope_kernel, fixed, types)
     return compile_kernel(rope_kernel, signature, fixed, arch=arch, num_warps=blocks.warps)
 
 

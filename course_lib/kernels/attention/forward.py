@@ -108,8 +108,8 @@ def _forward_kernel(
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
     row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
-    # Two loops: blocks that every query sees whole need no mask, and they are nearly all. The others are at the edge,
-    # in blocks of their own size; begun with, they are fetched while q is.
+    # Two loops: blocks that every query sees whole need no mask, and they are nearly all. The others, at the edge, have
+    # a size of their own; the table says where it is faster to begin with them.
     for turn in tl.static_range(2):
         if (turn == 0) != EDGE_FIRST:
             acc, acc_rest, row_max, row_sum = _walk(

@@ -1,6 +1,6 @@
 """Which blocks each kernel works in: one table, keyed by the columns that are computed and by causal.
 
-Each entry is the fastest of 9 to 21 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
+Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
 """
 
@@ -76,7 +76,7 @@ GROUPS = {
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
 # The interpreter gets blocks so small that short sequences have several, and not square ones.
-INTERPRETED = Tuned(Blocks(32, 32, 4, 1, edge=16), Blocks(32, 16, 4, 1), Blocks(16, 32, 4, 1))
+INTERPRETED = Tuned(Blocks(16, 32, 4, 1, edge=16), Blocks(32, 16, 4, 1), Blocks(16, 32, 4, 1))
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
