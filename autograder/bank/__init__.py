@@ -1,29 +1,33 @@
 """The bank: submissions whose verdict is known. `python -m autograder bank` runs them all on this machine.
 
-    tests/bank/<exercise>/right/      different right solutions: every case must be right
-    tests/bank/<exercise>/mistakes/   <mistake>.py or <mistake>__second.py: must be caught, and called by that name
-    tests/bank/<exercise>/slow/       right, but not fast
-    tests/bank/<exercise>/cheats/     see bank/cheats.py, which `--cheats` runs
+    tests/bank/<exercise>/right/*.py      different right solutions: every case must be right
+    tests/bank/<exercise>/mistakes.diff   edits of them: each must be caught, and called by its name
+    tests/bank/<exercise>/slow.diff       edits of them that are right, but not fast
+    tests/bank/<exercise>/cheats.diff     see bank/cheats.py, which `--cheats` runs
 
-Each file is tried in a process of its own, forked from this one after torch is imported and before any tensor or
+bank/edits.py says how an edit is written. An edit <mistake>__second is a second way to make that mistake.
+
+Each submission is tried in a process of its own, forked from this one after torch is imported and before any tensor or
 CUDA call, so a crash or a hang is a result and harms no neighbour. On a GPU, opening the device takes longer than most
-files: there a process goes on with the next file that is made of kernels, until the device answers it no more.
+submissions: there a process goes on with the next one that is made of kernels, until the device answers it no more.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import linecache
 import multiprocessing.connection
-import re
 import time
+import types
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from autograder import ranks
 from autograder.bank.apart import Apart
+from autograder.bank.edits import Edit, expand, read
 from autograder.examine import examine
 from autograder.exercise import get
 from course_lib import device
@@ -37,20 +41,34 @@ KINDS = ("right", "slow", "mistakes")
 class Entry:
     exercise: str
     kind: str
-    path: Path
+    name: str
+    where: Path | Edit  # a file, or an edit of one
     cases: str = "all"  # or "small" or "large": those that fit a notebook, or the others
 
     @property
     def mistake(self) -> str:
-        return self.path.stem.partition("__")[0]
+        return self.name.partition("__")[0]
+
+    @property
+    def source(self) -> str:
+        return expand(self.where) if isinstance(self.where, Edit) else self.where.read_text()
+
+    @property
+    def function(self) -> Any:
+        """What the exercise asks for."""
+        return getattr(load(self), get(self.exercise).entry)
+
+    @property
+    def killed_by(self) -> str:
+        """The case that is known to catch this mistake."""
+        return self.where.caught_by if isinstance(self.where, Edit) else ""
 
     @property
     def needs_machine_to_itself(self) -> bool:
         """Whether it must run the cases that are too large for a notebook: right ones all, mistakes their killer."""
         if self.cases != "all":
             return self.cases == "large"
-        killer = re.search(r'^KILLED_BY = "(.*)"$', self.path.read_text(), re.MULTILINE)
-        return bool(self.large) and (killer.group(1) in self.large if killer else True)
+        return bool(self.large) and (self.killed_by in self.large if self.killed_by else True)
 
     @property
     def large(self) -> tuple[str, ...]:
@@ -64,7 +82,7 @@ class Entry:
         return replace(self, cases="small"), replace(self, cases="large")
 
     def __str__(self) -> str:
-        return f"{self.exercise}/{self.kind}/{self.path.name}"
+        return f"{self.exercise}/{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -86,9 +104,15 @@ class Result:
 
 
 def entries(names: Iterable[str] = (), kinds: Iterable[str] = KINDS) -> list[Entry]:
-    """The files of the bank, of some exercises or units or of all."""
-    folders = sorted(p for p in BANK.iterdir() if p.is_dir() and not p.name.startswith("_") and among(p.name, names))
-    return [Entry(p.name, kind, path) for p in folders for kind in kinds for path in sorted((p / kind).glob("*.py"))]
+    """The submissions of some exercises or units, or of all."""
+    folders = sorted(p for p in BANK.iterdir() if p.is_dir() and among(p.name, names))
+    return [entry for folder in folders for kind in kinds for entry in _of(folder, kind)]
+
+
+def _of(folder: Path, kind: str) -> list[Entry]:
+    files = [Entry(folder.name, kind, path.stem, path) for path in sorted((folder / kind).glob("*.py"))]
+    edits = read(folder / f"{kind}.diff") if (folder / f"{kind}.diff").is_file() else {}
+    return files + [Entry(folder.name, kind, *item) for item in sorted(edits.items())]
 
 
 def among(exercise: str, names: Iterable[str]) -> bool:
@@ -97,28 +121,35 @@ def among(exercise: str, names: Iterable[str]) -> bool:
     return not wanted or not wanted.isdisjoint({exercise, exercise.partition(".")[0]})
 
 
-def load(path: Path):
-    """The file as a module."""
-    spec = importlib.util.spec_from_file_location(f"bank_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def find(path: str) -> Entry:
+    """The submission "start.axpy/mistakes/no_mask"."""
+    exercise, kind, name = path.split("/")
+    return next(entry for entry in entries([exercise], [kind]) if entry.name == name)
+
+
+def load(entry: Entry) -> types.ModuleType:
+    """The submission as a module. Its text lies where Triton and tracebacks look for the text of a module."""
+    path, source = f"<{entry}>", entry.source
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    module = types.ModuleType(f"bank_{entry.name}")
+    exec(compile(source, path, "exec"), module.__dict__)
     return module
 
 
 def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
-    """Judge one file in this process. `quick`: a mistake runs only on the case that is known to kill it."""
+    """Judge one submission in this process. `quick`: a mistake runs only on the case that is known to kill it."""
     start = time.perf_counter()
-    module = load(entry.path)
+    module = load(entry)
     exercise = get(entry.exercise)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Result(entry, skipped=True)
     if ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
         return Result(entry, skipped=True)
-    only = (module.KILLED_BY,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
+    only = (entry.killed_by,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
     live = not entry.needs_machine_to_itself
     verdict = examine(exercise, getattr(module, exercise.entry), seed, live=live, only=only)
     if only and not verdict.cases:
-        raise ValueError(f"{entry}: KILLED_BY names no case of this tier: {only!r}")
+        raise ValueError(f"{entry}: it is caught by no case of this tier: {only!r}")
     diagnosis = verdict.diagnosis
     wrong = "; ".join(f"{c.name} ({c.sizes}): {c.why}" for c in verdict.cases if not c.right)[:300]
     says = " ".join(filter(None, [verdict.note, diagnosis and diagnosis.says, wrong]))
@@ -184,13 +215,13 @@ def _well() -> bool:
 
 def joined(results: Iterable[Result]) -> list[Result]:
     """One result a submission, where its halves were judged apart."""
-    found: dict[Path, Result] = {}
+    found: dict[str, Result] = {}
     for one in results:
-        if (other := found.get(one.entry.path)) is not None:
+        if (other := found.get(str(one.entry))) is not None:
             says = " ".join(filter(None, [other.says, one.says]))
             both = {"accepted": other.accepted and one.accepted, "seconds": other.seconds + one.seconds, "says": says}
             one = replace(one, entry=replace(one.entry, cases="all"), **both)
-        found[one.entry.path] = one
+        found[str(one.entry)] = one
     return list(found.values())
 
 

@@ -1,17 +1,17 @@
 """The cheats of the bank against the referee. `python -m autograder bank --cheats` runs all that fit this machine.
 
-    tests/bank/<exercise>/cheats/   attempts at that exercise
-    tests/bank/_cheats/             attempts that fit any exercise; EXERCISE names the one they are tried on
+    tests/bank/<exercise>/cheats.diff   edits of right solutions of that exercise, as bank/edits.py says
 
-A file is the source of one cell and is never imported here; what it says about itself is read from its text:
+A cheat is the source of one cell and is never imported here. It is "caught by" what is expected to stop it, and says:
 
     FAMILY   one of FAMILIES
-    NAIVE    whether it gets points from `check`, where the student's code and the judge share a process
-    CAUGHT   how it is expected to be caught
     TIERS    where it can be tried, if not everywhere
     HELD     True: being sent to a person counts as caught, because the evidence against it can be forged
     ALONE    True: it takes the whole device, so nothing is tried beside it
     SPEED    True: its answers are right and its points for them earned; it is after the points for speed
+
+A cheat gets points from `check`, where the student's code and the judge share a process, unless its reason says why
+"NAIVE is False".
 
 Every cheat is tried in a fresh room, and an honest neighbour after it in the same room must get its full points. Cheats
 are tried one after the other by one process, as a cohort is graded: the next cheat's neighbour, in the next room, shows
@@ -20,7 +20,6 @@ too that this one did no harm.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import multiprocessing
 import os
@@ -35,7 +34,7 @@ from pathlib import Path
 
 import torch
 
-from autograder.bank import among
+from autograder.bank import Entry, entries, find
 from autograder.bank.apart import Apart
 from autograder.bank.recording import keep_apart
 from autograder.classroom import report
@@ -46,9 +45,8 @@ from autograder.referee.submission import Cell, Submission
 from course_lib import device
 
 COURSE = Path(__file__).resolve().parents[2]
-BANK = COURSE / "tests" / "bank"
 NEIGHBOUR = "start.axpy"
-HONEST = BANK / NEIGHBOUR / "right" / "masked.py"
+HONEST = find(f"{NEIGHBOUR}/right/masked")
 LIMIT_S = 300.0  # for one cheat and its neighbour, compiling included; a referee that needs longer hangs
 
 FAMILIES = (
@@ -95,9 +93,8 @@ TAKE_ALL = ("bomb", "hang")  # of a machine
 
 @dataclass(frozen=True)
 class Cheat:
-    path: Path
-    exercise: str
-    docstring: str
+    entry: Entry
+    reason: str
     family: str
     naive: bool
     caught: str
@@ -107,32 +104,27 @@ class Cheat:
     alone: bool
 
     @property
+    def exercise(self) -> str:
+        return self.entry.exercise
+
+    @property
     def source(self) -> str:
-        return self.path.read_text()
+        return self.entry.source
 
     def __str__(self) -> str:
-        return f"{self.path.parent.relative_to(BANK)}/{self.path.name}".replace("/cheats/", "/")
+        return f"{self.exercise}/{self.entry.name}"
 
 
-def read(path: Path) -> Cheat:
-    """What a file says about itself; nothing in it runs."""
-    tree = ast.parse(path.read_text())
-    says = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
-            try:
-                says[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                continue
-    exercise = says["EXERCISE"] if path.parent.name == "_cheats" else path.parents[1].name
+def cheat_of(entry: Entry) -> Cheat:
+    """What the edit says about itself; nothing in it runs."""
+    edit, says = entry.where, entry.where.says
     return Cheat(
-        path,
-        exercise,
-        ast.get_docstring(tree) or "",
+        entry,
+        edit.reason,
         says["FAMILY"],
-        says["NAIVE"],
-        says["CAUGHT"],
-        says.get("TIERS", get(exercise).tiers),
+        "NAIVE is False:" not in edit.reason,
+        edit.caught_by,
+        says.get("TIERS", get(entry.exercise).tiers),
         says.get("HELD", False),
         says.get("SPEED", False),
         says.get("ALONE", False) or says.get("SPEED", False) or says["FAMILY"] in TAKE_ALL,
@@ -140,9 +132,8 @@ def read(path: Path) -> Cheat:
 
 
 def cheats(names: Iterable[str] = ()) -> list[Cheat]:
-    """The cheats of some exercises or of all, those of `_cheats` under the exercise that they name."""
-    paths = sorted([*BANK.glob("_cheats/*.py"), *BANK.glob("*/cheats/*.py")])
-    return [cheat for cheat in map(read, paths) if among(cheat.exercise, names)]
+    """The cheats of some exercises or units, or of all."""
+    return [cheat_of(entry) for entry in entries(names, ["cheats"])]
 
 
 def one_each_family(found: Iterable[Cheat]) -> list[Cheat]:
@@ -181,7 +172,7 @@ def attempt(cheat: Cheat, seed: int) -> Tried:
     start, exercise = time.perf_counter(), _small(get(cheat.exercise))
     if cheat.speed:  # one timed case shows it
         exercise = replace(exercise, speed=replace(exercise.speed, cases=exercise.speed.cases[:1]))
-    with Referee(_submission(cheat.path), patience=_patience()) as there:
+    with Referee(_submission(cheat.entry), patience=_patience()) as there:
         verdict = (there.examine_speed if cheat.speed else there.examine)(exercise, seed)
         # a room has one submission; nothing but this bank gives it another
         there.room.submission, there.room.patience = _submission(HONEST), Patience()
@@ -207,8 +198,8 @@ def _small(exercise: Exercise) -> Exercise:
     return replace(exercise, cases=tuple(case for case in exercise.cases if case.live or device.TIER != "gpu"))
 
 
-def _submission(path: Path) -> Submission:
-    return Submission((Cell(path.stem, path.read_text()),))
+def _submission(entry: Entry) -> Submission:
+    return Submission((Cell(entry.name, entry.source),))
 
 
 def _short_of(there: Referee, seed: int) -> str:
@@ -357,7 +348,7 @@ def gradebook(folder: Path) -> None:
     book.close()
     for place in ("submitted/ada/00_start", "source/00_start"):
         (folder / place).mkdir(parents=True)
-        (folder / place / "answer.py").write_text((BANK / NEIGHBOUR / "right" / "masked.py").read_text())
+        (folder / place / "answer.py").write_text(HONEST.source)
 
 
 def row(tried: Tried) -> dict:
@@ -377,7 +368,7 @@ def main(names: Iterable[str], seed: int, quick: bool, record: str | None = None
         left[tried.cheat.exercise] -= 1
         if record and not left[tried.cheat.exercise]:  # a run that is cut short keeps what it finished
             of_it = [r for r in rows if r["exercise"] == tried.cheat.exercise]
-            keep_apart("bank_cheats", of_it, record, "autograder/referee", "tests/bank/_cheats")
+            keep_apart("bank_cheats", of_it, record, "autograder/referee")
         print(f"{tried.verdict:<10}{tried.cheat!s:<58}{tried.missed or tried.how}", flush=True)
     took = time.perf_counter() - start
     print(f"{len(todo) - missed} of {len(todo)} caught, {held} of them by a person; {missed} missed; {took:.0f} s")

@@ -8,7 +8,8 @@ import sys
 from collections import Counter
 
 from autograder import ranks
-from autograder.bank import counts, entries, joined, run, speed, table
+from autograder.bank import KINDS, counts, entries, joined, run, speed, table
+from autograder.bank.edits import BadEdit
 from autograder.bank.recording import keep_apart
 from autograder.exercise import get
 from course_lib import device
@@ -18,7 +19,7 @@ NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, an
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("exercise", nargs="*", metavar="EXERCISE", help="only these exercises or units")
+    parser.add_argument("exercise", nargs="*", metavar="EXERCISE", help="only these, or units; or show EXERCISE NAME")
     parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
@@ -28,6 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except BadEdit as error:
+        print(f"The bank cannot be read. {error}", file=sys.stderr)
+        return 2
+
+
+def _main(args: argparse.Namespace) -> int:
+    if args.exercise[:1] == ["show"]:
+        return show(*args.exercise[1:])
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
     if args.record and args.quick:
         print("Only a run on all cases is worth recording.")
@@ -64,3 +75,14 @@ def main(args: argparse.Namespace) -> int:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
     print(f"\n{table(joined(results))}")
     return 0 if all(r.as_expected for r in results) and results else 1
+
+
+def show(exercise: str = "", name: str = "", *_: str) -> int:
+    """Print a submission of the bank as a file of its own."""
+    found = [entry for entry in entries([exercise], [*KINDS, "cheats"]) if exercise and entry.name == name]
+    for entry in found:
+        print(f"# {entry}\n{entry.source}")
+    if not found:
+        known = sorted(entry.name for entry in entries([exercise], [*KINDS, "cheats"]) if exercise)
+        print(f"The bank of {exercise!r} has no {name!r}; it has: {', '.join(known) or 'nothing'}.", file=sys.stderr)
+    return 0 if found else 2

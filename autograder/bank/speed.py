@@ -26,10 +26,10 @@ class Pace(Result):
 
 
 def time_entry(entry: Entry, seed: int, quick: bool = False) -> Pace:
-    """Time one file in this process."""
+    """Time one submission in this process."""
     start = time.perf_counter()
     exercise = get(entry.exercise)
-    verdict = examine_speed(exercise, getattr(bank.load(entry.path), exercise.entry), seed)
+    verdict = examine_speed(exercise, entry.function, seed)
     share = min((row.share for row in verdict.rows), default=0.0)
     took = time.perf_counter() - start
     return Pace(entry, bool(verdict.rows), None, verdict.note, took, False, verdict.points, verdict.out_of, share)
@@ -50,7 +50,7 @@ def row(pace: Pace) -> dict:
     return {
         "exercise": entry.exercise,
         "kind": entry.kind,
-        "submission": entry.path.stem,
+        "submission": entry.name,
         "points": pace.points,
         "out_of": pace.out_of,
         "share": pace.share,

@@ -63,13 +63,13 @@ def test_an_outcome_is_kept_an_exercise_at_a_time_with_the_files_that_it_depends
 def test_a_slow_one_with_all_points_and_an_exercise_without_a_fast_one_are_surprises():
     paces = [_pace("roofline.chain", "slow", 3, 3), _pace("roofline.chain", "right", 2, 3)]
     assert speed.surprises(paces) == [
-        "roofline.chain/slow/any.py earns all points",
+        "roofline.chain/slow/any earns all points",
         "no right submission of roofline.chain earns all points",
     ]
 
 
 def _pace(name: str, kind: str, points: float, out_of: float) -> speed.Pace:
-    return speed.Pace(bank.Entry(name, kind, Path("any.py")), accepted=True, points=points, out_of=out_of)
+    return speed.Pace(bank.Entry(name, kind, "any", Path("any.py")), accepted=True, points=points, out_of=out_of)
 
 
 def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
@@ -78,8 +78,8 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     (folder / "crash.py").write_text("import os\ndef axpy(a, x, y, out):\n    os._exit(3)\n")
     (folder / "hang.py").write_text("def axpy(a, x, y, out):\n    while True:\n        pass\n")
     (folder / "raises.py").write_text("1 / 0\n")
-    todo = [bank.Entry("start.axpy", "right", path) for path in sorted(folder.glob("*.py"))]
-    says = {r.entry.path.stem: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=5)}
+    todo = [bank.Entry("start.axpy", "right", path.stem, path) for path in sorted(folder.glob("*.py"))]
+    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=5)}
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]
@@ -92,10 +92,10 @@ def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypa
     for name in ("1", "2", "3_raises", "5", "6"):
         (folder / f"{name}.py").write_text("import os\ndef axpy(a, x, y, out):\n    raise ValueError(os.getpid())\n")
     (folder / "3_raises.py").write_text("1 / 0\n")
-    todo = [bank.Entry("start.axpy", "right", path) for path in sorted(folder.glob("*.py"))]
+    todo = [bank.Entry("start.axpy", "right", path.stem, path) for path in sorted(folder.glob("*.py"))]
 
     def processes():
-        says = {r.entry.path.stem: r.says for r in bank.run(todo, seed=1, workers=1)}
+        says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=1)}
         assert "ZeroDivisionError" in says["3_raises"] and "ended with 3" in says["4_ends"]
         return [re.search(r"ValueError: (\d+)", says[name]).group(1) for name in ("1", "2", "5", "6")]
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from autograder.bank import find
 from autograder.classroom import cohort, trying
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
 UNIT, NAME = "00_start", "start"
-RIGHT = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
-WRONG = (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()
+RIGHT = find("start.axpy/right/masked").source
+WRONG = find("start.axpy/mistakes/no_mask").source
 COHORT = {"ada": RIGHT, "bob": WRONG, "cleo": None, "dan": RIGHT}
 MARKS = {"ada": 5.0, "bob": 0.0, "cleo": 0.0, "dan": 5.0}
 

@@ -22,12 +22,12 @@ from autograder.referee.submission import Cell, Submission
 needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 RANKED = [exercise for exercise in of_unit("ddp") if exercise.kind == "distributed"]
 RING = get("ddp.ring")
-HONEST = (bank.BANK / "ddp.ring/right/background.py").read_text()
+HONEST = bank.find("ddp.ring/right/background").source
 CALL_S = 8.0  # two processors that are busy with something else need seconds for four ranks to meet
 
 
 def of_bank(path):
-    return (bank.BANK / path).read_text()
+    return bank.find(path).source
 
 
 def only(exercise, *names):
@@ -68,7 +68,7 @@ def test_a_ring_is_judged_on_every_case(judged):
 @needs_bubblewrap
 @pytest.mark.parametrize("exercise", [one for one in RANKED if one is not RING], ids=lambda one: one.name)
 def test_training_is_judged_where_much_and_where_little_travels(judged, exercise):
-    source = of_bank(sorted((bank.BANK / exercise.name / "right").glob("*.py"))[0])
+    source = bank.entries([exercise.name], ["right"])[0].source
     verdict = judged(source, exercise, ("two ranks", "large layers"))
     assert verdict.accepted and not verdict.held, why(verdict)
 
@@ -78,27 +78,27 @@ def test_training_is_judged_where_much_and_where_little_travels(judged, exercise
 @pytest.mark.parametrize("entry", [e for e in bank.entries([one.name for one in RANKED]) if e.kind == "right"], ids=str)
 def test_every_right_answer_of_the_bank_gets_its_points(judged, entry):
     exercise = get(entry.exercise)
-    verdict = judged(entry.path.read_text(), exercise, ())
+    verdict = judged(entry.source, exercise, ())
     assert verdict.points == exercise.points, why(verdict)
 
 
 NAMED = {
-    "ddp.ring/mistakes/wrong_owner.py": "three ranks",
-    "ddp.ring/mistakes/overwritten.py": "three ranks",
-    "ddp.ring/mistakes/collective.py": "two ranks",
-    "ddp.naive/mistakes/sum_for_mean.py": "two ranks",
-    "ddp.naive/mistakes/no_start.py": "two ranks",
-    "ddp.buckets/mistakes/begins_in_finish.py": "two ranks",
-    "ddp.sharded/mistakes/forgets.py": "two ranks",
+    "ddp.ring/mistakes/wrong_owner": "three ranks",
+    "ddp.ring/mistakes/overwritten": "three ranks",
+    "ddp.ring/mistakes/collective": "two ranks",
+    "ddp.naive/mistakes/sum_for_mean": "two ranks",
+    "ddp.naive/mistakes/no_start": "two ranks",
+    "ddp.buckets/mistakes/begins_in_finish": "two ranks",
+    "ddp.sharded/mistakes/forgets": "two ranks",
 }
 
 
 @needs_bubblewrap
 @pytest.mark.parametrize("path", NAMED)
 def test_a_mistake_has_its_name_from_outside_too(judged, path):
-    name, _, file = path.split("/")
+    name, _, mistake = path.split("/")
     verdict = judged(of_bank(path), get(name), (NAMED[path],))
-    assert not verdict.points and verdict.diagnosis.mistake == file.removesuffix(".py"), why(verdict)
+    assert not verdict.points and verdict.diagnosis.mistake == mistake, why(verdict)
 
 
 # ------------------------------------------------------------------------------------------- how it can end
@@ -210,19 +210,19 @@ def ring_all_reduce(buffer):
 
 @needs_bubblewrap
 def test_what_ranks_hide_from_the_watch_is_counted_outside(judged):
-    verdict = judged(of_bank("ddp.ring/cheats/gathered_out_of_sight.py"), names=("a megabyte",))
+    verdict = judged(of_bank("ddp.ring/cheats/gathered_out_of_sight"), names=("a megabyte",))
     assert not verdict.points and not verdict.held and "some of it was hidden" in why(verdict)[0]
 
 
 @needs_bubblewrap
 def test_what_did_not_pass_the_network_earns_nothing(judged):
-    verdict = judged(of_bank("ddp.ring/cheats/shards_through_files_only.py"))
+    verdict = judged(of_bank("ddp.ring/cheats/shards_through_files_only"))
     assert not verdict.points and not verdict.held and "something went another way" in why(verdict)[0]
 
 
 @needs_bubblewrap
 def test_a_forged_report_with_the_right_number_of_bytes_waits_for_a_person(judged):
-    verdict = judged(of_bank("ddp.ring/cheats/report_forged.py"), names=("a megabyte",))
+    verdict = judged(of_bank("ddp.ring/cheats/report_forged"), names=("a megabyte",))
     assert not verdict.points and verdict.held
     assert "_get_backend" in verdict.note
 
@@ -254,7 +254,7 @@ def test_a_collective_costs_what_it_sends_at_least(name, factor):
 def test_no_honest_answer_of_the_bank_leads_past_the_network_and_torchs_own_does():
     for entry in bank.entries([one.name for one in RANKED]):
         if entry.kind == "right":
-            assert not meeting((Cell("a cell", entry.path.read_text()),)), entry
+            assert not meeting((Cell("a cell", entry.source),)), entry
     for source in (
         "import socket",
         "import torch.multiprocessing",

@@ -26,12 +26,6 @@ sandboxed = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 
-def _submissions(name, kind):
-    for entry in bank.entries([name], [kind]):
-        module = bank.load(entry.path)
-        yield entry, module, getattr(module, get(name).entry)
-
-
 # ---------------------------------------------------------------------------------------------- all of them
 
 
@@ -53,12 +47,12 @@ def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_mistake_is_called_by_its_name_on_another_seed(name):
     wrong = []
-    for entry, module, function in _submissions(name, "mistakes"):
-        verdict = examine(get(name), function, seed=77)
+    for entry in bank.entries([name], ["mistakes"]):
+        verdict = examine(get(name), entry.function, seed=77)
         named = verdict.diagnosis.mistake if verdict.diagnosis else None
-        killed = any(c.name == module.KILLED_BY and not c.right for c in verdict.cases)
+        killed = any(c.name == entry.killed_by and not c.right for c in verdict.cases)
         if named != entry.mistake or not killed:
-            wrong.append(f"{entry}: named {named}, {'caught' if killed else 'not caught'} by {module.KILLED_BY}")
+            wrong.append(f"{entry}: named {named}, {'caught' if killed else 'not caught'} by {entry.killed_by}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -72,11 +66,11 @@ def test_every_mistake_is_called_by_its_name_on_another_seed(name):
     ],
 )
 def test_the_referee_comes_to_the_same_verdict_from_outside(names, kind):
-    chosen = {name: next(_submissions(name, kind)) for name in names}
-    cells = tuple(Cell(name, entry.path.read_text()) for name, (entry, _, _) in chosen.items())
+    chosen = {name: bank.entries([name], [kind])[0] for name in names}
+    cells = tuple(Cell(name, entry.source) for name, entry in chosen.items())
     with Referee(Submission(cells)) as there:
-        for name, (entry, _, function) in chosen.items():
-            outside, inside = there.examine(get(name), seed=21), examine(get(name), function, seed=21)
+        for name, entry in chosen.items():
+            outside, inside = there.examine(get(name), seed=21), examine(get(name), entry.function, seed=21)
             assert (outside.points, outside.diagnosis) == (inside.points, inside.diagnosis), entry
             assert outside.cases == inside.cases, entry
 
@@ -224,7 +218,7 @@ def test_joining_changes_results_exactly_where_the_exercise_says_so():
         ("a sum with alpha", "alpha_ignored"),
     ):
         case = next(c for c in exercise.cases if c.name == name)
-        function = bank.load(bank.BANK / f"compile.pass/mistakes/{mistake}.py").fuse
+        function = bank.find(f"compile.pass/mistakes/{mistake}").function
         for seed in range(4):
             v = exercise.draw(case, seed, "cpu", "interpreter").args
             got = rewriting.rewritten(function, **v)[0]
@@ -282,7 +276,7 @@ def test_the_broken_tower_has_four_kinds_of_breaks_and_the_repaired_one_none():
     v = exercise.draw(case, 1, "cpu", "interpreter").args
     _, broken = towers.compiled(towers.Tower, **v)
     assert len(broken["ended"]) == 4 and broken["first"] > 4
-    repaired = bank.load(bank.BANK / "compile.breaks/right/one_mask_for_all_layers.py").RepairedTower
+    repaired = bank.find("compile.breaks/right/one_mask_for_all_layers").function
     results, graphs = towers.compiled(repaired, **v)
     assert graphs == {"first": 1, "later": 0, "ended": [], "opaque": []}
     assert exercise.accept(results, exercise.oracle(v)["results"], v) is None

@@ -29,7 +29,7 @@ RING = get("ddp.ring")
 
 
 def right_ring():
-    return bank.load(bank.BANK / "ddp.ring/right/background.py").ring_all_reduce
+    return bank.find("ddp.ring/right/background").function
 
 
 # ------------------------------------------------------------------------------------------- the network, seen
@@ -367,10 +367,10 @@ def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch
     )
     exercise = get("ddp.naive")
     (right, *_), (wrong, *_) = (bank.entries(["ddp.naive"], [kind]) for kind in ("right", "mistakes"))
-    verdict = examine(exercise, bank.load(right.path).Naive, 11)
+    verdict = examine(exercise, right.function, 11)
     of_two = sum(len(exercise.draw(case, 11, "cpu", "interpreter").args["shards"]) == 2 for case in exercise.cases)
     assert verdict.accepted and launched == ["called_in_turn", *["called"] * (len(exercise.cases) - of_two)]
-    assert examine(exercise, bank.load(wrong.path).Naive, 11).diagnosis.mistake == wrong.mistake
+    assert examine(exercise, wrong.function, 11).diagnosis.mistake == wrong.mistake
 
     def leaves(module):
         if dist.get_rank() == 1:
@@ -427,7 +427,7 @@ def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake_tha
         wrong = [entry for entry in files if entry.kind == "mistakes"]
         assert {entry.mistake for entry in wrong} == {mistake.name for mistake in exercise.mistakes}, name
         cases = {case.name for case in exercise.cases}
-        assert all(bank.load(entry.path).KILLED_BY in cases for entry in wrong), name
+        assert all(entry.killed_by in cases for entry in wrong), name
 
 
 @pytest.mark.slow

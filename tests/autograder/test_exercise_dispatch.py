@@ -32,12 +32,6 @@ from course_lib.probes.scaling import worked_out
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
 
 
-def _submissions(name, kind):
-    for entry in bank.entries([name], [kind]):
-        module = bank.load(entry.path)
-        yield entry, module, getattr(module, get(name).entry)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_two_right_solutions_and_a_file_for_every_mistake(name):
     files = bank.entries([name])
@@ -49,21 +43,21 @@ def test_two_right_solutions_and_a_file_for_every_mistake(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_right_is_accepted_and_every_mistake_is_called_by_its_name(name, seed):
     exercise = get(name)
-    for entry, _, function in _submissions(name, "right"):
-        assert examine(exercise, function, seed).accepted, entry
-    for entry, module, function in _submissions(name, "mistakes"):
-        verdict = examine(exercise, function, seed)
+    for entry in bank.entries([name], ["right"]):
+        assert examine(exercise, entry.function, seed).accepted, entry
+    for entry in bank.entries([name], ["mistakes"]):
+        verdict = examine(exercise, entry.function, seed)
         assert verdict.diagnosis and verdict.diagnosis.mistake == entry.mistake, entry
-        assert any(c.name == module.KILLED_BY and not c.right for c in verdict.cases), entry
+        assert any(c.name == entry.killed_by and not c.right for c in verdict.cases), entry
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 @pytest.mark.parametrize("kind", ["right", pytest.param("mistakes", marks=pytest.mark.slow)])
 def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
     for name in NAMES:
-        entry, _, function = next(_submissions(name, kind))
-        with Referee(Submission((Cell(name, entry.path.read_text()),))) as there:
-            outside, inside = there.examine(get(name), seed=21), examine(get(name), function, seed=21)
+        entry = bank.entries([name], [kind])[0]
+        with Referee(Submission((Cell(name, entry.source),))) as there:
+            outside, inside = there.examine(get(name), seed=21), examine(get(name), entry.function, seed=21)
         assert (outside.points, outside.diagnosis, outside.cases) == (inside.points, inside.diagnosis, inside.cases)
 
 
@@ -272,9 +266,9 @@ def test_for_the_referee_the_rule_runs_where_there_is_no_torch_at_all():
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 def test_cells_that_need_torch_cost_the_rule_nothing_and_other_exercises_keep_theirs():
-    rule = (bank.BANK / "dispatch.keys/right/bits.py").read_text()
-    table = (bank.BANK / "dispatch.table/right/bit_sets.py").read_text()
-    meter = (bank.BANK / "dispatch.meter/right/packets.py").read_text()
+    rule = bank.find("dispatch.keys/right/bits").source
+    table = bank.find("dispatch.table/right/bit_sets").source
+    meter = bank.find("dispatch.meter/right/packets").source
     setup = "import torch\nimport torch.nn.functional as F\nfrom course_lib.device import DEVICE\n"
     cells = [("setup", setup), ("rule", rule), ("table", table), ("meter", meter)]
     with Referee(Submission(tuple(Cell(name, source) for name, source in cells))) as there:
@@ -285,7 +279,7 @@ def test_cells_that_need_torch_cost_the_rule_nothing_and_other_exercises_keep_th
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 def test_what_a_cell_defines_after_it_needed_torch_is_there_for_the_rule():
     """The setup cell of the lesson begins with an import of torch, and goes on with imports that a rule may use."""
-    rule = (bank.BANK / "dispatch.keys/right/bits.py").read_text().replace("def keys(", "def rule(")
+    rule = bank.find("dispatch.keys/right/bits").source.replace("def keys(", "def rule(")
     setup = "from course_lib.device import DEVICE\nimport itertools\nimport torch\nfrom torch import nn\n"
     asked = (
         "aten = torch.ops.aten\ndef keys(tensors, around):\n    return list(itertools.chain(rule(tensors, around)))\n"
@@ -316,7 +310,7 @@ def keys(tensors, around):
 
 
 def test_looking_at_an_operator_leaves_no_operator_and_no_mask_behind():
-    register = bank.load(bank.BANK / "dispatch.custom/mistakes/mask_kept.py").register
+    register = bank.find("dispatch.custom/mistakes/mask_kept").function
     spaces, excluded = set(dir(torch.ops)), torch._C._dispatch_tls_local_exclude_set()
     case, v = next(_calls("dispatch.custom", [1]))
     report = looked_at(register, v["call"])

@@ -89,7 +89,7 @@ def test_the_step_that_speed_is_compared_with_is_right():
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES])
 def test_right_answers_of_the_bank_are_right_on_another_seed(name):
     for entry in bank.entries([name], ["right"]):
-        assert examine(get(name), getattr(bank.load(entry.path), get(name).entry), seed=33, live=True).accepted, entry
+        assert examine(get(name), entry.function, seed=33, live=True).accepted, entry
 
 
 def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
@@ -97,7 +97,7 @@ def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
         exercise, files = get(name), bank.entries([name], ["mistakes"])
         assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
         cases = {case.name for case in exercise.cases}
-        assert all(bank.load(entry.path).KILLED_BY in cases for entry in files), name
+        assert all(entry.killed_by in cases for entry in files), name
 
 
 def test_a_gradient_of_a_row_with_one_key_is_not_asked_for_alone():

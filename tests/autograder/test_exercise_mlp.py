@@ -94,9 +94,9 @@ def test_what_is_wrong_for_large_h_only_is_told_in_terms_of_h():
 
 
 def test_where_h_is_far_below_zero_a_rounding_of_h_shows_though_the_result_is_as_narrow():
-    exercise, folder = get("mlp.linear_gelu"), bank.BANK / "mlp.linear_gelu/mistakes"
+    exercise = get("mlp.linear_gelu")
     of_x, of_out = (
-        bank.load(folder / f"{name}.py").linear_gelu for name in ("gelu_after_cast", "gelu_after_cast_to_out")
+        bank.find(f"mlp.linear_gelu/mistakes/{name}").function for name in ("gelu_after_cast", "gelu_after_cast_to_out")
     )
     assert examine(exercise, of_out, seed=5, only="fp16 in, fp32 out").accepted
     assert not examine(exercise, of_x, seed=5, only="fp16 in, fp32 out").accepted
@@ -181,7 +181,7 @@ def _numbers_kernel(out_ptr, counters_ptr, seed_ptr, n, BLOCK: tl.constexpr):
 
 
 def test_one_element_too_many_is_seen():
-    right = bank.load(bank.BANK / "mlp.dropout/right/copied_first.py").dropout
+    right = bank.find("mlp.dropout/right/copied_first").function
 
     def nearly(x, p, seed):
         y = right(x, p, seed)
@@ -349,7 +349,7 @@ def test_the_kernels_of_the_library_are_right(name, function):
 
 def test_right_answers_of_the_bank_are_right_on_another_seed():
     for entry in bank.entries(["mlp.accumulate", "mlp.autocast", "mlp.saved"], ["right"]):
-        function = getattr(bank.load(entry.path), get(entry.exercise).entry)
+        function = entry.function
         assert examine(get(entry.exercise), function, seed=43, live=True).accepted, entry
 
 
@@ -358,4 +358,4 @@ def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
         exercise, files = get(name), bank.entries([name], ["mistakes"])
         assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
         cases = {case.name for case in exercise.cases}
-        assert all(bank.load(entry.path).KILLED_BY in cases for entry in files), name
+        assert all(entry.killed_by in cases for entry in files), name

@@ -213,13 +213,13 @@ def test_the_kernels_of_the_library_are_right(name, function):
 @pytest.mark.parametrize("name", ["rope.reference", "rope.relative"])
 def test_right_answers_of_the_bank_are_right_on_another_seed(name):
     for entry in bank.entries([name], ["right"]):
-        assert examine(get(name), getattr(bank.load(entry.path), get(name).entry), seed=43, live=True).accepted, entry
+        assert examine(get(name), entry.function, seed=43, live=True).accepted, entry
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 def test_what_is_turned_in_place_is_judged_from_outside_too():
     """The audit calls twice in a row, and each time q and k hold their values first."""
-    source = (bank.BANK / "rope.forward/right/two_launches.py").read_text()
+    source = bank.find("rope.forward/right/two_launches").source
     with Referee(Submission((Cell("mine", source),))) as referee:
         verdict = referee.examine(get("rope.forward"), seed=3)
     assert verdict.points == 8, verdict.note
@@ -230,7 +230,7 @@ def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
         exercise, files = get(name), bank.entries([name], ["mistakes"])
         assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
         cases = {case.name for case in exercise.cases}
-        assert all(bank.load(entry.path).KILLED_BY in cases for entry in files), name
+        assert all(entry.killed_by in cases for entry in files), name
 
 
 def test_angles_are_drawn_near_position_0_or_far_from_it():

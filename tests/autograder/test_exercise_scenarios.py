@@ -27,12 +27,6 @@ def _calls(name, seeds=SEEDS):
             yield case, exercise.draw(case, seed, "cpu", "interpreter")
 
 
-def _submissions(name, kind):
-    for entry in bank.entries([name], [kind]):
-        module = bank.load(entry.path)
-        yield entry, module, getattr(module, get(name).entry)
-
-
 # ---------------------------------------------------------------------------------------------- all four
 
 
@@ -50,31 +44,31 @@ def test_one_seed_gives_one_draw_and_another_seed_another(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_mistake_is_called_by_its_name_on_another_seed(name):
     exercise, wrong = get(name), []
-    for entry, module, function in _submissions(name, "mistakes"):
-        verdict = examine(exercise, function, seed=77)
+    for entry in bank.entries([name], ["mistakes"]):
+        verdict = examine(exercise, entry.function, seed=77)
         named = verdict.diagnosis.mistake if verdict.diagnosis else None
-        killed = any(c.name == module.KILLED_BY and not c.right for c in verdict.cases)
+        killed = any(c.name == entry.killed_by and not c.right for c in verdict.cases)
         if named != entry.mistake or not killed:
-            wrong.append(f"{entry}: named {named}, {'caught' if killed else 'not caught'} by {module.KILLED_BY}")
+            wrong.append(f"{entry}: named {named}, {'caught' if killed else 'not caught'} by {entry.killed_by}")
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_judging_a_right_submission_takes_less_than_a_second(name):
-    for _, _, function in _submissions(name, "right"):
+    for entry in bank.entries([name], ["right"]):
         start = time.process_time()
-        assert examine(get(name), function, seed=3).accepted
+        assert examine(get(name), entry.function, seed=3).accepted
         assert time.process_time() - start < 1.0
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 @pytest.mark.parametrize("kind", ["right", "mistakes"])
 def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
-    chosen = {name: next(iter(_submissions(name, kind))) for name in NAMES}
-    cells = tuple(Cell(name, entry.path.read_text()) for name, (entry, _, _) in chosen.items())
+    chosen = {name: bank.entries([name], [kind])[0] for name in NAMES}
+    cells = tuple(Cell(name, entry.source) for name, entry in chosen.items())
     with Referee(Submission(cells)) as there:
-        for name, (entry, _, function) in chosen.items():
-            outside, inside = there.examine(get(name), seed=21), examine(get(name), function, seed=21)
+        for name, entry in chosen.items():
+            outside, inside = there.examine(get(name), seed=21), examine(get(name), entry.function, seed=21)
             assert (outside.points, outside.diagnosis) == (inside.points, inside.diagnosis), entry
             assert outside.cases == inside.cases, entry
 
@@ -165,11 +159,11 @@ def test_the_limit_of_the_stopwatch_lies_between_careful_timers_and_naive_ones(c
         call = get("roofline.stopwatch").draw(case, seed, "cpu", "interpreter")
         return abs(function(*call.args.values()) / call.secret["truth"] - 1)
 
-    for entry, _, function in _submissions("roofline.stopwatch", "right"):
-        careful[entry.path.stem] = max(error(function, c, seed) for c in cases.values() for seed in range(8))
-    for entry, module, function in _submissions("roofline.stopwatch", "mistakes"):
+    for entry in bank.entries(["roofline.stopwatch"], ["right"]):
+        careful[entry.name] = max(error(entry.function, c, seed) for c in cases.values() for seed in range(8))
+    for entry in bank.entries(["roofline.stopwatch"], ["mistakes"]):
         if entry.mistake not in ("over_budget", "elapsed_before_synchronize"):  # these raise
-            naive[entry.path.stem] = min(error(function, cases[module.KILLED_BY], seed) for seed in range(8))
+            naive[entry.name] = min(error(entry.function, cases[entry.killed_by], seed) for seed in range(8))
     with capsys.disabled():
         low, high = max(careful, key=careful.get), min(naive, key=naive.get)
         print(f"\nright: {low}, off by {careful[low]:.1%} at worst; limit {LIMIT:.0%}", end="; ")
@@ -187,7 +181,7 @@ def test_a_careful_timer_needs_only_numbers_names_and_half_of_the_budget():
             calls += 1
             return json.loads(json.dumps(send(*json.loads(json.dumps(message)))))
 
-        function = bank.load(bank.BANK / "roofline.stopwatch" / "right" / "until_it_settles.py").stopwatch
+        function = bank.find("roofline.stopwatch/right/until_it_settles").function
         got = function(SimulatedGPU(through_json), call.args["kernel"])
         assert got == pytest.approx(call.secret["truth"], rel=LIMIT), case.name
         assert calls < BUDGET_CALLS / 2, case.name
@@ -195,10 +189,10 @@ def test_a_careful_timer_needs_only_numbers_names_and_half_of_the_budget():
 
 def test_a_timer_that_ignores_one_difficulty_fails_on_that_device_and_not_on_calm_ones():
     exercise = get("roofline.stopwatch")
-    for entry, module, function in _submissions("roofline.stopwatch", "mistakes"):
+    for entry in bank.entries(["roofline.stopwatch"], ["mistakes"]):
         if entry.mistake in ("gap_counted", "mean_instead_of_median", "warm_cache", "clock_not_sustained"):
-            wrong = {c.name for c in examine(exercise, function, seed=9).cases if not c.right}
-            assert module.KILLED_BY in wrong, entry
+            wrong = {c.name for c in examine(exercise, entry.function, seed=9).cases if not c.right}
+            assert entry.killed_by in wrong, entry
             assert not wrong & {"a long kernel", "a short kernel", "compilation"}, entry
 
 

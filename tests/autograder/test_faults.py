@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from autograder import exercise
+from autograder.bank import entries, find
 from autograder.classroom import cohort, grading
 from autograder.judging import judge
 from autograder.referee import room as rooms
@@ -34,11 +35,10 @@ from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 check = importlib.import_module("autograder.check")  # its name in the package is that of the function
-BANK = Path(__file__).parents[1] / "bank"
 AXPY = exercise.get("start.axpy")
-RIGHT = (BANK / "start.axpy/right/masked.py").read_text()
+RIGHT = find("start.axpy/right/masked").source
 WORK = exercise.get("roofline.work")
-RIGHT_WORK = next((BANK / "roofline.work/right").glob("*.py")).read_text()
+RIGHT_WORK = entries(["roofline.work"], ["right"])[0].source
 SMALL = functools.partial(sandbox.Limits, memory=800 << 20, tmp_bytes=64 << 20, processes=64)
 
 
@@ -240,7 +240,9 @@ with Referee(Submission((Cell("c", source),))) as room:
     print(room.room.process.pid, flush=True)
     room.examine(exercise.get("start.axpy"), 1)
 """
-    grader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=BANK.parents[1])
+    grader = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
     outside = int(grader.stdout.readline())
     time.sleep(1.0)
     inside = [outside, *watchdog.descendants(outside)]

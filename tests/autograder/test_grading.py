@@ -15,6 +15,7 @@ import nbformat
 import pytest
 import torch
 
+from autograder.bank import find
 from autograder.classroom import grading, handed_in, report
 from autograder.classroom.grading import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.xdist_group("cohort"),  # one worker takes them all: their cohort takes a minute and more to grade
 ]
 
-KERNEL = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+KERNEL = find("start.axpy/right/masked").source
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
 ONE_CASE_WRONG = KERNEL + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
 COHORT = {
@@ -38,7 +39,7 @@ COHORT = {
     "one_case_wrong": lambda nb: answer(nb, ONE_CASE_WRONG),
     "waits_for_a_person": lambda nb: answer(nb, "import os\n" + KERNEL),
     "untouched": lambda nb: None,
-    "masks_forgotten": lambda nb: answer(nb, (COURSE / "tests/bank/start.axpy/mistakes/no_mask.py").read_text()),
+    "masks_forgotten": lambda nb: answer(nb, find("start.axpy/mistakes/no_mask").source),
     "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check"), spoil(nb)),
     "check_rewritten": lambda nb: rewrite(nb, "start_axpy_check", "5.0"),
     "scratch_cell_raises": lambda nb: (
@@ -97,7 +98,7 @@ def add(nb, source, kind="code"):
 def graded(tmp_path_factory):
     """A copy of the course in which the cohort was graded: name -> (auto score, needs a person) of the check cell."""
     course = tmp_path_factory.mktemp("course")
-    for part in ("autograder", "course_lib", "solutions/" + UNIT, "notebooks/" + UNIT, "tests/bank/start.axpy"):
+    for part in ("autograder", "course_lib", "solutions/" + UNIT, "notebooks/" + UNIT):
         shutil.copytree(COURSE / part, course / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(COURSE / "nbgrader_config.py", course)
     release = (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()

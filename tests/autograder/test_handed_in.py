@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from autograder.bank import find
 from autograder.classroom import handed_in
 from autograder.referee.submission import extract
 
@@ -23,7 +24,7 @@ def _answered() -> str:
     notebook = json.loads((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text())
     for cell in notebook["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
-            cell["source"] = (COURSE / "tests/bank/start.axpy/right/masked.py").read_text()
+            cell["source"] = find("start.axpy/right/masked").source
     return json.dumps(notebook)
 
 

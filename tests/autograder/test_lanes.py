@@ -4,23 +4,22 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from autograder import exercise
+from autograder.bank import entries, find
 from autograder.referee import lanes, room, sandbox, watchdog
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.room import Lost, NoRoom, Room, Worker
 from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-BANK = Path(__file__).parents[1] / "bank/start.axpy"
 AXPY = exercise.get("start.axpy")
-RIGHT = (BANK / "right/masked.py").read_text()
+RIGHT = find("start.axpy/right/masked").source
 FILES = {
     "right": RIGHT,
-    "a mistake": (BANK / "mistakes/no_mask.py").read_text(),
+    "a mistake": find("start.axpy/mistakes/no_mask").source,
     "a stub": "def axpy(a, x, y, out):\n    raise NotImplementedError('not written yet')",
     "exits at the third size": RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n"
     "    import os\n    os._exit(0) if x.numel() == 0 else _axpy(a, x, y, out)",
@@ -78,7 +77,7 @@ def test_without_a_gpu_there_is_one():
 
 
 SCENARIO = exercise.get("roofline.regime")
-REGIME = next((BANK.parent / "roofline.regime/right").glob("*.py")).read_text()
+REGIME = entries(["roofline.regime"], ["right"])[0].source
 
 
 def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypatch):
@@ -188,7 +187,7 @@ def test_an_exercise_that_hides_something_is_judged_when_nothing_else_of_the_sub
     """Beside it, a worker that has torch could answer through what every sandbox sees: free memory, for example."""
     monkeypatch.setattr(lanes, "several", lambda: 3)
     hidden = exercise.get("dispatch.keys")
-    rule = next((BANK.parent / "dispatch.keys/right").glob("*.py")).read_text()
+    rule = entries(["dispatch.keys"], ["right"])[0].source
     with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME), Cell("c", rule)))) as there:
         there.examine_ahead([hidden, SCENARIO, AXPY], seed=3)
         assert set(there.verdicts) == {("start.axpy", 3), ("roofline.regime", 3)}
@@ -227,7 +226,7 @@ def test_a_gpu_is_opened_by_one_worker_after_the_other_and_a_lost_one_is_told_la
 def test_no_gpu_is_opened_for_what_asks_for_no_kernels(monkeypatch):
     opened = []
     monkeypatch.setattr(Worker, "open", lambda self: opened.append(self))
-    rule = (BANK.parent / "mlp.autocast/right/lists.py").read_text()  # judged where there is no torch
+    rule = find("mlp.autocast/right/lists").source  # judged where there is no torch
     for name, source, times in (("mlp.autocast", rule, 0), ("start.axpy", RIGHT, 1)):
         opened.clear()
         with Referee(Submission((Cell("a", source),))) as there:

@@ -5,7 +5,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from autograder.bank import BANK, entries
+from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
 from autograder.referee.audit import entries as entries_of
 from autograder.referee.reading import added, meeting, replacing, suspicious
@@ -15,12 +15,12 @@ from autograder.referee.submission import Cell
 KERNELS = {unit for unit in UNITS if any(one.asks_for_kernels for one in of_unit(unit))}
 HONEST = [entry for entry in entries(kinds=("right", "slow")) if entry.exercise.partition(".")[0] in KERNELS]
 LESSONS = [p for p in sorted((Path(__file__).parents[2] / "solutions").glob("*/*.py")) if p.stem in KERNELS]
-AXPY = (BANK / "start.axpy/right/masked.py").read_text()
+AXPY = find("start.axpy/right/masked").source
 
 
 @pytest.mark.parametrize("entry", HONEST, ids=str)
 def test_an_honest_answer_of_the_bank_gives_no_reason_to_look(entry):
-    assert suspicious((Cell("mine", entry.path.read_text()),), *entries_of(get(entry.exercise))) == []
+    assert suspicious((Cell("mine", entry.source),), *entries_of(get(entry.exercise))) == []
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
@@ -40,7 +40,7 @@ def test_all_right_answers_together_give_no_reason_to_look():
     """A notebook holds the answers to several exercises, and some of them may use what a kernel's caller may not."""
     free = {one.entry for unit in KERNELS for one in of_unit(unit) if not one.asks_for_kernels}
     judged = {one.entry for unit in KERNELS for one in of_unit(unit) if one.asks_for_kernels}
-    cells = tuple(Cell(str(entry), entry.path.read_text()) for entry in HONEST if entry.kind == "right")
+    cells = tuple(Cell(str(entry), entry.source) for entry in HONEST if entry.kind == "right")
     assert suspicious(cells, frozenset(judged), frozenset(free)) == []
 
 
@@ -206,7 +206,7 @@ PROBED = [e for e in entries(kinds=("right", "slow")) if get(e.exercise).probe]
 
 @pytest.mark.parametrize("entry", PROBED, ids=str)
 def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
-    assert replacing((Cell("mine", entry.path.read_text()),)) == []
+    assert replacing((Cell("mine", entry.source),)) == []
 
 
 PUT = "import course_lib.probes.towers as probe\n"

@@ -1,17 +1,17 @@
 """The referee judges from outside; whatever a submission does costs itself only."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from autograder import exercise
+from autograder.bank import find
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.device import TIER
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-RIGHT = (Path(__file__).parents[1] / "bank/start.axpy/right/masked.py").read_text()
+RIGHT = find("start.axpy/right/masked").source
 AXPY = exercise.get("start.axpy")
 
 

@@ -75,10 +75,10 @@ def test_a_range_that_the_code_named_itself_is_no_operator():
 
 
 def test_launches_are_told_by_name_with_their_grids():
-    module = bank.load(bank.BANK / "start.axpy/right/masked.py")
+    axpy = bank.find("start.axpy/right/masked").function
     args = axpy_arguments()
-    module.axpy(*args)
-    seen = seen_of(module.axpy, *args)
+    axpy(*args)
+    seen = seen_of(axpy, *args)
     assert seen["kernels"] == {"_axpy_kernel": 1}
     assert seen["programs"] == [["_axpy_kernel", [6, 1, 1]]]
     assert seen["blind"] == ""

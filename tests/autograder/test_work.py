@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autograder import calling
-from autograder.bank import BANK, entries
+from autograder.bank import entries, find
 from autograder.examine import examine
 from autograder.exercise import get, registry
 from autograder.judging.judge import judge
@@ -36,7 +36,7 @@ every_honest_answer = pytest.mark.parametrize(
     ],
 )
 AXPY = get("start.axpy")
-RIGHT = (BANK / "start.axpy/right/masked.py").read_text()
+RIGHT = find("start.axpy/right/masked").source
 SALT = 20
 
 
@@ -110,7 +110,7 @@ def test_the_compiler_takes_every_honest_kernel_that_the_interpreter_ran(entry):
 
     signatures.clear()
     exercise = LAUNCHING[entry.exercise]
-    function = function_of((Cell("mine", entry.path.read_text()),), exercise.entry, "compiled")
+    function = function_of((Cell("mine", entry.source),), exercise.entry, "compiled")
     tried(exercise, case_of(entry.exercise), 5, function)
     assert signatures and watch.uncompiled() == {"refused": [], "unknown": []}
 
@@ -118,7 +118,7 @@ def test_the_compiler_takes_every_honest_kernel_that_the_interpreter_ran(entry):
 @every_honest_answer
 def test_an_honest_answer_is_neither_refused_nor_held(entry):
     case = case_of(entry.exercise, entry.path)
-    assert audit(get(entry.exercise), entry.path.read_text(), case=case) == ("", "")
+    assert audit(get(entry.exercise), entry.source, case=case) == ("", "")
 
 
 DECOY = """
