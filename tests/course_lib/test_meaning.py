@@ -1,0 +1,82 @@
+"""The meaning of code: what makes a recorded measurement old, and what does not."""
+
+import pytest
+
+from course_lib import meaning as module
+from course_lib.meaning import ROOT, meaning, reached
+
+CODE = '''"""What it does."""
+
+import math
+
+LIMIT = 3e-3  # measured
+
+
+def area(radius):
+    """Of a circle."""
+    if radius < 0:
+        raise ValueError("A radius is not negative.")
+    return math.pi * radius**2
+'''
+
+
+@pytest.fixture
+def means(tmp_path):
+    def told(*sources, more=()):
+        paths = [tmp_path / f"{number}.py" for number in range(len(sources))]
+        for path, source in zip(paths, sources, strict=True):
+            path.write_text(source)
+        return meaning(paths, more)
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("What it does", "What it is for"),
+        ("  # measured", ""),
+        ("Of a circle", "The area of a circle"),
+        ("A radius is not negative.", "A radius is at least 0."),
+        ("import math\n", "import math\nimport sys\n"),
+        ("    if radius < 0:\n", "    if (radius\n            < 0):\n"),
+    ],
+)
+def test_words_and_layout_change_no_meaning(means, old, new):
+    assert old in CODE and means(CODE.replace(old, new)) == means(CODE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("3e-3", "2e-3"), ("**2", "**3"), ("radius < 0", "radius <= 0"), ("LIMIT", "MOST")]
+)
+def test_numbers_operators_and_names_do(means, old, new):
+    assert old in CODE and means(CODE.replace(old, new)) != means(CODE)
+
+
+def test_a_definition_may_move_to_another_file_and_to_another_place(means):
+    head, _, body = CODE.partition("def area")
+    assert means(head, "import math\n\n\ndef area" + body) == means(CODE)
+    assert means(CODE + "\n\nFAST = 1\nSLOW = 2\n") == means("SLOW = 2\nFAST = 1\n" + CODE)
+    assert means(CODE, more=["another submission"]) != means(CODE)
+
+
+def test_what_a_file_reaches_goes_through_packages_and_imports_inside_functions(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    for path, text in {
+        "bench.py": "from lib.kernels import norm\nimport lib.device\n",
+        "lib/device.py": "",
+        "lib/kernels/norm/__init__.py": "def go():\n    from lib.kernels.rings import ring\n",
+        "lib/kernels/rings.py": "",
+        "lib/kernels/other.py": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    found = reached(tmp_path / "bench.py", ["lib/kernels"])
+    names = [str(path.relative_to(tmp_path)) for path in found]
+    assert names == ["lib/kernels/norm/__init__.py", "lib/kernels/rings.py"]
+
+
+def test_the_attention_benchmark_depends_on_its_kernels_and_on_no_others():
+    found = {str(path.relative_to(ROOT)) for path in reached(ROOT / "benchmarks/attention.py", ["course_lib/kernels"])}
+    assert any("attention" in path for path in found)
+    assert not any("rope" in path or "mx" in path for path in found)
