@@ -1,6 +1,5 @@
 """Where does the time go: torch's profiler as a small table, with named ranges, the busy share and the gaps."""
 
-import html
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import torch
 
 from course_lib import trace
 from course_lib.device import DEVICE
+from course_lib.table import Table
 
 __all__ = ["Profile", "profile", "record", "span", "summarize"]
 
@@ -19,6 +19,7 @@ __all__ = ["Profile", "profile", "record", "span", "summarize"]
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 WINDOW = "speed-of-light: profiled call"
+MOST = 10  # rows of a table; the others become one row
 LEAST_GAP_S = 1e-6  # consecutive kernels of one stream are about this far apart
 
 
@@ -46,36 +47,27 @@ class Profile:
         after = f" after {_short(longest.before)}" if longest.before else ""
         return f"{text}; {count}, the longest {_time(longest.end_s - longest.start_s)}{after}"
 
-    def _tables(self, most: int) -> list[list[list[str]]]:
+    def tables(self) -> list[Table]:
+        """The longest kernels or operators, then the ranges where there are any."""
         kind = "kernel" if self.on == "GPU" else "operator"
-        rows = [[kind, "calls", "time", "share"]]
-        for row in self.kernels[:most]:
-            rows.append([_short(row.name), str(row.calls), _time(row.total_s), f"{row.share:.1%}"])
-        if len(self.kernels) > most:
-            rest = self.kernels[most:]
-            seconds, share = sum(r.total_s for r in rest), sum(r.share for r in rest)
-            calls = sum(r.calls for r in rest)
-            rows.append([f"{len(rest)} more", str(calls), _time(seconds), f"{share:.1%}"])
-        if not self.ranges:
-            return [rows]
+        rows = [[_short(r.name), r.calls, _time(r.total_s), f"{r.share:.1%}"] for r in self.kernels[:MOST]]
+        if rest := self.kernels[MOST:]:
+            calls, seconds, share = (sum(column) for column in list(zip(*rest))[1:])
+            rows.append([f"{len(rest)} more", calls, _time(seconds), f"{share:.1%}"])
         device = "GPU time" if self.on == "GPU" else "in operators"
-        spans = [[r.name, str(r.calls), _time(r.host_s), _time(r.device_s)] for r in self.ranges]
-        return [rows, [["range", "calls", "host time", device], *spans]]
+        ranges = [[r.name, r.calls, _time(r.host_s), _time(r.device_s)] for r in self.ranges]
+        if not ranges:
+            return [Table((kind, "calls", "time", "share"), rows, note=self._sentence())]
+        return [
+            Table((kind, "calls", "time", "share"), rows),
+            Table(("range", "calls", "host time", device), ranges, note=self._sentence()),
+        ]
 
     def __str__(self) -> str:
-        lines = []
-        for table in self._tables(10):
-            widths = [max(len(row[i]) for row in table) for i in range(4)]
-            lines += ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table]
-            lines.append("")
-        return "\n".join([*lines, self._sentence()])
+        return "\n\n".join(map(str, self.tables()))
 
     def _repr_html_(self) -> str:
-        text = ""
-        for head, *body in self._tables(10):
-            rows = "".join("<tr><td>" + "</td><td>".join(map(html.escape, row)) + "</td></tr>" for row in body)
-            text += f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{rows}</tbody></table>"
-        return f"{text}<p>{html.escape(self._sentence())}</p>"
+        return "".join(table._repr_html_() for table in self.tables())
 
 
 @contextmanager

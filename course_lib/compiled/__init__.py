@@ -6,7 +6,6 @@ it became. That the kernel runs, or runs fast, it does not show.
 """
 
 import hashlib
-import html
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder, write_atomically
+from course_lib.table import Table, Tabular
 
 __all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel", "why_not"]
 
@@ -41,7 +41,7 @@ class CompileError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Tabular):
     """What the compiler made of a kernel."""
 
     name: str
@@ -70,16 +70,8 @@ class Compiled:
             *(("warning", text) for text in self.warnings),
         ]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<24}{value}" for name, value in self.rows())
-
-    def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
-        cells = "".join(
-            f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
-            for name, value in self.rows()
-        )
-        return f"<table>{cells}</table>"
+    def table(self) -> Table:
+        return Table((), self.rows())
 
 
 def compile_kernel(

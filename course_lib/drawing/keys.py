@@ -38,7 +38,7 @@ def call_path(path, ax=None, *, title=None, device=""):
         ax.text(_COLUMNS[3], y, row.registered, va="center", fontsize=8, color=FAINT)
     ax.set(xlim=(-2, 120), ylim=(len(rows) - 0.4, -1.4))
     ax.set_axis_off()
-    return finish(ax, title or path.title, device)
+    return finish(ax, title or path.caption, device)
 
 
 _COLUMNS = (4, 35, 51, 99)

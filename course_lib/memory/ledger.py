@@ -13,7 +13,6 @@ What an operator takes and gives back inside one call is not in it: workspaces, 
 holds between them.
 """
 
-import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Block", "Kept", "Ledger", "ledger", "saved", "size_text"]
+from course_lib.table import Table, Tabular, bytes_text
+
+__all__ = ["Block", "Kept", "Ledger", "ledger", "saved"]
 
 GRANULE = 512  # bytes: an allocator on a GPU gives multiples of it
 RESULT, PASSING = "the result", "in passing"
@@ -52,7 +53,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(Tabular):
     """Bytes above what was there before: weights and inputs are not counted."""
 
     PASSING: ClassVar[str] = PASSING  # owner of what is held for no longer than it is worked on
@@ -91,33 +92,16 @@ class Ledger:
         """(owner, between forward and backward, at the peak)."""
         held, peak = self.owners_at(self.forward - 1), self.owners_at(self.peak_at)
         names = sorted(held.keys() | peak.keys(), key=lambda n: (-max(held.get(n, 0), peak.get(n, 0)), n))
-        rows = [(name, size_text(held.get(name, 0)), size_text(peak.get(name, 0))) for name in names]
-        return [*rows, ("all", size_text(self.held_bytes), size_text(self.peak_bytes))]
+        rows = [(name, bytes_text(held.get(name, 0)), bytes_text(peak.get(name, 0))) for name in names]
+        return [*rows, ("all", bytes_text(self.held_bytes), bytes_text(self.peak_bytes))]
 
-    def __str__(self) -> str:
-        head = ("owner", "between forward and backward", f"at the peak ({self._peak_words()})")
-        rows = [head, *self.rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
-
-    def _repr_html_(self) -> str:
-        head = (
-            f"<tr><th>owner</th><th>between forward and backward</th><th>at the peak ({self._peak_words()})</th></tr>"
-        )
-        body = "".join(f"<tr><td>{html.escape(n)}</td><td>{a}</td><td>{b}</td></tr>" for n, a, b in self.rows())
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+    def table(self) -> Table:
+        return Table(("owner", "between forward and backward", f"at the peak ({self._peak_words()})"), self.rows())
 
     def _peak_words(self) -> str:
         if not self.moments:
             return "nothing ran"
         return f"{self.moments[self.peak_at]}, {'forward' if self.peak_at < self.forward else 'backward'}"
-
-
-def size_text(count: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{count / scale:.4g} {unit}"
-    return f"{count} B"
 
 
 def saved(result: torch.Tensor, inputs: Iterable[torch.Tensor] = ()) -> list[Kept]:

@@ -4,13 +4,13 @@ Roundings know nothing of each other, so their errors add up as squares do. A bu
 what all should bring together, and what was measured: where the last two differ, something is wrong that is in no step.
 """
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from course_lib.numerics.formats import ulp
+from course_lib.table import Table, Tabular
 
 __all__ = ["Budget", "UlpStatistics", "error_budget", "rounding_error", "signed_ulps", "ulp_statistics"]
 
@@ -60,7 +60,7 @@ def rounding_error(want: torch.Tensor, dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Tabular):
     """Relative errors, ||got - want|| / ||want||."""
 
     parts: dict[str, float]  # what each step alone brings
@@ -76,14 +76,8 @@ class Budget:
         parts = [(name, f"{part:.2e}", f"{part * part / whole:.0%}") for name, part in self.parts.items()]
         return [*parts, ("expected of all", f"{self.expected:.2e}", ""), ("measured", f"{self.measured:.2e}", "")]
 
-    def __str__(self) -> str:
-        width = max(len(name) for name, *_ in self.rows())
-        return "\n".join(f"{name:<{width}}  {error:>9}  {share:>4}".rstrip() for name, error, share in self.rows())
-
-    def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><td>{html.escape(n)}</td><td>{e}</td><td>{s}</td></tr>" for n, e, s in self.rows())
-        head = "<tr><th>rounding</th><th>relative error</th><th>share</th></tr>"
-        return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>"
+    def table(self) -> Table:
+        return Table(("rounding", "relative error", "share"), self.rows())
 
 
 def error_budget(want: torch.Tensor, parts: Mapping[str, torch.Tensor], got: torch.Tensor) -> Budget:

@@ -29,7 +29,6 @@ from course_lib.tracing.phases import Part, phases
 from course_lib.tracing.recompiles import Recompile, recompiles
 from course_lib.tracing.reuse import compiles
 from course_lib.tracing.saved import Joint, Saved, joint, saved
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, watch
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "Registered",
     "Saved",
     "Station",
-    "View",
     "Watched",
     "breaks",
     "bytecode",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from course_lib.probes import keysets
-from course_lib.tracing.view import View
+from course_lib.table import Table
 
 __all__ = ["STATES", "Registered", "Station", "call_path", "registered"]
 
@@ -64,7 +64,7 @@ def registered(op) -> dict[str, Registered]:
     return rows
 
 
-def call_path(op, **tensors: torch.Tensor) -> View:
+def call_path(op, **tensors: torch.Tensor) -> Table:
     """The keys of `op(x, y)`, highest priority first: call_path(torch.ops.aten.add.Tensor, x=x, y=y)."""
     sources = {name: torch._C._dispatch_keys(one) for name, one in tensors.items()}
     sources["thread"] = torch._C._dispatch_tls_local_include_set()
@@ -79,7 +79,7 @@ def call_path(op, **tensors: torch.Tensor) -> View:
         brought = ", ".join(name for name, keys in sources.items() if key in keysets.in_order(keys))
         rows.append(Station(key, brought, state, does, *_told(table.get(key))))
     columns = ("key", "brought by", "state", "what happens", "registered", "in")
-    return View(f"{op.name()}: {_summary(rows)}", columns, tuple(rows))
+    return Table(columns, tuple(rows), caption=f"{op.name()}: {_summary(rows)}")
 
 
 def _state(key: str, entry: Registered | None, is_left: bool, over: bool) -> tuple[str, str]:

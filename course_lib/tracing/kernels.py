@@ -7,8 +7,8 @@ import json
 import re
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import CODE, LINES
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
 PLACE = re.compile(r'File "(.*)", line (\d+), in .*\n\s*(.*)')
@@ -29,11 +29,11 @@ class Kernel(NamedTuple):
     language: str  # "C++", "Triton", or "library" where a product of matrices is left to one
 
 
-class Listing(View):
+class Listing(Table):
     """As text one kernel under the other: code beside anything else is too wide for a console."""
 
     def __str__(self) -> str:
-        lines = [self.title]
+        lines = [self.caption]
         for row in self.rows:
             lines += ["", f"{row.name}: {row.runs}, {row.language}", *row.python.split("\n"), *row.code.split("\n")]
         return "\n".join(lines).rstrip()
@@ -47,7 +47,8 @@ def kernels(seen: Watched, compilation: str | None = None) -> Listing:
     found = [c for c in seen.expect(CODE) if compilation in (None, c.id)]
     rows = [row for one in found for row in _rows(one)]
     columns = ("kernel", "runs in", "Python", "code", "language")
-    return Listing(f"{len(rows)} kernel{'' if len(rows) == 1 else 's'}", columns, tuple(rows), ("Python", "code"))
+    caption = f"{len(rows)} kernel{'' if len(rows) == 1 else 's'}"
+    return Listing(columns, tuple(rows), caption=caption, code=("Python", "code"))
 
 
 def _rows(one: Compilation):

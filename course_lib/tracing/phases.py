@@ -7,8 +7,8 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import SPAN
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Watched
 
 DYNAMO = "Dynamo: bytecode to a graph"
@@ -49,7 +49,7 @@ class _Span(NamedTuple):
     name: str
 
 
-def phases(seen: Watched) -> View:
+def phases(seen: Watched) -> Table:
     """The parts of compiling, in the order of the pipeline; they add up to the whole.
 
     Being watched costs time too, some per cent of a small compilation.
@@ -59,7 +59,7 @@ def phases(seen: Watched) -> View:
     total = sum(seconds.values())
     order = [DYNAMO, GUARDS, AOT, PASSES, INDUCTOR, COMPILER, ONCE]
     rows = tuple(Part(part, seconds[part], seconds[part] / total) for part in order if part in seconds)
-    return View(f"{total:.2f} s of compiling", ("part", "seconds", "share"), rows)
+    return Table(("part", "seconds", "share"), rows, caption=f"{total:.2f} s of compiling")
 
 
 def split(entries) -> dict[str, float]:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import RECOMPILED
 from course_lib.tracing.guards import name_of
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
 REASON = re.compile(r"\d+/\d+: ")
@@ -27,12 +27,13 @@ class Recompile(NamedTuple):
     earlier: str  # of which earlier compilation
 
 
-def recompiles(seen: Watched) -> View:
+def recompiles(seen: Watched) -> Table:
     """One row for every earlier compilation that could have been used but for a guard."""
     rows = [row for one in seen.compilations if one.again for row in _rows(one)]
     again = sum(one.again for one in seen.compilations)
     title = f"compiled again {again} time{'' if again == 1 else 's'}"
-    return View(title, ("piece", "compilation", "guard that failed", "of compilation"), tuple(rows))
+    columns = ("piece", "compilation", "guard that failed", "of compilation")
+    return Table(columns, tuple(rows), caption=title)
 
 
 def _rows(one: Compilation):

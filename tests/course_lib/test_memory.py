@@ -53,7 +53,7 @@ def test_the_owner_of_the_peak_is_named_with_its_span():
 
     got = memory.timeline(call)
     assert [(o.owner, o.blocks) for o in got.at_peak] == [("down: aten::exp", 1), ("up: aten::cos", 1)]
-    assert "down: aten::exp" in str(got) and "<td>up: aten::cos</td>" in got._repr_html_()
+    assert "down: aten::exp" in str(got) and ">up: aten::cos</td>" in got._repr_html_()
 
 
 def test_what_autograd_saves_is_held_after_the_call():
