@@ -109,14 +109,14 @@ def saved(result: torch.Tensor, inputs: Iterable[torch.Tensor] = ()) -> list[Kep
 
     Weights and inputs with a gradient are known as given; inputs without one may have to be named.
     """
-    return _kept(result, {_where(t) for t in (*_leaves(result), *inputs)}, set())
+    return _kept(result, {_memory_of(t) for t in (*_leaves(result), *inputs)}, set())
 
 
 def _kept(result: torch.Tensor, given: set[int], made: set[int]) -> list[Kept]:
     """Memory that is in neither set was given, unless a Function holds it: what it has made looks the same."""
     kept, seen = [], set()
     for node, name, tensor in _held_by(result):
-        where = _where(tensor)
+        where = _memory_of(tensor)
         size = 0 if where in seen else tensor.untyped_storage().nbytes()
         seen.add(where)
         plain = tensor.is_leaf and not _is_function(node)
@@ -137,7 +137,7 @@ def ledger(forward: Callable[[], torch.Tensor], named: Mapping[str, torch.Tensor
     watch.settle()
     forward_moments = len(watch.moments)
     made = set(watch.alive)
-    kept = _kept(result, {_where(t) for _, _, t in _held_by(result)} - made, made)
+    kept = _kept(result, {_memory_of(t) for _, _, t in _held_by(result)} - made, made)
     watch.own(result, RESULT)
     for node, name, tensor in _held_by(result):
         watch.own(tensor, f"{_operator(node.name())} keeps {name}")
@@ -167,7 +167,9 @@ class _Watch(TorchDispatchMode):
         self.alive: dict[int, tuple[StorageWeakRef, int]] = {}  # address of a storage -> itself, number of its block
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {_where(t) for t in tree_leaves((args, kwargs)) if isinstance(t, (torch.Tensor, torch.UntypedStorage))}
+        given = {
+            _memory_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, (torch.Tensor, torch.UntypedStorage))
+        }
         out = func(*args, **(kwargs or {}))
         if func.is_view:
             return out
@@ -179,7 +181,7 @@ class _Watch(TorchDispatchMode):
         return out
 
     def _note(self, tensor: torch.Tensor, given: set[int], operator: str) -> None:
-        storage, where = tensor.untyped_storage(), _where(tensor)
+        storage, where = tensor.untyped_storage(), _memory_of(tensor)
         if where in given or where in self.alive or storage.nbytes() == 0:
             return  # a view, or something written into what was given
         number = len(self.blocks)
@@ -202,12 +204,12 @@ class _Watch(TorchDispatchMode):
                 del self.alive[where]
 
     def own(self, tensor: torch.Tensor, owner: str) -> None:
-        found = self.alive.get(_where(tensor))
+        found = self.alive.get(_memory_of(tensor))
         if found is not None and self.blocks[found[1]].owner == PASSING:
             self.blocks[found[1]] = replace(self.blocks[found[1]], owner=owner)
 
 
-def _where(of: torch.Tensor | torch.UntypedStorage) -> int:
+def _memory_of(of: torch.Tensor | torch.UntypedStorage) -> int:
     return StorageWeakRef(of.untyped_storage() if isinstance(of, torch.Tensor) else of).cdata
 
 

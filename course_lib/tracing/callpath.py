@@ -77,7 +77,7 @@ def call_path(op, **tensors: torch.Tensor) -> Table:
         state, does = _state(key, table.get(key), key in left, over)
         over = over or state in ("lands", "missing")
         brought = ", ".join(name for name, keys in sources.items() if key in keysets.in_order(keys))
-        rows.append(Station(key, brought, state, does, *_told(table.get(key))))
+        rows.append(Station(key, brought, state, does, *_entry_in_words(table.get(key))))
     columns = ("key", "brought by", "state", "what happens", "registered", "in")
     return Table(columns, tuple(rows), caption=f"{op.name()}: {_summary(rows)}")
 
@@ -99,7 +99,7 @@ def _state(key: str, entry: Registered | None, is_left: bool, over: bool) -> tup
     return ("runs" if goes_on else "lands"), does
 
 
-def _told(entry: Registered | None) -> tuple[str, str]:
+def _entry_in_words(entry: Registered | None) -> tuple[str, str]:
     if entry is None:
         return "nothing", ""
     many = " for all operators" * (entry.kind == _FALLBACK)

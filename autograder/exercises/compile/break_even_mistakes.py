@@ -57,11 +57,11 @@ def _costs(v, shape: str) -> tuple[float, float, float]:
 def _differs(rule):
     """Where this answer is the right one it explains nothing."""
 
-    def wrong(v):
+    def answer(v):
         said, want = rule(v), v["want"]
         return {} if said == want else {"calls": said}
 
-    return wrong
+    return answer
 
 
 def _mean_of_all(v):

@@ -3,7 +3,7 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash import wrong_forward as wrong
+from autograder.exercises.flash import wrong_forward_formulas as wrong
 
 
 def _named(answer):

@@ -5,8 +5,9 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
+from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.exercises.mlp.philox import numbers
+from autograder.exercises.strides import as_read
 
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 NOT_CONTIGUOUS = (
@@ -150,16 +151,8 @@ KEEPING = (
         "x was written over: the result is a new tensor.",
         sign=lambda e: e.raised("lies in the memory of x") or e.changed("x"),
     ),
-    Mistake(
-        "not_differentiable",
-        "The result knows no gradient: the kernel runs inside a torch.autograd.Function, called by its `apply`.",
-        sign=lambda e: e.raised("has no gradient function"),
-    ),
-    Mistake(
-        "number_of_gradients",
-        "`backward` returns one value for every argument of `forward`, in their order: None for p and seed.",
-        sign=lambda e: e.raised("incorrect number of gradients"),
-    ),
+    NOT_DIFFERENTIABLE,
+    number_of_gradients("p and seed"),
 )
 
 RULE = (

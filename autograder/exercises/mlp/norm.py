@@ -5,10 +5,9 @@ x, residual, dy, ds (R, N); weight, bias (N,). A mistake changes one keyword.
 
 import torch
 
-from autograder.exercises.formats import significant
+from autograder.exercises.dtypes import ROUGH_BITS_ARE, roughened
 
-ROUGH_BITS = {torch.float32: 11, torch.float16: 7, torch.bfloat16: 4}
-ROUGH_IS = "x, residual and gradients of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
+ROUGH_IS = f"x, residual and gradients {ROUGH_BITS_ARE}"
 NAMES = ("y", "s", "dx", "dresidual", "dweight", "dbias")
 
 
@@ -67,6 +66,5 @@ def in_types(v, results: dict) -> dict:
 
 def rough(v) -> dict:
     """From inputs with fewer bits."""
-    bits = ROUGH_BITS[v["x"].dtype]
-    inputs = {name: significant(v[name], bits) for name in ("x", "residual", "dy", "ds") if v[name] is not None}
-    return made(v | inputs, torch.float32)
+    given = [name for name in ("x", "residual", "dy", "ds") if v[name] is not None]
+    return made(roughened(v, given, v["x"].dtype), torch.float32)

@@ -17,7 +17,7 @@ it is kept first. An operator keeps nothing when no gradient has to pass it.
 """
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.mlp.keeping import kept
+from autograder.exercises.mlp.kept_bytes import kept
 from autograder.exercises.mlp.saved_mistakes import MISTAKES
 
 

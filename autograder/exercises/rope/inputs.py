@@ -3,12 +3,8 @@
 import torch
 
 from autograder.exercise import Draw
-from autograder.exercises.flash.draws import BRAIN, FULL, HALF, SHORT, columns_apart, odd, rows_apart
-
-__all__ = ["BRAIN", "FULL", "GPU", "HALF", "call_words", "columns_apart", "ids", "odd", "rows_apart", "tables",
-           "with_gap"]  # fmt: skip
-
-GPU = ("gpu",)
+from autograder.exercises.dtypes import DTYPE_NAMES, FP32
+from autograder.exercises.strides import rows_apart
 
 
 def tables(draw: Draw, rotary_size: int, positions: int) -> dict:
@@ -16,7 +12,7 @@ def tables(draw: Draw, rotary_size: int, positions: int) -> dict:
     base = draw.number(20.0, 2000.0)
     frequencies = base ** (-torch.arange(0, rotary_size, 2, dtype=torch.float64) / rotary_size)
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies)
-    return {"cos": angles.cos().to(draw.device, FULL), "sin": angles.sin().to(draw.device, FULL)}
+    return {"cos": angles.cos().to(draw.device, FP32), "sin": angles.sin().to(draw.device, FP32)}
 
 
 def ids(draw: Draw, batch: int, length: int, packed: bool = False) -> list[list[int]]:
@@ -49,5 +45,5 @@ def call_words(q: torch.Tensor, k: torch.Tensor, args: dict) -> str:
     given = ", position ids" if args.get("positions") is not None else ""
     return (
         f"batch {batch}, heads {heads}{shared}, length {length}, head size {head_size}{part}, {args['layout']}, "
-        f"{SHORT[q.dtype]}{offset}{given}"
+        f"{DTYPE_NAMES[q.dtype]}{offset}{given}"
     )

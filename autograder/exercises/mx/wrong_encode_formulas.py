@@ -2,8 +2,7 @@
 
 import torch
 
-from autograder.exercises.layout import as_read
-from autograder.exercises.mx.format import (
+from autograder.exercises.mx.mxint8 import (
     BIAS,
     encode,
     floor_log2,
@@ -16,6 +15,7 @@ from autograder.exercises.mx.format import (
     power_of_two,
     spread,
 )
+from autograder.exercises.strides import as_read
 
 PARTIAL = "a partial last group"
 SPECIAL = ("NaN", "infinity")

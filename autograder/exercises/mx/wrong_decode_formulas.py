@@ -5,8 +5,8 @@ What is multiplied and what is only converted goes wrong in the same ways.
 
 import torch
 
-from autograder.exercises.layout import as_read
-from autograder.exercises.mx.format import group_count, power_of_two, spread, value
+from autograder.exercises.mx.mxint8 import group_count, power_of_two, spread, value
+from autograder.exercises.strides import as_read
 
 NAN, INF = float("nan"), float("inf")
 BLOCKS = (16, 32, 64, 128, 256)  # longer ones hold a whole row of any case

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from autograder.exercises.layout import as_read
-from autograder.exercises.rope.rotation import joined, look_up, parts, rows, turned
+from autograder.exercise import Mistake
+from autograder.exercises.rope.rotation import backwards, joined, look_up, parts, rows, turned
+from autograder.exercises.strides import as_read
 
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 FEW = 64  # heads of a call that are still walked one after the other
@@ -36,6 +37,23 @@ def overwritten(second_first: bool):
         return y0, x1 * cos + y0 * sin
 
     return mix
+
+
+def wrong_signs(mixed: Callable) -> tuple[Mistake, Mistake]:
+    """mixed(mix): the answer of an exercise in which `mix` makes the two results of a pair."""
+    return (
+        Mistake(
+            "turned_back",
+            "Everything is turned the other way round: y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
+            answer=mixed(backwards),
+        ),
+        Mistake(
+            "one_sign",
+            "This is no rotation: the sine has a minus in y0 and a plus in y1.",
+            answer=lambda v, minus: mixed(one_sign(minus))(v),
+            variants=(False, True),
+        ),
+    )
 
 
 def cosine_alone(x0, x1, cos, sin):

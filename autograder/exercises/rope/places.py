@@ -2,32 +2,24 @@
 
 import torch
 
+from autograder.exercises.places import only_in
+
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
-MANY = 5  # numbers that are still listed
 
 
-def where(output: str, wrong: torch.Tensor, args) -> str:
+def wrong_pairs(output: str, wrong: torch.Tensor, args) -> str:
     """One sentence. wrong: (B, H, S, D), which elements are over their limit."""
     if wrong.dim() != 4 or not wrong.any():
         return ""
     heads = wrong.any(dim=3)
     said = [
-        _some(heads.any(dim=2).any(dim=1), "sequence"),
-        _some(heads.any(dim=2).any(dim=0), "head"),
+        only_in(heads.any(dim=2).any(dim=1), "sequence", "sequences"),
+        only_in(heads.any(dim=2).any(dim=0), "head", "heads"),
         _positions(heads.any(dim=1).any(dim=0)),
         _elements(wrong.flatten(0, 2).any(dim=0), args),
     ]
     places = ", ".join(filter(None, said))
     return f"wrong in {int(heads.sum())} of {heads.numel()} rows" + (f": {places}" if places else "")
-
-
-def _some(bad: torch.Tensor, what: str) -> str:
-    """Which of several, unless it is all of them."""
-    if bool(bad.all()):
-        return ""
-    found = bad.nonzero().flatten().tolist()
-    names = ", ".join(map(str, found[:MANY])) + (" and others" if len(found) > MANY else "")
-    return f"only in {what}{'s' * (len(found) > 1)} {names}"
 
 
 def _positions(bad: torch.Tensor) -> str:

@@ -3,15 +3,7 @@
 import torch
 
 from autograder.exercise import Draw
-from autograder.exercises.mx.format import group_count
-
-BRAIN, FULL, HALF = torch.bfloat16, torch.float32, torch.float16
-SHORT = {FULL: "fp32", HALF: "fp16", BRAIN: "bf16"}
-GPU = ("gpu",)
-
-
-def odd(draw: Draw, low: int, high: int) -> int:
-    return 2 * draw.integer(low // 2, high // 2) + 1
+from autograder.exercises.mx.mxint8 import group_count
 
 
 def mantissas(draw: Draw, rows: int, columns: int, gap=0, low=-128) -> torch.Tensor:

@@ -1,10 +1,20 @@
-"""Fewer significant bits: how a computation in a lower precision is imitated on any device."""
+"""The types that kernels are given, and how a lower precision is imitated: by fewer significant bits, on any device."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+DTYPE_NAMES = {FP32: "fp32", FP16: "fp16", BF16: "bf16"}
+
 # significant bits of the next format down, the implicit one counted: TF32, E4M3, E5M2
-_NEXT_DOWN = {torch.float32: 11, torch.float16: 4, torch.bfloat16: 3}
+_NEXT_DOWN = {FP32: 11, FP16: 4, BF16: 3}
 NEXT_DOWN_IS = "rounded to the next format down: fp32 to TF32, fp16 to E4M3, bf16 to E5M2"
+
+# What a good answer is told from: inputs of so many significant bits, where they have 24, 11 or 8.
+ROUGH_BITS = {FP32: 11, FP16: 7, BF16: 4}
+ROUGH_BITS_ARE = "of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
 
 
 def significant(x: torch.Tensor, bits: int, truncate: bool = False) -> torch.Tensor:
@@ -19,3 +29,8 @@ def significant(x: torch.Tensor, bits: int, truncate: bool = False) -> torch.Ten
 def next_format_down(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The values of x as the format below `dtype` (its own) would hold them; dtype of x, range of x."""
     return significant(x, _NEXT_DOWN[dtype or x.dtype]).to(x.dtype)
+
+
+def roughened(v: Mapping[str, Any], names: Iterable[str], dtype: torch.dtype) -> dict[str, Any]:
+    """The arguments `v` with the tensors of these names in ROUGH_BITS of `dtype`; each keeps its own type."""
+    return {**v, **{name: significant(v[name], ROUGH_BITS[dtype]).to(v[name].dtype) for name in names}}

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from autograder.exercises.dtypes import significant
 from autograder.exercises.flash.attention import (
     INF,
     LOG2_E,
@@ -16,8 +17,7 @@ from autograder.exercises.flash.attention import (
     sizes,
     visible,
 )
-from autograder.exercises.formats import significant
-from autograder.exercises.layout import as_read
+from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
 NAN = float("nan")

@@ -2,6 +2,7 @@
 
 import torch
 
+from autograder.exercises.dtypes import significant
 from autograder.exercises.flash.attention import (
     LOG2_E,
     delta_of,
@@ -13,9 +14,8 @@ from autograder.exercises.flash.attention import (
     sizes,
     visible,
 )
-from autograder.exercises.flash.wrong_forward import contiguous, read_as, stepped
-from autograder.exercises.formats import significant
-from autograder.exercises.layout import as_read
+from autograder.exercises.flash.wrong_forward_formulas import contiguous, read_as, stepped
+from autograder.exercises.strides import as_read
 from autograder.judging.tolerance import exceeded
 from course_lib.numerics import error
 

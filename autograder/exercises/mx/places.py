@@ -2,10 +2,10 @@
 
 import torch
 
-MANY = 5  # numbers that are still listed
+from autograder.exercises.places import MANY, listed
 
 
-def where(output: str, wrong: torch.Tensor, args) -> str:
+def wrong_groups(output: str, wrong: torch.Tensor, args) -> str:
     """One sentence. wrong: (rows, columns) or (rows, groups), which elements are over their limit."""
     if wrong.dim() != 2 or not wrong.any():
         return ""
@@ -22,7 +22,7 @@ def _rows(wrong: torch.Tensor) -> str:
     if len(found) == len(bad):
         return ""
     if len(found) <= MANY:
-        return f"only in row{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+        return f"only in row{'s' * (len(found) > 1)} {listed(found)}"
     if found == [*range(found[0], len(bad))]:
         return f"from row {found[0]} on"
     return f"in {len(found)} of {len(bad)} rows"

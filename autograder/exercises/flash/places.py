@@ -2,20 +2,21 @@
 
 import torch
 
+from autograder.exercises.places import listed, only_in, runs
+
 TILES = (16, 32, 64, 128)
 OF_KEYS = ("dk", "dv")
-MANY = 5  # separate runs of rows that are still listed
 
 
-def where(output: str, wrong: torch.Tensor, args) -> str:
+def wrong_rows(output: str, wrong: torch.Tensor, args) -> str:
     """One sentence. wrong: (B, H, N) or (B, H, N, D), which elements are over their limit."""
     if wrong.dim() not in (3, 4) or not wrong.any():
         return ""
     rows = wrong.any(dim=-1) if wrong.dim() == 4 else wrong
-    heads = "heads of keys" if output in OF_KEYS else "heads"
+    of_keys = " of keys" if output in OF_KEYS else ""
     said = [
-        _some(rows.any(dim=2).any(dim=1), "sequences"),
-        _some(rows.any(dim=2).any(dim=0), heads),
+        only_in(rows.any(dim=2).any(dim=1), "sequence", "sequences"),
+        only_in(rows.any(dim=2).any(dim=0), f"head{of_keys}", f"heads{of_keys}"),
         _rows(rows.any(dim=1).any(dim=0), "keys" if output in OF_KEYS else "queries", args),
         _columns(wrong) if wrong.dim() == 4 else "",
     ]
@@ -23,23 +24,13 @@ def where(output: str, wrong: torch.Tensor, args) -> str:
     return f"wrong in {int(rows.sum())} of {rows.numel()} rows" + (f": {places}" if places else "")
 
 
-def _some(bad: torch.Tensor, what: str) -> str:
-    """Which of several, unless it is all of them."""
-    if bool(bad.all()):
-        return ""
-    found = bad.nonzero().flatten().tolist()
-    names = ", ".join(map(str, found[:MANY])) + (" and others" if len(found) > MANY else "")
-    return f"only in {what if len(found) > 1 else what.replace('heads', 'head').removesuffix('s')} {names}"
-
-
 def _rows(bad: torch.Tensor, what: str, args) -> str:
     if bool(bad.all()):
         return ""
-    runs = _runs(bad)
-    shown = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in runs[:MANY])
-    said = f"{what} {shown}{' and others' if len(runs) > MANY else ''} of 0 to {len(bad) - 1}"
-    first, last = runs[0]
-    if len(runs) > 1:
+    found = runs(bad)
+    said = f"{what} {listed([_run(*run) for run in found])} of 0 to {len(bad) - 1}"
+    first, last = found[0]
+    if len(found) > 1:
         return said
     hidden = args["q"].shape[2] - args["k"].shape[2]
     if what == "queries" and args.get("causal") and (first, last) == (0, hidden - 1):
@@ -54,15 +45,8 @@ def _rows(bad: torch.Tensor, what: str, args) -> str:
     return said
 
 
-def _runs(bad: torch.Tensor) -> list[tuple[int, int]]:
-    """First and last of each run of neighbours."""
-    runs: list[tuple[int, int]] = []
-    for n in bad.nonzero().flatten().tolist():
-        if runs and runs[-1][1] == n - 1:
-            runs[-1] = (runs[-1][0], n)
-        else:
-            runs.append((n, n))
-    return runs
+def _run(first: int, last: int) -> str:
+    return f"{first} to {last}" if last > first else f"{first}"
 
 
 def _either(numbers: list[int]) -> str:
@@ -72,7 +56,7 @@ def _either(numbers: list[int]) -> str:
 
 def _columns(wrong: torch.Tensor) -> str:
     bad = wrong.flatten(0, 2).any(dim=0)
-    runs = _runs(bad)
-    if bool(bad.all()) or len(runs) > 1:
+    found = runs(bad)
+    if bool(bad.all()) or len(found) > 1:
         return ""
-    return f"columns {runs[0][0]} to {runs[0][1]} of 0 to {len(bad) - 1}"
+    return f"columns {found[0][0]} to {found[0][1]} of 0 to {len(bad) - 1}"

@@ -3,30 +3,23 @@
 import torch
 
 from autograder.exercise import Call, Draw
+from autograder.exercises.dtypes import DTYPE_NAMES, FP16, FP32, significant
 from autograder.exercises.flash.attention import forward_truth
-from autograder.exercises.formats import significant
-
-HALF, FULL, BRAIN = torch.float16, torch.float32, torch.bfloat16
-SHORT = {FULL: "fp32", HALF: "fp16", BRAIN: "bf16"}
 
 
 def wide(draw: Draw) -> torch.dtype:
     """fp32 where there are no tensor cores to use, the interpreter; fp16 on a GPU."""
-    return FULL if draw.tier == "interpreter" else HALF
+    return FP32 if draw.tier == "interpreter" else FP16
 
 
-NEXT_DOWN_IS = "rounded to fewer bits: fp32 to TF32, fp16 and bf16 to E4M3"
+TF32_OR_E4M3_IS = "rounded to fewer bits: fp32 to TF32, fp16 and bf16 to E4M3"
 # half a unit, for the outputs are sums of many: two units would let products in fp8 pass for bf16
 FLOOR_ULPS = 0.5
 
 
-def next_format_down(x: torch.Tensor) -> torch.Tensor:
-    """As roofline's, but for bf16: E4M3 is nearer to it than E5M2, and as fast."""
-    return significant(x, 11 if x.dtype == FULL else 4).to(x.dtype)
-
-
-def odd(draw: Draw, low: int, high: int) -> int:
-    return 2 * draw.integer(low // 2, (high - 1) // 2) + 1
+def tf32_or_e4m3(x: torch.Tensor) -> torch.Tensor:
+    """As dtypes.next_format_down, but bf16 becomes E4M3 and not E5M2: E4M3 is nearer to bf16, and as fast."""
+    return significant(x, 11 if x.dtype == FP32 else 4).to(x.dtype)
 
 
 def a_scale(draw: Draw, head_size: int) -> float:
@@ -35,19 +28,6 @@ def a_scale(draw: Draw, head_size: int) -> float:
     while abs(scale / 0.125 - 1) < 0.2:
         scale = head_size**-0.5 * draw.choice([draw.number(0.55, 0.8), draw.number(1.25, 1.7)])
     return round(scale, 5)
-
-
-def rows_apart(shape, gap: int = 0) -> tuple[int, ...]:
-    """Strides of (B, H, N, D) laid out as (B, N, H, D), as a projection leaves it; `gap` unused elements a row."""
-    _, heads, n, head_size = shape
-    row = heads * head_size + gap
-    return (n * row, head_size, row, 1)
-
-
-def columns_apart(shape) -> tuple[int, ...]:
-    """Strides of (B, H, N, D) where the rows are adjacent and the columns are not: (B, H, D, N)."""
-    _, heads, n, head_size = shape
-    return (heads * n * head_size, n * head_size, 1, n)
 
 
 def on_a_grid(draw: Draw, *shape: int) -> torch.Tensor:
@@ -102,7 +82,7 @@ def in_words(args: dict) -> str:
     lengths = args.get("k_lengths")
     return (
         f"batch {batch}, heads {heads}{shared}, {n_q} queries, {n_k} keys, head size {head_size}, "
-        f"{SHORT[args['q'].dtype]}{', causal' if args['causal'] else ''}"
+        f"{DTYPE_NAMES[args['q'].dtype]}{', causal' if args['causal'] else ''}"
         + (f", key lengths {[int(n) for n in lengths]}" if lengths is not None else "")
     )
 
