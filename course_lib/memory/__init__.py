@@ -16,8 +16,8 @@ import torch
 from course_lib import profiling
 from course_lib.device import DEVICE
 from course_lib.memory.ledger import Block, Kept, Ledger, ledger, saved
+from course_lib.profiling.trace import Allocation, Interval, Trace, outermost
 from course_lib.table import Table, Tabular, bytes_text
-from course_lib.trace import Allocation, Interval, Trace, outermost
 
 __all__ = [
     "Block",

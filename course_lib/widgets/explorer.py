@@ -4,7 +4,7 @@ from html import escape
 
 import ipywidgets
 
-from course_lib.drawing.house import Shown, bundle, description, drawn, png
+from course_lib.plots.house import Shown, bundle, description, drawn, png
 
 __all__ = ["Explorer", "powers", "slider"]
 

@@ -2,9 +2,9 @@
 
 import ipywidgets
 
-from course_lib.drawing.bytes import memory_by_owner, scale_of
-from course_lib.drawing.house import axes_or_new, drawn, figure
 from course_lib.memory.keeping import KEPT, mlp_ledger
+from course_lib.plots.house import axes_or_new, drawn, figure
+from course_lib.plots.memory_areas import memory_by_owner, scale_of
 from course_lib.table import bytes_text
 from course_lib.widgets.explorer import Explorer, slider
 

@@ -4,9 +4,9 @@ from torch import nn
 
 from course_lib import memory, plots
 from course_lib.device import DEVICE
-from course_lib.drawing.bytes import REST, stacks
 from course_lib.kernels.mlp import KEEP, bytes_kept, mlp
 from course_lib.memory import ledger, saved
+from course_lib.plots.memory_areas import REST, stacks
 
 ROWS, WIDTH, HIDDEN = 1000, 64, 256
 KIB = 1024

@@ -4,7 +4,7 @@ import torch
 from course_lib import memory, profiling
 from course_lib.device import DEVICE
 from course_lib.profiling import span
-from course_lib.trace import Allocation, Interval, Trace
+from course_lib.profiling.trace import Allocation, Interval, Trace
 
 KIB = 1024
 

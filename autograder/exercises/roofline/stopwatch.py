@@ -2,7 +2,7 @@
 
     stopwatch(gpu, kernel) -> seconds
 
-`kernel` is a name. `gpu` is a `course_lib.simulator.SimulatedGPU`; its time is virtual and in seconds:
+`kernel` is a name. `gpu` is a `course_lib.simulated_gpu.SimulatedGPU`; its time is virtual and in seconds:
 
     gpu.launch(kernel)         queue one run; returns before it has run. The first launch of a kernel compiles it
     gpu.flush_cache()          queue a sweep that empties the cache; takes device time too
@@ -33,7 +33,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
-from course_lib.simulator import PITFALLS, PRESETS, DeviceModel, Traits, vary
+from course_lib.simulated_gpu import PITFALLS, PRESETS, DeviceModel, Traits, vary
 
 LIMIT = 0.05
 BUDGET_CALLS, BUDGET_S = 10_000, 3.0

@@ -2,7 +2,7 @@
 
 from matplotlib.patches import Rectangle
 
-from course_lib.drawing.house import INK, PALETTE, drawn, figure
+from course_lib.plots.house import INK, PALETTE, drawn, figure
 
 __all__ = ["AFTER", "collectives", "ring"]
 

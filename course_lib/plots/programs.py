@@ -2,7 +2,7 @@
 
 from matplotlib.patches import Rectangle
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["grid"]
 

@@ -4,7 +4,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from course_lib.distributed.timeline import COMMUNICATION, COMPUTE, WAITING, exposed_s
-from course_lib.drawing.house import FAINT, HATCHES, PALETTE, axes_or_new, drawn, finish, percent, quantity
+from course_lib.plots.house import FAINT, HATCHES, PALETTE, axes_or_new, drawn, finish, percent, quantity
 
 __all__ = ["ranks"]
 

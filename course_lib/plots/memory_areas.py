@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_lib.drawing.house import GRID, HATCHES, INK, PALETTE, axes_or_new, drawn, finish, percent
+from course_lib.plots.house import GRID, HATCHES, INK, PALETTE, axes_or_new, drawn, finish, percent
 
 __all__ = ["memory_by_owner", "scale_of"]
 

@@ -1,7 +1,7 @@
 """What fills a multiprocessor, drawn: how many programs fit beside each other, and what runs out first."""
 
 from course_lib.compiled.occupancy import REGISTERS, SHARED_BYTES, WARPS, residents
-from course_lib.drawing.house import FAINT, HATCHES, INK, PALETTE, axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, HATCHES, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["programs_that_fit"]
 

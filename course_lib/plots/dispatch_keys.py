@@ -3,7 +3,7 @@
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
-from course_lib.drawing.house import FAINT, GRID, INK, PALETTE, axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, GRID, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["call_path", "key_map"]
 

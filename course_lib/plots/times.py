@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
-from course_lib.drawing.house import (
+from course_lib.plots.house import (
     FAINT,
     HATCHES,
     INK,

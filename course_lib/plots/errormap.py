@@ -7,7 +7,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.drawing.house import axes_or_new, drawn, finish
+from course_lib.plots.house import axes_or_new, drawn, finish
 
 __all__ = ["error_map"]
 

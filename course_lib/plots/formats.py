@@ -2,10 +2,10 @@
 
 from math import isinf
 
-from course_lib.drawing.bits import _boxes, _number
-from course_lib.drawing.house import INK, axes_or_new, drawn, finish
 from course_lib.numerics import bits, round_to
 from course_lib.numerics.formats import FORMATS
+from course_lib.plots.bits import _boxes, _number
+from course_lib.plots.house import INK, axes_or_new, drawn, finish
 
 __all__ = ["SHOWN", "format_rows", "said"]
 

@@ -4,7 +4,7 @@ import textwrap
 
 from matplotlib.patches import FancyBboxPatch
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["pipeline"]
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from course_lib.simulator import PITFALLS, PRESETS, DeviceModel, SimulatedGPU, Traits, vary
+from course_lib.simulated_gpu import PITFALLS, PRESETS, DeviceModel, SimulatedGPU, Traits, vary
 
 KERNELS = {"small": 20e-6, "medium": 150e-6, "large": 3e-3}
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from course_lib.tiles import EDGE, SKIPPED, WHOLE, online, tile_kinds, visible
+from course_lib.attention_tiles import EDGE, SKIPPED, WHOLE, online, tile_kinds, visible
 
 
 def test_the_last_query_sees_the_last_key_and_the_diagonal_does_not_move_with_the_length():

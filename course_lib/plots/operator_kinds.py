@@ -1,6 +1,6 @@
 """Which kinds of operators a model's FLOPs, bytes and floor belong to, forward and backward."""
 
-from course_lib.drawing.house import FAINT, HATCHES, PALETTE, axes_or_new, drawn, finish, percent, quantity
+from course_lib.plots.house import FAINT, HATCHES, PALETTE, axes_or_new, drawn, finish, percent, quantity
 
 __all__ = ["kinds"]
 

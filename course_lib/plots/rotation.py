@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle, Wedge
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["dials", "frequencies", "pair_map", "places", "score"]
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from matplotlib.patches import FancyBboxPatch
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, drawn, figure
+from course_lib.plots.house import FAINT, INK, PALETTE, drawn, figure
 
 __all__ = ["graphs"]
 

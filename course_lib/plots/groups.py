@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, drawn, figure
+from course_lib.plots.house import FAINT, INK, PALETTE, drawn, figure
 
 __all__ = ["group_tiles"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from course_lib.drawing.house import FAINT, INK, axes_or_new, drawn, finish, look, quantity
+from course_lib.plots.house import FAINT, INK, axes_or_new, drawn, finish, look, quantity
 
 __all__ = ["break_even_calls", "gains", "totals", "until_even"]
 

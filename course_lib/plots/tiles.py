@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, figure, finish
-from course_lib.tiles import EDGE, SKIPPED, WHOLE, Step, tile_kinds, visible
+from course_lib.attention_tiles import EDGE, SKIPPED, WHOLE, Step, tile_kinds, visible
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, figure, finish
 
 __all__ = ["block_map", "draw_step", "online_steps", "step_axes"]
 

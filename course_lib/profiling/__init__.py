@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from course_lib import trace
 from course_lib.device import DEVICE
+from course_lib.profiling import trace
 from course_lib.table import Table
 
 __all__ = ["Profile", "profile", "record", "span", "summarize"]

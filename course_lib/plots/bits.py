@@ -5,7 +5,7 @@ from math import isnan
 from matplotlib.patches import Rectangle
 
 from course_lib.bits import bf16_bits, bf16_value, mx_value, pack, written
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish, two_to
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish, two_to
 
 __all__ = ["bit_rows", "decoding"]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from course_lib.drawing.house import (
+from course_lib.plots.house import (
     FAINT,
     GRID,
     INK,

@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from course_lib.drawing.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish, quantity
+from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish, quantity
 
 __all__ = ["costs"]
 

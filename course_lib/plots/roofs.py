@@ -8,7 +8,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter
 from matplotlib.transforms import Bbox
 
-from course_lib.drawing.house import FAINT, INK, axes_or_new, drawn, finish, look, percent, quantity
+from course_lib.plots.house import FAINT, INK, axes_or_new, drawn, finish, look, percent, quantity
 from course_lib.roofline import Roof, Work, attainable, ridge
 
 __all__ = ["Point", "rates_shown", "roofline"]
