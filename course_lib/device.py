@@ -277,7 +277,7 @@ def _read_ceilings(path: Path) -> Ceilings | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of it. A folder that refuses is no error."""
+    """Write a file so that readers see the old one or the new one, never half of it. A read-only folder is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False) as file:

@@ -1,8 +1,8 @@
 """A pretend GPU with a clock of its own, so that a timer can be written, and judged, without a GPU.
 
-`DeviceModel` is the device and knows the truth; whoever judges a timer keeps it. `SimulatedGPU` is what the timer
-gets: methods that take and return plain numbers and names, each of them one message, so that the two may live
-in different processes. Time here is virtual: nothing waits, a call costs microseconds of real time.
+`DeviceModel` is the device and knows the truth; the judge of a timer keeps it. `SimulatedGPU` is given to the timer.
+Its methods take and return plain numbers and names, and each call is one message, so that the two may live in
+different processes. Time here is virtual: nothing waits, a call costs microseconds of real time.
 
 What the device does, as a real one:
 - `launch` returns when the host has handed the work over; the work runs later, in order. The queue holds so many

@@ -12,7 +12,7 @@ DTYPE_NAMES = {FP32: "fp32", FP16: "fp16", BF16: "bf16"}
 _NEXT_DOWN = {FP32: 11, FP16: 4, BF16: 3}
 NEXT_DOWN_IS = "rounded to the next format down: fp32 to TF32, fp16 to E4M3, bf16 to E5M2"
 
-# What a good answer is told from: inputs of so many significant bits, where they have 24, 11 or 8.
+# Significant bits of the inputs of a rough answer, which must not pass. The types have 24, 11 and 8 bits.
 ROUGH_BITS = {FP32: 11, FP16: 7, BF16: 4}
 ROUGH_BITS_ARE = "of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
 

@@ -1,4 +1,4 @@
-"""Mistakes that people make in every kernel, each under one name. What differs from kernel to kernel is an argument."""
+"""Mistakes that people make in kernels of every unit, each defined once. Arguments say what differs between kernels."""
 
 from collections.abc import Callable, Sequence
 

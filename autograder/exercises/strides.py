@@ -33,8 +33,10 @@ def far_apart(tensor: torch.Tensor, apart: int = PAST_INT32) -> torch.Tensor:
 
 
 def as_read(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """The memory from where `tensor` begins, read with another shape and strides; in gaps and beyond the end NaN,
-    or the number that fences of integers hold."""
+    """The memory of `tensor`, from its first element on, read with another shape and strides.
+
+    Gaps and the memory beyond the end are NaN. For integers they hold the number that fences of integers hold.
+    """
     size = max(span(tensor.shape, tensor.stride()), span(shape, strides))
     around = float("nan") if tensor.is_floating_point() else input_poison(tensor.dtype)
     memory = torch.full((size,), around, dtype=tensor.dtype, device=tensor.device)

@@ -21,7 +21,7 @@ class Stack:
 
 
 def is_whole(written: str) -> bool:
-    """Whether everything is written: each thread ends with its outermost frame, ours after the imports of torch."""
+    """Whether faulthandler has finished. The rank's main thread comes last and ends with a frame of rank.py."""
     return OUTERMOST in written and written.endswith("\n")
 
 

@@ -1,4 +1,4 @@
-"""What the language does around operations: scalars, truth of blocks, reductions, scans, autotuning."""
+"""Patches of Triton's language around its operations: scalars, truth of blocks, reductions, scans, autotuning."""
 
 import sys
 
@@ -19,7 +19,7 @@ def install() -> None:
     _patch_arguments()
     _patch_truth()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
-    _patch_axes(part(triton_interpreter, "ReduceOps"))  # after it, to stand before it
+    _patch_axes(part(triton_interpreter, "ReduceOps"))  # installed later, so it runs before the patch above
     _patch_axes(part(triton_interpreter, "ScanOps"))
     _patch_autotune(part(autotuner, "Autotuner"))
 

@@ -1,4 +1,4 @@
-"""What a launch does: its grid, its options, its record, its errors."""
+"""Patches of a launch: its grid, its options, the record of launches, its errors."""
 
 import inspect
 from collections.abc import Callable
@@ -24,7 +24,7 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
-# By its code: the function, types and constants of the last such launch of each kernel.
+# code of a kernel -> the function, types and constants of its last launch while somebody listened
 signatures: dict[CodeType, tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
 

@@ -62,8 +62,8 @@ class MemoryTimeline(Tabular):
 def peak(fn: Callable[[], object]) -> int:
     """Most bytes that `fn` held at once, above what was held before; after one call that is not counted.
 
-    On a GPU the allocator's own count (blocks of 512 bytes), on a CPU torch's allocations as its profiler
-    sees them: what numpy or Python allocate is not in it.
+    On a GPU this is the allocator's own count (blocks of 512 bytes). On a CPU it is the sum of torch's allocations,
+    as its profiler sees them; memory of numpy and Python is not counted.
     """
     if DEVICE != "cuda":
         return timeline(fn).peak_bytes

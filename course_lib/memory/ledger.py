@@ -1,16 +1,16 @@
 """Who owns each byte at each moment of forward and backward, and which operator saved what for which purpose.
 
-Every operator that is no view is a moment. A block of memory is born when an operator returns it and freed when nobody
-holds it any more; its owner is what it turns out to be: the gradient of a weight, what the backward step of an operator
-had kept (`gelu keeps self`), the result, or in passing. Nothing has to be on a device for that. On meta tensors, which
-have sizes and no memory, the same account is a prediction for a machine that is not here:
+Every operator that is no view is a moment. A block of memory is born when an operator returns it, and freed when
+nothing refers to it any more. Its owner is known later, from its use: a gradient, a tensor that an operator keeps for
+its backward step (`gelu keeps self`), the result, or "in passing" for memory that is only worked on. No device is
+needed: on meta tensors, which have sizes and no memory, the same account predicts a run on another machine:
 
     with torch.device("meta"):
         model, x = Model(), torch.empty(16384, 1152, dtype=torch.bfloat16)
     print(ledger(lambda: model(x)))
 
-What an operator takes and gives back inside one call is not in it: workspaces, and what a fused kernel of several steps
-holds between them.
+Memory that an operator takes and gives back within one call is not counted: workspaces, and the intermediate values of
+fused kernels.
 """
 
 import re
@@ -56,7 +56,7 @@ class Block:
 class Ledger(Tabular):
     """Bytes above what was there before: weights and inputs are not counted."""
 
-    PASSING: ClassVar[str] = PASSING  # owner of what is held for no longer than it is worked on
+    PASSING: ClassVar[str] = PASSING  # owner of memory that is held only while it is worked on
 
     device: str
     moments: tuple[str, ...]  # the operators in order
@@ -113,7 +113,7 @@ def saved(result: torch.Tensor, inputs: Iterable[torch.Tensor] = ()) -> list[Kep
 
 
 def _kept(result: torch.Tensor, given: set[int], made: set[int]) -> list[Kept]:
-    """Memory that is in neither set was given, unless a Function holds it: what it has made looks the same."""
+    """Memory that is in neither set was given. A Function is the exception: tensors that it made look the same."""
     kept, seen = [], set()
     for node, name, tensor in _held_by(result):
         where = _memory_of(tensor)
@@ -183,7 +183,7 @@ class _Watch(TorchDispatchMode):
     def _note(self, tensor: torch.Tensor, given: set[int], operator: str) -> None:
         storage, where = tensor.untyped_storage(), _memory_of(tensor)
         if where in given or where in self.alive or storage.nbytes() == 0:
-            return  # a view, or something written into what was given
+            return  # a view, or a result that was written into a given tensor
         number = len(self.blocks)
         granule = GRANULE if tensor.device.type in ("cuda", "meta") else 1
         size = -(-storage.nbytes() // granule) * granule
@@ -197,7 +197,7 @@ class _Watch(TorchDispatchMode):
                 del self.alive[where]
 
     def settle(self) -> None:
-        """At the end of a pass: what went after its last operator is gone then, and has no later one to wait for."""
+        """Call this at the end of a pass. Memory freed after the last operator counts as freed at that operator."""
         for where, (ref, number) in list(self.alive.items()):
             if ref.expired():
                 self.blocks[number] = replace(self.blocks[number], freed=max(0, len(self.moments) - 1))

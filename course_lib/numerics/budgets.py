@@ -1,7 +1,7 @@
-"""Where an error comes from: what each rounding of a computation brings alone, and whether that explains the whole.
+"""Error budgets: how much error each rounding of a computation brings, and whether these errors explain the whole.
 
-Roundings know nothing of each other, so their errors add up as squares do. A budget says what each step alone brings,
-what all should bring together, and what was measured: where the last two differ, something is wrong that is in no step.
+Roundings are independent, so the squares of their errors add up. A budget lists the error of each step alone, the error
+that all steps should give together, and the measured error. Where the last two differ, some error comes from no step.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import torch
 from course_lib.numerics.formats import ulp
 from course_lib.table import Table, Tabular
 
-__all__ = ["Budget", "UlpStatistics", "error_budget", "rounding_error", "signed_ulps", "ulp_statistics"]
+__all__ = ["Budget", "UlpStatistics", "error_budget", "signed_ulps", "ulp_statistics"]
 
 
 def signed_ulps(got: torch.Tensor, want: torch.Tensor, dtype=None) -> torch.Tensor:
@@ -25,7 +25,7 @@ def signed_ulps(got: torch.Tensor, want: torch.Tensor, dtype=None) -> torch.Tens
 class UlpStatistics:
     """Of finite elements, in units in the last place."""
 
-    mean: float  # near 0 where nothing pulls one way
+    mean: float  # near 0 when errors have no preferred sign
     rms: float  # 0.29 for one rounding of anything: a half unit either way, all equally likely
     largest: float
     correct: float  # share within half a unit: no number of the format is nearer
@@ -46,17 +46,6 @@ def ulp_statistics(got: torch.Tensor, want: torch.Tensor, dtype=None) -> UlpStat
         correct=float((size <= 0.5).double().mean()),
         faithful=float((size < 1).double().mean()),
     )
-
-
-def rounding_error(want: torch.Tensor, dtype) -> float:
-    """What one rounding of `want` to a format brings: the root mean square error over that of want, predicted.
-
-    A rounding error lies anywhere within half a unit, so its square is a twelfth of the unit's on average.
-    """
-    want = want.detach().to(torch.float64)
-    want = want[want.isfinite()]
-    size = want.square().sum()
-    return float((ulp(want, dtype).square().sum() / 12 / size).sqrt()) if size > 0 else 0.0
 
 
 @dataclass(frozen=True)

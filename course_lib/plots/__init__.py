@@ -1,7 +1,8 @@
-"""The course's figures: data in, Axes out. Each has a title that says its message, axes with units, the device.
+"""The course's figures: data in, Axes out. Each has its message as title, axes with units, and the device's name.
 
 Every function takes `ax` (made when absent), `title` (the message; most have one made from the data) and, where
 something was measured, `device` (the machine's name, printed small). `show(ax, alt="...")` displays the result.
+One file draws one kind of figure; `house` has what all of them share.
 """
 
 from course_lib.plots.break_even import gains, totals

@@ -15,7 +15,7 @@ _BF16 = "s" + 8 * "e" + 7 * "f"
 
 
 def _number(x: float) -> str:
-    """As short as it can be read: -2, 1.5, 1.25 · 2⁻¹³¹."""
+    """The shortest form that is easy to read: -2, 1.5, 1.25 · 2⁻¹³¹."""
     if isnan(x):
         return "NaN"
     if abs(x) in (0.0, float("inf")) or 1e-3 <= abs(x) < 1e4:
@@ -51,7 +51,7 @@ def _differing(true: int, came: float) -> tuple[int, ...]:
 
 @drawn
 def bit_rows(m: int, e: int, ax=None, *, title=None):
-    """One number in five rows: mantissa, exponent, their bf16, the packed bits, and what the trick ends with."""
+    """One number in five rows: mantissa, exponent, the value as bf16, the packed bits, and the result of the trick."""
     ax = axes_or_new(ax, 8.6, 2.3)
     value, packed = mx_value(m, e), pack(m, e)
     true = bf16_bits(value)
@@ -92,7 +92,7 @@ def _message(m: int, e: int, packed) -> str:
 
 @drawn
 def decoding(pairs, ax=None, *, title=None):
-    """Several (m, e), a row each: bits of both, bf16 of the value, and bf16 of what packing ends with."""
+    """One row for each (m, e): the bits of both, the value as bf16, and the result of packing as bf16."""
     ax = axes_or_new(ax, 9.6, 0.8 + 0.3 * len(pairs))
     columns = {"bits of m": 0.0, "bits of e": 9.5, "value, as bf16": 19.0, "by packing": 46.0}
     for name, x in columns.items():

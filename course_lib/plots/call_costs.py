@@ -9,7 +9,7 @@ __all__ = ["costs"]
 
 @drawn
 def costs(rows, ax=None, *, plain=None, title=None, device=""):
-    """A dot a way on a log axis, a bar from the least to the largest measurement, a line through the plain call.
+    """One dot for each way, on a log axis, with a bar from the least to the largest time; a line marks the plain call.
 
     rows: dicts with name, us, low_us and high_us, as benchmarks.dispatch gives them. plain: the name of the call that
     the others are compared with; the first row when absent.

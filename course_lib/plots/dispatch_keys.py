@@ -48,7 +48,7 @@ _COLUMNS = (4, 35, 51, 99)
 def key_map(paths, ax=None, *, order=(), title=None, device=""):
     """Keys from the highest to the lowest, one column a situation. paths: name -> what `tracing.call_path` returns.
 
-    order: how keys stand to each other that meet in none of the paths, highest first.
+    order: all keys, highest first; it decides between keys that no path has together.
     """
     order = _order([[_kind(row.key) for row in path] for path in paths.values()], [_kind(key) for key in order])
     ax = axes_or_new(ax, 3.4 + 0.42 * len(paths), 2.0 + 0.27 * len(order))

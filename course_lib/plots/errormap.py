@@ -24,7 +24,7 @@ def error_map(got, want, limit, ax=None, *, title=None, device=""):
     """|got - want| / limit for each element, as rows (leading dimensions flattened) and columns.
 
     limit: a number or a tensor like `want`. A one-dimensional tensor is cut into rows of 64. Of a large tensor
-    each cell shows its worst element, never an average. NaN where `want` has none is hatched, whatever put it there.
+    each cell shows its worst element, never an average. NaN where `want` has none is hatched.
     """
     over, unwritten = _in_limits(_array(got), _array(want), _array(limit))
     over, unwritten, rows_are, columns_are = _as_picture(over, unwritten)

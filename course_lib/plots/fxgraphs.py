@@ -55,12 +55,12 @@ def _draw(ax, graph, level, known):
 
 
 def _way(source, node, level) -> list:
-    """From a node to one that reads it: in every row between them a place of its own, shared by all who read it."""
+    """The way of an arrow from a node to a reader: one place in each row between them, shared by all its readers."""
     return [source, *((source, depth) for depth in range(level[source] + 1, level[node])), node]
 
 
 def _levels(graph) -> dict:
-    """Below everything it reads; an input just above the first call that reads it."""
+    """Rows: a node is below all that it reads, and an input just above its first reader."""
     level = {}
     for node in graph.nodes:
         level[node] = 1 + max((level[source] for source in node.all_input_nodes), default=-1)
@@ -71,7 +71,7 @@ def _levels(graph) -> dict:
 
 
 def _places(graph, level) -> dict:
-    """Across: what is in a row stands at equal distances, in the order of what it reads and who reads it."""
+    """Horizontal places: nodes of a row stand at equal distances, ordered by what they read and who reads them."""
     rows, near = {}, {}
     for node in graph.nodes:
         for source in node.all_input_nodes or [node]:

@@ -6,8 +6,8 @@ from course_lib.plots.house import INK, PALETTE, drawn, figure
 
 __all__ = ["AFTER", "collectives", "ring"]
 
-# What a square holds: the ranks whose numbers are summed in it. Rank r begins with {r} in every part, or, where parts
-# are gathered, in its own part only.
+# A square holds a set: the ranks whose numbers are summed in it. Rank r begins with {r} in every part. Where parts are
+# gathered, it begins with {r} in its own part only.
 Held = list[list[frozenset[int]]]  # rank -> part -> ranks
 
 

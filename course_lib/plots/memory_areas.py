@@ -11,9 +11,10 @@ REST = "all else"
 
 
 def stacks(ledger, most: int = MOST) -> dict[str, np.ndarray]:
-    """Owner -> bytes after each operator. What stays is below, in the order of its coming, what passes on top.
+    """Owner -> bytes after each operator, from the lowest stack to the highest.
 
-    The largest at any time have a stack of their own, those beyond `most` share one.
+    Owners stand in the order in which they first held memory; memory "in passing" is on top. The `most` owners with the
+    highest peaks have a stack each, and all others share one.
     """
     each: dict[str, np.ndarray] = {}
     for moment in range(len(ledger.moments)):
@@ -36,8 +37,8 @@ def scale_of(count: float) -> tuple[int, str]:
 def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=(), operators=None):
     """A `memory.Ledger` as stacked areas: one step an operator, a line between forward and backward, the peak marked.
 
-    limit: bytes up to which the axis goes, operators: how many stand on the other, looks: owners in the order of their
-    colours, so that several figures share them.
+    limit: the end of the memory axis in bytes. operators: the length of the other axis. looks: owners in the order of
+    their colours, so that an owner has the same colour in several figures.
     """
     ax = axes_or_new(ax, 7.4, 4.2)
     if not ledger.moments:

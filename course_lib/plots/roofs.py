@@ -82,7 +82,7 @@ def rates_shown(lowest: float, roofs) -> tuple[float, float]:
 
 def _draw_roof(ax, roof, roofs, i, low, high):
     corner = ridge(roof)
-    # of several roofs over the same memory only the highest draws the slope: the others would hide it
+    # roofs over the same memory share a slope: only the highest draws it
     own_slope = roof.flops_per_s == max(r.flops_per_s for r in roofs if r.bytes_per_s == roof.bytes_per_s)
     xs = ([low / 1000] if own_slope else []) + [corner, high]
     label = (

@@ -173,7 +173,7 @@ def _reach(values) -> tuple[float, float]:
 
 @drawn
 def online_steps(scores, steps, block, *, title=None):
-    """One row after every tile: above the scores and the running maximum, below the weights as the sums hold them.
+    """The state of one row after every tile: above the scores and the running maximum, below the weights so far.
 
     Returns the first of the Axes; triangles at the bottom are masked keys.
     """

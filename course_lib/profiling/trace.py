@@ -1,4 +1,4 @@
-"""What ran when: plain intervals read from a recorded trace, and what can be said about them. Pure.
+"""What ran when: intervals read from a recorded trace, their sums, gaps and owners. Pure functions.
 
 A trace is the JSON that torch's profiler writes (`export_chrome_trace`), plain or gzipped.
 """

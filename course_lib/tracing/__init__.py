@@ -16,7 +16,7 @@
     tracing.compiles(calls)       which calls compile and which use code that is there
     tracing.call_path(op, x=x)    the path of a call through the dispatcher, here and now
 
-Every view is a table for a notebook and a sequence of named tuples for a program. Views only read what was recorded.
+Every view is a Table: a notebook shows it, a program reads its rows as named tuples. Views only read what was recorded.
 """
 
 from course_lib.tracing.breaks import Break, breaks

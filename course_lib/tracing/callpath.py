@@ -1,8 +1,8 @@
 """The path of one call through the dispatcher: its keys, who brought them, and what each of them does with it.
 
-The keys are asked of torch at the moment of asking, and so is what is registered for them. What a kernel does then
-(record and go on, or keep the call for itself) no table holds: `_HABITS` says it, and a test compares it with a real
-operator that notes where it comes by.
+torch itself says which keys a call has at this moment, and what is registered for each of them. torch has no table of
+what a kernel then does: some record the call and pass it on, others end it. `_HABITS` holds that knowledge, and a test
+compares it with a real operator that records which kernels it passes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Registered(NamedTuple):
     file: str
 
 
-# What the kernels of a key do, and whether they hand the call on to the keys below it. The first that fits.
+# (start of a key, what its kernels do, whether they pass the call on to the keys below). The first that fits counts.
 _HABITS = (
     ("PythonTLSSnapshot", "remembers the state of the thread for Python", True),
     ("FuncTorchDynamicLayerFrontMode", "gives the call to the innermost transform of torch.func", False),

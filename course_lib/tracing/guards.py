@@ -27,7 +27,7 @@ class Guard(NamedTuple):
     text: str  # as torch prints it
 
 
-# what no program of this course changes: checked at every call all the same, and counted in the note
+# Guards on state that no program of this course changes. They are checked at every call, so the note counts them.
 AMBIENT = {
     "GLOBAL_STATE",
     "TORCH_FUNCTION_MODE_STACK",
@@ -58,7 +58,7 @@ def guards(seen: Watched, compilation: str | None = None, everything: bool = Fal
 def _rows(tree: str) -> Iterator[Guard]:
     seen = set()
     for kind, text in LINE.findall(tree):
-        if kind.endswith("Manager"):  # what holds guards: of an object, of a dictionary, of its keys and values
+        if kind.endswith("Manager"):  # it holds the guards of an object and is no guard itself
             continue
         code = text.split("  # ")[0].strip()
         what, must = _in_words(kind, code)

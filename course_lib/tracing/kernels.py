@@ -40,9 +40,10 @@ class Listing(Table):
 
 
 def kernels(seen: Watched, compilation: str | None = None) -> Listing:
-    """What is launched, in order, in the compilations that were watched or in one of them.
+    """The kernels that are launched, in order: those of all watched compilations, or of one.
 
-    Of C++ the casts of indices and the check of integer divisions are cut, of Triton the header; nothing that computes.
+    C++ is shown without casts of indices and without checks of integer divisions, Triton without its header. Everything
+    that computes is shown.
     """
     found = [c for c in seen.expect(CODE) if compilation in (None, c.id)]
     rows = [row for one in found for row in _rows(one)]
@@ -55,7 +56,7 @@ def _rows(one: Compilation):
     for module, known in _modules(one):
         runs = "backward" if re.search(r"AOT ID: \['\d+_backward'\]", module) else "forward"
         written = dict(_written(module))
-        # the record of a backward pass also lists what earlier ones of this process launched; the module names its own
+        # the record of a backward pass also lists kernels of earlier backward passes; the module names its own kernels
         own = set(HANDLE.findall(module)) & set(known) or set(known)
         # keys end in the number of the launch: "cpp_fused_add_0:1"
         for key in sorted(own, key=lambda k: int(k.rpartition(":")[2] or 0)):

@@ -19,7 +19,7 @@ INDUCTOR = "Inductor: fusing, scheduling, writing code"
 COMPILER = "the compiler of that code, C++ or Triton"
 ONCE = "hashing torch's own sources, once a process"
 
-PART_OF = {  # spans of torch's record; any other belongs to the one around it
+PART_OF = {  # spans of torch's record; the time of any other span counts for the span around it
     "dynamo": DYNAMO,
     "entire_frame_compile": DYNAMO,
     "build_guards": GUARDS,
@@ -63,7 +63,7 @@ def phases(seen: Watched) -> Table:
 
 
 def split(entries) -> dict[str, float]:
-    """Seconds of every part. At each moment time belongs to the innermost span that has a part."""
+    """Seconds of every part. Every moment counts for the innermost open span that has a part."""
     spans = sorted(_spans(entries))
     moments = sorted({t for span in spans for t in (span.start_us, span.end_us)})
     found: dict[str, float] = defaultdict(float)
@@ -75,7 +75,7 @@ def split(entries) -> dict[str, float]:
             active.append(following)
             following = next(waiting)
         active = [span for span in active if span.end_us > here]
-        if active:  # the latest to begin is the innermost; of equal beginnings the shorter
+        if active:  # the span that began last is the innermost; if two began together, the shorter one
             inner = max(active, key=lambda span: (span.start_us, -span.end_us))
             found[PART_OF[inner.name]] += (there - here) / 1e6
     return dict(found)

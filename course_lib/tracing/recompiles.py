@@ -28,7 +28,7 @@ class Recompile(NamedTuple):
 
 
 def recompiles(seen: Watched) -> Table:
-    """One row for every earlier compilation that could have been used but for a guard."""
+    """One row for every earlier compilation that was not used because one of its guards failed."""
     rows = [row for one in seen.compilations if one.again for row in _rows(one)]
     again = sum(one.again for one in seen.compilations)
     title = f"compiled again {again} time{'' if again == 1 else 's'}"
@@ -59,7 +59,7 @@ def _reasons(one: Compilation) -> list[str]:
 
 
 def _without_stacks(lines: list[str]) -> Iterator[str]:
-    """Below some reasons torch prints where the guard was made, down to the next reason: "0/1: ..."."""
+    """torch prints the stack of the guard below some reasons; it ends where the next reason begins ("0/1: ...")."""
     stack = False
     for line in lines:
         stack = line.startswith("User stack trace") or (stack and not REASON.match(line))

@@ -28,7 +28,7 @@ class Joint(NamedTuple):
 
 class Saved(NamedTuple):
     name: str
-    what: str  # "input", the operator that computes it, or of which of these it is a view
+    what: str  # "input", the operator that computed it, or "view of" one of these
     type: str
     bytes: int | None
     where: str  # the line of Python it came from
@@ -53,7 +53,7 @@ def joint(seen: Watched, compilation: str | None = None) -> Table:
 def saved(seen: Watched, compilation: str | None = None) -> Table:
     """What the forward pass keeps for the backward pass, with bytes.
 
-    Inputs of the function, its weights among them, are kept alive but take no new memory; nor does a view of one.
+    Inputs of the function, its weights included, are kept alive but take no new memory. The same holds for their views.
     """
     one = _last(seen, compilation)
     forward, backward = _graph(one, FORWARD), _graph(one, BACKWARD)

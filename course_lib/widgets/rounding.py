@@ -97,7 +97,7 @@ def _draw(axes, errors, of):
 
 
 def correct_share(off: torch.Tensor) -> float:
-    """Of the elements, those within half a unit."""
+    """The share of elements within half a unit in the last place."""
     return float((off.abs() <= 0.5).double().mean())
 
 

@@ -40,7 +40,7 @@ ORDER = "q k v out lse causal scale k_lengths"
 
 
 def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, out_layout=None, mask=None, **values) -> Call:
-    """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see draws.tensors."""
+    """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see inputs.tensors."""
     args = laid_out(draw, tensors(draw, batch, heads, n_q, n_k, head_size, **values), layout or {})
     args |= {"out": empty_like(draw, args["q"], out_layout), "lse": lse_of(draw, args["q"])}
     return call(args | settings(draw, args, **(mask or {})), ORDER)

@@ -13,7 +13,7 @@ def wide(draw: Draw) -> torch.dtype:
 
 
 TF32_OR_E4M3_IS = "rounded to fewer bits: fp32 to TF32, fp16 and bf16 to E4M3"
-# half a unit, for the outputs are sums of many: two units would let products in fp8 pass for bf16
+# Half a unit: outputs are sums of many products, and with two units products in fp8 would pass for bf16.
 FLOOR_ULPS = 0.5
 
 
@@ -23,7 +23,7 @@ def tf32_or_e4m3(x: torch.Tensor) -> torch.Tensor:
 
 
 def a_scale(draw: Draw, head_size: int) -> float:
-    """A scale near 1 / sqrt(D), and neither that nor 1/8."""
+    """A scale near 1 / sqrt(D) that is clearly neither 1 / sqrt(D) nor 1/8."""
     scale = 0.125
     while abs(scale / 0.125 - 1) < 0.2:
         scale = head_size**-0.5 * draw.choice([draw.number(0.55, 0.8), draw.number(1.25, 1.7)])
@@ -38,7 +38,7 @@ def on_a_grid(draw: Draw, *shape: int) -> torch.Tensor:
 def tensors(draw: Draw, batch, heads, n_q, n_k, head_size, dtype=None, offset=0.0, spread=1.0, mean_v=0.0) -> dict:
     """q, k and v; heads: a number, or (heads, heads of keys).
 
-    offset: all products of q and k lie that much higher than usual. spread: q and k are that much larger.
+    offset: is added to all products of q and k. spread: q and k are multiplied with it.
     """
     heads, kv_heads = heads if isinstance(heads, tuple) else (heads, heads)
     made = {"q": (batch, heads, n_q, head_size), "k": (batch, kv_heads, n_k, head_size)}

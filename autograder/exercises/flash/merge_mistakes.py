@@ -6,7 +6,7 @@ from autograder.exercise import Mistake
 
 
 def exp_of(old: float, new: float) -> float:
-    """What a sum made with the maximum `old` is multiplied with when the maximum is `new`."""
+    """The factor for a sum when its maximum changes from `old` to `new`."""
     return 0.0 if old == -math.inf else math.exp(old - new)
 
 
@@ -46,7 +46,7 @@ def _with_factor(factor):
 
 
 def _one_sided(wrong):
-    """Wrong as `wrong` is, and only where one and the same part holds the larger score."""
+    """The mistake of `wrong`, made only where the larger score is in one certain part."""
 
     def sign(e) -> bool:
         ran = [t for t in e.failing if t.outcome.error is None]
@@ -72,13 +72,13 @@ def _nan_without_keys(v, right):
 
 
 def _weighted(v, right):
-    """o taken for a finished average, so that its weight has l in it once more."""
+    """o is taken for a finished average, so it is weighted with l once more."""
     _, of_a, of_b = _factors(v)
     return right | {"o": _mixed(v, of_a * v["a"]["l"], of_b * v["b"]["l"])}
 
 
 def _reference(pick):
-    """The sums belong to another number than the largest score, and m is that number."""
+    """Another number takes the place of the largest score, in the sums and in m."""
 
     def change(v, right):
         m = pick(v["a"]["m"], v["b"]["m"])

@@ -35,7 +35,7 @@ def _rows(bad: torch.Tensor, what: str, args) -> str:
     hidden = args["q"].shape[2] - args["k"].shape[2]
     if what == "queries" and args.get("causal") and (first, last) == (0, hidden - 1):
         return f"{said}, those that see no key"
-    if "block" in args:  # all queries at once: no tile of them ends anywhere
+    if "block" in args:  # flash.tiled takes all queries at once, so there are no tiles of queries
         return said
     if last == len(bad) - 1 and first:
         tiles = [tile for tile in TILES if first == last // tile * tile]

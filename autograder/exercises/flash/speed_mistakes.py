@@ -1,4 +1,4 @@
-"""How people write a whole step wrongly: between the two passes, and a selection of what may go wrong in each."""
+"""How people write a whole step wrongly: mistakes between the two passes, and a selection of those inside a pass."""
 
 from itertools import product
 
@@ -52,7 +52,7 @@ def _from_backward(backward):
 
 
 def _in_both(v, read: dict) -> dict:
-    """Everything right for arguments that are not those that were given."""
+    """The right results for other arguments than the given ones."""
     made = attend(read)
     return made | gradients(_stored(read, made))
 

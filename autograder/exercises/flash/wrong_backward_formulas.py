@@ -37,7 +37,7 @@ def in_a_pass(make):
 
 
 def from_lse(v, see, s=None) -> torch.Tensor:
-    """exp(s - L) with the L that is given, 0 where `see` says so: not normalised once more, as a kernel does not."""
+    """exp(s - L) with the given L, and 0 where `see` is False. As in a kernel, it is not normalised again."""
     s = scores(v) if s is None else s
     return torch.where(see, torch.exp(s - v["lse"].double()[..., None]), 0.0)
 
@@ -143,7 +143,7 @@ def k_for_v(v):
 
 
 def dk_from_dp(v):
-    """Of the pairs that a walk meets, hidden ones too."""
+    """dk from dp, with the hidden pairs of the tiles that are walked over included."""
     made, kv_heads = gradients(v), v["k"].shape[1]
     dp = v["dout"].double() @ for_queries(v, v["v"]).double().mT
     dk = (dp.mT @ v["q"].double() * v["scale"]).unflatten(1, (kv_heads, -1)).sum(dim=2)
@@ -180,7 +180,7 @@ first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
 
 
 def other_way_round(v, variant):
-    """Of what a walk meets that begins or ends at the diagonal's tile: a query without keys adds inf there."""
+    """The mask is the other way round in the tiles of a walk up to the diagonal. Queries without keys add inf."""
     which, block_m, block_n = variant
     if not v["causal"]:
         return gradients(v)
@@ -225,7 +225,7 @@ def tail_dropped(v, variant):
 
 
 def last_block_only(v, variant):
-    """What was summed before is lost: the accumulator begins anew, or the result is stored over and over."""
+    """Only the last block counts: the accumulator is reset in each turn, or each turn stores its own part."""
     which, block = variant
     _, _, n_q, n_k, _ = sizes(v)
     m, n = _numbers(v)
@@ -262,7 +262,7 @@ def heads_interleaved(v):
 
 
 def stray_queries(v, block: int):
-    """Queries past the end are whatever lies there; L and delta of them are 0."""
+    """Queries past the end are read from the memory that follows; their L and delta are 0."""
     _, _, n_q, _, head_size = sizes(v)
     padded = -(-n_q // block) * block
     made = gradients(v)
@@ -277,7 +277,7 @@ def stray_queries(v, block: int):
 
 
 def stray_keys(v, variant):
-    """Keys past the end are whatever lies there, in the pass of dq; `hidden`: with p = 0."""
+    """In the pass of dq, keys past the end are read from the memory that follows; `hidden`: with p = 0."""
     block, hidden = variant
     _, _, _, n_k, head_size = sizes(v)
     padded = -(-n_k // block) * block
@@ -295,7 +295,7 @@ def stray_keys(v, variant):
 
 
 def columns_unmasked(v, names):
-    """Rows are read as wide as the block of columns: what follows enters s and dp."""
+    """Rows are read as wide as the block of columns, so the memory behind a row enters s and dp."""
     head_size = v["q"].shape[-1]
     wide = 1 << (head_size - 1).bit_length()
     if wide == head_size:
@@ -318,7 +318,7 @@ def unwritten(v, names, kept) -> dict:
 
 
 def grid_of_the_other(v, variant):
-    """As many programs for dk and dv as queries need, or for dq as keys need."""
+    """The grid of the other pass: dk and dv get as many programs as queries need, or dq as many as keys need."""
     which, block = variant
     _, _, n_q, n_k, _ = sizes(v)
     if which == "dq":

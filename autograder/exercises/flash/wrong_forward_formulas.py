@@ -22,7 +22,7 @@ from course_lib.numerics import error
 
 NAN = float("nan")
 BLOCKS = (16, 32, 64, 128)
-GUARDS = ("nan", "zero")  # what a sum of 0 gives: 0 / 0, or zeros where the student caught that
+GUARDS = ("nan", "zero")  # result of a sum of 0: 0 / 0, or zeros if the student divides by 1 there
 LOOSE = tuple((guard, cast) for guard in GUARDS for cast in (False, True))  # cast: weights in the type of v
 
 
@@ -31,7 +31,7 @@ def masked(v, dtype=torch.float64, scale=None, see=None) -> torch.Tensor:
 
 
 def as_32_bits(v, p, shift, guard: str, cast: bool) -> dict:
-    """o and L from weights in fp32, where infinities and zeros come out as they do in a kernel."""
+    """o and L from weights in fp32: overflow and zero sums give the same infinities and NaN as in a kernel."""
     total = p.sum(dim=-1, keepdim=True)
     p = p.to(v["v"].dtype).float() if cast else p
     o = p @ for_queries(v, v["v"]).float() / (torch.where(total == 0, 1.0, total) if guard == "zero" else total)
@@ -130,7 +130,7 @@ def average_without_keys(e) -> bool:
 
 
 def finite_for_hidden(v, variant):
-    """Hidden scores are a finite number: a row of nothing else averages v, over all keys or padded ones too."""
+    """Hidden scores are a finite number: a row without keys becomes the mean of v, over all keys or padded ones too."""
     fill, block = variant
     n_k = v["k"].shape[2]
     padded = -(-n_k // block) * block if block else n_k

@@ -1,5 +1,5 @@
-"""Which types things have under autocast: what torch does, live or as it was recorded on a GPU, and the rule behind it,
-in which a mistake changes one keyword.
+"""Types under autocast: the answers of torch, live or recorded on a GPU, and the rule behind them. A mistake changes
+one keyword of the rule.
 
 A model is a list of layers, each a dict with "op"; layer 0 takes x, and a layer with "from" takes a second tensor: the
 result of that layer, or x. Every tensor is square, so that anything may follow anything.
@@ -138,8 +138,9 @@ def rule(
     v, low=TO_LOW, fp32=None, more_low=(), promoted=wider, off=True, off_type=None, gradient=None, of_weight=None,
     of_linear=None, dtype=None,
 ) -> list[list]:  # fmt: skip
-    """low, fp32: the operators on either list; more_low: that are taken for low as well; off: whether switching off
-    changes anything; gradient, of_weight: from (type of the result or weight, low type); of_linear: from (x, weight).
+    """low, fp32: the operators on either list. more_low: operators that are taken for low as well. off: whether
+    switching off matters. gradient, of_weight: functions of (type of the result or weight, low type). of_linear: a
+    function of (x, weight).
     """
     low_type = dtype or v["dtype"]
     fp32 = TO_FP32[v["device"]] if fp32 is None else fp32

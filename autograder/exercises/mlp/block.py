@@ -18,8 +18,8 @@ def passes(
 ) -> dict:  # fmt: skip
     """All six results.
 
-    value, rise: GELU and its slope; again: h as backward computes it, of (x, w1, b1); of_..: a gradient of a dict with
-    everything there is in backward; rounded: what becomes of what is stored between products.
+    value, rise: GELU and its slope. again(x, w1, b1): h as the backward pass computes it. of_..: a gradient, from a
+    dict of all values of the backward pass. rounded: applied to each value that is stored between products.
     """
     rounded = rounded or (lambda t: t)
     x, w1, b1, w2, b2 = (v[name].to(dtype) for name in ("x", "w1", "b1", "w2", "b2"))

@@ -23,7 +23,7 @@ def row_major(shape, device="cpu") -> torch.Tensor:
 
 
 def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
-    """Which elements stay. number: of (seed, index); index: of (v), in place of the row-major one."""
+    """Which elements stay. number(seed, index) replaces tl.rand, and index(v) the row-major index."""
     at = row_major(v["x"].shape, v["x"].device) if index is None else index(v)
     made = (number or numbers)(seed, at)
     keep = made >= torch.tensor(v["p"], dtype=torch.float32)
@@ -33,8 +33,8 @@ def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
 def dropped(v, scale=None, back_scale=None, back=None, seeds=None, through=None, dy=None, x=None, **rule) -> dict:
     """y, dx and the result for the other seed.
 
-    scale: of p; back: which elements the gradient passes, of (v, those that stayed); seeds: of (v), the two;
-    through: of (x, which stay, scale), in place of zeros where they do not; dy, x: others in place of these.
+    Each argument replaces one step: scale(p); back(v, kept): the elements that the gradient passes; seeds(v): both
+    seeds; through(x, kept, scale): the result where an element is dropped; dy, x: other tensors.
     """
     scale = scale or (lambda p: 1 / (1 - p))
     through = through or (lambda x, stay, factor: torch.where(stay, x * factor, 0.0))
@@ -82,7 +82,7 @@ def _in_order_of_memory(v):
 
 
 def _seed_by_block(v, variant):
-    """Each program its own seed, its index from 0 or going on."""
+    """Each program has its own seed; its index starts at 0 or continues."""
     block, from_zero = variant
     if v["x"].numel() > FEW:
         return {}
@@ -115,7 +115,7 @@ def _cut(v, block: int):
 
 
 def _low_half(seed: int, signed: bool) -> int:
-    """Its low 32 bits; with a sign they are extended to 64 again."""
+    """The low 32 bits of the seed; `signed`: they are extended with their sign."""
     low = seed % 2**32
     return low - 2**32 if signed and low >= 2**31 else low
 

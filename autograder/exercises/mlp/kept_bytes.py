@@ -17,10 +17,10 @@ def kept(
 ) -> list[int]:  # fmt: skip
     """Bytes of every layer.
 
-    of_input, of_result, both: which activations keep what; once: a tensor counts where it is first kept; x_counts: x
-    does too; statistics: bytes a row of a layer norm; mask: bytes an element of a dropout, None: as x; frozen, unasked:
-    whether a frozen weight, and what nobody differentiates, changes anything; rows: which leading dimensions count, in
-    place of all; stops: whether a frozen layer ends the way back.
+    of_input, of_result, both: the activations that keep their input, their result, or both. once: a tensor counts only
+    where it is kept first. x_counts: x counts too. statistics: bytes a row of a layer norm. mask: bytes an element of a
+    dropout; None: as many as an element of x. frozen, unasked: whether it matters that a weight is frozen, or that no
+    gradient is asked for. rows: the leading dimensions that count; None: all. stops: a frozen layer ends the way back.
     """
     size = item or ITEM[v["dtype"]]
     shapes = {"x": tuple(v["shape"])}

@@ -1,4 +1,4 @@
-"""Wrong products with GELU, as formulas or as signs. What goes wrong with the product alone, unit 01 knows too."""
+"""Wrong products with GELU, as formulas or as signs. Mistakes in the product alone are those of roofline.matmul."""
 
 import math
 from functools import partial
@@ -54,7 +54,7 @@ def _parts(v, block: int) -> list[torch.Tensor]:
 
 
 def _gelu_in_the_loop(v, variant):
-    """Of every block's product, or of the running sum, the bias with the first or in the end."""
+    """GELU of each block's product or of the running sum; the bias is added first or at the end."""
     block, running, bias_first = variant
     acc = torch.zeros(len(v["x"]), len(v["w"]), dtype=torch.float64, device=v["x"].device)
     acc = acc + _bias(v) if bias_first else acc
@@ -294,7 +294,7 @@ MISTAKES = (*PLACES, *BIAS, *ACTIVATION, *PRODUCT)
 
 
 def wrong_pre_activations(output: str, wrong: torch.Tensor, args) -> str:
-    """For which pre-activations it is wrong, if that says something."""
+    """Which pre-activations have wrong results, where that says something."""
     if wrong.shape != args["out"].shape or not wrong.any() or wrong.all():
         return ""
     h = before_gelu(args).to(wrong.device)

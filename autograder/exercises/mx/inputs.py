@@ -1,4 +1,4 @@
-"""How matrices in the format are drawn, and how numbers are drawn whose quantisation is worth looking at."""
+"""How matrices in the format are drawn, and how numbers are drawn that are hard to quantise."""
 
 import torch
 

@@ -47,7 +47,7 @@ def nearest(y: torch.Tensor) -> torch.Tensor:
 def encode(v, top=largest, power=floor_log2, mantissa=nearest, bits=FRACTION_BITS) -> dict[str, torch.Tensor]:
     """x (rows, columns) -> mantissas (rows, columns) and exponents (rows, groups), both in float64.
 
-    top: of the groups, what their exponent is made of; power: of that, its power of two; mantissa: of x in steps.
+    top(groups): the number that decides a group's exponent. power(top): that exponent. mantissa(x in steps): integers.
     """
     groups = grouped(v["x"], v["group"])
     size = top(groups)

@@ -1,6 +1,6 @@
-"""Wrong ways from mantissas and exponents to numbers: of elements, (m, e) -> float64, and whose exponent is taken.
+"""Wrong ways from mantissas and exponents to numbers: wrong elements, (m, e) -> float64, and wrong exponents.
 
-What is multiplied and what is only converted goes wrong in the same ways.
+mx.dequantize and mx.gemv share these mistakes.
 """
 
 import torch
@@ -52,7 +52,7 @@ def but_255(m, e, how: str):
 
 
 def without_subnormals(m, e, of_scale: bool):
-    """Zeros in place of numbers below 2^-126, or of all that a scale below 2^-126 makes."""
+    """Zeros in place of numbers below 2^-126, or of all products with a scale below 2^-126."""
     exact = value(m, e)
     lost = e < 7 if of_scale else exact.abs() < 2.0**-126
     return torch.where(lost, 0.0, exact)
@@ -69,7 +69,7 @@ def without_case(m, e, of_255: str):
 
 
 def in_8_bits(m, e, of_255: str):
-    """`<< 23` of eight bits leaves 0; what is shifted of 32 bits, for e below 7, is right, and so may the NaN be."""
+    """`<< 23` of an 8-bit integer gives 0. For e below 7, and perhaps for NaN, another branch is right."""
     lost = (e > 6) & (e < 255) if of_255 == "NaN" else e > 6
     return torch.where(lost, 0.0, value(m, e))
 

@@ -1,4 +1,4 @@
-"""Wrong quantisations as formulas of the arguments, and signs by which others are known."""
+"""Wrong quantisations as formulas of the arguments, and signs for those that no formula describes."""
 
 import torch
 

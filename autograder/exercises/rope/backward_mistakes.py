@@ -93,7 +93,7 @@ def _layout_ignored(e) -> bool:
 
 
 def _rest_alone(e, *outputs: str) -> bool:
-    """Wrong only in elements that are not turned, and in one of these outputs at least."""
+    """Only elements that are not turned are wrong, in at least one of these outputs."""
     if e.raised_any():
         return False
     wrong_in = {name for t in e.failing for name in t.want if _wrong_elements(e, t, name).any()}
@@ -120,7 +120,7 @@ def _memory_of_gradients(e) -> bool:
 
 
 def _strides_of_results(e) -> bool:
-    """Wrong forward, and only where q and k are no new tensors themselves; gradients are read and written apart."""
+    """The results are wrong only where q and k have other strides than a new tensor; gradients are not judged here."""
     wrong_in = {name for t in e.failing if not t.outcome.error for name in t.want if _wrong_elements(e, t, name).any()}
     return e.failed_only(*INPUTS) and bool(wrong_in & {"q_turned", "k_turned"})
 

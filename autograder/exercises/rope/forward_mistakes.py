@@ -268,7 +268,7 @@ PLACES = (
 
 
 def _tables_changed(e) -> bool:
-    """In most cases that have them, and not by what was written beyond q and k, which may reach everything."""
+    """Tables were changed in most cases that have them, and not by stores beyond q and k, which may hit anything."""
     if any(map(e.wrote_outside, "qk")):
         return False
     ran = [t for t in e.tried if t.outcome.error is None]
@@ -309,7 +309,7 @@ TABLES = (
 
 
 def _in_any_order(name: str, sign) -> Mistake:
-    """The same mistake by what is certain of it: on a GPU, programs that turn the same rows overtake each other."""
+    """The same mistake, known by a sign: on a GPU programs that turn the same rows race, so no formula fits."""
     known = next(m for m in PLACES if m.name == name)
     return Mistake(name, known.says, sign=sign)
 

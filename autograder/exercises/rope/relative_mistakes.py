@@ -16,7 +16,7 @@ def pairs(v, layout=None) -> list[tuple[float, float, float, float]]:
 
 
 def score(v, layout=None, distance=None, exponent=None, base=None, term=None) -> float:
-    """The truth, with whatever is given in place of what is right."""
+    """The score. An argument that is given replaces the right value."""
     term, size = term or together, len(v["q"])
     distance, base = v["distance"] if distance is None else distance, base or v["base"]
     made = []

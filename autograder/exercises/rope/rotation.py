@@ -50,7 +50,7 @@ def backwards(x0, x1, cos, sin):
 
 
 def turned(v, x, dtype=torch.float64, at=None, cos=None, sin=None, layout=None, mix=rotated) -> torch.Tensor:
-    """x with its pairs turned, with whatever is given in place of what is right.
+    """x with its pairs turned. An argument that is given replaces the right value.
 
     at: positions (B or 1, S), or one for each head too, (B or 1, H or 1, S). cos, sin: other tables.
     """

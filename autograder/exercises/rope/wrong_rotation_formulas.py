@@ -1,4 +1,4 @@
-"""Wrong rotations as formulas: of one tensor, (arguments, tensor); in memory, (arguments, "q" or "k")."""
+"""Wrong rotations as formulas: of one tensor, (arguments, tensor), or in memory, (arguments, "q" or "k"); and signs."""
 
 from collections.abc import Callable
 
@@ -235,7 +235,7 @@ def both(change: Callable):
 
 
 def laid(v, name: str) -> torch.Tensor:
-    """What lies in memory before the call."""
+    """The memory of a tensor before the call."""
     x = v[name]
     memory = torch.empty_strided(x.shape, x.stride(), dtype=torch.float64, device=x.device)
     return memory.copy_(v[f"{name}_before"])
@@ -270,7 +270,7 @@ def copies_turned(v):
 
 
 def walked(v, name: str, heads: int, length: int) -> torch.Tensor:
-    """So many heads of so many rows, one after the other, each turned in what the ones before it left."""
+    """Heads are turned one after the other, each in the memory that the heads before it have changed."""
     x = laid(v, name)
     at = torch.arange(length, device=x.device)[None] + v["offset"] if length != x.shape[2] else rows(v, length)
     memory = as_read(x, (len(x), heads, length, x.shape[3]), x.stride())
