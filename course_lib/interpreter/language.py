@@ -10,7 +10,7 @@ from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import arithmetic as gpu
 from course_lib.interpreter.operations import refuse_storage_only
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 
 __all__ = ["install"]
 

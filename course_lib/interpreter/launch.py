@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import bounds
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 from course_lib.interpreter.signature import signature_of
 
 __all__ = ["MAX_GRID_YZ", "install", "listeners", "signatures"]

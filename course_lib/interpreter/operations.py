@@ -9,7 +9,7 @@ from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import arithmetic as gpu
 from course_lib.interpreter import bounds
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 
 __all__ = ["install", "refuse_storage_only"]
 

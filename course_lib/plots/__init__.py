@@ -5,6 +5,7 @@ something was measured, `device` (the machine's name, printed small). `show(ax, 
 One file draws one kind of figure; `house` has what all of them share.
 """
 
+from course_lib.plots.attention_tiles import block_map, online_steps
 from course_lib.plots.break_even import gains, totals
 from course_lib.plots.call_costs import costs
 from course_lib.plots.compile_stations import pipeline
@@ -21,7 +22,6 @@ from course_lib.plots.residents import programs_that_fit
 from course_lib.plots.roofs import Point, roofline
 from course_lib.plots.rotation import dials, pair_map
 from course_lib.plots.sizes import regimes, repeat_curve, sweep
-from course_lib.plots.tiles import block_map, online_steps
 from course_lib.plots.times import against_floor, histogram, timeline, timing
 
 __all__ = [

@@ -5,13 +5,13 @@ Where nobody can move a slider (a page, an executed notebook) the same object sh
 several positions of the sliders.
 """
 
+from course_lib.widgets.attention_tiles import attention_stepper
 from course_lib.widgets.calls import break_even_explorer, key_set_builder
 from course_lib.widgets.explorer import Explorer
 from course_lib.widgets.memory import memory_explorer
 from course_lib.widgets.numbers import mx_bit_editor, rotation_explorer
 from course_lib.widgets.roofs import regime_explorer, roofline_explorer
 from course_lib.widgets.rounding import format_explorer, rounding_explorer
-from course_lib.widgets.tiles import attention_stepper
 from course_lib.widgets.training import bucket_explorer
 
 __all__ = [

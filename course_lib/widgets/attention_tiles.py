@@ -4,8 +4,8 @@ import ipywidgets
 import numpy as np
 
 from course_lib.attention_tiles import SKIPPED, online, tile_kinds, visible
+from course_lib.plots.attention_tiles import draw_step, online_steps, step_axes
 from course_lib.plots.house import drawn
-from course_lib.plots.tiles import draw_step, online_steps, step_axes
 from course_lib.widgets.explorer import Explorer, slider
 
 __all__ = ["attention_stepper"]
