@@ -59,9 +59,11 @@ class Table:
 
     def _html_rows(self) -> str:
         cells = self._cells()
-        styles = [_style(i in _numeric(cells), self._is_code(i), [row[i] for row in cells])
-                  for i in range(len(cells[0]))]  # fmt: skip
-        names = "".join(_cell("th", style, name) for style, name in zip(styles, self.columns))
+        numeric = _numeric(cells)
+        styles = [_style(i in numeric, self._is_code(i), [row[i] for row in cells]) for i in range(len(cells[0]))]
+        # the name of a column may wrap where its numbers may not: it is often the longest text of the column
+        sides = ["right" if i in numeric else "left" for i in range(len(styles))]
+        names = "".join(_cell("th", f"text-align:{side}", name) for side, name in zip(sides, self.columns))
         head = f"<thead><tr>{names}</tr></thead>" if names else ""
         tags = ["td" if self.columns else "th", *["td"] * (len(styles) - 1)]
         body = "".join("<tr>" + "".join(map(_cell, tags, styles, row)) + "</tr>" for row in cells)
@@ -135,7 +137,7 @@ def _style(is_number: bool, is_code: bool, texts: Sequence[str]) -> str:
     if is_code:
         return f"{left};white-space:pre;font-family:monospace"
     # beside a long line of code, a sentence would otherwise be squeezed to a word a line
-    return f"{left};min-width:16em" if max(map(len, texts)) > _LONG else left
+    return f"{left};min-width:12em" if max(map(len, texts)) > _LONG else left
 
 
 def _cell(tag: str, style: str, text: str) -> str:
