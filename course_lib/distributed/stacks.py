@@ -21,7 +21,7 @@ class Stack:
 
 
 def is_whole(written: str) -> bool:
-    """Whether faulthandler has finished. The rank's main thread comes last and ends with a frame of rank.py."""
+    """Whether the stack of the rank's function is there, down to its outermost frame, which lies in rank.py."""
     return OUTERMOST in written and written.endswith("\n")
 
 

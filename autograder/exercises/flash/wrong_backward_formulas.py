@@ -143,7 +143,7 @@ def k_for_v(v):
 
 
 def dk_from_dp(v):
-    """dk from dp, with the hidden pairs of the tiles that are walked over included."""
+    """dk is made from dp in place of ds, and pairs that the mask hides count too."""
     made, kv_heads = gradients(v), v["k"].shape[1]
     dp = v["dout"].double() @ for_queries(v, v["v"]).double().mT
     dk = (dp.mT @ v["q"].double() * v["scale"]).unflatten(1, (kv_heads, -1)).sum(dim=2)
@@ -180,7 +180,7 @@ first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
 
 
 def other_way_round(v, variant):
-    """The mask is the other way round in the tiles of a walk up to the diagonal. Queries without keys add inf."""
+    """The causal mask is the other way round, in the tiles that a causal walk visits. Queries without keys add inf."""
     which, block_m, block_n = variant
     if not v["causal"]:
         return gradients(v)

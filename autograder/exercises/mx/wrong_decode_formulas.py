@@ -69,7 +69,7 @@ def without_case(m, e, of_255: str):
 
 
 def in_8_bits(m, e, of_255: str):
-    """`<< 23` of an 8-bit integer gives 0. For e below 7, and perhaps for NaN, another branch is right."""
+    """`<< 23` of an 8-bit integer gives 0. The branch for e below 7 is right, and perhaps that for NaN."""
     lost = (e > 6) & (e < 255) if of_255 == "NaN" else e > 6
     return torch.where(lost, 0.0, value(m, e))
 

@@ -120,7 +120,7 @@ def _memory_of_gradients(e) -> bool:
 
 
 def _strides_of_results(e) -> bool:
-    """The results are wrong only where q and k have other strides than a new tensor; gradients are not judged here."""
+    """The results are wrong, and only in cases where q and k have other strides than a new tensor."""
     wrong_in = {name for t in e.failing if not t.outcome.error for name in t.want if _wrong_elements(e, t, name).any()}
     return e.failed_only(*INPUTS) and bool(wrong_in & {"q_turned", "k_turned"})
 
