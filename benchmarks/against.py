@@ -1,4 +1,4 @@
-"""One case: first is it right, then how does its time compare with every peer's, A B B A.
+"""One case: its result is checked first, then its time is compared with that of every peer, in turns A B B A.
 
 A claim is a ratio to the fastest peer. It holds when the upper end of the ratio's 95 % interval is at most the target
 and the interval is narrower than 1 %.
@@ -60,7 +60,7 @@ def _verdict(target: float | None, seen) -> str:
 
 
 def ring_of(make: Callable[[], torch.Tensor], bytes_a_call: float) -> list[torch.Tensor]:
-    """Inputs for several calls, so many that the first has left the cache before it comes round again."""
+    """Inputs for several calls: so many that the first ones have left the cache when their turn comes again."""
     return [make() for _ in range(max(2, -(-RING_BYTES // int(bytes_a_call))))]
 
 

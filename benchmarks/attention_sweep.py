@@ -4,8 +4,9 @@ One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself com
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
 the kernels with jobs for their warps, held against the table's blocks of the plain ones.
 
-First every core compiles its share, then one process measures. Blocks that crash the device cost their own line: a new
-process goes on behind them. Shapes take turns, so that a sweep cut short has seen the likeliest blocks of all.
+First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
+new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
+of every shape.
 """
 
 import argparse

@@ -4,11 +4,11 @@ No time is measured. Every operator that the exercise may ask for, on every type
 switched off and not.
 """
 
-from autograder.exercises.mlp import autocasting
+from autograder.exercises.mlp import autocast_rule
 from course_lib.device import DEVICE
 
-FILES = ("autograder/exercises/mlp/autocasting.py",)
+FILES = ("autograder/exercises/mlp/autocast_rule.py",)
 
 
 def run() -> list[dict]:
-    return list(autocasting.table(DEVICE))
+    return list(autocast_rule.table(DEVICE))

@@ -120,7 +120,7 @@ def _buffers(operation: str, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _call(operation: str, nbytes: int) -> Callable[[], dist.Work]:
-    """Begins one collective on memory that it already has. Sums of zeros do not grow."""
+    """Begin one collective on memory that exists already. It holds zeros, whose sums do not grow."""
     whole, part = (buffer.zero_() for buffer in _buffers(operation, nbytes))
     calls = {
         "all_reduce": lambda: dist.all_reduce(whole, async_op=True),

@@ -1,4 +1,4 @@
-"""Bit patterns of bf16 and of MXINT8, and what becomes of one MXINT8 number when its bits are put together as bf16's.
+"""Bit patterns of bf16 and of MXINT8, and the decoding trick that puts the bits of MXINT8 together as bf16.
 
 Pure Python, one number at a time: for pictures. A bit pattern is an int, written most significant bit first.
 """
@@ -49,7 +49,7 @@ class Packed:
 
 
 def pack(m: int, e: int) -> Packed:
-    """As the studied kernel does it, with |m| in 8 bits: |-128| is -128 there, with bit 7 set and all others clear."""
+    """Decode as the studied kernel does, with |m| in 8 bits: there |-128| is -128, bit 7 set and all others clear."""
     size, sign = abs(m) & 0xFF, 0x8000 if m < 0 else 0
     number, one = sign | e << 7 | (size & 0x3F) << 1, sign | e << 7
     correction = None if size & 0x40 else one

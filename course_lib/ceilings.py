@@ -1,6 +1,6 @@
-"""How fast this machine is when it does one thing only: copying, multiplying, launching, cosines.
+"""Measures how fast this machine is when it does one thing only: copying, multiplying, launching, cosines.
 
-`course_lib.device.ceilings()` keeps the answers; here they are measured.
+Use `course_lib.device.ceilings()`, which keeps the results of these measurements.
 """
 
 import statistics

@@ -7,7 +7,6 @@ GPU or in its interpreter, so the choice cannot be made later.
 import csv
 import datetime
 import hashlib
-import html
 import json
 import os
 import platform
@@ -20,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from course_lib.table import Table, Tabular, bytes_text
 
 __all__ = [
     "DEVICE",
@@ -69,7 +70,7 @@ DEVICE = "cuda" if TIER == "gpu" else "cpu"
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(Tabular):
     """What this machine is; None where it cannot be read."""
 
     name: str  # "NVIDIA H200", or the processor's name
@@ -98,8 +99,8 @@ class Machine:
             ("tier", tier[self.tier]),
             ("compute capability", capability),
             ("multiprocessors", self.multiprocessors),
-            ("memory", self.memory_bytes and f"{self.memory_bytes / 2**30:.1f} GiB"),
-            ("L2 cache", self.l2_bytes and f"{self.l2_bytes / 2**20:.0f} MiB"),
+            ("memory", self.memory_bytes and bytes_text(self.memory_bytes)),
+            ("L2 cache", self.l2_bytes and bytes_text(self.l2_bytes)),
             ("shared memory a block", self.shared_bytes_per_block and f"{self.shared_bytes_per_block} B"),
             ("power limit", self.power_limit_w and f"{self.power_limit_w:.0f} W"),
             ("highest SM clock", self.max_sm_clock_mhz and f"{self.max_sm_clock_mhz:.0f} MHz"),
@@ -111,15 +112,12 @@ class Machine:
         ]
         return [(name, str(value)) for name, value in rows if value is not None]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<22} {value}" for name, value in self.rows())
-
-    def _repr_html_(self) -> str:
-        return _html_table(self.rows())
+    def table(self) -> Table:
+        return Table((), self.rows())
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Tabular):
     """What this machine reaches when it does one thing only, measured here and not quoted."""
 
     machine: str
@@ -140,20 +138,8 @@ class Ceilings:
             ("measured", self.date),
         ]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<22} {value}" for name, value in self.rows())
-
-    def _repr_html_(self) -> str:
-        return _html_table(self.rows())
-
-
-def _html_table(rows) -> str:
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
-    return f"<table>{cells}</table>"
+    def table(self) -> Table:
+        return Table((), self.rows())
 
 
 def _package_version(name: str) -> str | None:
@@ -291,7 +277,7 @@ def _read_ceilings(path: Path) -> Ceilings | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of it. A folder that refuses is no error."""
+    """Write a file so that readers see the old one or the new one, never half of it. A read-only folder is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False) as file:
@@ -341,7 +327,7 @@ def _require_memory(needed: int) -> None:
     free = _free_bytes()
     if free is not None and needed > free:
         raise DeviceError(
-            f"Expected {needed / 2**30:.2f} GiB of free memory, found {free / 2**30:.2f} GiB. "
+            f"Expected {bytes_text(needed)} of free memory, found {bytes_text(free)}. "
             "Use a smaller size, or free what is held: delete large tensors and restart other kernels."
         )
 

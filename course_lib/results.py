@@ -8,7 +8,6 @@ numbers; a lesson shows its own numbers next to them with `beside`.
 import datetime
 import fcntl
 import hashlib
-import html
 import json
 import math
 import os
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from course_lib.table import Table, Tabular
 
 __all__ = ["Beside", "beside", "file_hash", "load", "merge", "save", "stale"]
 
@@ -78,7 +79,7 @@ def stale(entry: Mapping) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Beside(Tabular):
     """My numbers beside a recorded run; a notebook shows it as a table when it ends a cell."""
 
     section: str
@@ -92,26 +93,16 @@ class Beside:
         """Mine divided by recorded, None where one of the two is missing."""
         return next(_ratio(mine, there) for row, mine, there in self.rows if row == name)
 
-    def _cells(self) -> list[list[str]]:
+    def table(self) -> Table:
         unit = f" [{self.unit}]" if self.unit else ""
-        table = [[self.section, f"here{unit}", f"recorded{unit}", "here / recorded"]]
-        for name, mine, there in self.rows:
-            table.append([name, _show(mine), _show(there), _show(_ratio(mine, there))])
-        return table if self.recorded_on else [row[:2] for row in table]
-
-    def __str__(self) -> str:
-        cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells]
-        return "\n".join([*lines, f"here: {self.here}", self.note])
-
-    def _repr_html_(self) -> str:
-        head, *body = [[html.escape(text) for text in row] for row in self._cells()]
-        rows = "".join("<tr><td>" + "</td><td>".join(row) + "</td></tr>" for row in body)
-        return (
-            f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{rows}</tbody></table>"
-            f"<p><small>here: {html.escape(self.here)}<br>{html.escape(self.note)}</small></p>"
-        )
+        columns = (self.section, f"here{unit}", f"recorded{unit}", "here / recorded")
+        rows = [
+            [name, *("-" if number is None else float(number) for number in (mine, there, _ratio(mine, there)))]
+            for name, mine, there in self.rows
+        ]
+        shown = len(columns) if self.recorded_on else 2
+        note = f"here: {self.here}\n{self.note}"
+        return Table(columns[:shown], [row[:shown] for row in rows], note=note)
 
 
 def beside(
@@ -163,10 +154,6 @@ def _number(value: Any, scale: float) -> float | None:
 
 def _ratio(mine: float | None, there: float | None) -> float | None:
     return mine / there if mine is not None and there else None
-
-
-def _show(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """The roofline: how long a piece of work must take on a machine that does nothing wrong.
 
-Three things can set the time of a kernel that is launched again and again: the host that launches it, the
-bytes it moves, the arithmetic it does. They overlap, so the floor is the largest of the three, not the sum.
-Everything here is arithmetic on numbers the caller measured; nothing is measured here.
+Three things can limit a kernel that is launched again and again: the host that launches it, the bytes it
+moves, the arithmetic it does. The three overlap, so the floor is the largest of them, not their sum.
+Everything here is arithmetic on numbers that the caller measured; nothing is measured here.
 """
 
 from dataclasses import dataclass

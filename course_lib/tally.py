@@ -1,7 +1,7 @@
-"""Where the FLOPs and the bytes of a whole model are: every operator that ran, and sums by kind.
+"""FLOPs and bytes of a whole model: every operator that ran, and sums by kind.
 
-The counting is done by a meter that is handed in: a dispatch mode with `flops` and `bytes`, as lesson 03 writes it.
-Each operator runs under a meter of its own, so that what it counted belongs to that operator.
+The caller passes the meter: a dispatch mode with `flops` and `bytes`, as lesson 03 writes it. Each operator runs under
+a meter of its own, so every count belongs to one operator.
 """
 
 from __future__ import annotations

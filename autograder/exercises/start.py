@@ -2,7 +2,16 @@
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Mistake, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Mistake, Precision
+from autograder.exercises.everywhere import (
+    MASK_ONE_TOO_LONG,
+    OUT_NEVER_WRITTEN,
+    blocks_missing,
+    mask_on_load_only,
+    mask_one_too_short,
+    no_mask,
+    x_changed,
+)
 
 # ---------------------------------------------------------------------------------------------- start.axpy
 
@@ -36,7 +45,7 @@ AXPY_CASES = (
     Case("one past a power of two", lambda d: _call(d, 2**12 + 1)),
     Case("one short of a power of two", lambda d: _call(d, 2**13 - 1)),
     Case("no elements", lambda d: _call(d, 0)),
-    Case("more than 2^31 elements", _past_int32, tiers=("gpu",), live=False, part=_both_ends),
+    Case("more than 2^31 elements", _past_int32, tiers=ON_GPU, live=False, part=_both_ends),
 )
 
 
@@ -81,62 +90,24 @@ AXPY = Exercise(
             "Widen the program id first: `tl.program_id(0).to(tl.int64) * BLOCK`.",
             sign=lambda e: e.failed_only("more than 2^31 elements"),
         ),
-        Mistake(
-            "mask_one_too_long",
-            "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
-            sign=lambda e: e.wrote_outside("out", "after", count=1),
-        ),
-        Mistake(
-            "no_mask",
+        MASK_ONE_TOO_LONG,
+        no_mask(
             "The kernel reads and writes past the end of the arrays when the length is not a multiple of the block. "
-            "Give both loads and the store `mask=offs < n`.",
-            sign=lambda e: e.wrote_outside("out", "after", nan=True),
+            "Give both loads and the store `mask=offs < n`."
         ),
-        Mistake(
-            "mask_on_load_only",
-            "The loads are masked but the store is not: lanes past the end write what they never should. "
-            "Give the store the same mask as the loads.",
-            sign=lambda e: e.wrote_outside("out", "after", nan=False),
+        mask_on_load_only(
+            "The loads are masked but the store is not: lanes past the end write what they never should. Give the "
+            "store the same mask as the loads."
         ),
         Mistake(
             "writes_into_y",
             "`y` was changed: the result belongs into `out`, and the inputs stay as they are.",
             sign=lambda e: e.changed("y"),
         ),
-        Mistake(
-            "writes_into_x",
-            "`x` was changed: the result belongs into `out`, and the inputs stay as they are.",
-            sign=lambda e: e.changed("x"),
-        ),
-        Mistake(
-            "out_never_written",
-            "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-            sign=lambda e: e.all_failing_unwritten("out"),
-        ),
-        Mistake(
-            "mask_one_too_short",
-            "The very last element is never computed: the mask should be `offs < n`, not `offs < n - 1`.",
-            answer=lambda v: _only(v, slice(0, v["x"].numel() - 1)) if v["x"].numel() else {},
-        ),
-        Mistake(
-            "grid_off_by_one",
-            "The last partial block is never computed: the grid rounds down. Use `triton.cdiv(n, BLOCK)` programs.",
-            answer=lambda v, block: _only(v, slice(0, v["x"].numel() // block * block)),
-            variants=BLOCKS,
-        ),
-        Mistake(
-            "one_program",
-            "Only the first block is computed. Launch `triton.cdiv(n, BLOCK)` programs, and let each begin "
-            "at `tl.program_id(0) * BLOCK`.",
-            answer=lambda v, block: _only(v, slice(0, block)),
-            variants=BLOCKS,
-        ),
-        Mistake(
-            "program_id_not_scaled",
-            "Programs overlap: program p starts at p, not at p * BLOCK. Multiply the program id by the block size.",
-            answer=lambda v, block: _only(v, slice(0, -(-v["x"].numel() // block) + block - 1)),
-            variants=BLOCKS,
-        ),
+        x_changed("the result belongs into `out`, and the inputs stay as they are"),
+        OUT_NEVER_WRITTEN,
+        mask_one_too_short(_only),
+        *blocks_missing(_only, BLOCKS),
         Mistake(
             "a_forgotten",
             "This is x + y: the factor `a` is missing.",

@@ -2,11 +2,10 @@
 
 It works on any Linux machine: Triton's real compiler runs, for sm_80 (A100) or sm_90 (H100, H200), down to
 machine code, and says how many registers and how much shared memory the kernel needs and which instructions
-it became. That the kernel runs, or runs fast, it does not show.
+it became. It does not show that the kernel runs, or that it is fast.
 """
 
 import hashlib
-import html
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder, write_atomically
+from course_lib.table import Table, Tabular
 
 __all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel", "why_not"]
 
@@ -41,7 +41,7 @@ class CompileError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Tabular):
     """What the compiler made of a kernel."""
 
     name: str
@@ -70,16 +70,8 @@ class Compiled:
             *(("warning", text) for text in self.warnings),
         ]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<24}{value}" for name, value in self.rows())
-
-    def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
-        cells = "".join(
-            f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
-            for name, value in self.rows()
-        )
-        return f"<table>{cells}</table>"
+    def table(self) -> Table:
+        return Table((), self.rows())
 
 
 def compile_kernel(
@@ -109,9 +101,9 @@ def compile_kernel(
 
 
 def why_not(fn, signature: dict[str, str], constexprs: dict, arch: int = 90) -> str:
-    """The line of a kernel that Triton's compiler does not take and why, or ""; CompileError where it cannot be said.
+    """Why Triton's compiler refuses a kernel, with the line, or "" if it does not refuse.
 
-    Only the compiler's first step runs, which takes 0.2 s.
+    Raises CompileError if the line is not known. Only the compiler's first step runs, which takes 0.2 s.
     """
     options = {"arch": arch, "num_warps": 4, "num_stages": 3, "divisible": True, "only_read": True}
     reply = _compile_in_fresh_process(json.dumps(describe(fn, signature, constexprs) | options))
@@ -151,7 +143,7 @@ def _compile_in_fresh_process(request: str) -> dict:
     """Always another process: this one may hold Triton's interpreter, and a compiler crash ends its own only."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory(prefix="compile-") as folder:
-        # An old entry in Triton's cache would skip the assembler, whose log tells the spills.
+        # With an old entry in Triton's cache the assembler would not run, and only its log shows spills.
         environment |= {"TRITON_CACHE_DIR": folder, "TRITON_ALWAYS_COMPILE": "1"}
         try:
             done = subprocess.run(
@@ -173,7 +165,7 @@ def _compile_in_fresh_process(request: str) -> dict:
 
 
 def _crash(message: str) -> dict:
-    return {"error": {"message": message}, "crashed": True}  # not kept: it may be the machine's fault
+    return {"error": {"message": message}, "crashed": True}  # never cached: the machine may be at fault
 
 
 def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compiled:

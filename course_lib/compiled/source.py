@@ -1,7 +1,7 @@
 """How a kernel travels to another process: as text, with the functions and constants that it uses.
 
 The text comes from inspect, so a kernel may live in a file or in a notebook cell. Only names that the
-function mentions go along: jit functions (again as text), plain constants, dtypes and modules of Triton.
+function uses are sent along: jit functions (also as text), plain constants, dtypes and modules of Triton.
 """
 
 import ast
@@ -111,7 +111,7 @@ def _value(value, functions: dict[str, dict]):
         return ["plain", value]
     if kind == "constexpr":
         return ["constexpr", _value(value.value, functions)]
-    if kind == "dtype":  # a torch.dtype is none of Triton's: a local variable may share its name
+    if kind == "dtype":  # torch.dtype has the same class name but no `name`, and does not travel
         return ["dtype", value.name] if hasattr(value, "name") else None
     if isinstance(value, tuple):
         return ["tuple", [_value(one, functions) for one in value]]

@@ -91,7 +91,7 @@ def compile_request(request: dict, jitted: dict) -> dict:
         "ptx": ptx,
         "sass": sass,
         "registers": usage.get("REG", 0),
-        # The stack also holds the odd local array; the assembler's log tells spills alone.
+        # The stack may also hold local arrays; the assembler's log counts spills alone.
         "spills_bytes": int(spills[1]) if spills else usage.get("STACK", 0),
         "shared_bytes": compiled.metadata.shared,
         "instructions": {name: len(re.findall(regex, ptx)) for name, regex in INSTRUCTIONS.items()},

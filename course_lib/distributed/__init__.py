@@ -1,6 +1,6 @@
 """Several processes that compute together: starting them, what their collectives cost, who waited for whom."""
 
-from course_lib.distributed.costs import Line, bus_bandwidth, fit, ring_seconds, sent_share
+from course_lib.distributed.costs import Line, bus_bandwidth, fit, sent_share
 from course_lib.distributed.launching import RankFailed, launch
 from course_lib.distributed.rank import place
 from course_lib.distributed.timeline import Recorder, Span, exposed_s, together
@@ -15,7 +15,6 @@ __all__ = [
     "fit",
     "launch",
     "place",
-    "ring_seconds",
     "sent_share",
     "together",
 ]

@@ -1,8 +1,8 @@
 """What a collective costs: the bytes that each rank sends, and a line through measured times.
 
-The alpha-beta model: a call on `n` bytes takes alpha + n * beta. Alpha is what a call costs that moves nothing (steps
-of a ring, launches, agreement), 1 / beta the rate at which the buffer passes. They cost equally much at alpha / beta
-bytes: below, fewer and larger calls help; above, they do not.
+The alpha-beta model: a call on `n` bytes takes alpha + n * beta. Alpha is the fixed cost of a call (steps of a ring,
+launches, agreement); 1 / beta is the rate at which the buffer travels. At alpha / beta bytes both parts cost the same.
+Below that size fewer and larger calls help; above it they do not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Line", "bus_bandwidth", "fit", "ring_seconds", "sent_share"]
+__all__ = ["Line", "bus_bandwidth", "fit", "sent_share"]
 
 
 def sent_share(operation: str, ranks: int) -> float:
@@ -27,14 +27,8 @@ def sent_share(operation: str, ranks: int) -> float:
 
 
 def bus_bandwidth(operation: str, nbytes: int, ranks: int, seconds: float) -> float:
-    """Bytes a second on each rank's link: comparable between numbers of ranks, and with what the link can do."""
+    """Bytes a second on each rank's link. It can be compared between numbers of ranks, and with the link's own rate."""
     return sent_share(operation, ranks) * nbytes / seconds
-
-
-def ring_seconds(nbytes: float, ranks: int, hop_s: float, bytes_per_s: float) -> float:
-    """An all-reduce around a ring: 2(N - 1) steps, each sends one N-th of the buffer to the next rank."""
-    steps = 2 * (ranks - 1)
-    return steps * (hop_s + nbytes / ranks / bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,10 @@ class Line:
 
 
 def fit(times: Mapping[int, float]) -> Line:
-    """The line through bytes -> seconds that is nearest in relative terms, with neither part below zero.
+    """The line through bytes -> seconds with the least relative error; alpha and beta are at least 0.
 
-    Relative, because sizes span six powers of ten: with plain least squares the largest alone would decide, and alpha
-    would be whatever its noise leaves.
+    The error is relative because sizes span six powers of ten. With plain least squares the largest size alone would
+    decide, and its noise would set alpha.
     """
     if len(times) < 2:
         raise ValueError(f"a line needs two sizes at least, got {len(times)}")

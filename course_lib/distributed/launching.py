@@ -31,9 +31,9 @@ from course_lib.distributed.server import SERVER
 from course_lib.distributed.warm import MOST_RANKS
 
 START_S = 120.0  # the first launch of a process imports torch
-GRACE_S = 0.3  # after the first trouble: what caused it may be told a moment later
-STACK_S = 1.0  # for a rank to write where it is
-LEAVE_S = 20.0  # to leave the group: NCCL gives back what it shares with other GPUs
+GRACE_S = 0.3  # wait after the first failure: the report of its cause may come a moment later
+STACK_S = 1.0  # that a rank has to write its stack
+LEAVE_S = 20.0  # that a rank has to leave the group: NCCL releases memory that it shares with other GPUs
 CONNECTION = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|remote process", re.IGNORECASE)
 
 
@@ -110,7 +110,7 @@ class _Rank:
     output: int  # the pipe with what it prints
     pid: int = 0
     unprinted: bytes = b""  # the beginning of a line
-    told: dict | None = None  # its last word: empty when the function returned
+    told: dict | None = None  # its last message: an empty dict when the function returned
     status: int | None = None  # how the process ended
 
     @property
@@ -237,7 +237,7 @@ class _Launch:
             details = told["traceback"] if told else self._stderr(first)
         else:
             late = [number for number, rank in enumerate(self.ranks) if rank.told is None]
-            # one that waits for the others is held up by one that does something else
+            # a rank that waits for others is late because of another one: report a rank that does not wait
             first = next((n for n in late if n in found and not found[n].waits), late[0])
             what = f"did not end in {self.limit_s:g} s"
             details = found[first].text if first in found else ""
@@ -251,7 +251,7 @@ class _Launch:
         return RankFailed(first, "\n".join(says), details, f"{told['error']}: {told['message']}" if told else "")
 
     def _blame(self, number: int) -> tuple[int, float]:
-        """The cause before its consequences: a process that ended, then the first exception, then lost connections."""
+        """The cause sorts before its consequences: ended processes, exceptions by time, lost connections."""
         told = self.ranks[number].told
         if not told:
             return 0, 0.0
@@ -289,12 +289,12 @@ class _Launch:
                 self.connection.send(b'"end"')
                 self._wait(time.monotonic() + 5.0, lambda: all(rank.status is not None for rank in self.ranks))
         except (OSError, RuntimeError):
-            pass  # the process that started them has ended, and they with it
+            pass  # the process that started the ranks has ended, and so have the ranks
         finally:
             self.selector.close()
             self.connection.close()
             for rank in self.ranks:
-                self._read(rank)  # the last lines: a pipe holds no more than is read at once
+                self._read(rank)  # the last lines; one read takes all that a pipe can hold
                 rank.talk.close()
                 os.close(rank.output)
             shutil.rmtree(self.folder, ignore_errors=True)

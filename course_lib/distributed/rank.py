@@ -21,18 +21,18 @@ import torch
 import torch.distributed as dist
 
 # NVLink multicast stays off: a program that dies while it holds a multicast group can leave the GPUs of a host
-# unusable until that is reset. Whoever sets these is obeyed.
+# unusable until the host is reset. Values that the environment already has are kept.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # nothing is asked of a network or a name server
-MESSAGE_BYTES = 1 << 17  # that a rank's last word may have
-SAID_CHARACTERS = 20_000  # of it, for a message and for a traceback
-LATER_S = 30.0  # the group's own time limit comes after the launch's, whose report says more
+MESSAGE_BYTES = 1 << 17  # largest last message of a rank
+SAID_CHARACTERS = 20_000  # most of the error's message, and most of its traceback
+LATER_S = 30.0  # the group's own time limit comes this much after the launch's, which reports more
 
 
 def run(rank: int, size: int, talk: socket.socket, folder: str) -> int:
     """Everything between the fork and the end; the exit status."""
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where is this rank? The launch asks when time is over
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # how the launch asks for stacks
     sys.stdout, sys.stderr = (open(n, "w", 1, encoding="utf-8", errors="replace", closefd=False) for n in (1, 2))
     error = None
     try:
@@ -45,7 +45,9 @@ def run(rank: int, size: int, talk: socket.socket, folder: str) -> int:
         with contextlib.suppress(Exception):
             stream.flush()
     talk.send(json.dumps(story(error) if error else {}).encode())
-    talk.recv(1)  # until all have answered: whoever fails keeps its connections, so that nobody else fails of that
+    # Wait until all ranks have answered. A failed rank keeps its connections open until then: closing them early
+    # would make other ranks fail too, and hide the cause.
+    talk.recv(1)
     if error is None and dist.is_initialized():
         dist.destroy_process_group()
     return 0
@@ -87,7 +89,7 @@ def load(path: Path) -> Any:
 def story(error: BaseException) -> dict[str, Any]:
     """What went wrong, in words that can travel."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # our own frames say nothing
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # frames of this file
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     return {

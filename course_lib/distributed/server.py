@@ -1,4 +1,4 @@
-"""The warm process, seen from the processes that start ranks: one of them starts it, its forked children use it too."""
+"""The client side of the warm process. The first launch starts it; forked children of this process use it too."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WAITING = 64  # connections that may wait while it imports torch
 
 class Server:
     def __init__(self):
-        self.folder = ""  # everything of it and of its launches; it removes the folder when it ends
+        self.folder = ""  # files of the warm process and its launches; the warm process removes it at its end
         self.process: subprocess.Popen | None = None
         self.owner = 0  # the process that started it
-        self.alive = -1  # it runs while somebody holds this end of a pipe
+        self.alive = -1  # the warm process runs while some process holds this end of a pipe
         self.lock = threading.Lock()
 
     def connect(self) -> socket.socket:
@@ -47,7 +47,7 @@ class Server:
         return f"the process that starts ranks has ended: {said or 'it said nothing'}"
 
     def stop(self) -> None:
-        """Let go of it; where it was started here, wait until it has ended."""
+        """Release the warm process. If this process started it, wait until it has ended."""
         if self.alive >= 0:
             os.close(self.alive)
         if self.process is not None and self.owner == os.getpid():
@@ -66,7 +66,7 @@ class Server:
         door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with door, open(os.path.join(self.folder, "stderr"), "wb") as errors:
             door.bind(os.path.join(self.folder, "door"))
-            door.listen(WAITING)  # before it runs: whoever comes early waits
+            door.listen(WAITING)  # before the process runs, so that early connections wait
             code = f"import sys; sys.path[:] = {[str(COURSE), *filter(None, sys.path)]!r}; "
             code += "from course_lib.distributed.warm import main; "
             code += f"main({door.fileno()}, {alive}, {self.folder!r}, {torch.cuda.device_count()})"

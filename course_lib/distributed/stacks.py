@@ -21,7 +21,7 @@ class Stack:
 
 
 def is_whole(written: str) -> bool:
-    """Whether everything is written: each thread ends with its outermost frame, ours after the imports of torch."""
+    """Whether the stack of the rank's function is there, down to its outermost frame, which lies in rank.py."""
     return OUTERMOST in written and written.endswith("\n")
 
 

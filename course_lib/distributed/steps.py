@@ -1,4 +1,4 @@
-"""A training step on paper: when gradients are there, when their buckets travel, and what of it is not hidden.
+"""A training step on paper: when gradients are complete, when their buckets travel, and how much of that is not hidden.
 
 The model has four numbers and no more: how long forward and backward take, when in the backward pass each gradient is
 complete (evenly by its bytes), what a collective costs (a line, alpha and beta), and by how much computing slows down

@@ -11,9 +11,9 @@
 
     spans = together(launch(step, 2))    # with the waiting taken apart
 
-A collective ends on all ranks when the last rank has come. What a rank that came early calls "communication" is mostly
-waiting: `together` splits it where the last one arrived. Times are those of the host's monotonic clock, which all
-processes of a host share; across hosts they cannot be compared.
+A collective ends on all ranks when the last rank has arrived. For a rank that arrives early, most of the call is
+waiting: `together` splits each call at the arrival of the last rank. Times are those of the host's monotonic clock,
+which all processes of a host share; across hosts they cannot be compared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import torch.distributed as dist
 
 __all__ = ["Recorder", "Span", "exposed_s", "together"]
 
-# What all ranks take part in, under the names of torch 2.11 and 2.13; then what only two do. isend and irecv cannot be
-# replaced, because batch_isend_irecv compares them: put a span around them.
+# Calls of all ranks, under the names of torch 2.11 and 2.13, and calls of two ranks. isend and irecv cannot be
+# replaced, because batch_isend_irecv compares functions by identity: put a span around those.
 ALL = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather", "all_to_all_single")
 ALL += ("reduce_scatter_single", "reduce_scatter_tensor", "all_gather_single", "all_gather_into_tensor")
 TWO = ("send", "recv")

@@ -1,8 +1,8 @@
 """The warm process: it has imported torch, has run nothing, and forks the ranks of a launch within milliseconds.
 
-One connection is one launch. Whoever connects sends an order with two descriptors a rank; the ranks are forked from
-here, and the end of each is reported. When the connection closes, for whatever reason, the ranks of that launch are
-ended with everything they started. When nobody is left who could connect, this process ends too.
+One connection is one launch. The client sends an order with two descriptors a rank. This process forks the ranks and
+reports the end of each. When the connection closes, for whatever reason, it ends the ranks of that launch and all
+processes that they started. When no process is left that could connect, this process ends too.
 
 It runs no tensor operation: a pool of OpenMP threads here would hang every child. It touches no GPU: a child of a
 process that has could not use one.
@@ -113,7 +113,7 @@ class Warm:
         crew.tell({"pids": crew.groups})
 
     def _collect(self) -> None:
-        """Every child that has ended. A rank is reported; an orphan of one, which came to this process, is not."""
+        """Reap every child that has ended. The end of a rank is reported, the end of an orphan of a rank is not."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -132,7 +132,7 @@ class Warm:
 
 
 def end_children() -> None:
-    """What a rank started in a session of its own and left behind is now a child of this process."""
+    """End orphans: a process that a rank started in a session of its own becomes a child of this process."""
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
         for pid in map(int, listed.read().split()):
             with contextlib.suppress(ProcessLookupError):
@@ -163,8 +163,8 @@ def become_rank(rank: int, size: int, talk: int, output: int, folder: str) -> No
 
 
 def preload(gpus: int) -> None:
-    """Import what ranks need. Whoever asks for GPUs meanwhile is told their number: once this process has asked CUDA
-    or NVML itself, its children cannot, and NCCL does."""
+    """Import the modules that ranks need. Meanwhile torch.cuda.device_count gives the known number of GPUs: if this
+    process asked CUDA or NVML itself, its children could not use them, and NCCL needs them."""
     cuda = importlib.import_module("torch").cuda
     real = cuda.device_count, cuda.is_available
     cuda.device_count, cuda.is_available = lambda: gpus, lambda: gpus > 0

@@ -1,10 +1,10 @@
 """Makes Triton's interpreter safe to learn with: an answer is what a GPU would give, or it is refused.
 
-Triton runs kernels on the CPU when TRITON_INTERPRET=1, one program after another, in numpy. As it comes it
-is silently wrong in places: bf16 arithmetic works on bit patterns, fp32 -> bf16 truncates, float arguments
-promote like Python numbers, minima keep NaN, `if` on a block is true. Each patch below closes one of them.
-They reach into private parts of Triton, so every part is looked up by name when they are installed, and a
-Triton that has none of that name is reported with its version.
+Triton runs kernels on the CPU when TRITON_INTERPRET=1, one program after another, in numpy. Without patches
+it is silently wrong in places: bf16 arithmetic works on bit patterns, fp32 -> bf16 truncates, float arguments
+promote like Python numbers, minima keep NaN, `if` on a block is always true. Each patch below mends one of
+these. The patches replace private parts of Triton. Each part is looked up by name, and if a version of Triton
+does not have it, the error names the part and the version.
 """
 
 import linecache
@@ -63,7 +63,7 @@ class Cause:
 
 
 def cause(exc: BaseException) -> Cause:
-    """The error inside Triton's InterpreterError (which keeps only its repr), with the student's line."""
+    """The error behind Triton's InterpreterError (whose message is only a repr), with the line of the kernel."""
     error, program = exc, getattr(exc, "program", None)
     frames = traceback.extract_tb(error.__traceback__)
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:

@@ -94,7 +94,7 @@ def tree_sum(x: np.ndarray, axis: int | None, keepdims: bool) -> np.ndarray:
 def dot(a: np.ndarray, b: np.ndarray, acc: np.ndarray, tf32: bool) -> np.ndarray:
     """a @ b + acc in the accumulator's type: (M, K), (K, N), (M, N), or with a leading batch dimension.
 
-    fp16 products meet in fp32 and only an fp16 accumulator rounds them, once an instruction.
+    Products of fp16 are added in fp32. An accumulator in fp16 rounds their sum once an instruction.
     """
     if tf32:
         a, b = tf32_from_fp32(a), tf32_from_fp32(b)
@@ -108,7 +108,7 @@ def dot(a: np.ndarray, b: np.ndarray, acc: np.ndarray, tf32: bool) -> np.ndarray
 
 
 def undefined_like(shape, dtype: np.dtype) -> np.ndarray:
-    """What a masked load without `other` leaves in its masked lanes: nothing one may use, so NaN.
+    """The masked lanes of a load without `other` are undefined on a GPU: here they are NaN.
 
     Integers get a large odd pattern. Pointers are not data and get 0.
     """

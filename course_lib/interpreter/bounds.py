@@ -1,6 +1,6 @@
-"""Addresses outside every argument are an error here, where a GPU reads garbage and numpy ends the process.
+"""An address outside every argument is an error here. On a GPU it reads garbage, and in numpy it ends the process.
 
-What counts is the whole storage behind a tensor, so memory around a view may be touched, as on a GPU.
+The whole storage behind a tensor is allowed, so a kernel may touch memory around a view, as on a GPU.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What the language does around operations: scalars, truth of blocks, reductions, scans, autotuning."""
+"""Patches of Triton's language around its operations: scalars, truth of blocks, reductions, scans, autotuning."""
 
 import sys
 
@@ -10,7 +10,7 @@ from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import arithmetic as gpu
 from course_lib.interpreter.operations import refuse_storage_only
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 
 __all__ = ["install"]
 
@@ -19,7 +19,7 @@ def install() -> None:
     _patch_arguments()
     _patch_truth()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
-    _patch_axes(part(triton_interpreter, "ReduceOps"))  # after it, to stand before it
+    _patch_axes(part(triton_interpreter, "ReduceOps"))  # installed later, so it runs before the patch above
     _patch_axes(part(triton_interpreter, "ScanOps"))
     _patch_autotune(part(autotuner, "Autotuner"))
 

@@ -1,4 +1,4 @@
-"""What a launch does: its grid, its options, its record, its errors."""
+"""Patches of a launch: its grid, its options, the record of launches, its errors."""
 
 import inspect
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import bounds
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 from course_lib.interpreter.signature import signature_of
 
 __all__ = ["MAX_GRID_YZ", "install", "listeners", "signatures"]
@@ -24,7 +24,7 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
-# By its code: the function, types and constants of the last such launch of each kernel.
+# code of a kernel -> the function, types and constants of its last launch while somebody listened
 signatures: dict[CodeType, tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
 

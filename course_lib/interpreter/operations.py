@@ -9,7 +9,7 @@ from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter import arithmetic as gpu
 from course_lib.interpreter import bounds
-from course_lib.interpreter.parts import part, replace
+from course_lib.interpreter.patching import part, replace
 
 __all__ = ["install", "refuse_storage_only"]
 
@@ -17,7 +17,7 @@ __all__ = ["install", "refuse_storage_only"]
 FLOAT8 = (tl.float8e5, tl.float8e5b16, tl.float8e4nv, tl.float8e4b8, tl.float8e4b15)
 FLOAT8_NAMES = {dtype.name for dtype in FLOAT8}
 
-# What may touch such values because it only moves them. Every other create_* refuses them.
+# Operations that only move such values. Every other create_* refuses them.
 MOVES = set(
     """load store masked_load masked_store bitcast select splat unsplat broadcast expand_dims reshape trans cat
     join split gather addptr tensor_pointer_load tensor_pointer_store make_tensor_descriptor descriptor_load

@@ -1,4 +1,4 @@
-"""What a launch tells the compiler of its arguments: enough to compile a kernel that the interpreter ran."""
+"""The types and constants of a launch's arguments: enough to compile a kernel that the interpreter ran."""
 
 import inspect
 
@@ -26,7 +26,7 @@ def signature_of(function, named: dict) -> tuple[dict[str, str], dict]:
 
 
 def _type(value) -> str:
-    """As `compile_kernel` takes it; what has no such name gets one that the compiler does not know."""
+    """The type as `compile_kernel` takes it. A value of another type gets a name that the compiler refuses."""
     if isinstance(value, torch.Tensor):
         return f"*{TYPES.get(value.dtype, value.dtype)}"
     if isinstance(value, TensorDescriptor):

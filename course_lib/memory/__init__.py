@@ -5,7 +5,6 @@ ledger    accounted: who owns each byte at each moment of forward and backward, 
 keeping   an MLP with a choice of what it keeps, for such accounts
 """
 
-import html
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,8 +15,9 @@ import torch
 
 from course_lib import profiling
 from course_lib.device import DEVICE
-from course_lib.memory.ledger import Block, Kept, Ledger, ledger, saved, size_text
-from course_lib.trace import Allocation, Interval, Trace, outermost
+from course_lib.memory.ledger import Block, Kept, Ledger, ledger, saved
+from course_lib.profiling.trace import Allocation, Interval, Trace, outermost
+from course_lib.table import Table, Tabular, bytes_text
 
 __all__ = [
     "Block",
@@ -40,7 +40,7 @@ class Owned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MemoryTimeline:
+class MemoryTimeline(Tabular):
     """Bytes above what was held before the call."""
 
     device: str  # "cuda" or "cpu"
@@ -50,34 +50,20 @@ class MemoryTimeline:
     held_bytes: int  # still held when the call returned, its result included
     at_peak: tuple[Owned, ...]  # who owned the peak, largest first
 
-    def _rows(self) -> list[list[str]]:
-        rows = [[o.owner, str(o.blocks), size_text(o.bytes)] for o in self.at_peak[:10]]
+    def table(self) -> Table:
+        rows = [[o.owner, o.blocks, bytes_text(o.bytes)] for o in self.at_peak[:10]]
         if len(self.at_peak) > 10:
             rest = self.at_peak[10:]
-            rows.append([f"{len(rest)} more", str(sum(o.blocks for o in rest)), size_text(sum(o.bytes for o in rest))])
-        return [["owner at the peak", "blocks", "memory"], *rows]
-
-    def _sentence(self) -> str:
-        return f"peak {size_text(self.peak_bytes)}, held after the call {size_text(self.held_bytes)} ({self.device})"
-
-    def __str__(self) -> str:
-        rows = self._rows()
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-        return "\n".join([*lines, self._sentence()])
-
-    def _repr_html_(self) -> str:
-        head, *body = [[html.escape(text) for text in row] for row in self._rows()]
-        rows = "".join("<tr><td>" + "</td><td>".join(row) + "</td></tr>" for row in body)
-        table = f"<table><thead><tr><th>{'</th><th>'.join(head)}</th></tr></thead><tbody>{rows}</tbody></table>"
-        return f"{table}<p>{html.escape(self._sentence())}</p>"
+            rows.append([f"{len(rest)} more", sum(o.blocks for o in rest), bytes_text(sum(o.bytes for o in rest))])
+        note = f"peak {bytes_text(self.peak_bytes)}, held after the call {bytes_text(self.held_bytes)} ({self.device})"
+        return Table(("owner at the peak", "blocks", "memory"), rows, note=note)
 
 
 def peak(fn: Callable[[], object]) -> int:
     """Most bytes that `fn` held at once, above what was held before; after one call that is not counted.
 
-    On a GPU the allocator's own count (blocks of 512 bytes), on a CPU torch's allocations as its profiler
-    sees them: what numpy or Python allocate is not in it.
+    On a GPU this is the allocator's own count (blocks of 512 bytes). On a CPU it is the sum of torch's allocations,
+    as its profiler sees them; memory of numpy and Python is not counted.
     """
     if DEVICE != "cuda":
         return timeline(fn).peak_bytes

@@ -1,4 +1,4 @@
-"""An MLP in plain torch that keeps for backward what it is told to: for accounts on meta tensors, on any machine.
+"""An MLP in plain torch with a choice of what it keeps for the backward pass. It runs on meta tensors, on any machine.
 
 The kernels of course_lib.kernels.mlp hold the same; these lines show it without running a kernel.
 """

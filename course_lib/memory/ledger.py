@@ -1,19 +1,18 @@
 """Who owns each byte at each moment of forward and backward, and which operator saved what for which purpose.
 
-Every operator that is no view is a moment. A block of memory is born when an operator returns it and freed when nobody
-holds it any more; its owner is what it turns out to be: the gradient of a weight, what the backward step of an operator
-had kept (`gelu keeps self`), the result, or in passing. Nothing has to be on a device for that. On meta tensors, which
-have sizes and no memory, the same account is a prediction for a machine that is not here:
+Every operator that is no view is a moment. A block of memory is born when an operator returns it, and freed when
+nothing refers to it any more. Its owner is known later, from its use: a gradient, a tensor that an operator keeps for
+its backward step (`gelu keeps self`), the result, or "in passing" for memory that is only worked on. No device is
+needed: on meta tensors, which have sizes and no memory, the same account predicts a run on another machine:
 
     with torch.device("meta"):
         model, x = Model(), torch.empty(16384, 1152, dtype=torch.bfloat16)
     print(ledger(lambda: model(x)))
 
-What an operator takes and gives back inside one call is not in it: workspaces, and what a fused kernel of several steps
-holds between them.
+Memory that an operator takes and gives back within one call is not counted: workspaces, and the intermediate values of
+fused kernels.
 """
 
-import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Block", "Kept", "Ledger", "ledger", "saved", "size_text"]
+from course_lib.table import Table, Tabular, bytes_text
+
+__all__ = ["Block", "Kept", "Ledger", "ledger", "saved"]
 
 GRANULE = 512  # bytes: an allocator on a GPU gives multiples of it
 RESULT, PASSING = "the result", "in passing"
@@ -52,10 +53,10 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(Tabular):
     """Bytes above what was there before: weights and inputs are not counted."""
 
-    PASSING: ClassVar[str] = PASSING  # owner of what is held for no longer than it is worked on
+    PASSING: ClassVar[str] = PASSING  # owner of memory that is held only while it is worked on
 
     device: str
     moments: tuple[str, ...]  # the operators in order
@@ -91,21 +92,11 @@ class Ledger:
         """(owner, between forward and backward, at the peak)."""
         held, peak = self.owners_at(self.forward - 1), self.owners_at(self.peak_at)
         names = sorted(held.keys() | peak.keys(), key=lambda n: (-max(held.get(n, 0), peak.get(n, 0)), n))
-        rows = [(name, size_text(held.get(name, 0)), size_text(peak.get(name, 0))) for name in names]
-        return [*rows, ("all", size_text(self.held_bytes), size_text(self.peak_bytes))]
+        rows = [(name, bytes_text(held.get(name, 0)), bytes_text(peak.get(name, 0))) for name in names]
+        return [*rows, ("all", bytes_text(self.held_bytes), bytes_text(self.peak_bytes))]
 
-    def __str__(self) -> str:
-        head = ("owner", "between forward and backward", f"at the peak ({self._peak_words()})")
-        rows = [head, *self.rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
-
-    def _repr_html_(self) -> str:
-        head = (
-            f"<tr><th>owner</th><th>between forward and backward</th><th>at the peak ({self._peak_words()})</th></tr>"
-        )
-        body = "".join(f"<tr><td>{html.escape(n)}</td><td>{a}</td><td>{b}</td></tr>" for n, a, b in self.rows())
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+    def table(self) -> Table:
+        return Table(("owner", "between forward and backward", f"at the peak ({self._peak_words()})"), self.rows())
 
     def _peak_words(self) -> str:
         if not self.moments:
@@ -113,26 +104,19 @@ class Ledger:
         return f"{self.moments[self.peak_at]}, {'forward' if self.peak_at < self.forward else 'backward'}"
 
 
-def size_text(count: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{count / scale:.4g} {unit}"
-    return f"{count} B"
-
-
 def saved(result: torch.Tensor, inputs: Iterable[torch.Tensor] = ()) -> list[Kept]:
     """What autograd holds for the backward pass of `result`, by the operator that will use it, first users first.
 
     Weights and inputs with a gradient are known as given; inputs without one may have to be named.
     """
-    return _kept(result, {_where(t) for t in (*_leaves(result), *inputs)}, set())
+    return _kept(result, {_memory_of(t) for t in (*_leaves(result), *inputs)}, set())
 
 
 def _kept(result: torch.Tensor, given: set[int], made: set[int]) -> list[Kept]:
-    """Memory that is in neither set was given, unless a Function holds it: what it has made looks the same."""
+    """Memory that is in neither set was given. A Function is the exception: tensors that it made look the same."""
     kept, seen = [], set()
     for node, name, tensor in _held_by(result):
-        where = _where(tensor)
+        where = _memory_of(tensor)
         size = 0 if where in seen else tensor.untyped_storage().nbytes()
         seen.add(where)
         plain = tensor.is_leaf and not _is_function(node)
@@ -153,7 +137,7 @@ def ledger(forward: Callable[[], torch.Tensor], named: Mapping[str, torch.Tensor
     watch.settle()
     forward_moments = len(watch.moments)
     made = set(watch.alive)
-    kept = _kept(result, {_where(t) for _, _, t in _held_by(result)} - made, made)
+    kept = _kept(result, {_memory_of(t) for _, _, t in _held_by(result)} - made, made)
     watch.own(result, RESULT)
     for node, name, tensor in _held_by(result):
         watch.own(tensor, f"{_operator(node.name())} keeps {name}")
@@ -183,7 +167,9 @@ class _Watch(TorchDispatchMode):
         self.alive: dict[int, tuple[StorageWeakRef, int]] = {}  # address of a storage -> itself, number of its block
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {_where(t) for t in tree_leaves((args, kwargs)) if isinstance(t, (torch.Tensor, torch.UntypedStorage))}
+        given = {
+            _memory_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, (torch.Tensor, torch.UntypedStorage))
+        }
         out = func(*args, **(kwargs or {}))
         if func.is_view:
             return out
@@ -195,9 +181,9 @@ class _Watch(TorchDispatchMode):
         return out
 
     def _note(self, tensor: torch.Tensor, given: set[int], operator: str) -> None:
-        storage, where = tensor.untyped_storage(), _where(tensor)
+        storage, where = tensor.untyped_storage(), _memory_of(tensor)
         if where in given or where in self.alive or storage.nbytes() == 0:
-            return  # a view, or something written into what was given
+            return  # a view, or a result that was written into a given tensor
         number = len(self.blocks)
         granule = GRANULE if tensor.device.type in ("cuda", "meta") else 1
         size = -(-storage.nbytes() // granule) * granule
@@ -211,19 +197,19 @@ class _Watch(TorchDispatchMode):
                 del self.alive[where]
 
     def settle(self) -> None:
-        """At the end of a pass: what went after its last operator is gone then, and has no later one to wait for."""
+        """Call this at the end of a pass. Memory freed after the last operator counts as freed at that operator."""
         for where, (ref, number) in list(self.alive.items()):
             if ref.expired():
                 self.blocks[number] = replace(self.blocks[number], freed=max(0, len(self.moments) - 1))
                 del self.alive[where]
 
     def own(self, tensor: torch.Tensor, owner: str) -> None:
-        found = self.alive.get(_where(tensor))
+        found = self.alive.get(_memory_of(tensor))
         if found is not None and self.blocks[found[1]].owner == PASSING:
             self.blocks[found[1]] = replace(self.blocks[found[1]], owner=owner)
 
 
-def _where(of: torch.Tensor | torch.UntypedStorage) -> int:
+def _memory_of(of: torch.Tensor | torch.UntypedStorage) -> int:
     return StorageWeakRef(of.untyped_storage() if isinstance(of, torch.Tensor) else of).cdata
 
 

@@ -1,8 +1,8 @@
 """How wrong is an answer: errors against float64, units in the last place, rounding to a format.
 
-Three errors are needed, because each is blind to something. `rms` averages, so one wrong row in ten
-thousand hides in it; `worst_row` sees that row; `worst` sees a single element. `ulps` measures in steps
-of the output's own format, the finest answer it can give.
+Three errors are needed, because each one misses something. `rms` is an average, so one wrong row in ten
+thousand hides in it. `worst_row` shows such a row, and `worst` a single wrong element. `ulps` counts steps
+of the output's own format: no answer in that format can be finer than one step.
 
     formats   from fp64 to eight bits: rounding in exact emulation, spacing, bits
     sums      in a chosen format and order
@@ -19,7 +19,6 @@ from course_lib.numerics.budgets import (
     Budget,
     UlpStatistics,
     error_budget,
-    rounding_error,
     signed_ulps,
     ulp_statistics,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "error",
     "error_budget",
     "round_to",
-    "rounding_error",
     "running_sums",
     "signed_ulps",
     "ulp",
@@ -45,7 +43,7 @@ __all__ = [
     "ulps",
 ]
 
-# A row smaller than this share of the typical row is judged against that share instead of against itself:
+# A row smaller than this share of the typical row is compared with that share instead of with its own size:
 # its rounding errors come from intermediates of the typical size, and a row of zeros has no size at all.
 SMALL_ROW = 0.01
 FEW = 1 << 16  # elements that a CPU compares in less time than a GPU needs to be asked fifty things
@@ -130,7 +128,7 @@ def _ratio(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 def _worst_row(difference: torch.Tensor, size: torch.Tensor) -> float:
     """difference, size: non-empty, the same shape.
 
-    Rows of one number count as one row: of a single sum that nearly cancels, rounding is all that is left.
+    Where a row is one number, all rows count as one: a single sum that nearly cancels consists of rounding errors.
     """
     width = size.shape[-1] if size.dim() and size.shape[-1] > 1 else size.numel()
     rows = _norm(size.reshape(-1, width))

@@ -1,18 +1,18 @@
-"""Where an error comes from: what each rounding of a computation brings alone, and whether that explains the whole.
+"""Error budgets: how much error each rounding of a computation brings, and whether these errors explain the whole.
 
-Roundings know nothing of each other, so their errors add up as squares do. A budget says what each step alone brings,
-what all should bring together, and what was measured: where the last two differ, something is wrong that is in no step.
+Roundings are independent, so the squares of their errors add up. A budget lists the error of each step alone, the error
+that all steps should give together, and the measured error. Where the last two differ, some error comes from no step.
 """
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from course_lib.numerics.formats import ulp
+from course_lib.table import Table, Tabular
 
-__all__ = ["Budget", "UlpStatistics", "error_budget", "rounding_error", "signed_ulps", "ulp_statistics"]
+__all__ = ["Budget", "UlpStatistics", "error_budget", "signed_ulps", "ulp_statistics"]
 
 
 def signed_ulps(got: torch.Tensor, want: torch.Tensor, dtype=None) -> torch.Tensor:
@@ -25,7 +25,7 @@ def signed_ulps(got: torch.Tensor, want: torch.Tensor, dtype=None) -> torch.Tens
 class UlpStatistics:
     """Of finite elements, in units in the last place."""
 
-    mean: float  # near 0 where nothing pulls one way
+    mean: float  # near 0 when errors have no preferred sign
     rms: float  # 0.29 for one rounding of anything: a half unit either way, all equally likely
     largest: float
     correct: float  # share within half a unit: no number of the format is nearer
@@ -48,19 +48,8 @@ def ulp_statistics(got: torch.Tensor, want: torch.Tensor, dtype=None) -> UlpStat
     )
 
 
-def rounding_error(want: torch.Tensor, dtype) -> float:
-    """What one rounding of `want` to a format brings: the root mean square error over that of want, predicted.
-
-    A rounding error lies anywhere within half a unit, so its square is a twelfth of the unit's on average.
-    """
-    want = want.detach().to(torch.float64)
-    want = want[want.isfinite()]
-    size = want.square().sum()
-    return float((ulp(want, dtype).square().sum() / 12 / size).sqrt()) if size > 0 else 0.0
-
-
 @dataclass(frozen=True)
-class Budget:
+class Budget(Tabular):
     """Relative errors, ||got - want|| / ||want||."""
 
     parts: dict[str, float]  # what each step alone brings
@@ -76,14 +65,8 @@ class Budget:
         parts = [(name, f"{part:.2e}", f"{part * part / whole:.0%}") for name, part in self.parts.items()]
         return [*parts, ("expected of all", f"{self.expected:.2e}", ""), ("measured", f"{self.measured:.2e}", "")]
 
-    def __str__(self) -> str:
-        width = max(len(name) for name, *_ in self.rows())
-        return "\n".join(f"{name:<{width}}  {error:>9}  {share:>4}".rstrip() for name, error, share in self.rows())
-
-    def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><td>{html.escape(n)}</td><td>{e}</td><td>{s}</td></tr>" for n, e, s in self.rows())
-        head = "<tr><th>rounding</th><th>relative error</th><th>share</th></tr>"
-        return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>"
+    def table(self) -> Table:
+        return Table(("rounding", "relative error", "share"), self.rows())
 
 
 def error_budget(want: torch.Tensor, parts: Mapping[str, torch.Tensor], got: torch.Tensor) -> Budget:

@@ -1,8 +1,8 @@
 """Rung 4: gradients travel in buckets of several MiB, each as soon as it is full.
 
-Between the rungs below: fewer calls than one for each parameter, an earlier start than one for everything. In a bucket
-gradients lie side by side. They are copied in once and never back: `p.grad` becomes a view of the bucket. A parameter
-that has a bucket to itself is not copied at all.
+This needs fewer calls than one for each parameter, and starts earlier than one call for everything. In a bucket
+gradients lie side by side. They are copied into it once and never back: `p.grad` becomes a view of the bucket. A
+parameter that has a bucket to itself is not copied at all.
 """
 
 import torch
@@ -33,7 +33,7 @@ class Bucket:
             p.grad = view.copy_(p.grad)
 
     def take(self, unused: set[int]) -> None:
-        """The means are there."""
+        """Called when the means have arrived."""
         for p in self.params:
             if id(p) in unused:
                 p.grad = None

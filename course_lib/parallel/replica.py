@@ -28,14 +28,14 @@ class Replica(nn.Module):
         self.syncing = True
         self.begun: list[dist.Work] = []  # collectives that are on their way
         self.divides = dist.get_backend() == "nccl"  # NCCL can take the mean on the way; gloo only sums everywhere
-        # ranks may have drawn their first weights from different seeds: rank 0's count, those of frozen layers too
+        # ranks may have drawn different first weights: all take those of rank 0, frozen layers included
         self.take_from_rank_0(itertools.chain(module.parameters(), module.buffers()))
 
     def forward(self, *args, **options):
         if self.begun:
             raise RuntimeError("finish() was not called after the last backward pass")
         if self.training and self.syncing and torch.is_grad_enabled():
-            # what a BatchNorm has seen differs between shards; as in DDP, rank 0's statistics are everybody's
+            # the statistics of a BatchNorm differ between shards: all ranks take those of rank 0, as in DDP
             self.take_from_rank_0(self.module.buffers())
         return self.module(*args, **options)
 
@@ -63,8 +63,8 @@ class Replica(nn.Module):
     def mean(self, tensor: torch.Tensor) -> dist.Work:
         """Begin to replace a tensor by its mean over all ranks.
 
-        A collective sees memory and no strides. Gradients lie as their parameters do, on all ranks alike and without
-        gaps, but NCCL refuses one that does not lie row by row: it is given the numbers as they lie.
+        A collective reads memory and ignores strides. Gradients have the layout of their parameters, the same on all
+        ranks and without gaps. NCCL refuses a tensor that is not contiguous, so it gets the memory as one flat view.
         """
         if not tensor.is_contiguous():
             tensor = tensor.as_strided((tensor.numel(),), (1,))
@@ -74,7 +74,7 @@ class Replica(nn.Module):
         return dist.all_reduce(tensor, async_op=True)
 
     def lacking(self, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Those that this rank's shard did not use. They take part with zeros, because others may have used them.
+        """The parameters that this rank's shard did not use. They get zeros, because other ranks may have used them.
 
         All ranks must start the same collectives in the same order: a rank that leaves one out makes the others wait
         for ever, or take one tensor for another.
@@ -85,7 +85,7 @@ class Replica(nn.Module):
         return found
 
     def unused(self, lacking: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of the lacking that no rank used: without a gradient an optimizer leaves them as they are.
+        """The lacking parameters that no rank used. They get no gradient, so that an optimizer leaves them unchanged.
 
         One small collective in every step. Only a rank that lacks something has to read the answer, for which the
         host waits; the others' hosts go on.

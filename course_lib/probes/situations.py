@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_lib.probes import keysets
+from course_lib.table import Table
 from course_lib.tracing.callpath import call_path
-from course_lib.tracing.view import View
 
 _aten = torch.ops.aten
 OPERATORS = {
@@ -54,7 +54,7 @@ def tensor(kind: str, device: str, requires_grad: bool) -> torch.Tensor:
     return FakeTensorMode().from_tensor(made) if kind == "a fake tensor" else made
 
 
-def path_in(operator: str, kind: str, device: str, requires_grad: bool, around: Sequence[str]) -> View:
+def path_in(operator: str, kind: str, device: str, requires_grad: bool, around: Sequence[str]) -> Table:
     """The path of `operator` for such an x and a y on the same device, in these surroundings."""
     op, x = OPERATORS[operator], tensor(kind, device, requires_grad)
     y = {} if operator == "x.t()" else {"y": tensor(kind if kind in BOTH else "an ordinary tensor", device, False)}
@@ -64,7 +64,7 @@ def path_in(operator: str, kind: str, device: str, requires_grad: bool, around: 
         return keysets.within(inner, lambda: _asked(lambda one: call_path(op, x=one, **y), x, "vmap" in around))
 
 
-def _asked(ask: Callable[[torch.Tensor], View], x: torch.Tensor, mapped: bool) -> View:
+def _asked(ask: Callable[[torch.Tensor], Table], x: torch.Tensor, mapped: bool) -> Table:
     """ask(x), or for x as vmap hands it to its function."""
     if not mapped:
         return ask(x)

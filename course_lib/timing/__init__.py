@@ -64,8 +64,8 @@ def time_gpu(
 ) -> Timing:
     """Median time of one `fn()` on the device.
 
-    Calls are queued behind sweeps of the cache, so that the device always has work in hand and an event pair
-    never contains a wait for the host; a pair that does is found and left out. With `cold`, 256 MiB are
+    Calls are queued behind sweeps of the cache, so the device always has work and an event pair contains no
+    wait for the host. A pair that does contain such a wait is found and left out. With `cold`, 256 MiB are
     written before every call, outside its events. Runs until the 95 % interval of the median is within
     `precision` of it, or for `max_seconds`. Below about 10 us the events themselves (1 to 2 us) show: use
     `time_graph`. On a CPU the sweep is at most 128 MiB, which a large server's last cache may survive.
@@ -102,7 +102,7 @@ def compare(
     precision: float = 0.005,
     max_seconds: float = 4.0,
 ) -> Comparison:
-    """Time `a` and `b` in turn, A B B A, so that whatever drifts meets both alike.
+    """Time `a` and `b` in turn, A B B A, so that drift affects both equally.
 
     `ratio` is median(a) / median(b); its interval comes from a bootstrap over whole rounds, with a fixed seed.
     Runs `rounds` rounds, or until the ratio is known to `precision`, or for `max_seconds`.
@@ -119,7 +119,7 @@ def compare(
 
     series = measure((a, b, b, a), clock, ratio, precision, max_seconds, rounds)
     left, right = series.kept[:, [0, 3]], series.kept[:, [1, 2]]
-    # One side's own median may still move where the ratio no longer does: its interval is not held to precision.
+    # The ratio may be known well while each side's own median still moves, so the sides are not held to `precision`.
     timings = [_timing(series, columns, clock.method, float("inf")) for columns in ((0, 3), (1, 2))]
     return Comparison(*sampling.bootstrap_ratio(left, right), *timings)
 
@@ -183,5 +183,5 @@ def _clock_doubts(seen: Sequence[Clock], top_mhz: Callable[[], float | None]):
     why = f" ({', '.join(often)})" if often else ""
     if high > CLOCK_MOVED * low:
         yield f"the clock moved between {low} and {high} MHz{why}"
-    elif often and CLOCK_MOVED * low < (top_mhz() or float("inf")):  # a reason that costs nothing is none
+    elif often and CLOCK_MOVED * low < (top_mhz() or float("inf")):  # else the limit costs no speed
         yield f"the clock was held at {low} MHz{why}"

@@ -13,8 +13,8 @@ __all__ = ["Series", "measure"]
 
 SETTLED = 0.01  # two warm-up blocks that agree this well, the second twice as long, are steady
 FIRST_BLOCK_S = 20e-3  # blocks of 5 ms agree within 2 % while a clock that takes 300 ms to double is rising
-LEAST_S = 0.1  # times within a few milliseconds share one clock and one neighbour: watch for longer
-BATCH_S, BATCH_RUNS = 20e-3, 64  # what is queued before the host waits
+LEAST_S = 0.1  # a few milliseconds see only one state of the clock and of other processes: measure for longer
+BATCH_S, BATCH_RUNS = 20e-3, 64  # limits of what is queued before the host waits
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a set of measured times can say: medians, their intervals, and whether they have settled. Pure."""
+"""Statistics of measured times: medians, their intervals, and whether they have settled. Pure functions."""
 
 from collections.abc import Sequence
 from functools import lru_cache

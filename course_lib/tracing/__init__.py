@@ -16,7 +16,7 @@
     tracing.compiles(calls)       which calls compile and which use code that is there
     tracing.call_path(op, x=x)    the path of a call through the dispatcher, here and now
 
-Every view is a table for a notebook and a sequence of named tuples for a program. Views only read what was recorded.
+Every view is a Table: a notebook shows it, a program reads its rows as named tuples. Views only read what was recorded.
 """
 
 from course_lib.tracing.breaks import Break, breaks
@@ -29,7 +29,6 @@ from course_lib.tracing.phases import Part, phases
 from course_lib.tracing.recompiles import Recompile, recompiles
 from course_lib.tracing.reuse import compiles
 from course_lib.tracing.saved import Joint, Saved, joint, saved
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, watch
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "Registered",
     "Saved",
     "Station",
-    "View",
     "Watched",
     "breaks",
     "bytecode",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import BREAK
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Watched, short
 
 WHERE = re.compile(r'File "(.*)", line (\d+), in (.*)\n\s*(.*)')
@@ -75,7 +75,7 @@ KNOWN = (
 )
 
 
-def breaks(seen: Watched) -> View:
+def breaks(seen: Watched) -> Table:
     """Every place where a graph ended, in the order in which Dynamo met them; one row a line of source.
 
     Dynamo traces a piece again after a break, and a piece that is compiled again breaks again: both would list the
@@ -90,7 +90,7 @@ def breaks(seen: Watched) -> View:
     title = f"{len(found)} graph break{'' if len(found) == 1 else 's'}"
     columns = ("where", "source", "why the graph ends here", "what to do")
     note = "" if found or not seen.events else "The graphs hold everything that was called."
-    return View(title, columns, found, code=("source",), note=note)
+    return Table(columns, found, caption=title, note=note, code=("source",))
 
 
 def _row(text: str) -> Break:

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import GRAPH
 from course_lib.tracing.graphs import Graph, read_graph
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Watched
 
 SILENT = {"RESUME", "CACHE", "PRECALL", "NOP", "PUSH_NULL", "EXTENDED_ARG", "COPY_FREE_VARS"}
@@ -28,7 +28,7 @@ def graphs(seen: Watched) -> list[Graph]:
     return [read_graph(e.text) for one in seen.expect(GRAPH) for e in one.of(GRAPH)]
 
 
-def bytecode(fn: Callable, seen: Watched) -> View:
+def bytecode(fn: Callable, seen: Watched) -> Table:
     """What Python would execute beside what the graph holds instead.
 
     Instructions that only Python's interpreter needs are left out. A line with bytecode and no graph was executed
@@ -53,12 +53,8 @@ def bytecode(fn: Callable, seen: Watched) -> View:
         for n in sorted(instructions)
         if first <= n < first + len(lines)
     ]
-    return View(
-        f"{fn.__qualname__}: bytecode and graph",
-        ("line", "source", "bytecode", "graph"),
-        tuple(rows),
-        ("source", "bytecode", "graph"),
-    )
+    columns = ("line", "source", "bytecode", "graph")
+    return Table(columns, tuple(rows), caption=f"{fn.__qualname__}: bytecode and graph", code=columns[1:])
 
 
 def _line_of(instruction: dis.Instruction) -> int | None:

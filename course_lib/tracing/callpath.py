@@ -1,8 +1,8 @@
 """The path of one call through the dispatcher: its keys, who brought them, and what each of them does with it.
 
-The keys are asked of torch at the moment of asking, and so is what is registered for them. What a kernel does then
-(record and go on, or keep the call for itself) no table holds: `_HABITS` says it, and a test compares it with a real
-operator that notes where it comes by.
+torch itself says which keys a call has at this moment, and what is registered for each of them. torch has no table of
+what a kernel then does: some record the call and pass it on, others end it. `_HABITS` holds that knowledge, and a test
+compares it with a real operator that records which kernels it passes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from course_lib.probes import keysets
-from course_lib.tracing.view import View
+from course_lib.table import Table
 
 __all__ = ["STATES", "Registered", "Station", "call_path", "registered"]
 
@@ -37,7 +37,7 @@ class Registered(NamedTuple):
     file: str
 
 
-# What the kernels of a key do, and whether they hand the call on to the keys below it. The first that fits.
+# (start of a key, what its kernels do, whether they pass the call on to the keys below). The first that fits counts.
 _HABITS = (
     ("PythonTLSSnapshot", "remembers the state of the thread for Python", True),
     ("FuncTorchDynamicLayerFrontMode", "gives the call to the innermost transform of torch.func", False),
@@ -64,7 +64,7 @@ def registered(op) -> dict[str, Registered]:
     return rows
 
 
-def call_path(op, **tensors: torch.Tensor) -> View:
+def call_path(op, **tensors: torch.Tensor) -> Table:
     """The keys of `op(x, y)`, highest priority first: call_path(torch.ops.aten.add.Tensor, x=x, y=y)."""
     sources = {name: torch._C._dispatch_keys(one) for name, one in tensors.items()}
     sources["thread"] = torch._C._dispatch_tls_local_include_set()
@@ -77,9 +77,9 @@ def call_path(op, **tensors: torch.Tensor) -> View:
         state, does = _state(key, table.get(key), key in left, over)
         over = over or state in ("lands", "missing")
         brought = ", ".join(name for name, keys in sources.items() if key in keysets.in_order(keys))
-        rows.append(Station(key, brought, state, does, *_told(table.get(key))))
+        rows.append(Station(key, brought, state, does, *_entry_in_words(table.get(key))))
     columns = ("key", "brought by", "state", "what happens", "registered", "in")
-    return View(f"{op.name()}: {_summary(rows)}", columns, tuple(rows))
+    return Table(columns, tuple(rows), caption=f"{op.name()}: {_summary(rows)}")
 
 
 def _state(key: str, entry: Registered | None, is_left: bool, over: bool) -> tuple[str, str]:
@@ -99,7 +99,7 @@ def _state(key: str, entry: Registered | None, is_left: bool, over: bool) -> tup
     return ("runs" if goes_on else "lands"), does
 
 
-def _told(entry: Registered | None) -> tuple[str, str]:
+def _entry_in_words(entry: Registered | None) -> tuple[str, str]:
     if entry is None:
         return "nothing", ""
     many = " for all operators" * (entry.kind == _FALLBACK)

@@ -1,9 +1,9 @@
 """Listening to torch's compiler. The only file of this package that reaches into torch.
 
-While it compiles, torch can write a structured record of every step: the graph that Dynamo captured, the guards, why a
-graph ended, what AOTAutograd made of it, the code that Inductor wrote, how long each part took. `TORCH_TRACE=folder`
-puts the record on disk and the tool tlparse turns it into a report. It is the one view of the compiler that is meant
-to be read by another program. Here a handler on the same logger takes the entries as they come.
+While torch compiles, it can write a structured record of every step: the graph that Dynamo captured, the guards, why a
+graph ended, what AOTAutograd made of the graph, the code that Inductor wrote, how long each part took.
+`TORCH_TRACE=folder` puts the record on disk, and the tool tlparse turns it into a report. No other view of the compiler
+is meant to be read by a program. Here a handler on the same logger takes the entries as they are written.
 
 Private are: the name of the logger, the names of the entries, and Inductor's setting that lets a kernel remember its
 lines of Python. All three were compared in the sources of torch 2.11 and 2.13. Where one is missing, `listen` or
@@ -24,14 +24,14 @@ import torch
 LOGGER = "torch.__trace"
 PROVEN = "2.11 and 2.13"
 
-# what the views read; `expect` compares with it, so that a typing error is no missing entry
+# The kinds of entries that the views read. They are constants, so a misspelt kind fails at once and does not look like
+# an entry that torch no longer writes.
 METRICS = "compilation_metrics"  # one at the end of every compilation: name, line, counts, seconds
 GRAPH = "dynamo_output_graph"
 BREAK = "dynamo_graph_break_reason"
 GUARDS = "dynamo_cpp_guards_str"
 RECOMPILED = "recompile_reasons"
 JOINT, FORWARD, BACKWARD = "aot_joint_graph", "aot_forward_graph", "aot_backward_graph"
-INFERENCE = "aot_inference_graph"  # the one graph where nothing needs a gradient
 CODE = "inductor_output_code"
 LINES = "inductor_provenance_tracking_kernel_stack_traces"  # kernel -> the lines of Python it computes
 SPAN = "chromium_event"  # where a part of the work begins and ends
@@ -61,10 +61,10 @@ class _Listener(logging.Handler):
 
 def _event(metadata: Mapping[str, Any], payload: Any) -> Event:
     kind, data = next(iter(metadata.items()))
-    if kind == "artifact":  # an entry of no kind of its own goes by its name
+    if kind == "artifact":  # the kind of many entries; their names tell them apart
         kind = data["name"]
     text = payload if isinstance(payload, str) else "" if payload is None else json.dumps(payload)
-    # only entries that belong to a compilation say which
+    # an entry without frame_id belongs to no compilation
     frame, again = metadata.get("frame_id"), metadata.get("frame_compile_id", 0)
     where = None if frame is None else f"{frame}/{again}"
     return Event(kind, where, metadata.get("attempt", 0), data if isinstance(data, Mapping) else {}, text)
@@ -89,7 +89,7 @@ def listen() -> Iterator[list[Event]]:
 
 @contextmanager
 def _never_silent(logger: logging.Logger) -> Iterator[None]:
-    """`logging.disable` keeps the record back in torch 2.11; torch 2.13 writes it all the same, in this way."""
+    """`logging.disable` suppresses the record in torch 2.11. torch 2.13 prevents this, in the same way as here."""
     own = vars(logger).get("isEnabledFor")
     logger.isEnabledFor = lambda level: True
     try:

@@ -14,8 +14,7 @@ from course_lib.tracing.bytecode import SILENT, graphs
 from course_lib.tracing.guards import guards
 from course_lib.tracing.kernels import Kernel, kernels
 from course_lib.tracing.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, PASSES, phases
-from course_lib.tracing.saved import is_view, joint, saved
-from course_lib.tracing.view import bytes_text
+from course_lib.tracing.saved import is_view, joint, saved, size_text
 from course_lib.tracing.watching import Watched
 
 
@@ -30,7 +29,7 @@ class Flow:
     forward: tuple[str, ...]  # operators of the forward graph, "mul ×3" for three of a kind; no views
     backward: tuple[str, ...]
     again: int  # operators of the forward graph that backward computes once more
-    saved: tuple[str, ...]  # "mm 2.0 MiB": new memory that crosses from forward to backward
+    saved: tuple[str, ...]  # "mm 2 MiB": new memory that crosses from forward to backward
     forward_kernels: tuple[str, ...]
     backward_kernels: tuple[str, ...]
     code: tuple[str, ...]  # what the first forward kernel loads, computes and stores
@@ -54,7 +53,7 @@ def flow(fn: Callable, seen: Watched) -> Flow:
         forward=_kinds([row.computes for row in values if row.runs in ("forward", "both")]),
         backward=_kinds([row.computes for row in values if row.runs in ("backward", "both")]),
         again=sum(row.runs == "both" for row in values),
-        saved=tuple(f"{row.name} {bytes_text(row.bytes)}" for row in saved(seen) if "input" not in row.what),
+        saved=tuple(f"{row.name} {size_text(row.bytes)}" for row in saved(seen) if "input" not in row.what),
         forward_kernels=_names(written, "forward"),
         backward_kernels=_names(written, "backward"),
         code=_arithmetic(written),

@@ -122,7 +122,7 @@ def _frees(node: ast.AST) -> bool:
 
 
 def _names(node: ast.AST) -> tuple[str, ...]:
-    """The names in what is returned, however it is wrapped; not those that do the wrapping."""
+    """The names of the returned values. Names of functions that wrap them, such as tree_unflatten, are left out."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Tuple | ast.List):

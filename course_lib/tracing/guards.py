@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import GUARDS
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Watched
 
 LINE = re.compile(r"^[|\s]*\+- (\w+): (.*)$", re.MULTILINE)
@@ -27,7 +27,7 @@ class Guard(NamedTuple):
     text: str  # as torch prints it
 
 
-# what no program of this course changes: checked at every call all the same, and counted in the note
+# Guards on state that no program of this course changes. They are checked at every call, so the note counts them.
 AMBIENT = {
     "GLOBAL_STATE",
     "TORCH_FUNCTION_MODE_STACK",
@@ -37,27 +37,28 @@ AMBIENT = {
 }
 
 
-def guards(seen: Watched, compilation: str | None = None, everything: bool = False) -> View:
+def guards(seen: Watched, compilation: str | None = None, everything: bool = False) -> Table:
     """The guards of one compilation ("0/0"), or of the last one.
 
     `everything` lists also those on torch's own modules, on the types of containers and on the global state.
     """
     found = [c for c in seen.expect(GUARDS) if c.of(GUARDS) and compilation in (None, c.id)]
     if not found:
-        return View("no guards", (), (), note="Nothing was compiled.")
+        return Table((), (), caption="no guards", note="Nothing was compiled.")
     one = found[-1]
     rows = list(_rows(one.of(GUARDS)[-1].text))
     shown = tuple(row for row in rows if everything or _matters(row))
     left_out = len(rows) - len(shown)
     note = f"{left_out} more: the global state, torch's own code, types of containers." if left_out else ""
     title = f"guards of {one.piece}, compilation {one.id}: the code is used again when"
-    return View(title, ("what", "must", "kind", "as torch prints it"), shown, ("what", "as torch prints it"), note)
+    columns = ("what", "must", "kind", "as torch prints it")
+    return Table(columns, shown, caption=title, note=note, code=("what", "as torch prints it"))
 
 
 def _rows(tree: str) -> Iterator[Guard]:
     seen = set()
     for kind, text in LINE.findall(tree):
-        if kind.endswith("Manager"):  # what holds guards: of an object, of a dictionary, of its keys and values
+        if kind.endswith("Manager"):  # it holds the guards of an object and is no guard itself
             continue
         code = text.split("  # ")[0].strip()
         what, must = _in_words(kind, code)

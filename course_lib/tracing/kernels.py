@@ -7,8 +7,8 @@ import json
 import re
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import CODE, LINES
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
 PLACE = re.compile(r'File "(.*)", line (\d+), in .*\n\s*(.*)')
@@ -29,32 +29,34 @@ class Kernel(NamedTuple):
     language: str  # "C++", "Triton", or "library" where a product of matrices is left to one
 
 
-class Listing(View):
+class Listing(Table):
     """As text one kernel under the other: code beside anything else is too wide for a console."""
 
     def __str__(self) -> str:
-        lines = [self.title]
+        lines = [self.caption]
         for row in self.rows:
             lines += ["", f"{row.name}: {row.runs}, {row.language}", *row.python.split("\n"), *row.code.split("\n")]
         return "\n".join(lines).rstrip()
 
 
 def kernels(seen: Watched, compilation: str | None = None) -> Listing:
-    """What is launched, in order, in the compilations that were watched or in one of them.
+    """The kernels that are launched, in order: those of all watched compilations, or of one.
 
-    Of C++ the casts of indices and the check of integer divisions are cut, of Triton the header; nothing that computes.
+    C++ is shown without casts of indices and without checks of integer divisions, Triton without its header. Everything
+    that computes is shown.
     """
     found = [c for c in seen.expect(CODE) if compilation in (None, c.id)]
     rows = [row for one in found for row in _rows(one)]
     columns = ("kernel", "runs in", "Python", "code", "language")
-    return Listing(f"{len(rows)} kernel{'' if len(rows) == 1 else 's'}", columns, tuple(rows), ("Python", "code"))
+    caption = f"{len(rows)} kernel{'' if len(rows) == 1 else 's'}"
+    return Listing(columns, tuple(rows), caption=caption, code=("Python", "code"))
 
 
 def _rows(one: Compilation):
     for module, known in _modules(one):
         runs = "backward" if re.search(r"AOT ID: \['\d+_backward'\]", module) else "forward"
         written = dict(_written(module))
-        # the record of a backward pass also lists what earlier ones of this process launched; the module names its own
+        # the record of a backward pass also lists kernels of earlier backward passes; the module names its own kernels
         own = set(HANDLE.findall(module)) & set(known) or set(known)
         # keys end in the number of the launch: "cpp_fused_add_0:1"
         for key in sorted(own, key=lambda k: int(k.rpartition(":")[2] or 0)):

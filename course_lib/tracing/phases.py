@@ -7,8 +7,8 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import SPAN
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Watched
 
 DYNAMO = "Dynamo: bytecode to a graph"
@@ -19,7 +19,7 @@ INDUCTOR = "Inductor: fusing, scheduling, writing code"
 COMPILER = "the compiler of that code, C++ or Triton"
 ONCE = "hashing torch's own sources, once a process"
 
-PART_OF = {  # spans of torch's record; any other belongs to the one around it
+PART_OF = {  # spans of torch's record; the time of any other span counts for the span around it
     "dynamo": DYNAMO,
     "entire_frame_compile": DYNAMO,
     "build_guards": GUARDS,
@@ -49,7 +49,7 @@ class _Span(NamedTuple):
     name: str
 
 
-def phases(seen: Watched) -> View:
+def phases(seen: Watched) -> Table:
     """The parts of compiling, in the order of the pipeline; they add up to the whole.
 
     Being watched costs time too, some per cent of a small compilation.
@@ -59,11 +59,11 @@ def phases(seen: Watched) -> View:
     total = sum(seconds.values())
     order = [DYNAMO, GUARDS, AOT, PASSES, INDUCTOR, COMPILER, ONCE]
     rows = tuple(Part(part, seconds[part], seconds[part] / total) for part in order if part in seconds)
-    return View(f"{total:.2f} s of compiling", ("part", "seconds", "share"), rows)
+    return Table(("part", "seconds", "share"), rows, caption=f"{total:.2f} s of compiling")
 
 
 def split(entries) -> dict[str, float]:
-    """Seconds of every part. At each moment time belongs to the innermost span that has a part."""
+    """Seconds of every part. Every moment counts for the innermost open span that has a part."""
     spans = sorted(_spans(entries))
     moments = sorted({t for span in spans for t in (span.start_us, span.end_us)})
     found: dict[str, float] = defaultdict(float)
@@ -75,7 +75,7 @@ def split(entries) -> dict[str, float]:
             active.append(following)
             following = next(waiting)
         active = [span for span in active if span.end_us > here]
-        if active:  # the latest to begin is the innermost; of equal beginnings the shorter
+        if active:  # the span that began last is the innermost; if two began together, the shorter one
             inner = max(active, key=lambda span: (span.start_us, -span.end_us))
             found[PART_OF[inner.name]] += (there - here) / 1e6
     return dict(found)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from course_lib.table import Table
 from course_lib.tracing.events import RECOMPILED
 from course_lib.tracing.guards import name_of
-from course_lib.tracing.view import View
 from course_lib.tracing.watching import Compilation, Watched, short
 
 REASON = re.compile(r"\d+/\d+: ")
@@ -27,12 +27,13 @@ class Recompile(NamedTuple):
     earlier: str  # of which earlier compilation
 
 
-def recompiles(seen: Watched) -> View:
-    """One row for every earlier compilation that could have been used but for a guard."""
+def recompiles(seen: Watched) -> Table:
+    """One row for every earlier compilation that was not used because one of its guards failed."""
     rows = [row for one in seen.compilations if one.again for row in _rows(one)]
     again = sum(one.again for one in seen.compilations)
     title = f"compiled again {again} time{'' if again == 1 else 's'}"
-    return View(title, ("piece", "compilation", "guard that failed", "of compilation"), tuple(rows))
+    columns = ("piece", "compilation", "guard that failed", "of compilation")
+    return Table(columns, tuple(rows), caption=title)
 
 
 def _rows(one: Compilation):
@@ -58,7 +59,7 @@ def _reasons(one: Compilation) -> list[str]:
 
 
 def _without_stacks(lines: list[str]) -> Iterator[str]:
-    """Below some reasons torch prints where the guard was made, down to the next reason: "0/1: ..."."""
+    """torch prints the stack of the guard below some reasons; it ends where the next reason begins ("0/1: ...")."""
     stack = False
     for line in lines:
         stack = line.startswith("User stack trace") or (stack and not REASON.match(line))

@@ -1,4 +1,4 @@
-"""Which calls of a compiled function compile, and which use what was compiled before: the machine's own answer."""
+"""Which calls of a compiled function compile, and which use code that is there: asked of torch, not computed."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ def _compiled_one(compiled, call: Mapping[str, Any], marked: Sequence[int], grap
 
 
 def fresh(source: str, **names: Any) -> Callable:
-    """The function `f` of a few lines of Python, one that Dynamo has never seen: it remembers sizes by file and line,
-    also of functions that are gone. Its text is found as a file's would be: around a function without, torch 2.11 puts
-    a wrapper, and takes all of those for one function whose limit of compilations is soon reached.
+    """The function `f` of a few lines of Python, under a file name that Dynamo has never seen.
+
+    Dynamo remembers sizes by file and line, also for functions that no longer exist. The source is registered in
+    linecache because torch 2.11 puts a wrapper around a function without source, and counts all such wrappers as one
+    function, whose limit of compilations is soon reached.
     """
     path = f"<fresh {next(_number)}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
+from course_lib.table import Table, bytes_text
 from course_lib.tracing.events import BACKWARD, FORWARD, JOINT
 from course_lib.tracing.graphs import Graph, Step, read_graph
-from course_lib.tracing.view import View, bytes_text
 from course_lib.tracing.watching import Compilation, Watched, short
 
 
@@ -28,13 +28,13 @@ class Joint(NamedTuple):
 
 class Saved(NamedTuple):
     name: str
-    what: str  # "input", the operator that computes it, or of which of these it is a view
+    what: str  # "input", the operator that computed it, or "view of" one of these
     type: str
     bytes: int | None
     where: str  # the line of Python it came from
 
 
-def joint(seen: Watched, compilation: str | None = None) -> View:
+def joint(seen: Watched, compilation: str | None = None) -> Table:
     """Every value of the joint graph, and in which of the two passes it is computed."""
     one = _last(seen, compilation)
     whole = _graph(one, JOINT)
@@ -46,19 +46,14 @@ def joint(seen: Watched, compilation: str | None = None) -> View:
         kind, size = (str(step.kind), step.kind.bytes) if step.kind else ("", None)
         rows.append(Joint(step.name, step.code, kind, size, runs.get(pair, "neither")))
     note = "both: computed again in backward, not saved. neither: changed by a pass between the two prints."
-    return View(
-        f"joint graph of {one.piece}",
-        ("name", "computes", "type", "bytes", "runs in"),
-        tuple(rows),
-        ("computes",),
-        note,
-    )
+    columns = ("name", "computes", "type", "bytes", "runs in")
+    return Table(columns, tuple(rows), caption=f"joint graph of {one.piece}", note=note, code=("computes",))
 
 
-def saved(seen: Watched, compilation: str | None = None) -> View:
+def saved(seen: Watched, compilation: str | None = None) -> Table:
     """What the forward pass keeps for the backward pass, with bytes.
 
-    Inputs of the function, its weights among them, are kept alive but take no new memory; nor does a view of one.
+    Inputs of the function, its weights included, are kept alive but take no new memory. The same holds for their views.
     """
     one = _last(seen, compilation)
     forward, backward = _graph(one, FORWARD), _graph(one, BACKWARD)
@@ -73,9 +68,15 @@ def saved(seen: Watched, compilation: str | None = None) -> View:
             new[owner.name] = owner.kind.bytes if owner.kind else None
         where = f"{short(made.file)}:{made.line}" if made.file else ""
         rows.append(Saved(value.name, _what(made, owner, given), str(value.kind), value.kind.bytes, where))
-    total = bytes_text(None if None in new.values() else sum(new.values()))
+    total = size_text(None if None in new.values() else sum(new.values()))
     note = f"{total} of new memory; inputs and their views are only kept alive."
-    return View(f"saved for backward by {one.piece}", ("name", "what", "type", "bytes", "line"), tuple(rows), (), note)
+    columns = ("name", "what", "type", "bytes", "line")
+    return Table(columns, tuple(rows), caption=f"saved for backward by {one.piece}", note=note)
+
+
+def size_text(count: int | None) -> str:
+    """2.21 MiB; the bytes of a tensor with a symbolic size are not known."""
+    return "depends on a size" if count is None else bytes_text(count)
 
 
 def _owner(graph: Graph, step: Step) -> Step:

@@ -41,7 +41,7 @@ class Compilation:
         return not self.id.endswith("/0")
 
     def of(self, *kinds: str) -> list[Event]:
-        """Entries of the last attempt, in order: what an earlier one wrote was thrown away."""
+        """Entries of the last attempt, in order. torch discards the results of earlier attempts."""
         found = [event for event in self.events if event.kind in kinds]
         last = max((event.attempt for event in found), default=0)
         return [event for event in found if event.attempt == last]
@@ -88,6 +88,6 @@ def watch() -> Iterator[Watched]:
 
 
 def short(path: str) -> str:
-    """A file as a reader knows it; a notebook's cell has a path that says nothing."""
+    """A file by the name that a reader knows. The path of a notebook's cell is a number, so it becomes "cell"."""
     name = os.path.basename(path)
     return "cell" if "ipykernel" in path or name.startswith("<") else name

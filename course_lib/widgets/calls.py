@@ -2,9 +2,9 @@
 
 import ipywidgets
 
-from course_lib.drawing.gains import saved_words, totals
-from course_lib.drawing.house import axes_or_new, drawn
-from course_lib.drawing.keys import call_path, key_map
+from course_lib.plots.break_even import saved_words, totals
+from course_lib.plots.dispatch_keys import call_path, key_map
+from course_lib.plots.house import axes_or_new, drawn
 from course_lib.probes import situations
 from course_lib.widgets.explorer import Explorer, powers, slider
 

@@ -4,7 +4,7 @@ from html import escape
 
 import ipywidgets
 
-from course_lib.drawing.house import Shown, bundle, description, drawn, png
+from course_lib.plots.house import Shown, bundle, description, drawn, png
 
 __all__ = ["Explorer", "powers", "slider"]
 
@@ -37,7 +37,7 @@ class Explorer:
         return self._still()
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        """The widget for who can run it; for everybody else the still, with its alt text.
+        """The widget where it can run, and elsewhere the still with its alt text.
 
         A viewer takes the richest form it knows. nbconvert and GitHub fall back to the picture when the
         notebook holds no widget state; JupyterLab does not, so keep the state that nbclient stores.

@@ -2,10 +2,10 @@
 
 import ipywidgets
 
-from course_lib.drawing.bytes import memory_by_owner, scale_of
-from course_lib.drawing.house import axes_or_new, drawn, figure
 from course_lib.memory.keeping import KEPT, mlp_ledger
-from course_lib.memory.ledger import size_text
+from course_lib.plots.house import axes_or_new, drawn, figure
+from course_lib.plots.memory_areas import memory_by_owner, scale_of
+from course_lib.table import bytes_text
 from course_lib.widgets.explorer import Explorer, slider
 
 __all__ = ["memory_explorer"]
@@ -22,7 +22,7 @@ def memory_explorer(tokens=16384, width=1152, hidden=4304, layers=4):
         axes.clear()
         account = mlp_ledger(tokens, width, hidden, keep, layers)
         memory_by_owner(account, axes, title=f"{layers} layers, {keep} kept", looks=OWNERS)
-        held, peak = size_text(account.held_bytes), size_text(account.peak_bytes)
+        held, peak = bytes_text(account.held_bytes), bytes_text(account.peak_bytes)
         return f"Held between forward and backward: {held}, the result among it. At the peak: {peak}."
 
     def still():

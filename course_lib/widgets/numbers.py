@@ -4,9 +4,9 @@ import ipywidgets
 import numpy as np
 
 from course_lib.bits import bf16_bits, bf16_value, mx_value, pack
-from course_lib.drawing.bits import bit_rows, decoding
-from course_lib.drawing.house import axes_or_new, drawn
-from course_lib.drawing.rotation import dials, frequencies, score
+from course_lib.plots.bits import bit_rows, decoding
+from course_lib.plots.house import axes_or_new, drawn
+from course_lib.plots.rotation import dials, frequencies, score
 from course_lib.widgets.explorer import Explorer, slider
 
 __all__ = ["mx_bit_editor", "rotation_explorer"]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import ipywidgets
 import numpy as np
 
-from course_lib.drawing.house import INK, axes_or_new, drawn, finish, look, quantity, two_to
-from course_lib.drawing.roofs import Point, rates_shown, roofline
-from course_lib.drawing.sizes import against_size
+from course_lib.plots.house import INK, axes_or_new, drawn, finish, look, quantity, two_to
+from course_lib.plots.roofs import Point, rates_shown, roofline
+from course_lib.plots.sizes import against_size
 from course_lib.roofline import Roof, Work, floor_s, regime, ridge, terms_s
 from course_lib.widgets.explorer import Explorer, powers, slider
 

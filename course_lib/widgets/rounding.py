@@ -3,10 +3,10 @@
 import ipywidgets
 import torch
 
-from course_lib.drawing.formats import SHOWN, format_rows, said
-from course_lib.drawing.house import axes_or_new, drawn, percent
-from course_lib.drawing.times import histogram
 from course_lib.numerics import accumulate, round_to, signed_ulps
+from course_lib.plots.formats import SHOWN, format_rows, said
+from course_lib.plots.house import axes_or_new, drawn, percent
+from course_lib.plots.times import histogram
 from course_lib.widgets.explorer import Explorer, powers, slider
 
 __all__ = ["format_explorer", "rounding_errors", "rounding_explorer"]
@@ -97,7 +97,7 @@ def _draw(axes, errors, of):
 
 
 def correct_share(off: torch.Tensor) -> float:
-    """Of the elements, those within half a unit."""
+    """The share of elements within half a unit in the last place."""
     return float((off.abs() <= 0.5).double().mean())
 
 

@@ -2,8 +2,8 @@
 
 from course_lib.distributed.costs import Line
 from course_lib.distributed.steps import MIB, step_on_paper
-from course_lib.drawing.house import axes_or_new, drawn, finish, look, quantity
-from course_lib.drawing.ranks import ranks as rank_lanes
+from course_lib.plots.house import axes_or_new, drawn, finish, look, quantity
+from course_lib.plots.rank_lanes import ranks as rank_lanes
 from course_lib.widgets.explorer import Explorer, powers, slider
 
 __all__ = ["bucket_explorer"]

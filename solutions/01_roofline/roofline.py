@@ -364,7 +364,7 @@ for op in ("naive_attention", "fused_attention"):
 # timing hard follows from that.
 #
 # ### A GPU to practise on
-# `course_lib.simulator` has a pretend GPU with a clock of its own. It behaves as a real one where that matters for
+# `course_lib.simulated_gpu` has a pretend GPU with a clock of its own. It behaves as a real one where that matters for
 # timing, every machine can run it, and it knows the truth. Times are in seconds and virtual: nothing waits. You get
 # seven calls.
 #
@@ -386,7 +386,7 @@ for op in ("naive_attention", "fused_attention"):
 predicted_us = {"clock, launch, clock": None, "clock, launch, synchronise, clock": None}  # replace None
 
 # %%
-from course_lib.simulator import PITFALLS, DeviceModel
+from course_lib.simulated_gpu import PITFALLS, DeviceModel
 
 
 def pretend(difficulty, seconds=200e-6):
@@ -1133,7 +1133,7 @@ print(f"matrix products {products:.0%}, named elementwise {elementwise:.0%}; the
 results.beside("lesson01.profile", {"busy": seen.busy_share, "products": products, "elementwise": elementwise}, unit="")
 
 # %%
-from course_lib.trace import outermost
+from course_lib.profiling.trace import outermost
 
 ranges = [r for r in seen.trace.ranges if r.name in ("forward", "backward", "optimizer")]
 

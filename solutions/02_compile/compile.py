@@ -585,7 +585,7 @@ tracing.breaks(seen)
 
 # %%
 from course_lib import profiling
-from course_lib.trace import outermost
+from course_lib.profiling.trace import outermost
 
 
 def launches(fn):

@@ -189,7 +189,7 @@ for row in table:
     print(f"{row['name']:28}" + "".join(f"{text:>18}" for text in times) + held)
 
 # %%
-from course_lib.drawing.house import drawn
+from course_lib.plots.house import drawn
 
 
 @drawn
@@ -450,7 +450,7 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 predicted_share = {"skipped": None, "on an edge": None}  # replace None
 
 # %%
-from course_lib.tiles import tile_kinds, visible
+from course_lib.attention_tiles import tile_kinds, visible
 
 for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
     kinds = tile_kinds(n, n, block, block, causal=True)

@@ -393,7 +393,7 @@ for name in predicted_worse:
 against(predicted_worse, came)
 
 # %%
-from course_lib.drawing.house import drawn
+from course_lib.plots.house import drawn
 
 
 @drawn

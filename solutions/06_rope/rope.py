@@ -459,7 +459,7 @@ for name, one in (("q", q), ("k", k)):
 
 
 # %%
-from course_lib.drawing.house import drawn
+from course_lib.plots.house import drawn
 
 MISTAKES = ("right", "first half overwritten", "plus in both", "turned back")
 

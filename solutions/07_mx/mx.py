@@ -500,7 +500,7 @@ print(f"of the {len(found)} that you named, {sum(bool(wrong[m + 128, e]) for m, 
 
 
 # %%
-from course_lib.drawing.house import drawn
+from course_lib.plots.house import drawn
 
 
 @drawn
@@ -548,7 +548,7 @@ plots.show(draw_wrong(wrong.numpy()), alt="Mantissas across and exponents up: wr
 widgets.mx_bit_editor()
 
 # %%
-from course_lib.drawing.bits import decoding
+from course_lib.plots.bits import decoding
 
 axes = decoding([(62, 127), (63, 127), (64, 127), (65, 127)], title="From 63 to 64 six bits change")
 plots.show(axes, alt="m of 62, 63, 64 and 65 with e = 127, as bits and as bf16: between 63 and 64 the last bit of the "

@@ -57,7 +57,7 @@ from autograder import check
 from course_lib import plots, results, widgets
 from course_lib.distributed import Line, RankFailed, Recorder, bus_bandwidth, fit, launch, place, sent_share, together
 from course_lib.distributed.steps import step_on_paper
-from course_lib.drawing import holdings
+from course_lib.plots import holdings
 from course_lib.models.transformer import Sizes, Transformer
 
 HERE = machine()

@@ -10,7 +10,7 @@ import torch
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get
-from autograder.exercises.flash.where import where
+from autograder.exercises.flash.places import wrong_rows
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
 
@@ -33,27 +33,27 @@ def args(n_q=78, n_k=78, causal=False):
 
 
 def test_a_partial_last_tile_is_called_by_its_rows_and_the_tiles_that_end_there():
-    said = where("out", wrong_in(slice(64, 78)), args())
+    said = wrong_rows("out", wrong_in(slice(64, 78)), args())
     assert "queries 64 to 77 of 0 to 77" in said and "the last tile when it has 16, 32 or 64 rows" in said
 
 
 def test_rows_of_dk_are_keys():
-    assert "keys 64 to 77" in where("dk", wrong_in(slice(64, 78)), args())
+    assert "keys 64 to 77" in wrong_rows("dk", wrong_in(slice(64, 78)), args())
 
 
 def test_queries_that_see_no_key_are_called_so():
-    assert "those that see no key" in where("out", wrong_in(slice(0, 30)), args(n_k=48, causal=True))
+    assert "those that see no key" in wrong_rows("out", wrong_in(slice(0, 30)), args(n_k=48, causal=True))
 
 
 def test_one_head_one_sequence_and_some_columns_are_named():
     wrong = torch.zeros(2, 4, 78, 16, dtype=torch.bool)
     wrong[1, 3, :, 8:] = True
-    said = where("out", wrong, args())
+    said = wrong_rows("out", wrong, args())
     assert "only in sequence 1" in said and "only in head 3" in said and "columns 8 to 15" in said
 
 
 def test_all_rows_need_no_places():
-    assert where("lse", torch.ones(2, 4, 78, dtype=torch.bool), args()) == "wrong in 624 of 624 rows"
+    assert wrong_rows("lse", torch.ones(2, 4, 78, dtype=torch.bool), args()) == "wrong in 624 of 624 rows"
 
 
 # ------------------------------------------------------------------------------------------- what is right

@@ -8,8 +8,9 @@ import triton.language as tl
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mlp import autocasting, block, gelu, keeping, norm, sums
-from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu, where
+from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, norm, sums
+from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
+from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
 from autograder.exercises.mlp.philox import numbers
 from autograder.judging import tolerance
 from course_lib import results
@@ -88,9 +89,9 @@ def test_the_formulas_of_gelu_and_of_its_slope_are_those_of_torch():
 def test_what_is_wrong_for_large_h_only_is_told_in_terms_of_h():
     v = drawn("mlp.linear_gelu", "large h")
     h = before_gelu(v)
-    assert where("out", h > 9, v).startswith("only where h is above") and "everywhere there" in where("out", h > 9, v)
-    assert where("out", (h < 0) & (h > -1), v) == "only where h is negative"
-    assert where("out", h < 99, v) == ""
+    assert places("out", h > 9, v).startswith("only where h is above") and "everywhere there" in places("out", h > 9, v)
+    assert places("out", (h < 0) & (h > -1), v) == "only where h is negative"
+    assert places("out", h < 99, v) == ""
 
 
 def test_where_h_is_far_below_zero_a_rounding_of_h_shows_though_the_result_is_as_narrow():
@@ -243,9 +244,9 @@ def test_the_rule_of_autocast_is_what_torch_does_and_what_it_did_on_a_gpu():
     for seed in range(5):
         for case in exercise.cases:
             v = exercise.draw(case, seed, DEVICE, tier).args
-            assert autocasting.rule(v) == autocasting.truth(v), (case.name, v)
+            assert autocast_rule.rule(v) == autocast_rule.truth(v), (case.name, v)
             if v["device"] == "cuda":
-                assert autocasting.rule(v) == autocasting.recorded(v), (case.name, v)
+                assert autocast_rule.rule(v) == autocast_rule.recorded(v), (case.name, v)
 
 
 def test_the_recorded_table_of_autocast_is_of_a_gpu_and_a_gradient_has_the_type_of_what_came_in():
@@ -254,28 +255,28 @@ def test_the_recorded_table_of_autocast_is_of_a_gpu_and_a_gradient_has_the_type_
     assert "H200" in kept["machine"]
     assert rows["layer_norm of bf16 and fp32, bf16"]["result"] == "fp32"  # on a CPU bf16
     assert rows["cat of bf16 and fp16, bf16"]["result"] == "fp32"  # which a CPU refuses
-    for kind in autocasting.TYPES:
+    for kind in autocast_rule.TYPES:
         assert {row["gradient of x"] for row in rows.values() if f" of {kind}" in row["name"]} == {kind}
 
 
 def test_a_walk_over_the_table_of_a_cpu_gives_what_torch_does_there(monkeypatch):
-    rows = {row["name"]: row for row in autocasting.table("cpu")}
-    monkeypatch.setattr(autocasting, "_recorded", lambda: rows)
+    rows = {row["name"]: row for row in autocast_rule.table("cpu")}
+    monkeypatch.setattr(autocast_rule, "_recorded", lambda: rows)
     exercise = get("mlp.autocast")
     for case in exercise.cases:
         v = exercise.draw(case, 3, "cpu", "interpreter").args | {"device": "cpu"}
-        assert autocasting.recorded(v) == autocasting.live(v), (case.name, v)
+        assert autocast_rule.recorded(v) == autocast_rule.live(v), (case.name, v)
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
 def test_the_recorded_table_of_autocast_is_what_torch_does_now():
-    assert list(autocasting.table("cuda")) == results.load("autocast")["rows"]
+    assert list(autocast_rule.table("cuda")) == results.load("autocast")["rows"]
 
 
 def test_a_layer_that_is_wrong_is_named_without_its_type():
     v = drawn("mlp.autocast", "the toy of the report")
-    true = autocasting.rule(v)
+    true = autocast_rule.rule(v)
     wrong = [list(row) for row in true]
     wrong[1][1] = "fp32"
     said = get("mlp.autocast").accept(wrong, true, v)
@@ -303,7 +304,7 @@ def test_the_rules_of_what_is_kept_are_those_of_the_ledger_of_the_library(case):
             x = function(x)
         results[number] = x
     held = sum(kept.bytes for kept in saved(x, [results["x"], *weights]) if not kept.given)
-    assert held == sum(keeping.kept(v))
+    assert held == sum(kept_bytes.kept(v))
 
 
 # ------------------------------------------------------------------------------------------- what is right

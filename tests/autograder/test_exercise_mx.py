@@ -9,9 +9,10 @@ from torch import nn
 from autograder import bank
 from autograder.check import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.mx import linear_rules, wrong
-from autograder.exercises.mx.format import decode, encode, in_bf16, value
-from autograder.exercises.mx.where import where
+from autograder.exercises.mx import linear_rules
+from autograder.exercises.mx import wrong_decode_formulas as wrong
+from autograder.exercises.mx.mxint8 import decode, encode, in_bf16, value
+from autograder.exercises.mx.places import wrong_groups
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.device import TIER
@@ -135,16 +136,18 @@ def args(rows=6, columns=70, group=32):
 
 def test_mantissas_and_exponents_of_wrong_elements_are_named():
     v = args()
-    assert "only where m is -128" in where("out", v["mantissas"] == -128, v)
-    assert "only where e is 3" in where("out", (v["exponents"] == 3).repeat_interleave(32, 1)[:, :70], v)
-    assert "only where m is negative" in where("out", v["mantissas"] < 0, v)
+    assert "only where m is -128" in wrong_groups("out", v["mantissas"] == -128, v)
+    assert "only where e is 3" in wrong_groups("out", (v["exponents"] == 3).repeat_interleave(32, 1)[:, :70], v)
+    assert "only where m is negative" in wrong_groups("out", v["mantissas"] < 0, v)
 
 
 def test_a_short_last_group_is_called_so():
     tail = torch.zeros(6, 70, dtype=torch.bool)
     tail[:, 64:] = True
-    assert "only in the last group, which is short, of a row" in where("mantissas", tail, args())
-    assert "right in the first group of a row" in where("exponents", torch.tensor([[False, True, True]] * 6), args())
+    assert "only in the last group, which is short, of a row" in wrong_groups("mantissas", tail, args())
+    assert "right in the first group of a row" in wrong_groups(
+        "exponents", torch.tensor([[False, True, True]] * 6), args()
+    )
 
 
 # ------------------------------------------------------------------------------------------- a model's layers

@@ -9,10 +9,10 @@ import torch
 from autograder import bank
 from autograder.examine import examine
 from autograder.exercise import get, of_unit
-from autograder.exercises.rope import wrong
+from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.forward_mistakes import RACES
+from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import turned
-from autograder.exercises.rope.where import where
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.kernels.rope import Tables, rope, rope_
@@ -35,24 +35,26 @@ def args(pairs=8, layout="halves"):
 
 
 def test_a_partial_last_block_is_called_by_its_rows_and_the_blocks_that_end_there():
-    said = where("q", wrong_in(slice(32, 37)), args())
+    said = wrong_pairs("q", wrong_in(slice(32, 37)), args())
     assert "in rows 32 to 36 of 0 to 36, the last block when it has 8 or 16 or 32 rows" in said
 
 
 def test_elements_of_pairs_are_told_apart_in_both_layouts():
-    assert "only second elements of the pairs" in where("q", wrong_in(columns=slice(8, 16)), args())
-    assert "only first elements of the pairs" in where("q", wrong_in(columns=slice(0, 16, 2)), args(8, "interleaved"))
-    assert "only elements that are not turned" in where("q", wrong_in(columns=slice(8, 16)), args(pairs=4))
+    assert "only second elements of the pairs" in wrong_pairs("q", wrong_in(columns=slice(8, 16)), args())
+    assert "only first elements of the pairs" in wrong_pairs(
+        "q", wrong_in(columns=slice(0, 16, 2)), args(8, "interleaved")
+    )
+    assert "only elements that are not turned" in wrong_pairs("q", wrong_in(columns=slice(8, 16)), args(pairs=4))
 
 
 def test_a_row_at_position_0_that_stays_right_is_told():
-    assert "in every row but the first" in where("k", wrong_in(slice(1, None)), args())
+    assert "in every row but the first" in wrong_pairs("k", wrong_in(slice(1, None)), args())
 
 
 def test_one_head_and_one_sequence_are_named():
     wrong = torch.zeros(2, 4, 37, 16, dtype=torch.bool)
     wrong[1, 3] = True
-    assert "only in sequence 1, only in head 3" in where("k", wrong, args())
+    assert "only in sequence 1, only in head 3" in wrong_pairs("k", wrong, args())
 
 
 # ------------------------------------------------------------------------------------------- races

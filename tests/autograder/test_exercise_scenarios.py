@@ -14,7 +14,7 @@ from autograder.exercises.roofline.growth import near
 from autograder.exercises.roofline.stopwatch import BUDGET_CALLS, LIMIT
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
-from course_lib.simulator import SimulatedGPU
+from course_lib.simulated_gpu import SimulatedGPU
 
 NAMES = ("roofline.work", "roofline.stopwatch", "roofline.regime", "roofline.profile")
 SEEDS = (11, 12)

@@ -166,7 +166,7 @@ def test_a_raised_error_is_shown_with_its_line():
 
 
 def test_an_error_inside_the_library_is_shown_with_the_line_that_called_it():
-    from course_lib.simulator import PITFALLS, DeviceModel
+    from course_lib.simulated_gpu import PITFALLS, DeviceModel
 
     def impatient(x, out):
         gpu = DeviceModel({"kernel": 1e-4}, PITFALLS["asynchrony"], seed=7).handle()

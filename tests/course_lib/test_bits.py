@@ -7,7 +7,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from course_lib import bits
-from course_lib.drawing.bits import bit_rows, decoding
+from course_lib.plots.bits import bit_rows, decoding
 
 PAIRS = [(m, e) for m in range(-128, 128) for e in range(256)]
 

@@ -9,8 +9,8 @@ from matplotlib.text import Text
 from torch import fx
 
 from course_lib import plots, tracing
-from course_lib.drawing.fxgraphs import _levels, _places
-from course_lib.drawing.gains import break_even_calls, saved_words
+from course_lib.plots.break_even import break_even_calls, saved_words
+from course_lib.plots.fxgraphs import _levels, _places
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

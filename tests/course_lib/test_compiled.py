@@ -85,7 +85,7 @@ def test_a_matmul_uses_the_tensor_cores_of_its_architecture(arch, own, other):
     assert made.shared_limit_bytes == SHARED_LIMIT_BYTES[arch] == {80: 166912, 90: 232448}[arch]
     assert 64 <= made.registers <= 255 and made.spills_bytes == 0
     assert ("HGMMA" in made.sass) == (arch == 90) and f"sm_{arch}" in made.ptx
-    assert "registers a thread" in str(made) and made._repr_html_().startswith("<table>")
+    assert "registers a thread" in str(made) and ">registers a thread</th>" in made._repr_html_()
 
 
 def test_tensor_descriptors_become_tma_on_hopper():

@@ -3,7 +3,7 @@
 from matplotlib.patches import Rectangle
 
 from course_lib import plots
-from course_lib.drawing.house import PALETTE
+from course_lib.plots.house import PALETTE
 
 
 def boxes(axes, keep):

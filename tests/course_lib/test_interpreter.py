@@ -5,7 +5,7 @@ import torch
 
 from course_lib import interpreter
 from course_lib.device import TIER
-from course_lib.interpreter import language, parts
+from course_lib.interpreter import language, patching
 
 # isort: split
 import triton
@@ -145,4 +145,4 @@ def test_installing_twice_changes_nothing():
 
 def test_a_triton_without_a_private_part_is_named():
     with pytest.raises(RuntimeError, match=rf"Autotuner\.gone.*triton {triton.__version__}"):
-        parts.part(language.autotuner.Autotuner, "gone")
+        patching.part(language.autotuner.Autotuner, "gone")

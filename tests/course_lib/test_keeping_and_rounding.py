@@ -6,9 +6,9 @@ from matplotlib.text import Text
 pytest.importorskip("ipywidgets", reason="needs ipywidgets, and this machine has none")
 
 from course_lib import widgets
-from course_lib.drawing.formats import format_rows
 from course_lib.kernels.mlp import KEEP, bytes_kept
 from course_lib.memory.keeping import KEPT, mlp_ledger
+from course_lib.plots.formats import format_rows
 from course_lib.widgets.rounding import rounding_errors
 
 

@@ -4,9 +4,9 @@ from torch import nn
 
 from course_lib import memory, plots
 from course_lib.device import DEVICE
-from course_lib.drawing.bytes import REST, stacks
 from course_lib.kernels.mlp import KEEP, bytes_kept, mlp
 from course_lib.memory import ledger, saved
+from course_lib.plots.memory_areas import REST, stacks
 
 ROWS, WIDTH, HIDDEN = 1000, 64, 256
 KIB = 1024
@@ -150,7 +150,7 @@ def test_the_table_says_both_moments_that_matter():
     got = account("meta")
     text = str(got)
     assert text.splitlines()[0].split("  ")[0] == "owner" and "gelu keeps self" in text
-    assert text.splitlines()[-1].startswith("all") and "<td>gelu keeps self</td>" in got._repr_html_()
+    assert text.splitlines()[-1].startswith("all") and ">gelu keeps self</td>" in got._repr_html_()
 
 
 # The figure.

@@ -4,7 +4,7 @@ import torch
 from course_lib import memory, profiling
 from course_lib.device import DEVICE
 from course_lib.profiling import span
-from course_lib.trace import Allocation, Interval, Trace
+from course_lib.profiling.trace import Allocation, Interval, Trace
 
 KIB = 1024
 
@@ -53,7 +53,7 @@ def test_the_owner_of_the_peak_is_named_with_its_span():
 
     got = memory.timeline(call)
     assert [(o.owner, o.blocks) for o in got.at_peak] == [("down: aten::exp", 1), ("up: aten::cos", 1)]
-    assert "down: aten::exp" in str(got) and "<td>up: aten::cos</td>" in got._repr_html_()
+    assert "down: aten::exp" in str(got) and ">up: aten::cos</td>" in got._repr_html_()
 
 
 def test_what_autograd_saves_is_held_after_the_call():

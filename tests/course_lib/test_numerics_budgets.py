@@ -1,23 +1,11 @@
 import pytest
 import torch
 
-from course_lib.numerics import Budget, error_budget, round_to, rounding_error, signed_ulps, ulp_statistics
+from course_lib.numerics import Budget, error_budget, round_to, signed_ulps, ulp_statistics
 
 
 def normal(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def relative(got, want):
-    return float((got - want).norm() / want.norm())
-
-
-@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16", "e4m3"])
-def test_one_rounding_is_predicted_from_the_numbers_it_rounds(name):
-    for x in (normal(50_000), normal(50_000) * 3 + 10, normal(50_000) ** 3):
-        x = x.clamp(-400, 400)
-        assert rounding_error(x, name) == pytest.approx(relative(round_to(x, name), x), rel=0.02)
-    assert rounding_error(torch.zeros(3), name) == 0
 
 
 def test_statistics_know_a_rounding_from_a_bias():
@@ -58,9 +46,7 @@ def test_the_budget_of_two_roundings_explains_what_separate_kernels_lose(name):
     assert budget.measured > 1.3 * budget.parts["gelu(h)"]
     text = str(budget)
     assert (
-        "expected of all" in text
-        and text.splitlines()[0].startswith("h ")
-        and "<td>gelu(h)</td>" in budget._repr_html_()
+        "expected of all" in text and text.splitlines()[1].startswith("h ") and ">gelu(h)</td>" in budget._repr_html_()
     )
 
 

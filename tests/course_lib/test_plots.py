@@ -12,8 +12,8 @@ from matplotlib.text import Text
 from PIL import Image
 
 from course_lib import plots
-from course_lib.drawing import house
-from course_lib.drawing.errormap import _pooled, _rectangles
+from course_lib.plots import house
+from course_lib.plots.errormap import _pooled, _rectangles
 from course_lib.roofline import Roof, Work, floor_s
 
 H200 = Roof("bf16", 680e12, 4.22e12, 7e-6)
@@ -319,7 +319,7 @@ def test_rectangles_cover_a_mask_exactly_once():
 
 
 def test_error_colours_darken_with_the_error_so_that_grey_print_reads():
-    from course_lib.drawing.errormap import _COLOURS
+    from course_lib.plots.errormap import _COLOURS
 
     lightness = [np.dot(matplotlib.colors.to_rgb(c), (0.2126, 0.7152, 0.0722)) for c in _COLOURS]
     assert all(a - b > 0.06 for a, b in pairwise(lightness))

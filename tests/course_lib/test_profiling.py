@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 
-from course_lib import profiling, trace
+from course_lib import profiling
 from course_lib.device import DEVICE
-from course_lib.profiling import span
-from course_lib.trace import Gap, Interval, Row
+from course_lib.profiling import span, trace
+from course_lib.profiling.trace import Gap, Interval, Row
 
 # Two streams: a and b overlap, then nothing for 3 s, then c.
 THREE = [Interval(1.0, 3.0, "a", 7), Interval(2.0, 4.0, "b", 13), Interval(7.0, 8.0, "c", 7)]

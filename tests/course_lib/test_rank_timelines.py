@@ -15,7 +15,6 @@ from course_lib.distributed import (
     fit,
     launch,
     place,
-    ring_seconds,
     sent_share,
     together,
 )
@@ -29,11 +28,6 @@ def test_an_all_reduce_sends_what_its_two_halves_send():
         assert sent_share("all_reduce", ranks) == sent_share("reduce_scatter", ranks) + sent_share("all_gather", ranks)
     assert sent_share("all_reduce", 4) == 1.5
     assert bus_bandwidth("all_reduce", 10**9, 4, 0.5) == 3e9
-
-
-def test_a_ring_takes_2_n_minus_1_steps_of_one_nth():
-    assert ring_seconds(4e9, 4, 1e-6, 1e9) == pytest.approx(6 * (1e-6 + 1.0))
-    assert ring_seconds(0, 2, 1e-6, 1e9) == pytest.approx(2e-6)
 
 
 def test_a_line_is_found_again_over_six_powers_of_ten():

@@ -108,7 +108,7 @@ def test_beside_says_plainly_when_nothing_was_recorded():
     assert table.recorded_on is None and "Nothing was recorded for 'nothing' on h200" in table._repr_html_().replace(
         "&#x27;", "'"
     )
-    assert str(table).splitlines()[:2] == ["nothing  here [ms]", "x        1,000"]
+    assert str(table).splitlines()[:2] == ["nothing  here [ms]", "x            1,000"]
 
 
 def test_beside_records_only_when_asked(monkeypatch):

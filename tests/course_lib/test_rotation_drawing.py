@@ -5,7 +5,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, Rectangle, Wedge
 
 from course_lib import plots
-from course_lib.drawing.rotation import frequencies, places, score
+from course_lib.plots.rotation import frequencies, places, score
 
 
 def kinds(ax, kind):

@@ -7,7 +7,7 @@ import pytest
 from course_lib import widgets
 from course_lib.distributed import Line, exposed_s
 from course_lib.distributed.steps import MIB, step_on_paper
-from course_lib.drawing import holdings
+from course_lib.plots import holdings
 
 LINE = Line(0.001, 1e-9)  # 1 ms and 1 GB/s
 

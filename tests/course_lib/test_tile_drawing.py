@@ -6,7 +6,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from course_lib import plots
-from course_lib.tiles import online
+from course_lib.attention_tiles import online
 
 
 def numbers(ax) -> dict[tuple[float, float], str]:

@@ -13,7 +13,7 @@ from course_lib.tracing import events
 from course_lib.tracing.breaks import KNOWN
 from course_lib.tracing.events import Event
 from course_lib.tracing.recompiles import in_words
-from course_lib.tracing.view import View, bytes_text
+from course_lib.tracing.saved import size_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 FACTOR = 2.0
@@ -280,35 +280,13 @@ def test_what_an_attempt_that_was_given_up_wrote_is_not_shown():
     assert [graph.outputs for graph in tracing.graphs(seen)] == [("b",)]
 
 
-def test_a_view_is_text_and_html_and_both_are_escaped_or_aligned():
-    from collections import namedtuple
-
-    row = namedtuple("row", "name code")
-    view = View(
-        "a <title>", ("name", "code"), (row("x", "if a < b:\n    pass"), row("longer", "")), ("code",), "so & so"
-    )
-    assert str(view).split("\n") == [
-        "a <title>",
-        "name    code",
-        "x       if a < b:",
-        "            pass",
-        "longer",
-        "so & so",
-    ]
-    page = view._repr_html_()
-    assert "a &lt;title&gt;" in page and "if a &lt; b:" in page and "so &amp; so" in page and "<title>" not in page
-    assert len(view) == 2 and view[0].name == "x"
-
-
 def test_every_name_that_the_package_promises_is_there():
     assert tracing.__all__ == sorted(tracing.__all__)
     assert all(hasattr(tracing, name) for name in tracing.__all__)
 
 
-def test_bytes_are_said_in_a_unit_that_fits():
-    assert [bytes_text(n) for n in (0, 1023, 1536, 2**20, 3 * 2**30, None)] == [
-        "0 B", "1023 B", "1.5 KiB", "1.0 MiB", "3.0 GiB", "depends on a size",
-    ]  # fmt: skip
+def test_the_bytes_of_a_tensor_with_a_symbolic_size_are_not_known():
+    assert [size_text(n) for n in (1536, None)] == ["1.5 KiB", "depends on a size"]
 
 
 def test_torch_writes_every_entry_that_the_views_read():

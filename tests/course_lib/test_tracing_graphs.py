@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from course_lib import tracing
+from course_lib.table import bytes_text
 from course_lib.tracing.graphs import read_graph
 from course_lib.tracing.kernels import cut_cpp, cut_triton
 from course_lib.tracing.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, split
-from course_lib.tracing.view import bytes_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

@@ -39,7 +39,7 @@ def calls_until(eager: Iterator[float], compiled: Iterator[float], steps: Sequen
 
 
 def _from_measured(v, middle=median, first: int = SETTLED, eager_first: int = SETTLED, since: int = SETTLED):
-    """The right sum, but for what is given."""
+    """The right sum. An argument that is given replaces the right choice."""
     eager, compiled, steps = v["eager"], v["compiled"], v["steps"]
     return calls_until(
         totals(eager, steady(eager, middle, since), steps, eager_first),
@@ -55,13 +55,13 @@ def _costs(v, shape: str) -> tuple[float, float, float]:
 
 
 def _differs(rule):
-    """Where this answer is the right one it explains nothing."""
+    """The answer of a rule, or nothing where that answer is right."""
 
-    def wrong(v):
+    def answer(v):
         said, want = rule(v), v["want"]
         return {} if said == want else {"calls": said}
 
-    return wrong
+    return answer
 
 
 def _mean_of_all(v):

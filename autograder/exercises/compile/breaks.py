@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.breaks_mistakes import MISTAKES, truth
+from autograder.exercises.number_lists import differ
 
 LIMIT = 1e-9  # of the largest number: float64, the same maths in another order
 
@@ -34,7 +35,7 @@ def _results_wrong(got, want) -> str | None:
         if _shape(here) != _shape(true):
             return f"call {number} returned shape {_shape(here)}; (images, width) was expected"
         size = max((abs(t) for row in true for t in row if t == t), default=1.0)
-        wrong = [i for i, rows in enumerate(zip(here, true, strict=True)) if _far(*rows, LIMIT * size)]
+        wrong = [i for i, rows in enumerate(zip(here, true, strict=True)) if differ(*rows, LIMIT * size)]
         if wrong:
             return f"call {number} of {len(want)}: {len(wrong)} of {len(true)} images are not those of the broken tower"
     return None
@@ -44,14 +45,6 @@ def _shape(rows) -> tuple[int, ...] | None:
     if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == len(rows[0]) for r in rows):
         return None
     return len(rows), len(rows[0]) if rows else 0
-
-
-def _far(got, want, limit: float) -> bool:
-    """A wrong answer may be NaN, and known wrong answers are compared here too."""
-    return any(
-        not isinstance(g, float) or not (abs(g - w) <= limit or (g != g and w != w))
-        for g, w in zip(got, want, strict=True)
-    )
 
 
 def _graphs_wrong(got, want) -> str | None:

@@ -24,6 +24,7 @@ import math
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.fuse_mistakes import MISTAKES, answer
+from autograder.exercises.number_lists import differ
 
 # the largest error of a few sums and products, each rounded once, relative to the largest number around
 LIMIT = {"float64": 1e-12, "float32": 3e-5, "float16": 0.0, "int32": 0.0, "int64": 0.0}
@@ -45,18 +46,10 @@ def _results_wrong(got, want) -> str | None:
             return f"result {number} has become {here['dtype']}: it is of another type in the graph as it came"
         if here["shape"] != true["shape"]:
             return f"result {number} has another shape than in the graph as it came: {here['shape']}"
-        if _far(here["values"], true["values"], LIMIT[true["dtype"]]):
+        size = max((abs(w) for w in true["values"] if math.isfinite(w)), default=1.0)
+        if differ(here["values"], true["values"], LIMIT[true["dtype"]] * size):
             return f"result {number} is not what the graph computed as it came"
     return None
-
-
-def _far(got, want, limit: float) -> bool:
-    if not isinstance(got, list) or len(got) != len(want):
-        return True
-    size = max((abs(w) for w in want if math.isfinite(w)), default=1.0)
-    return any(
-        not (g == w or abs(g - w) <= limit * size or (g != g and w != w)) for g, w in zip(got, want, strict=True)
-    )
 
 
 def _calls_wrong(got, want) -> str | None:

@@ -171,11 +171,11 @@ def _leaves(rule: type[Pass]):
 def _calls(rule: type[Pass]):
     """These operators, whatever the results; nothing where they are the right ones."""
 
-    def wrong(v):
+    def other_counts(v):
         counts = rule(v).counts()
         return {"runs": counts} if counts != Pass(v).counts() else {}
 
-    return wrong
+    return other_counts
 
 
 def _without_writes(v) -> dict:

@@ -63,7 +63,7 @@ def _sizes(d: Draw, count: int) -> list[int]:
 
 
 def _told_apart(d: Draw, draw: Callable[[Draw], Call], misjudged: Sequence[type[Rule]]) -> Call:
-    """Drawn until the truth and each of these misjudgements give different answers.
+    """Drawn again until the truth differs from the answer of each of these misjudgements.
 
     Nothing else of a case is fixed: of calls in a fixed order, the right answers could be written down at home.
     """

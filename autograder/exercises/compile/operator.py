@@ -21,6 +21,7 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.operator_mistakes import MISTAKES, report
+from autograder.exercises.number_lists import differ
 from course_lib.probes import operators
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}  # of the largest number
@@ -97,12 +98,8 @@ def _below_wrong(got, want, limit) -> str | None:
 
 
 def _far(got, want, limit: float) -> bool:
-    size = max(map(abs, want), default=1.0)
-    return (
-        not isinstance(got, list)
-        or len(got) != len(want)
-        or any(not isinstance(g, int | float) or not abs(g - w) <= limit * size for g, w in zip(got, want, strict=True))
-    )
+    """limit: of the largest number."""
+    return differ(got, want, limit * max(map(abs, want), default=1.0))
 
 
 # ------------------------------------------------------------------------------------------------- the cases

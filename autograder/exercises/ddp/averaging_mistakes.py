@@ -79,7 +79,7 @@ def only_where_shards_differ(e) -> bool:
 
 
 def _gathers(e) -> bool:
-    """Too much was sent by more than two ranks; two send the same in both ways."""
+    """More than two ranks sent too much. Two ranks send the same bytes in both ways."""
     return any(TOO_MUCH in t.why and len(t.args["shards"]) > 2 for t in e.failing)
 
 

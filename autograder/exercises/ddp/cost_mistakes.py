@@ -121,12 +121,12 @@ def _share(ranks: int) -> float:
 
 
 def _reads(middle: Callable) -> Callable:
-    """Whether only cases fail in which such a middle of the nine times is off, and alpha and beta are made of it."""
+    """Only cases fail in which this middle of the nine times is off, and alpha and beta follow from it."""
     return lambda e: all(_made_of(t, *reading(t.args, middle)[2:]) for t in e.failing)
 
 
 def _line_through(read: Callable[[Values], tuple[float, float]]) -> Callable:
-    """Whether in half of the failing cases or more alpha and beta are of such a line, whatever is said of the host."""
+    """In at least half of the failing cases alpha and beta are those of such a line; the host is not looked at."""
     return lambda e: 2 * sum(_made_of(t, *read(t.args)) for t in e.failing) >= len(e.failing)
 
 

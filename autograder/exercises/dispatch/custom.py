@@ -22,6 +22,7 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.custom_mistakes import MISTAKES
+from autograder.exercises.number_lists import differ
 from course_lib.probes import registering
 
 LIMIT = {"float64": 1e-11, "float32": 2e-5}  # of the largest number
@@ -101,12 +102,8 @@ def _inside_wrong(got, want, limit) -> str | None:
 
 
 def _far(got, want, limit: float) -> bool:
-    size = max([1.0, *map(abs, want)])
-    return (
-        not isinstance(got, list)
-        or len(got) != len(want)
-        or any(not isinstance(g, int | float) or not abs(g - w) <= limit * size for g, w in zip(got, want, strict=True))
-    )
+    """limit: of the largest number."""
+    return differ(got, want, limit * max([1.0, *map(abs, want)]))
 
 
 # ------------------------------------------------------------------------------------------------- the cases

@@ -1,9 +1,9 @@
 """Situations of dispatch.keys that nobody has written down: tensors and contexts of one kind, put together at random.
 
-The other cases are so few different ones that a table of 500 rows, made at home, holds them all. So there are fewer of
-them than of these, and half of the cases earn nothing. Each mixture keeps to one subject, because among others a
-misunderstanding would not show, and is drawn until one of that subject's misunderstandings gives a wrong answer: so
-each costs points, also a rare one.
+The fixed cases have few variants: a table of 500 rows, made at home, could hold all their answers. Therefore more than
+half of the cases are mixtures, so that such a table earns nothing. Each mixture keeps to one subject, because several
+subjects at once could hide a misunderstanding. It is drawn again until one of its subject's misunderstandings gives a
+wrong answer, so that each misunderstanding, also a rare one, costs points.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from __future__ import annotations
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.subclass_classes import Scaled
 from autograder.exercises.dispatch.subclass_mistakes import MISTAKES
+from autograder.exercises.number_lists import differ
 from course_lib.probes import scaling
 
 LIMIT = {"float64": 1e-10, "float32": 1e-4}  # of the largest number
@@ -37,12 +38,12 @@ def accept(got, want, args) -> str | None:
     told = (
         f"{expression}: {why}"
         for expression, here, true in zip(expressions, got, want, strict=True)
-        if (why := _wrong(here, true, limit))
+        if (why := _result_wrong(here, true, limit))
     )
     return next(told, None)
 
 
-def _wrong(got, want, limit) -> str | None:
+def _result_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict):
         return "was not worked out"
     if "raised" in got or "raised" in want:
@@ -92,12 +93,8 @@ def _value_wrong(got, want, limit) -> str | None:
 
 
 def _far(got, want, limit: float) -> bool:
-    size = max([1.0, *map(abs, want)])
-    return (
-        not isinstance(got, list)
-        or len(got) != len(want)
-        or any(not isinstance(g, int | float) or not abs(g - w) <= limit * size for g, w in zip(got, want, strict=True))
-    )
+    """limit: of the largest number."""
+    return differ(got, want, limit * max([1.0, *map(abs, want)]))
 
 
 # ------------------------------------------------------------------------------------------------- the cases

@@ -33,13 +33,15 @@ def accept(got, want, args) -> str | None:
         return "nothing is known of what ran"
     for number, (here, true) in enumerate(zip(got, want, strict=False), 1):
         if here != true:
-            return f"event {number} of the scenario is another one: {_told(here)}"
+            return f"event {number} of the scenario is another one: {_in_words(here)}"
     if len(got) != len(want):
-        return f"{len(got)} events where another number was expected; the last one is: {_told(got[-1] if got else [])}"
+        return (
+            f"{len(got)} events where another number was expected; the last one is: {_in_words(got[-1] if got else [])}"
+        )
     return None
 
 
-def _told(event) -> str:
+def _in_words(event) -> str:
     match event:
         case [op, key, list(keys)]:
             return f"the kernel of {op} for {key} ran with {', '.join(map(str, keys)) or 'no keys'}"

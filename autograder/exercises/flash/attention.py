@@ -67,7 +67,7 @@ def divided(p, total, values, shift) -> dict:
 
 
 def attend(v, dtype=torch.float64, s=None, see=None, values=None, shift=None, cast=False) -> dict:
-    """softmax(s) v and L, with whatever is given in place of what is right. `cast`: p rounded to the type of v."""
+    """softmax(s) v and L. An argument that is given replaces the right value. `cast`: p is rounded to the type of v."""
     s = scores(v, dtype) if s is None else s
     s = s.masked_fill(~(visible(v) if see is None else see), -INF)
     shift = shift_of(s) if shift is None else shift
@@ -80,7 +80,7 @@ def attend(v, dtype=torch.float64, s=None, see=None, values=None, shift=None, ca
 def gradients(
     v, dtype=torch.float64, s=None, see=None, p=None, delta=None, ds=None, cast=False, dv_p=None, grouped=True
 ) -> dict:
-    """dq, dk, dv from q, k, v and dout, with whatever is given in place of what is right.
+    """dq, dk, dv from q, k, v and dout. An argument that is given replaces the right value.
 
     p: probabilities; delta (B, H, n_q, 1); ds: a function of (p, dp, delta); dv_p: what stands for p in dv.
     `cast`: p and ds rounded to the type of the inputs. `grouped` False leaves dk and dv per query head.
@@ -116,7 +116,7 @@ def delta_of(v, dtype=torch.float64) -> torch.Tensor:
 
 
 def in_parts(make, v, outputs: tuple[str, ...]) -> dict:
-    """make(v), group by group of heads where the scores would be too many for one piece."""
+    """make(v). If the scores of all heads are too many for one piece, it runs once for each group of heads."""
     heads, kv_heads, n_q, n_k, _ = sizes(v)
     if len(v["q"]) * heads * n_q * n_k <= WHOLE:
         return {name: make(v)[name] for name in outputs} if outputs else make(v)

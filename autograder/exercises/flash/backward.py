@@ -18,30 +18,25 @@ The same inputs give the same bits every time: no two programs add to one number
 accumulators, p and ds may be converted to the type of the inputs. All arithmetic is in kernels, delta's too.
 """
 
-import torch
-
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, FP16
 from autograder.exercises.flash.attention import backward_in_fp32, backward_truth
 from autograder.exercises.flash.backward_mistakes import MISTAKES
-from autograder.exercises.flash.draws import (
-    BRAIN,
+from autograder.exercises.flash.forward import CAUSAL, PROJECTED, SOME_SIZE, TURNED, some_lengths
+from autograder.exercises.flash.inputs import (
     FLOOR_ULPS,
-    HALF,
-    NEXT_DOWN_IS,
+    TF32_OR_E4M3_IS,
     call,
-    columns_apart,
     empty_like,
     laid_out,
-    next_format_down,
-    odd,
-    rows_apart,
     settings,
     tensors,
+    tf32_or_e4m3,
     wide,
     with_results,
 )
-from autograder.exercises.flash.forward import CAUSAL, GPU, PROJECTED, SOME_SIZE, TURNED, some_lengths
-from autograder.exercises.flash.where import where
+from autograder.exercises.flash.places import wrong_rows
+from autograder.exercises.strides import columns_apart, far_apart, rows_apart
 
 ORDER = "q k v out lse dout dq dk dv causal scale k_lengths"
 WRITES = ("dq", "dk", "dv")
@@ -62,20 +57,20 @@ def _finished(draw: Draw, args: dict, layout=None, out_layout=None) -> Call:
 
 
 def _lengths(d: Draw, *fixed: int, causal=False, more=0) -> Call:
-    n_k = odd(d, 50, 70)
+    n_k = d.odd(50, 69)
     mask = {"causal": causal, "k_lengths": some_lengths(d, n_k, *fixed, n_k)}
-    return _call(d, 4, 1, n_k - more if more else odd(d, 20, 40), n_k, 32, mask=mask)
+    return _call(d, 4, 1, n_k - more if more else d.odd(20, 39), n_k, 32, mask=mask)
 
 
-def _square(d: Draw, low=70, high=100, batch=1, heads=1, head_size=32, **options) -> Call:
-    n = odd(d, low, high)
+def _square(d: Draw, low=70, high=99, batch=1, heads=1, head_size=32, **options) -> Call:
+    n = d.odd(low, high)
     return _call(d, batch, heads, n, n, head_size, **options)
 
 
 def _large_partial_sums(d: Draw) -> Call:
     """Half of the queries add more than 65504 to dv and to dk, the other half takes most of it away again."""
     n_q = 2 * d.integer(400, 450)
-    args = tensors(d, 1, 1, n_q, 3, 16, dtype=HALF)
+    args = tensors(d, 1, 1, n_q, 3, 16, dtype=FP16)
     args["q"] = args["q"] * 0.1 + 1
     args |= settings(d, args, scale=0.05)
     dout = d.normal(1, 1, n_q, 16) * 20 + 600.0
@@ -85,10 +80,8 @@ def _large_partial_sums(d: Draw) -> Call:
 
 def _past_int32(d: Draw) -> Call:
     """The third sequence of dout begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
-    made = _call(d, 3, 2, 40, 60, 64, dtype=HALF)
-    apart, dout = 2**30 + 8, made.args["dout"]
-    memory = torch.empty(2 * apart + dout[0].numel(), dtype=HALF, device=d.device)
-    made.args["dout"] = memory.as_strided(dout.shape, (apart, *dout.stride()[1:])).copy_(dout)
+    made = _call(d, 3, 2, 40, 60, 64, dtype=FP16)
+    made.args["dout"] = far_apart(made.args["dout"])
     return made
 
 
@@ -100,49 +93,47 @@ DOUT = {"dout": projected_with_gap}
 DOUT_TURNED = {"dout": columns_apart, "out": rows_apart}
 
 CASES = (
-    Case("one query", lambda d: _call(d, 1, 1, 1, odd(d, 17, 30), 16)),
+    Case("one query", lambda d: _call(d, 1, 1, 1, d.odd(17, 29), 16)),
     Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
-    Case("odd lengths", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
-    Case("more queries than keys", lambda d: _call(d, 1, 2, odd(d, 70, 90), odd(d, 34, 60), 32)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
-    Case("another head size", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), d.choice(SOME_SIZE))),
-    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
-    Case("grouped heads", lambda d: _call(d, 2, (6, 2), odd(d, 17, 30), odd(d, 34, 50), 16)),
+    Case("odd lengths", lambda d: _call(d, 1, 2, d.odd(34, 59), d.odd(66, 89), 32)),
+    Case("more queries than keys", lambda d: _call(d, 1, 2, d.odd(70, 89), d.odd(34, 59), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 72)),
+    Case("another head size", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), d.choice(SOME_SIZE))),
+    Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
+    Case("grouped heads", lambda d: _call(d, 2, (6, 2), d.odd(17, 29), d.odd(34, 49), 16)),
     Case("causal", lambda d: _square(d, mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
-    Case(
-        "causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 200, 230), odd(d, 130, 150), 32, mask=CAUSAL)
-    ),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, d.odd(200, 229), d.odd(130, 149), 32, mask=CAUSAL)),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
-    Case("dout not contiguous", lambda d: _call(d, 2, 3, odd(d, 130, 150), odd(d, 40, 60), 16, layout=DOUT)),
-    Case("columns of dout apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=DOUT_TURNED)),
-    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 130, 150), odd(d, 130, 150), 16, layout=PROJECTED)),
-    Case("columns apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=TURNED)),
+    Case("dout not contiguous", lambda d: _call(d, 2, 3, d.odd(130, 149), d.odd(40, 59), 16, layout=DOUT)),
+    Case("columns of dout apart", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 32, layout=DOUT_TURNED)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(130, 149), d.odd(130, 149), 16, layout=PROJECTED)),
+    Case("columns apart", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 32, layout=TURNED)),
     Case(
         "strided outputs",
-        lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, out_layout=projected_with_gap),
+        lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, out_layout=projected_with_gap),
     ),
     Case(
         "large scores",
-        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
     ),
     Case(
         "a negative scale",
-        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, mask={"scale": -0.3}),
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, mask={"scale": -0.3}),
     ),
     Case("large partial sums", _large_partial_sums),
-    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 34, 50), odd(d, 50, 70), 40, dtype=HALF, mask=CAUSAL)),
-    Case("bf16", lambda d: _call(d, 2, (4, 2), odd(d, 200, 300), odd(d, 300, 400), 64, dtype=BRAIN), tiers=GPU),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), d.odd(34, 49), d.odd(50, 69), 40, dtype=FP16, mask=CAUSAL)),
+    Case("bf16", lambda d: _call(d, 2, (4, 2), d.odd(200, 299), d.odd(300, 399), 64, dtype=BF16), tiers=ON_GPU),
     Case(
         "bf16, head size 72",
-        lambda d: _square(d, 250, 262, 2, 4, 72, layout=PROJECTED | DOUT, dtype=BRAIN),
-        tiers=GPU,
+        lambda d: _square(d, 250, 261, 2, 4, 72, layout=PROJECTED | DOUT, dtype=BF16),
+        tiers=ON_GPU,
     ),
-    Case("large", lambda d: _square(d, 750, 850, 1, (4, 2), 128, mask=CAUSAL, dtype=BRAIN), tiers=GPU),
-    Case("more than 65535 heads", lambda d: _call(d, 3, 22001, 1, 2, 16), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("large", lambda d: _square(d, 750, 849, 1, (4, 2), 128, mask=CAUSAL, dtype=BF16), tiers=ON_GPU),
+    Case("more than 65535 heads", lambda d: _call(d, 3, 22001, 1, 2, 16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 BACKWARD = Exercise(
@@ -156,13 +147,13 @@ BACKWARD = Exercise(
     precision=Precision(
         good=backward_in_fp32,
         good_is="fp32 throughout, p and ds in the type of the inputs",
-        lower=lambda v: backward_in_fp32(v, next_format_down),
-        lower_is=f"inputs {NEXT_DOWN_IS}",
+        lower=lambda v: backward_in_fp32(v, tf32_or_e4m3),
+        lower_is=f"inputs {TF32_OR_E4M3_IS}",
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     same_bits=True,
-    where=where,
+    where=wrong_rows,
     shows_not="speed, bf16, races between programs, the rounding inside tensor cores, more than 65535 programs in a "
     "dimension of the grid, and offsets past 2^31",
 )

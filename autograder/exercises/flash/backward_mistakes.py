@@ -3,9 +3,16 @@
 from itertools import product
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash import wrong_backward as wrong
-from autograder.exercises.flash.wrong_backward import PASSES, WHICH
-from autograder.exercises.flash.wrong_forward import BLOCKS, rounded_on_the_way
+from autograder.exercises.everywhere import (
+    grid_dimension,
+    inputs_changed,
+    int32_offset,
+    never_written,
+    no_mask_on_store,
+)
+from autograder.exercises.flash import wrong_backward_formulas as wrong
+from autograder.exercises.flash.wrong_backward_formulas import PASSES, WHICH
+from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way
 from course_lib.device import TIER
 
 IN_ONE = tuple(product(("dq", "dkdv"), BLOCKS))
@@ -13,18 +20,8 @@ KEYLESS = ("causal, more queries than keys", "a sequence without keys")
 HALF_CASES = ("large partial sums", "fp16", "bf16", "large", "bf16, head size 72", "more than 65535 heads")
 
 SIGNS = (
-    Mistake(
-        "int32_offset",
-        "Right until a sequence begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen first: `batch.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "grid_dimension",
-        "Nothing is launched past 65535 heads: the second and third dimension of a grid end there. Put B * H into the "
-        "first.",
-        sign=lambda e: e.failed_only("more than 65535 heads"),
-    ),
+    int32_offset("a sequence", "batch"),
+    grid_dimension("heads", "B * H", "more than 65535 heads"),
     Mistake(
         "output_strides_ignored",
         "dq, dk or dv is taken to be contiguous, or to have the strides of another tensor: use its own.",
@@ -32,28 +29,26 @@ SIGNS = (
             e.failed("strided outputs") and e.failed_only("strided outputs", "strided inputs", "columns apart")
         ),
     ),
-    Mistake(
-        "no_mask_on_store",
+    no_mask_on_store(
         "Something is written beyond dq, dk or dv: mask their stores, rows (offs_m < n_q, offs_n < n_k) and columns "
         "(offs_d < D).",
-        sign=lambda e: any(e.wrote_outside(name) for name in ("dq", "dk", "dv")),
+        "dq",
+        "dk",
+        "dv",
     ),
-    Mistake(
-        "inputs_changed",
-        "An input was changed: scale or convert what was loaded, and leave what lies in memory.",
-        sign=lambda e: any(e.changed(name) for name in ("q", "k", "v", "out", "lse", "dout")),
-    ),
+    inputs_changed("q", "k", "v", "out", "lse", "dout"),
     Mistake(
         "dq_not_zeroed",
         "dq is NaN throughout, dk and dv are right: it was added to without having been zeroed, or never stored. The "
         "memory of an output holds anything before the call. Keep the sum in registers and store it once.",
         sign=lambda e: wrong.all_nan(e, "dq") and wrong.right_in_failing(e, "dk") and wrong.right_in_failing(e, "dv"),
     ),
-    Mistake(
-        "never_written",
+    never_written(
         "An output was not written at all. The function fills the dq, dk and dv it is given; what it returns is not "
         "looked at.",
-        sign=lambda e: any(e.all_failing_unwritten(name) for name in ("dq", "dk", "dv")),
+        "dq",
+        "dk",
+        "dv",
     ),
     Mistake(
         "nan_without_keys",

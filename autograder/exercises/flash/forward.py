@@ -18,35 +18,29 @@ Precision: products of fp32 with `input_precision="ieee"`; maximum, sum and accu
 converted to the type of v for the second product. The result lies in `out` and `lse`; all arithmetic is in kernels.
 """
 
-import torch
-
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, FP16
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
-from autograder.exercises.flash.draws import (
-    BRAIN,
+from autograder.exercises.flash.forward_mistakes import MISTAKES
+from autograder.exercises.flash.inputs import (
     FLOOR_ULPS,
-    HALF,
-    NEXT_DOWN_IS,
+    TF32_OR_E4M3_IS,
     call,
-    columns_apart,
     empty_like,
     laid_out,
     lse_of,
-    next_format_down,
-    odd,
-    rows_apart,
     settings,
     tensors,
+    tf32_or_e4m3,
 )
-from autograder.exercises.flash.forward_mistakes import MISTAKES
-from autograder.exercises.flash.where import where
+from autograder.exercises.flash.places import wrong_rows
+from autograder.exercises.strides import columns_apart, far_apart, rows_apart
 
 ORDER = "q k v out lse causal scale k_lengths"
-GPU = ("gpu",)
 
 
 def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, out_layout=None, mask=None, **values) -> Call:
-    """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see draws.tensors."""
+    """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see inputs.tensors."""
     args = laid_out(draw, tensors(draw, batch, heads, n_q, n_k, head_size, **values), layout or {})
     args |= {"out": empty_like(draw, args["q"], out_layout), "lse": lse_of(draw, args["q"])}
     return call(args | settings(draw, args, **(mask or {})), ORDER)
@@ -63,23 +57,20 @@ def some_lengths(d: Draw, n_k: int, *fixed: int) -> list[int]:
 
 
 def _lengths(d: Draw, *fixed: int, causal=False, more=0) -> Call:
-    n_k = odd(d, 50, 70)
+    n_k = d.odd(50, 69)
     mask = {"causal": causal, "k_lengths": some_lengths(d, n_k, *fixed, n_k)}
-    return _call(d, 4, 2, n_k - more if more else odd(d, 20, 40), n_k, 32, mask=mask)
+    return _call(d, 4, 2, n_k - more if more else d.odd(20, 39), n_k, 32, mask=mask)
 
 
-def _square(d: Draw, low=70, high=100, batch=1, heads=2, head_size=32, **options) -> Call:
-    n = odd(d, low, high)
+def _square(d: Draw, low=70, high=99, batch=1, heads=2, head_size=32, **options) -> Call:
+    n = d.odd(low, high)
     return _call(d, batch, heads, n, n, head_size, **options)
 
 
 def _past_int32(d: Draw) -> Call:
     """The third sequence of k begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
-    apart = 2**30 + 8
-    args = tensors(d, 3, 2, 40, 60, 64, dtype=HALF)
-    k = args["k"]
-    memory = torch.empty(2 * apart + k[0].numel(), dtype=HALF, device=d.device)
-    args["k"] = memory.as_strided(k.shape, (apart, *k.stride()[1:])).copy_(k)
+    args = tensors(d, 3, 2, 40, 60, 64, dtype=FP16)
+    args["k"] = far_apart(args["k"])
     args |= {"out": empty_like(d, args["q"]), "lse": lse_of(d, args["q"])}
     return call(args | settings(d, args), ORDER)
 
@@ -92,53 +83,51 @@ TURNED = {"q": columns_apart, "k": columns_apart, "v": columns_apart}
 CASES = (
     Case("one query, one key", lambda d: _call(d, 1, 1, 1, 1, 16)),
     Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
-    Case("odd lengths", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
-    Case("more queries than keys", lambda d: _call(d, 1, 2, odd(d, 70, 90), odd(d, 34, 60), 32)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
-    Case("another head size", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), d.choice(SOME_SIZE))),
-    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
-    Case("grouped heads", lambda d: _call(d, 2, (6, 2), odd(d, 17, 30), odd(d, 34, 50), 16)),
+    Case("odd lengths", lambda d: _call(d, 1, 2, d.odd(34, 59), d.odd(66, 89), 32)),
+    Case("more queries than keys", lambda d: _call(d, 1, 2, d.odd(70, 89), d.odd(34, 59), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 72)),
+    Case("another head size", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), d.choice(SOME_SIZE))),
+    Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
+    Case("grouped heads", lambda d: _call(d, 2, (6, 2), d.odd(17, 29), d.odd(34, 49), 16)),
     Case("causal", lambda d: _square(d, mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 2, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
-    Case(
-        "causal, more queries than keys", lambda d: _call(d, 1, 2, odd(d, 200, 230), odd(d, 130, 150), 32, mask=CAUSAL)
-    ),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 2, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 2, d.odd(200, 229), d.odd(130, 149), 32, mask=CAUSAL)),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
-    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 130, 150), 16, layout=PROJECTED)),
-    Case("columns apart", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 32, layout=TURNED)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(130, 149), 16, layout=PROJECTED)),
+    Case("columns apart", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 32, layout=TURNED)),
     Case(
         "strided output",
-        lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, out_layout=lambda shape: rows_apart(shape, 8)),
+        lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, out_layout=lambda shape: rows_apart(shape, 8)),
     ),
     Case(
         "large scores",
-        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+        lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
     ),
-    Case("huge scores", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, spread=12.0, dtype=HALF)),
+    Case("huge scores", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(60, 89), 32, spread=12.0, dtype=FP16)),
     Case(
         "very negative scores",
-        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
+        lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(60, 89), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
     ),
     Case(
         "a negative scale",
-        lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 60, 90), 32, spread=9.0, dtype=HALF, mask={"scale": -0.2}),
+        lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(60, 89), 32, spread=9.0, dtype=FP16, mask={"scale": -0.2}),
     ),
     Case(
         "a long row",
-        lambda d: _call(d, 1, 1, 3, d.integer(1800, 2000), 16, dtype=HALF, mean_v=60.0, mask={"scale": 0.01}),
+        lambda d: _call(d, 1, 1, 3, d.integer(1800, 2000), 16, dtype=FP16, mean_v=60.0, mask={"scale": 0.01}),
     ),
-    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 34, 50), odd(d, 50, 70), 40, dtype=HALF, mask=CAUSAL)),
-    Case("bf16", lambda d: _call(d, 2, (4, 2), odd(d, 200, 300), odd(d, 300, 400), 64, dtype=BRAIN), tiers=GPU),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), d.odd(34, 49), d.odd(50, 69), 40, dtype=FP16, mask=CAUSAL)),
+    Case("bf16", lambda d: _call(d, 2, (4, 2), d.odd(200, 299), d.odd(300, 399), 64, dtype=BF16), tiers=ON_GPU),
     Case(
         "bf16, head size 72",
-        lambda d: _square(d, 250, 262, batch=2, heads=4, head_size=72, layout=PROJECTED, dtype=BRAIN),
-        tiers=GPU,
+        lambda d: _square(d, 250, 261, batch=2, heads=4, head_size=72, layout=PROJECTED, dtype=BF16),
+        tiers=ON_GPU,
     ),
-    Case("large", lambda d: _square(d, 750, 850, 1, (4, 2), 128, mask=CAUSAL, dtype=BRAIN), tiers=GPU),
-    Case("more than 65535 heads", lambda d: _call(d, 3, 22001, 1, 2, 16), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("large", lambda d: _square(d, 750, 849, 1, (4, 2), 128, mask=CAUSAL, dtype=BF16), tiers=ON_GPU),
+    Case("more than 65535 heads", lambda d: _call(d, 3, 22001, 1, 2, 16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 FORWARD = Exercise(
@@ -152,12 +141,12 @@ FORWARD = Exercise(
     precision=Precision(
         good=forward_in_fp32,
         good_is="fp32 throughout, the weights in the type of v",
-        lower=lambda v: forward_in_fp32(v, next_format_down),
-        lower_is=f"inputs {NEXT_DOWN_IS}",
+        lower=lambda v: forward_in_fp32(v, tf32_or_e4m3),
+        lower_is=f"inputs {TF32_OR_E4M3_IS}",
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_rows,
     shows_not="speed, bf16, the rounding inside tensor cores, more than 65535 programs in a dimension of the grid, "
     "and offsets past 2^31",
 )

@@ -5,8 +5,15 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash import wrong_forward as wrong
-from autograder.exercises.flash.wrong_forward import BLOCKS, LOOSE, NAN
+from autograder.exercises.everywhere import (
+    OUT_NEVER_WRITTEN,
+    grid_dimension,
+    inputs_changed,
+    int32_offset,
+    no_mask_on_store,
+)
+from autograder.exercises.flash import wrong_forward_formulas as wrong
+from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, LOOSE, NAN
 
 PAIRS = tuple(product(BLOCKS, BLOCKS))
 OF_STRIDES = ("qkv", "q", "k", "v", "kv")
@@ -298,18 +305,8 @@ PLACES = (
 )
 
 SIGNS = (
-    Mistake(
-        "int32_offset",
-        "Right until a sequence begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen first: `batch.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "grid_dimension",
-        "Nothing is launched past 65535 heads: the second and third dimension of a grid end there. Put B * H into the "
-        "first.",
-        sign=lambda e: e.failed_only("more than 65535 heads"),
-    ),
+    int32_offset("a sequence", "batch"),
+    grid_dimension("heads", "B * H", "more than 65535 heads"),
     Mistake(
         "output_strides_ignored",
         "`out` is taken to be contiguous, or to have the strides of q: use its own.",
@@ -317,22 +314,14 @@ SIGNS = (
             e.failed("strided output") and e.failed_only("strided output", "strided inputs", "columns apart")
         ),
     ),
-    Mistake(
-        "no_mask_on_store",
-        "Something is written beyond `out` or `lse`: mask the stores with offs_m < n_q, and that of `out` with "
-        "offs_d < D as well. If they are, look at how tile, head and batch are taken from the number of the program.",
-        sign=lambda e: e.wrote_outside("out") or e.wrote_outside("lse"),
+    no_mask_on_store(
+        "Something is written beyond `out` or `lse`: mask the stores with offs_m < n_q, and that of `out` with offs_d"
+        " < D as well. If they are, look at how tile, head and batch are taken from the number of the program.",
+        "out",
+        "lse",
     ),
-    Mistake(
-        "inputs_changed",
-        "q, k or v was changed: scale what was loaded, and leave what lies in memory.",
-        sign=lambda e: any(e.changed(name) for name in "qkv"),
-    ),
-    Mistake(
-        "out_never_written",
-        "`out` was not written at all. The function fills the tensors it is given; what it returns is not looked at.",
-        sign=lambda e: e.all_failing_unwritten("out"),
-    ),
+    inputs_changed(*"qkv", says="q, k or v was changed: scale what was loaded, and leave what lies in memory."),
+    OUT_NEVER_WRITTEN,
     Mistake(
         "lse_never_written",
         "`lse` was not written: the backward pass needs it.",

@@ -6,7 +6,7 @@ from autograder.exercise import Mistake
 
 
 def exp_of(old: float, new: float) -> float:
-    """What a sum made with the maximum `old` is multiplied with when the maximum is `new`."""
+    """The factor for a sum when its maximum changes from `old` to `new`."""
     return 0.0 if old == -math.inf else math.exp(old - new)
 
 
@@ -29,7 +29,7 @@ def _mixed(v, of_a: float, of_b: float) -> list[float]:
     return [of_a * x + of_b * y for x, y in zip(v["a"]["o"], v["b"]["o"], strict=True)]
 
 
-def _wrong(change):
+def _from_state(change):
     """`change` makes the wrong state from the arguments, the right state, and a variant where there are some."""
 
     def answer(v, *variant):
@@ -46,7 +46,7 @@ def _with_factor(factor):
 
 
 def _one_sided(wrong):
-    """Wrong as `wrong` is, and only where one and the same part holds the larger score."""
+    """The mistake of `wrong`, made only where the larger score is in one certain part."""
 
     def sign(e) -> bool:
         ran = [t for t in e.failing if t.outcome.error is None]
@@ -72,13 +72,13 @@ def _nan_without_keys(v, right):
 
 
 def _weighted(v, right):
-    """o taken for a finished average, so that its weight has l in it once more."""
+    """o is taken for a finished average, so it is weighted with l once more."""
     _, of_a, of_b = _factors(v)
     return right | {"o": _mixed(v, of_a * v["a"]["l"], of_b * v["b"]["l"])}
 
 
 def _reference(pick):
-    """The sums belong to another number than the largest score, and m is that number."""
+    """Another number takes the place of the largest score, in the sums and in m."""
 
     def change(v, right):
         m = pick(v["a"]["m"], v["b"]["m"])
@@ -113,12 +113,12 @@ MISTAKES = (
         "nan_without_keys",
         "NaN when neither part holds a key: -inf - (-inf) is NaN. While the new maximum is -inf, both factors have to "
         "be 0.",
-        answer=_wrong(_nan_without_keys),
+        answer=_from_state(_nan_without_keys),
     ),
     Mistake(
         "finite_without_keys",
         "With no key in either part m is a number: the maximum of no scores is -inf. A score may lie below any number.",
-        answer=_wrong(_finite_without_keys),
+        answer=_from_state(_finite_without_keys),
         variants=(0.0, -1e4, -1e6, -1e9, -1e10, -1e30, -1.7976931348623157e308),
     ),
     Mistake(
@@ -131,44 +131,44 @@ MISTAKES = (
         "nothing_rescaled",
         "Both sums are added as they are, but each was made with its own maximum. Multiply l and o of each part with "
         "exp(its m - the new m) first.",
-        answer=_wrong(lambda v, right: _state(v, right["m"], 1.0, 1.0)),
+        answer=_from_state(lambda v, right: _state(v, right["m"], 1.0, 1.0)),
     ),
     Mistake(
         "sum_not_rescaled",
         "o is right and l is not: the sums l belong to the old maxima too. Multiply them with the same factors as o.",
-        answer=_wrong(lambda v, right: right | {"l": v["a"]["l"] + v["b"]["l"]}),
+        answer=_from_state(lambda v, right: right | {"l": v["a"]["l"] + v["b"]["l"]}),
     ),
     Mistake(
         "accumulator_not_rescaled",
         "l is right and o is not: the accumulators belong to the old maxima too. Multiply them with the same factors "
         "as l.",
-        answer=_wrong(lambda v, right: right | {"o": _mixed(v, 1.0, 1.0)}),
+        answer=_from_state(lambda v, right: right | {"o": _mixed(v, 1.0, 1.0)}),
     ),
     Mistake(
         "factors_swapped",
         "Each part is multiplied with the factor of the other.",
-        answer=_wrong(lambda v, right: _state(v, right["m"], *reversed(_factors(v)[1:]))),
+        answer=_from_state(lambda v, right: _state(v, right["m"], *reversed(_factors(v)[1:]))),
     ),
     Mistake(
         "factor_inverted",
         "The factors are upside down: exp(old m - new m) is never above 1, exp(new m - old m) never below.",
-        answer=_wrong(_with_factor(lambda old, new: 0.0 if old == -math.inf else math.exp(new - old))),
+        answer=_from_state(_with_factor(lambda old, new: 0.0 if old == -math.inf else math.exp(new - old))),
     ),
     Mistake(
         "no_maximum",
         "The sums were brought back to plain exp(score), which overflows past 709 and is no state for the m that is "
         "returned: multiply with exp(m - new m), never with exp(m).",
-        answer=_wrong(lambda v, right: _state(v, right["m"], exp_of(v["a"]["m"], 0.0), exp_of(v["b"]["m"], 0.0))),
+        answer=_from_state(lambda v, right: _state(v, right["m"], exp_of(v["a"]["m"], 0.0), exp_of(v["b"]["m"], 0.0))),
     ),
     Mistake(
         "base_two",
         "The factors are powers of 2: without log2(e) in the scores they are powers of e, `math.exp`.",
-        answer=_wrong(_with_factor(lambda old, new: 0.0 if old == -math.inf else 2.0 ** (old - new))),
+        answer=_from_state(_with_factor(lambda old, new: 0.0 if old == -math.inf else 2.0 ** (old - new))),
     ),
     Mistake(
         "maximum_from_zero",
         "Wrong when all scores are negative: the maximum was compared with 0. It starts at -inf.",
-        answer=_wrong(_reference(lambda a, b: max(a, b, 0.0))),
+        answer=_from_state(_reference(lambda a, b: max(a, b, 0.0))),
     ),
     Mistake(
         "maximum_of_one_part",
@@ -178,33 +178,33 @@ MISTAKES = (
     Mistake(
         "smaller_maximum",
         "The new maximum is the smaller of the two, so the factors grow without bound: it is the larger one.",
-        answer=_wrong(_reference(_smaller)),
+        answer=_from_state(_reference(_smaller)),
     ),
     Mistake(
         "larger_part_only",
         "This is the part with the larger maximum alone: the other one still counts, if only a little.",
-        answer=_wrong(_larger_part),
+        answer=_from_state(_larger_part),
     ),
     Mistake(
         "divided_by_sum",
         "o was divided by l: in a state it is the accumulator, and division comes once, after the last merge.",
-        answer=_wrong(_scaled_down),
+        answer=_from_state(_scaled_down),
     ),
     Mistake(
         "weighted_average",
         "l has entered o as a weight: that is how two finished outputs are averaged. Here o is not divided yet, so "
         "its factor is exp(m - new m) alone.",
-        answer=_wrong(_weighted),
+        answer=_from_state(_weighted),
     ),
     Mistake(
         "weighted_and_divided",
         "This o is the final output, an average weighted with l: a state keeps the accumulator, not divided.",
-        answer=_wrong(lambda v, right: _scaled_down(v, _weighted(v, right))),
+        answer=_from_state(lambda v, right: _scaled_down(v, _weighted(v, right))),
     ),
     Mistake(
         "logsumexp_for_maximum",
         "m + log(l) was returned as m: that is the logarithm of the whole sum, and l would have to be 1 with it.",
-        answer=_wrong(_logarithm),
+        answer=_from_state(_logarithm),
     ),
     Mistake(
         "lists_joined",
@@ -214,7 +214,7 @@ MISTAKES = (
     Mistake(
         "first_column_only",
         "Only the first column of o is merged: every entry of the list needs it.",
-        answer=_wrong(lambda v, right: right | {"o": right["o"][:1] + v["a"]["o"][1:]}),
+        answer=_from_state(lambda v, right: right | {"o": right["o"][:1] + v["a"]["o"][1:]}),
     ),
 )
 

@@ -10,29 +10,25 @@ The floor counts 14 B H n_q n_k D operations, 2 products forward and 5 backward,
 this device sustains. Two passes backward make 7 products where 5 are counted.
 """
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16
 from autograder.exercises.flash.attention import backward_in_fp32, backward_truth, forward_in_fp32, forward_truth
-from autograder.exercises.flash.draws import (
-    BRAIN,
+from autograder.exercises.flash.forward import CAUSAL
+from autograder.exercises.flash.inputs import (
     FLOOR_ULPS,
-    HALF,
-    NEXT_DOWN_IS,
-    SHORT,
+    TF32_OR_E4M3_IS,
     call,
-    columns_apart,
     empty_like,
     laid_out,
     lse_of,
-    next_format_down,
-    odd,
-    rows_apart,
     settings,
     tensors,
+    tf32_or_e4m3,
     wide,
 )
-from autograder.exercises.flash.forward import CAUSAL, GPU
+from autograder.exercises.flash.places import wrong_rows
 from autograder.exercises.flash.speed_mistakes import MISTAKES
-from autograder.exercises.flash.where import where
+from autograder.exercises.strides import columns_apart, rows_apart
 
 ORDER = "q k v dout out lse dq dk dv causal scale"
 WRITES = ("out", "lse", "dq", "dk", "dv")
@@ -56,25 +52,25 @@ STRIDED = {"q": rows_apart, "k": columns_apart, "v": rows_apart, "dout": lambda 
 
 CASES = (
     Case("whole tiles", lambda d: _square(d, 128, head_size=64)),
-    Case("odd lengths", lambda d: _call(d, 2, 2, odd(d, 34, 60), odd(d, 66, 90), 32)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 20, 40), odd(d, 40, 60), 72)),
-    Case("head size 128", lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 40, 60), 128)),
-    Case("causal", lambda d: _square(d, odd(d, 70, 100), mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, odd(d, 34, 60), odd(d, 100, 140), 32, mask=CAUSAL)),
-    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, odd(d, 80, 110), odd(d, 34, 50), 32, mask=CAUSAL)),
-    Case("strided inputs", lambda d: _call(d, 2, 3, odd(d, 20, 40), odd(d, 40, 60), 16, layout=STRIDED)),
+    Case("odd lengths", lambda d: _call(d, 2, 2, d.odd(34, 59), d.odd(66, 89), 32)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 72)),
+    Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
+    Case("causal", lambda d: _square(d, d.odd(70, 99), mask=CAUSAL)),
+    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
+    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, d.odd(80, 109), d.odd(34, 49), 32, mask=CAUSAL)),
+    Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, layout=STRIDED)),
     Case(
         "large scores",
-        lambda d: _call(d, 1, 1, odd(d, 20, 40), odd(d, 60, 90), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
     ),
-    Case("fp16", lambda d: _square(d, odd(d, 60, 80), 2, 2, 40, dtype=HALF, mask=CAUSAL)),
-    Case("bf16", lambda d: _square(d, odd(d, 400, 500), 1, 4, 128, dtype=BRAIN), tiers=GPU),
-    Case("bf16, many tiles", lambda d: _square(d, odd(d, 1000, 1100), 1, 2, 64, dtype=BRAIN, mask=CAUSAL), tiers=GPU),
+    Case("fp16", lambda d: _square(d, d.odd(60, 79), 2, 2, 40, dtype=FP16, mask=CAUSAL)),
+    Case("bf16", lambda d: _square(d, d.odd(400, 499), 1, 4, 128, dtype=BF16), tiers=ON_GPU),
+    Case("bf16, many tiles", lambda d: _square(d, d.odd(1000, 1099), 1, 2, 64, dtype=BF16, mask=CAUSAL), tiers=ON_GPU),
 )
 
 TIMED = (
-    Case("head size 64", lambda d: _square(d, 4096, 4, 16, 64, dtype=BRAIN)),
-    Case("head size 128, causal", lambda d: _square(d, 4096, 4, 16, 128, dtype=BRAIN, mask=CAUSAL)),
+    Case("head size 64", lambda d: _square(d, 4096, 4, 16, 64, dtype=BF16)),
+    Case("head size 128, causal", lambda d: _square(d, 4096, 4, 16, 128, dtype=BF16, mask=CAUSAL)),
 )
 
 
@@ -93,7 +89,7 @@ def _floor_s(v, ceilings) -> float:
     """2 products forward and 5 backward at the sustained rate; the bytes of these sizes take far less."""
     (batch, heads, n_q, head_size), n_k = v["q"].shape, v["k"].shape[2]
     operations = 14 * batch * heads * n_q * n_k * head_size * (0.5 if v["causal"] else 1.0)
-    return operations / ceilings.flops_per_s[SHORT[v["q"].dtype]]
+    return operations / ceilings.flops_per_s[DTYPE_NAMES[v["q"].dtype]]
 
 
 SPEED = Exercise(
@@ -107,13 +103,13 @@ SPEED = Exercise(
     precision=Precision(
         good=_both(forward_in_fp32, backward_in_fp32),
         good_is="fp32 throughout, p and ds in the type of the inputs",
-        lower=lambda v: _both(forward_in_fp32, backward_in_fp32)(v, next_format_down),
-        lower_is=f"inputs {NEXT_DOWN_IS}",
+        lower=lambda v: _both(forward_in_fp32, backward_in_fp32)(v, tf32_or_e4m3),
+        lower_is=f"inputs {TF32_OR_E4M3_IS}",
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
     same_bits=True,
-    where=where,
+    where=wrong_rows,
     speed=Speed(
         points=10,
         cases=TIMED,

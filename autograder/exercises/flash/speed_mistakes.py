@@ -1,15 +1,24 @@
-"""How people write a whole step wrongly: between the two passes, and a selection of what may go wrong in each."""
+"""How people write a whole step wrongly: mistakes between the two passes, and a selection of those inside a pass."""
 
 from itertools import product
 
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash import wrong_backward, wrong_forward
+from autograder.exercises.everywhere import inputs_changed, never_written, no_mask_on_store
+from autograder.exercises.flash import wrong_backward_formulas as wrong_backward
+from autograder.exercises.flash import wrong_forward_formulas as wrong_forward
 from autograder.exercises.flash.attention import LOG2_E, attend, delta_of, gradients, visible
 from autograder.exercises.flash.backward_mistakes import IN_ONE
-from autograder.exercises.flash.wrong_backward import WHICH, all_nan, from_lse, is_right, right_in_failing, some_nan
-from autograder.exercises.flash.wrong_forward import BLOCKS, rounded_on_the_way
+from autograder.exercises.flash.wrong_backward_formulas import (
+    WHICH,
+    all_nan,
+    from_lse,
+    is_right,
+    right_in_failing,
+    some_nan,
+)
+from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way
 from course_lib.device import TIER
 
 WRITES = ("out", "lse", "dq", "dk", "dv")
@@ -43,7 +52,7 @@ def _from_backward(backward):
 
 
 def _in_both(v, read: dict) -> dict:
-    """Everything right for arguments that are not those that were given."""
+    """The right results for other arguments than the given ones."""
     made = attend(read)
     return made | gradients(_stored(read, made))
 
@@ -89,17 +98,12 @@ def _right_so_far(e) -> bool:
 
 
 MISTAKES = (
-    Mistake(
-        "no_mask_on_store",
+    no_mask_on_store(
         "Something is written beyond an output: mask all stores, rows (offs_m < n_q, offs_n < n_k) and columns "
         "(offs_d < D).",
-        sign=lambda e: any(e.wrote_outside(name) for name in WRITES),
+        *WRITES,
     ),
-    Mistake(
-        "inputs_changed",
-        "An input was changed: scale or convert what was loaded, and leave what lies in memory.",
-        sign=lambda e: any(e.changed(name) for name in INPUTS),
-    ),
+    inputs_changed(*INPUTS),
     Mistake(
         "backward_before_forward",
         "out and lse are right and all gradients are NaN: the backward pass has read out or lse before they were "
@@ -114,11 +118,7 @@ MISTAKES = (
         "The memory of an output holds anything before the call.",
         sign=lambda e: _right_so_far(e) and all_nan(e, "dq") and right_in_failing(e, "dk"),
     ),
-    Mistake(
-        "never_written",
-        "An output was not written at all: the step fills out, lse, dq, dk and dv, all five.",
-        sign=lambda e: any(e.all_failing_unwritten(name) for name in WRITES),
-    ),
+    never_written("An output was not written at all: the step fills out, lse, dq, dk and dv, all five.", *WRITES),
     Mistake(
         "nan_without_keys",
         "NaN where a query sees no key, forward or backward: its maximum and its L are -inf. Subtract 0 where it is "

@@ -16,51 +16,46 @@ and the memory that a call takes does not grow with their number. The inputs may
 are. All of it is done with torch.
 """
 
-import torch
-
 from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import FP16, FP32
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
-from autograder.exercises.flash.draws import (
+from autograder.exercises.flash.inputs import (
     FLOOR_ULPS,
-    HALF,
-    NEXT_DOWN_IS,
+    TF32_OR_E4M3_IS,
     a_scale,
     call,
-    columns_apart,
     laid_out,
-    next_format_down,
-    odd,
-    rows_apart,
     tensors,
+    tf32_or_e4m3,
 )
+from autograder.exercises.flash.places import wrong_rows
 from autograder.exercises.flash.tiled_mistakes import MISTAKES
-from autograder.exercises.flash.where import where
+from autograder.exercises.strides import columns_apart, rows_apart
 
-FULL = torch.float32
 ORDER = "q k v causal scale block"
 
 
 def _call(draw: Draw, sizes, causal=False, block=None, scale=None, layout=None, **options) -> Call:
     """sizes: batch, heads, queries, keys, head size."""
-    args = tensors(draw, *sizes, **{"dtype": FULL, **options})
+    args = tensors(draw, *sizes, **{"dtype": FP32, **options})
     args = laid_out(draw, args, layout or {})
     scale = a_scale(draw, sizes[-1]) if scale is None else scale
     block = block or draw.choice([7, 16, 24, 33])
     return call(args | {"causal": causal, "scale": scale, "block": block}, ORDER)
 
 
-def _odd_sizes(d: Draw, low=(20, 40), high=(60, 90)) -> tuple[int, ...]:
-    return 2, 3, odd(d, *low), odd(d, *high), d.choice([8, 20, 40])
+def _odd_sizes(d: Draw, low=(20, 39), high=(60, 89)) -> tuple[int, ...]:
+    return 2, 3, d.odd(*low), d.odd(*high), d.choice([8, 20, 40])
 
 
 def _square(d: Draw) -> tuple[int, ...]:
-    n = odd(d, 50, 80)
+    n = d.odd(50, 79)
     return 2, 2, n, n, 16
 
 
 def _long(d: Draw, **options) -> Call:
     """33 blocks in a row; all scores would take 1.1 MB."""
-    return _call(d, (1, 1, 128, odd(d, 2060, 2100), 8), block=64, **options)
+    return _call(d, (1, 1, 128, d.odd(2060, 2099), 8), block=64, **options)
 
 
 CASES = (
@@ -68,19 +63,19 @@ CASES = (
     Case("whole blocks", lambda d: _call(d, (2, 2, 12, 64, 16), block=16)),
     Case("a shorter last block", lambda d: _call(d, (2, 3, 20, 16 * d.integer(3, 5) + 5, 24), block=16)),
     Case("one query, one key", lambda d: _call(d, (1, 1, 1, 1, 4))),
-    Case("blocks of one key", lambda d: _call(d, (1, 2, 6, odd(d, 10, 20), 8), block=1)),
+    Case("blocks of one key", lambda d: _call(d, (1, 2, 6, d.odd(10, 19), 8), block=1)),
     Case("a block wider than the row", lambda d: _call(d, (2, 2, 9, d.integer(5, 20), 8), block=64)),
     Case("odd sizes", lambda d: _call(d, _odd_sizes(d))),
-    Case("head size 72", lambda d: _call(d, (2, 2, odd(d, 20, 30), odd(d, 40, 60), 72))),
+    Case("head size 72", lambda d: _call(d, (2, 2, d.odd(20, 29), d.odd(40, 59), 72))),
     Case("causal", lambda d: _call(d, _square(d), causal=True)),
     Case("causal, more keys than queries", lambda d: _call(d, _odd_sizes(d), causal=True)),
-    Case("causal, more queries than keys", lambda d: _call(d, _odd_sizes(d, (60, 80), (30, 45)), causal=True)),
+    Case("causal, more queries than keys", lambda d: _call(d, _odd_sizes(d, (60, 79), (30, 45)), causal=True)),
     Case("large scores", lambda d: _call(d, _odd_sizes(d), scale=0.25, offset=d.integer(400, 440))),
-    Case("huge scores", lambda d: _call(d, _odd_sizes(d), spread=12.0, dtype=HALF)),
+    Case("huge scores", lambda d: _call(d, _odd_sizes(d), spread=12.0, dtype=FP16)),
     Case("very negative scores", lambda d: _call(d, _odd_sizes(d), scale=0.25, offset=-d.integer(480, 520))),
-    Case("a negative scale", lambda d: _call(d, _odd_sizes(d), scale=-0.25, spread=9.0, dtype=HALF)),
-    Case("fp16", lambda d: _call(d, _odd_sizes(d), dtype=HALF)),
-    Case("fp16, a long row", lambda d: _call(d, (1, 1, 3, 2000, 16), dtype=HALF, block=16, scale=0.01, mean_v=60.0)),
+    Case("a negative scale", lambda d: _call(d, _odd_sizes(d), scale=-0.25, spread=9.0, dtype=FP16)),
+    Case("fp16", lambda d: _call(d, _odd_sizes(d), dtype=FP16)),
+    Case("fp16, a long row", lambda d: _call(d, (1, 1, 3, 2000, 16), dtype=FP16, block=16, scale=0.01, mean_v=60.0)),
     Case(
         "strided inputs",
         lambda d: _call(d, _odd_sizes(d), layout={"q": rows_apart, "k": columns_apart, "v": rows_apart}),
@@ -106,12 +101,12 @@ TILED = Exercise(
     precision=Precision(
         good=lambda v: typed(v, forward_in_fp32(v)),
         good_is="fp32 throughout, the weights in the type of v",
-        lower=lambda v: typed(v, forward_in_fp32(v, next_format_down)),
-        lower_is=f"inputs {NEXT_DOWN_IS}",
+        lower=lambda v: typed(v, forward_in_fp32(v, tf32_or_e4m3)),
+        lower_is=f"inputs {TF32_OR_E4M3_IS}",
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_rows,
     launches=False,
     probe="course_lib.probes.tiling:in_tiles",
 )

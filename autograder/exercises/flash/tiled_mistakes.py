@@ -3,11 +3,11 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash import wrong_forward as wrong
+from autograder.exercises.flash import wrong_forward_formulas as wrong
 
 
 def _named(answer):
-    """out is called o here; the block is given, so what depends on it needs no variant."""
+    """The same answer with `out` called o. The block is an argument here, so no variants are needed for it."""
 
     def renamed(v, *variant):
         return {"o" if name == "out" else name: x for name, x in answer(v, *variant).items()}

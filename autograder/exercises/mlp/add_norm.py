@@ -24,12 +24,12 @@ runs, torch.empty gives NaN.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mlp.add_norm_mistakes import MISTAKES
-from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
 from autograder.exercises.mlp.norm import NAMES, ROUGH_IS, in_types, made, rough
 
-STEP = {HALF: 1 / 64, BRAIN: 1 / 8}  # x and residual are so coarse that their sum is a number of their type
+STEP = {FP16: 1 / 64, BF16: 1 / 8}  # x and residual are so coarse that their sum is a number of their type
 
 
 def _values(d: Draw, rows: int, columns: int, dtype, mean=0.0, std=1.0) -> torch.Tensor:
@@ -39,7 +39,7 @@ def _values(d: Draw, rows: int, columns: int, dtype, mean=0.0, std=1.0) -> torch
 
 
 def _call(
-    d: Draw, rows: int, columns: int, dtype=FULL, eps=None, in_place=False, x=None, residual=None, gaps=(0, 0),
+    d: Draw, rows: int, columns: int, dtype=FP32, eps=None, in_place=False, x=None, residual=None, gaps=(0, 0),
     dy_gap=None, dy_mean=0.5, of_a_sum=False, used=True,
 ) -> Call:  # fmt: skip
     """gaps: between rows of x and of residual; dy_gap: of dy and ds, or "columns" where these are transposed."""
@@ -58,7 +58,7 @@ def _call(
         "dy": d.normal(*shape, mean=dy_mean, dtype=dtype, strides=strides),
         "ds": d.normal(*shape, mean=-0.3, dtype=dtype, strides=strides) if used else None,
     }
-    said = f"{rows} row{'s' * (rows != 1)} of {columns}, {SHORT[dtype]}, eps {eps:g}"
+    said = f"{rows} row{'s' * (rows != 1)} of {columns}, {DTYPE_NAMES[dtype]}, eps {eps:g}"
     return Call(args, said + ", in place" * in_place + ", s not used further" * (not used))
 
 
@@ -70,44 +70,44 @@ def _far_from_zero(d: Draw) -> Call:
 
 def _hardly_varying(d: Draw) -> Call:
     """Rows that vary by a thousandth: eps is as large as their variance."""
-    rows, columns = odd(d, 7, 11), odd(d, 40, 60)
+    rows, columns = d.odd(7, 11), d.odd(40, 60)
     small = d.normal(rows, columns, std=1e-3)
     return _call(d, rows, columns, x=small, residual=torch.zeros_like(small), eps=1e-6)
 
 
 def _constant_rows(d: Draw) -> Call:
-    rows, columns = odd(d, 7, 11), 32
+    rows, columns = d.odd(7, 11), 32
     x = d.integers(rows, 1, low=-3, high=3, dtype=torch.int64).float().expand(rows, columns)
     return _call(d, rows, columns, x=x, residual=torch.ones(rows, columns, device=d.device))
 
 
 CASES = (
-    Case("odd sizes", lambda d: _call(d, odd(d, 9, 15), odd(d, 66, 100))),
+    Case("odd sizes", lambda d: _call(d, d.odd(9, 15), d.odd(66, 100))),
     Case("a power of two", lambda d: _call(d, 16, 64)),
-    Case("one row", lambda d: _call(d, 1, odd(d, 66, 100))),
+    Case("one row", lambda d: _call(d, 1, d.odd(66, 100))),
     # A column's own deviation is 0, so rstd = 1 / sqrt(eps) is a factor on nothing but roundings: not too large a one.
-    Case("one column", lambda d: _call(d, odd(d, 9, 15), 1, eps=0.1)),
-    Case("two rows", lambda d: _call(d, 2, odd(d, 34, 60))),
-    Case("width 72", lambda d: _call(d, odd(d, 9, 15), 72)),
-    Case("many rows", lambda d: _call(d, odd(d, 66, 80), odd(d, 17, 31))),
-    Case("wide rows", lambda d: _call(d, odd(d, 5, 9), odd(d, 1030, 1300))),
-    Case("large eps", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), eps=d.choice([0.5, 1.0, 2.0]))),
+    Case("one column", lambda d: _call(d, d.odd(9, 15), 1, eps=0.1)),
+    Case("two rows", lambda d: _call(d, 2, d.odd(34, 60))),
+    Case("width 72", lambda d: _call(d, d.odd(9, 15), 72)),
+    Case("many rows", lambda d: _call(d, d.odd(66, 80), d.odd(17, 31))),
+    Case("wide rows", lambda d: _call(d, d.odd(5, 9), d.odd(1030, 1300))),
+    Case("large eps", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), eps=d.choice([0.5, 1.0, 2.0]))),
     Case("rows that hardly vary", _hardly_varying),
     Case("constant rows", _constant_rows),
     Case("a large mean", _far_from_zero),
-    Case("strided x", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), gaps=(d.integer(3, 9), 0))),
-    Case("strided residual", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), gaps=(0, d.integer(3, 9)))),
-    Case("strided gradients", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), dy_gap=d.integer(3, 9))),
-    Case("gradients with columns apart", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), dy_gap="columns")),
-    Case("the gradient of a sum", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), of_a_sum=True)),
-    Case("s not used further", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), used=False)),
-    Case("in place", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), in_place=True)),
-    Case("in place, strided", lambda d: _call(d, odd(d, 9, 15), odd(d, 34, 60), in_place=True, gaps=(5, 8))),
-    Case("fp16", lambda d: _call(d, odd(d, 9, 15), odd(d, 66, 100), dtype=HALF)),
-    Case("fp16, many rows", lambda d: _call(d, odd(d, 66, 80), odd(d, 17, 31), dtype=HALF, in_place=True)),
-    Case("bf16", lambda d: _call(d, odd(d, 300, 400), 1152, dtype=BRAIN), tiers=GPU),
-    Case("bf16, many rows", lambda d: _call(d, odd(d, 5000, 6000), 768, dtype=BRAIN, in_place=True), tiers=GPU),
-    Case("rows of 4096", lambda d: _call(d, odd(d, 300, 400), 4096), tiers=GPU),
+    Case("strided x", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), gaps=(d.integer(3, 9), 0))),
+    Case("strided residual", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), gaps=(0, d.integer(3, 9)))),
+    Case("strided gradients", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), dy_gap=d.integer(3, 9))),
+    Case("gradients with columns apart", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), dy_gap="columns")),
+    Case("the gradient of a sum", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), of_a_sum=True)),
+    Case("s not used further", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), used=False)),
+    Case("in place", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), in_place=True)),
+    Case("in place, strided", lambda d: _call(d, d.odd(9, 15), d.odd(34, 60), in_place=True, gaps=(5, 8))),
+    Case("fp16", lambda d: _call(d, d.odd(9, 15), d.odd(66, 100), dtype=FP16)),
+    Case("fp16, many rows", lambda d: _call(d, d.odd(66, 80), d.odd(17, 31), dtype=FP16, in_place=True)),
+    Case("bf16", lambda d: _call(d, d.odd(300, 400), 1152, dtype=BF16), tiers=ON_GPU),
+    Case("bf16, many rows", lambda d: _call(d, d.odd(5000, 6000), 768, dtype=BF16, in_place=True), tiers=ON_GPU),
+    Case("rows of 4096", lambda d: _call(d, d.odd(300, 400), 4096), tiers=ON_GPU),
 )
 
 

@@ -3,6 +3,7 @@
 import torch
 
 from autograder.exercise import Mistake
+from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.exercises.mlp.norm import gradients_given, made, statistics, through
 from autograder.judging import tolerance
 from course_lib.numerics import error
@@ -132,7 +133,7 @@ def _kept_x(v):
 # ---- signs
 
 
-def _wrong(e, t, name: str) -> bool:
+def _output_wrong(e, t, name: str) -> bool:
     got = t.outcome.outputs[name]
     return bool(tolerance.exceeded(error(got, t.want[name]), e.limits[(name, got.dtype)]))
 
@@ -146,15 +147,15 @@ def _only_in(e, names: tuple[str, ...], *cases: str) -> bool:
     ran = _ran(e)
     if not ran or len(ran) < len(e.failing) or (cases and not e.failed_only(*cases)):
         return False
-    return all(any(_wrong(e, t, n) for t in ran) == (n in names) for n in ("y", "s", "dx", "dweight", "dbias"))
+    return all(any(_output_wrong(e, t, n) for t in ran) == (n in names) for n in ("y", "s", "dx", "dweight", "dbias"))
 
 
 def _statistics_in_two_bytes(e) -> bool:
     ran = _ran(e)
     if not ran or not e.failed_only(*TWO_BYTES):
         return False
-    known = not any(_wrong(e, t, "dbias") or _wrong(e, t, "s") for t in ran)
-    return known and all(_wrong(e, t, "dweight") for t in ran)
+    known = not any(_output_wrong(e, t, "dbias") or _output_wrong(e, t, "s") for t in ran)
+    return known and all(_output_wrong(e, t, "dweight") for t in ran)
 
 
 def _idle_programs(e) -> bool:
@@ -169,7 +170,7 @@ def _overwritten(e) -> bool:
     ran = _ran(e)
     if not ran or len(ran) < len(e.failing) or not e.failed_only(*IN_PLACE):
         return False
-    return all(not _wrong(e, t, "y") and not _wrong(e, t, "s") and _wrong(e, t, "dx") for t in ran)
+    return all(not _output_wrong(e, t, "y") and not _output_wrong(e, t, "s") and _output_wrong(e, t, "dx") for t in ran)
 
 
 AUTOGRAD = (
@@ -196,16 +197,8 @@ AUTOGRAD = (
         "In place was not asked for: x and residual belong to others then, so y and s are new.",
         sign=lambda e: e.raised("lies in the memory of an input") or e.changed("x") or e.changed("residual"),
     ),
-    Mistake(
-        "not_differentiable",
-        "The results know no gradient: the kernels run inside a torch.autograd.Function, called by its `apply`.",
-        sign=lambda e: e.raised("has no gradient function"),
-    ),
-    Mistake(
-        "number_of_gradients",
-        "`backward` returns one value for every argument of `forward`, in their order: None for eps and in_place.",
-        sign=lambda e: e.raised("incorrect number of gradients"),
-    ),
+    NOT_DIFFERENTIABLE,
+    number_of_gradients("eps and in_place"),
     Mistake(
         "old_values_kept",
         "In place, what backward needs was overwritten: x holds y by then. Keep s, which backward needs anyway, and "

@@ -22,7 +22,7 @@ recorded an operator at a time (`python -m benchmarks autocast`). The rule itsel
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp.autocast_mistakes import MISTAKES
-from autograder.exercises.mlp.autocasting import truth
+from autograder.exercises.mlp.autocast_rule import truth
 
 LOW = ("bf16", "fp16")
 PLAIN = ("relu", "gelu", "exp", "pow", "softmax", "sum")

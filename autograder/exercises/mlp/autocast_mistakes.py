@@ -1,7 +1,7 @@
 """How people mistake the types under autocast."""
 
 from autograder.exercise import Mistake
-from autograder.exercises.mlp.autocasting import TO_FP32, rule
+from autograder.exercises.mlp.autocast_rule import TO_FP32, rule
 
 ELEMENTWISE = ("relu", "gelu", "exp", "pow", "sum", "softmax", "layer_norm")
 PAIRS = ("add", "mul", "cat")

@@ -5,12 +5,11 @@ x (M, d), w1 (n, d), b1 (n,), w2 (d, n), b2 (d,), dy (M, d) or one number. A mis
 
 import torch
 
-from autograder.exercises.formats import significant
+from autograder.exercises.dtypes import ROUGH_BITS_ARE, roughened
 from autograder.exercises.mlp.gelu import gelu, slope
 
 NAMES = ("y", "dx", "dw1", "db1", "dw2", "db2")
-ROUGH_BITS = {torch.float32: 11, torch.float16: 7, torch.bfloat16: 4}
-ROUGH_IS = "x, weights and gradient of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
+ROUGH_IS = f"x, weights and gradient {ROUGH_BITS_ARE}"
 
 
 def passes(
@@ -19,8 +18,8 @@ def passes(
 ) -> dict:  # fmt: skip
     """All six results.
 
-    value, rise: GELU and its slope; again: h as backward computes it, of (x, w1, b1); of_..: a gradient of a dict with
-    everything there is in backward; rounded: what becomes of what is stored between products.
+    value, rise: GELU and its slope. again(x, w1, b1): h as the backward pass computes it. of_..: a gradient, from a
+    dict of all values of the backward pass. rounded: applied to each value that is stored between products.
     """
     rounded = rounded or (lambda t: t)
     x, w1, b1, w2, b2 = (v[name].to(dtype) for name in ("x", "w1", "b1", "w2", "b2"))
@@ -49,5 +48,4 @@ def honest(v) -> dict:
 
 
 def rough(v) -> dict:
-    bits = ROUGH_BITS[v["x"].dtype]
-    return honest(v | {name: significant(v[name], bits).to(v["x"].dtype) for name in ("x", "w1", "w2", "dy")})
+    return honest(roughened(v, ("x", "w1", "w2", "dy"), v["x"].dtype))

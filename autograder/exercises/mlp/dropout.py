@@ -18,14 +18,14 @@ is in kernels, in both passes. While the function runs, torch.empty gives NaN.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
-from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32, NEXT_DOWN_IS, next_format_down
 from autograder.exercises.mlp.dropout_mistakes import MISTAKES, dropped
+from autograder.exercises.strides import far_apart
 
 
 def _call(
-    d: Draw, *shape: int, dtype=FULL, p=None, seed=None, strides=None, dy_strides=None, of_a_sum=False, change=None
+    d: Draw, *shape: int, dtype=FP32, p=None, seed=None, strides=None, dy_strides=None, of_a_sum=False, change=None
 ) -> Call:
     """change: of the values of x; strides, dy_strides: in elements."""
     x = d.normal(*shape, dtype=dtype, mean=0.3)
@@ -34,7 +34,7 @@ def _call(
     seed = d.integer(2**33, 2**62) if seed is None else seed
     dy = d.normal(*(() if of_a_sum else shape), dtype=dtype, strides=None if of_a_sum else dy_strides, mean=0.2)
     args = {"x": d.lay_out(x, strides), "p": p, "seed": seed, "other_seed": d.integer(1, 2**62), "dy": dy}
-    said = " x ".join(map(str, shape)) + f", {SHORT[dtype]}, p {p:g}"
+    said = " x ".join(map(str, shape)) + f", {DTYPE_NAMES[dtype]}, p {p:g}"
     return Call(args, said + (f", strides {strides}" if strides else ""))
 
 
@@ -51,63 +51,61 @@ def _some_infinite(x: torch.Tensor) -> torch.Tensor:
 
 
 def _transposed(d: Draw, **options) -> Call:
-    rows, columns = odd(d, 9, 13), odd(d, 40, 50)
+    rows, columns = d.odd(9, 13), d.odd(40, 50)
     return _call(d, rows, columns, strides=(1, rows), **options)
 
 
 def _gradient_transposed(d: Draw) -> Call:
-    rows, columns = odd(d, 9, 13), odd(d, 40, 50)
+    rows, columns = d.odd(9, 13), d.odd(40, 50)
     return _call(d, rows, columns, dy_strides=(1, rows))
 
 
 def _strided_rows(d: Draw, of_dy: bool) -> Call:
-    rows, columns = odd(d, 9, 13), odd(d, 40, 50)
+    rows, columns = d.odd(9, 13), d.odd(40, 50)
     strides = {"dy_strides" if of_dy else "strides": (columns + d.integer(3, 9), 1)}
     return _call(d, rows, columns, **strides)
 
 
 def _heads(d: Draw) -> Call:
     """(B, H, S) laid out as (B, S, H)."""
-    batch, heads, length = 3, odd(d, 4, 8), odd(d, 20, 30)
+    batch, heads, length = 3, d.odd(4, 8), d.odd(20, 30)
     return _call(d, batch, heads, length, strides=(heads * length, 1, heads))
 
 
 def _past_int32(d: Draw) -> Call:
     """The third row of x begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
-    made, apart = _call(d, 3, odd(d, 300, 400), dtype=HALF), 2**30 + 8
-    x = made.args["x"]
-    memory = torch.empty(2 * apart + x.shape[1], dtype=HALF, device=d.device)
-    made.args["x"] = memory.as_strided(x.shape, (apart, 1)).copy_(x)
+    made = _call(d, 3, d.odd(300, 400), dtype=FP16)
+    made.args["x"] = far_apart(made.args["x"])
     return made
 
 
 CASES = (
     Case("one element", lambda d: _call(d, 1, p=0.5)),
-    Case("a vector", lambda d: _call(d, odd(d, 300, 400))),
+    Case("a vector", lambda d: _call(d, d.odd(300, 400))),
     Case("whole blocks", lambda d: _call(d, 1024)),
-    Case("several blocks", lambda d: _call(d, odd(d, 4200, 5000))),
-    Case("a matrix", lambda d: _call(d, odd(d, 9, 13), odd(d, 40, 50))),
-    Case("three dimensions", lambda d: _call(d, 3, odd(d, 5, 9), odd(d, 20, 30))),
+    Case("several blocks", lambda d: _call(d, d.odd(4200, 5000))),
+    Case("a matrix", lambda d: _call(d, d.odd(9, 13), d.odd(40, 50))),
+    Case("three dimensions", lambda d: _call(d, 3, d.odd(5, 9), d.odd(20, 30))),
     Case("transposed", _transposed),
     Case("strided rows", lambda d: _strided_rows(d, of_dy=False)),
-    Case("every second element", lambda d: _call(d, odd(d, 300, 400), strides=(2,))),
+    Case("every second element", lambda d: _call(d, d.odd(300, 400), strides=(2,))),
     Case("heads and rows exchanged", _heads),
     Case("a gradient that is transposed", _gradient_transposed),
     Case("a gradient with strided rows", lambda d: _strided_rows(d, of_dy=True)),
-    Case("the gradient of a sum", lambda d: _call(d, odd(d, 9, 13), odd(d, 40, 50), of_a_sum=True)),
-    Case("nothing is dropped", lambda d: _call(d, odd(d, 300, 400), p=0.0)),
-    Case("few are dropped", lambda d: _call(d, odd(d, 400, 500), p=0.02)),
-    Case("most are dropped", lambda d: _call(d, odd(d, 400, 500), p=0.9)),
-    Case("a seed of 31 bits", lambda d: _call(d, odd(d, 300, 400), seed=d.integer(2**29, 2**31 - 1))),
-    Case("a seed of 32 bits", lambda d: _call(d, odd(d, 300, 400), seed=d.integer(2**31, 2**32 - 1))),
-    Case("the seed 0", lambda d: _call(d, odd(d, 300, 400), seed=0)),
-    Case("zeros", lambda d: _call(d, odd(d, 9, 13), odd(d, 40, 50), change=_some_zero)),
-    Case("infinities and NaN", lambda d: _call(d, odd(d, 300, 400), change=_some_infinite)),
-    Case("fp16", lambda d: _call(d, odd(d, 9, 13), odd(d, 40, 50), dtype=HALF)),
-    Case("fp16, transposed", lambda d: _transposed(d, dtype=HALF)),
-    Case("bf16", lambda d: _call(d, odd(d, 300, 400), 1152, dtype=BRAIN), tiers=GPU),
-    Case("large", lambda d: _call(d, odd(d, 1000, 1200), 4304, dtype=BRAIN), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("the gradient of a sum", lambda d: _call(d, d.odd(9, 13), d.odd(40, 50), of_a_sum=True)),
+    Case("nothing is dropped", lambda d: _call(d, d.odd(300, 400), p=0.0)),
+    Case("few are dropped", lambda d: _call(d, d.odd(400, 500), p=0.02)),
+    Case("most are dropped", lambda d: _call(d, d.odd(400, 500), p=0.9)),
+    Case("a seed of 31 bits", lambda d: _call(d, d.odd(300, 400), seed=d.integer(2**29, 2**31 - 1))),
+    Case("a seed of 32 bits", lambda d: _call(d, d.odd(300, 400), seed=d.integer(2**31, 2**32 - 1))),
+    Case("the seed 0", lambda d: _call(d, d.odd(300, 400), seed=0)),
+    Case("zeros", lambda d: _call(d, d.odd(9, 13), d.odd(40, 50), change=_some_zero)),
+    Case("infinities and NaN", lambda d: _call(d, d.odd(300, 400), change=_some_infinite)),
+    Case("fp16", lambda d: _call(d, d.odd(9, 13), d.odd(40, 50), dtype=FP16)),
+    Case("fp16, transposed", lambda d: _transposed(d, dtype=FP16)),
+    Case("bf16", lambda d: _call(d, d.odd(300, 400), 1152, dtype=BF16), tiers=ON_GPU),
+    Case("large", lambda d: _call(d, d.odd(1000, 1200), 4304, dtype=BF16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 

@@ -5,8 +5,9 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
+from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.exercises.mlp.philox import numbers
+from autograder.exercises.strides import as_read
 
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 NOT_CONTIGUOUS = (
@@ -22,7 +23,7 @@ def row_major(shape, device="cpu") -> torch.Tensor:
 
 
 def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
-    """Which elements stay. number: of (seed, index); index: of (v), in place of the row-major one."""
+    """Which elements stay. number(seed, index) replaces tl.rand, and index(v) the row-major index."""
     at = row_major(v["x"].shape, v["x"].device) if index is None else index(v)
     made = (number or numbers)(seed, at)
     keep = made >= torch.tensor(v["p"], dtype=torch.float32)
@@ -32,8 +33,8 @@ def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
 def dropped(v, scale=None, back_scale=None, back=None, seeds=None, through=None, dy=None, x=None, **rule) -> dict:
     """y, dx and the result for the other seed.
 
-    scale: of p; back: which elements the gradient passes, of (v, those that stayed); seeds: of (v), the two;
-    through: of (x, which stay, scale), in place of zeros where they do not; dy, x: others in place of these.
+    Each argument replaces one step: scale(p); back(v, kept): the elements that the gradient passes; seeds(v): both
+    seeds; through(x, kept, scale): the result where an element is dropped; dy, x: other tensors.
     """
     scale = scale or (lambda p: 1 / (1 - p))
     through = through or (lambda x, stay, factor: torch.where(stay, x * factor, 0.0))
@@ -81,7 +82,7 @@ def _in_order_of_memory(v):
 
 
 def _seed_by_block(v, variant):
-    """Each program its own seed, its index from 0 or going on."""
+    """Each program has its own seed; its index starts at 0 or continues."""
     block, from_zero = variant
     if v["x"].numel() > FEW:
         return {}
@@ -114,7 +115,7 @@ def _cut(v, block: int):
 
 
 def _low_half(seed: int, signed: bool) -> int:
-    """Its low 32 bits; with a sign they are extended to 64 again."""
+    """The low 32 bits of the seed; `signed`: they are extended with their sign."""
     low = seed % 2**32
     return low - 2**32 if signed and low >= 2**31 else low
 
@@ -150,16 +151,8 @@ KEEPING = (
         "x was written over: the result is a new tensor.",
         sign=lambda e: e.raised("lies in the memory of x") or e.changed("x"),
     ),
-    Mistake(
-        "not_differentiable",
-        "The result knows no gradient: the kernel runs inside a torch.autograd.Function, called by its `apply`.",
-        sign=lambda e: e.raised("has no gradient function"),
-    ),
-    Mistake(
-        "number_of_gradients",
-        "`backward` returns one value for every argument of `forward`, in their order: None for p and seed.",
-        sign=lambda e: e.raised("incorrect number of gradients"),
-    ),
+    NOT_DIFFERENTIABLE,
+    number_of_gradients("p and seed"),
 )
 
 RULE = (

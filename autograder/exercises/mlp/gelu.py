@@ -34,11 +34,6 @@ def by_sigmoid(h: torch.Tensor) -> torch.Tensor:
     return h * torch.sigmoid(1.702 * h)
 
 
-def slope_by_sigmoid(h: torch.Tensor) -> torch.Tensor:
-    s = torch.sigmoid(1.702 * h)
-    return s + 1.702 * h * s * (1 - s)
-
-
 def overflowing(h: torch.Tensor) -> torch.Tensor:
     """tanh from e^(2u) in fp32, which is infinite from u = 44 on: infinity over infinity."""
     h = h.float()

@@ -14,15 +14,15 @@ All arithmetic is in kernels.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.formats import next_format_down
-from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32, next_format_down
 from autograder.exercises.mlp.gelu import gelu
-from autograder.exercises.mlp.linear_gelu_mistakes import MISTAKES, before_gelu, where
+from autograder.exercises.mlp.linear_gelu_mistakes import MISTAKES, before_gelu, wrong_pre_activations
+from autograder.exercises.strides import far_apart
 
 
 def _call(
-    d: Draw, m: int, n: int, k: int, dtype=FULL, to=None, spread=1.5, biased=True, x_strides=None, w_strides=None,
+    d: Draw, m: int, n: int, k: int, dtype=FP32, to=None, spread=1.5, biased=True, x_strides=None, w_strides=None,
     out_gap=0,
 ) -> Call:  # fmt: skip
     """spread: of h, in which the bias takes a part."""
@@ -30,8 +30,8 @@ def _call(
     w = d.normal(n, k, dtype=dtype, std=spread * max(k, 1) ** -0.5, strides=w_strides)
     bias = d.normal(n, dtype=dtype, std=0.5 * spread) if biased else None
     out = d.empty(m, n, dtype=to or dtype, strides=(n + out_gap, 1))
-    sizes = f"M = {m}, N = {n}, K = {k}, {SHORT[dtype]}"
-    sizes += (f" to {SHORT[to]}" if to else "") + ", no bias" * (not biased)
+    sizes = f"M = {m}, N = {n}, K = {k}, {DTYPE_NAMES[dtype]}"
+    sizes += (f" to {DTYPE_NAMES[to]}" if to else "") + ", no bias" * (not biased)
     if x_strides or w_strides or out_gap:
         sizes += f", strides {x.stride()}, {w.stride()}, {out.stride()}"
     return Call({"x": x, "w": w, "bias": bias, "out": out}, sizes)
@@ -39,7 +39,7 @@ def _call(
 
 def _sizes(d: Draw) -> tuple[int, int, int]:
     """M, N and K, all odd and all different."""
-    return odd(d, 34, 44), odd(d, 66, 80), odd(d, 92, 120)
+    return d.odd(34, 44), d.odd(66, 80), d.odd(92, 120)
 
 
 def _transposed(d: Draw, which: str) -> Call:
@@ -63,8 +63,8 @@ def _large_partial_sums(d: Draw) -> Call:
 
     In every second column it is the other way round: no row has nothing but h far below 0, whose GELU almost vanishes.
     """
-    m, n, k = odd(d, 20, 30), odd(d, 34, 44), 256
-    made = _call(d, m, n, k, dtype=HALF, to=FULL)
+    m, n, k = d.odd(20, 30), d.odd(34, 44), 256
+    made = _call(d, m, n, k, dtype=FP16, to=FP32)
     made.args["x"].copy_((d.normal(m, k, mean=8.0) * 8).round() / 8)
     half = torch.tensor([0.5] * (k // 2) + [-0.5] * (k // 2), device=d.device)
     sign = 1 - 2 * (torch.arange(n, device=d.device) % 2)
@@ -84,23 +84,21 @@ def _far_below_zero(d: Draw, dtype) -> Call:
 
 
 def _past_int32(d: Draw) -> Call:
-    """Three rows of x lie 2^30 elements apart: the third begins past 2^31. 4.3 GB, nearly all of it gap."""
-    made, apart = _call(d, 3, odd(d, 40, 60), 64, dtype=HALF), 2**30 + 8
-    x = made.args["x"]
-    memory = torch.empty(2 * apart + 64, dtype=HALF, device=d.device)
-    made.args["x"] = memory.as_strided(x.shape, (apart, 1)).copy_(x)
-    return Call(made.args, f"M = 3, K = 64, fp16, row stride of x {apart}")
+    """The third row of x begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
+    args = _call(d, 3, d.odd(40, 60), 64, dtype=FP16).args
+    args["x"] = far_apart(args["x"])
+    return Call(args, f"M = 3, K = 64, fp16, row stride of x {args['x'].stride(0)}")
 
 
 CASES = (
     Case("odd sizes", lambda d: _call(d, *_sizes(d))),
     Case("whole tiles", lambda d: _call(d, 64, 128, 64)),
-    Case("one row", lambda d: _call(d, 1, odd(d, 40, 80), odd(d, 34, 60))),
-    Case("one column", lambda d: _call(d, odd(d, 40, 80), 1, odd(d, 34, 60))),
-    Case("K shorter than any block", lambda d: _call(d, odd(d, 20, 40), odd(d, 42, 60), d.integer(1, 15))),
-    Case("a long K", lambda d: _call(d, odd(d, 17, 24), odd(d, 17, 30), 16 * d.integer(26, 40) + 5)),
-    Case("wide", lambda d: _call(d, d.integer(5, 20), odd(d, 200, 250), d.integer(17, 30))),
-    Case("tall", lambda d: _call(d, odd(d, 200, 250), d.integer(5, 20), d.integer(17, 30))),
+    Case("one row", lambda d: _call(d, 1, d.odd(40, 80), d.odd(34, 60))),
+    Case("one column", lambda d: _call(d, d.odd(40, 80), 1, d.odd(34, 60))),
+    Case("K shorter than any block", lambda d: _call(d, d.odd(20, 40), d.odd(42, 60), d.integer(1, 15))),
+    Case("a long K", lambda d: _call(d, d.odd(17, 24), d.odd(17, 30), 16 * d.integer(26, 40) + 5)),
+    Case("wide", lambda d: _call(d, d.integer(5, 20), d.odd(200, 250), d.integer(17, 30))),
+    Case("tall", lambda d: _call(d, d.odd(200, 250), d.integer(5, 20), d.integer(17, 30))),
     Case("no bias", lambda d: _call(d, *_sizes(d), biased=False)),
     Case("large h", lambda d: _call(d, *_sizes(d), spread=12.0)),
     Case("transposed w", lambda d: _transposed(d, "w")),
@@ -108,15 +106,15 @@ CASES = (
     Case("strided rows", _slices),
     Case("every second and third column", _second_columns),
     Case("strided output", lambda d: _call(d, *_sizes(d), out_gap=d.integer(3, 30))),
-    Case("fp16", lambda d: _call(d, *_sizes(d), dtype=HALF)),
-    Case("fp16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=HALF, to=FULL)),
+    Case("fp16", lambda d: _call(d, *_sizes(d), dtype=FP16)),
+    Case("fp16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=FP16, to=FP32)),
     Case("large partial sums", _large_partial_sums),
-    Case("fp16, h far below 0", lambda d: _far_below_zero(d, HALF)),
-    Case("bf16", lambda d: _call(d, *_sizes(d), dtype=BRAIN), tiers=GPU),
-    Case("bf16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=BRAIN, to=FULL), tiers=GPU),
-    Case("bf16, h far below 0", lambda d: _far_below_zero(d, BRAIN), tiers=GPU),
-    Case("large", lambda d: _call(d, odd(d, 1000, 1200), odd(d, 1300, 1500), 1152, dtype=BRAIN), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("fp16, h far below 0", lambda d: _far_below_zero(d, FP16)),
+    Case("bf16", lambda d: _call(d, *_sizes(d), dtype=BF16), tiers=ON_GPU),
+    Case("bf16 in, fp32 out", lambda d: _call(d, *_sizes(d), dtype=BF16, to=FP32), tiers=ON_GPU),
+    Case("bf16, h far below 0", lambda d: _far_below_zero(d, BF16), tiers=ON_GPU),
+    Case("large", lambda d: _call(d, d.odd(1000, 1200), d.odd(1300, 1500), 1152, dtype=BF16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 
@@ -143,6 +141,6 @@ LINEAR_GELU = Exercise(
         floor_ulps=0.5,  # what one rounding may cost
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_pre_activations,
     shows_not="speed, bf16, the rounding inside tensor cores, and offsets past 2^31",
 )

@@ -1,4 +1,4 @@
-"""Wrong products with GELU, as formulas or as signs. What goes wrong with the product alone, unit 01 knows too."""
+"""Wrong products with GELU, as formulas or as signs. Mistakes in the product alone are those of roofline.matmul."""
 
 import math
 from functools import partial
@@ -7,11 +7,12 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
+from autograder.exercises.everywhere import OUT_NEVER_WRITTEN, int32_offset, output_stride_ignored
 from autograder.exercises.mlp import gelu as forms
 from autograder.exercises.mlp.gelu import gelu
 from autograder.exercises.roofline.matmul_mistakes import BLOCKS
 from autograder.exercises.roofline.matmul_mistakes import MISTAKES as OF_PRODUCTS
+from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
 
@@ -53,7 +54,7 @@ def _parts(v, block: int) -> list[torch.Tensor]:
 
 
 def _gelu_in_the_loop(v, variant):
-    """Of every block's product, or of the running sum, the bias with the first or in the end."""
+    """GELU of each block's product or of the running sum; the bias is added first or at the end."""
     block, running, bias_first = variant
     acc = torch.zeros(len(v["x"]), len(v["w"]), dtype=torch.float64, device=v["x"].device)
     acc = acc + _bias(v) if bias_first else acc
@@ -112,28 +113,10 @@ TO_SIXTEEN_BITS = ("fp16", "fp16, h far below 0", "bf16", "bf16, h far below 0",
 SIXTEEN_BITS = (*TO_SIXTEEN_BITS, "fp16 in, fp32 out", "bf16 in, fp32 out", "large partial sums")
 
 PLACES = (
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen the indices first: `offs_m.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "output_stride_ignored",
-        "The rows of `out` are taken to lie N apart: use `out.stride(0)`.",
-        sign=lambda e: e.failed_only("strided output") and e.wrote_outside("out", "gaps"),
-    ),
-    Mistake(
-        "no_mask_on_store",
-        "Something is written beyond the output: give the store a mask for rows and columns, "
-        "`(offs_m[:, None] < M) & (offs_n[None, :] < N)`.",
-        sign=lambda e: e.wrote_outside("out"),
-    ),
-    Mistake(
-        "out_never_written",
-        "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-        sign=lambda e: e.all_failing_unwritten("out"),
-    ),
+    int32_offset("a row", "offs_m"),
+    output_stride_ignored("N"),
+    next(m for m in OF_PRODUCTS if m.name == "no_mask_on_store"),
+    OUT_NEVER_WRITTEN,
     Mistake(
         "no_bias_not_allowed",
         "Only the call without a bias fails: where `bias` is None there is nothing to load and nothing to add.",
@@ -310,8 +293,8 @@ PRODUCT = (
 MISTAKES = (*PLACES, *BIAS, *ACTIVATION, *PRODUCT)
 
 
-def where(output: str, wrong: torch.Tensor, args) -> str:
-    """For which pre-activations it is wrong, if that says something."""
+def wrong_pre_activations(output: str, wrong: torch.Tensor, args) -> str:
+    """Which pre-activations have wrong results, where that says something."""
     if wrong.shape != args["out"].shape or not wrong.any() or wrong.all():
         return ""
     h = before_gelu(args).to(wrong.device)

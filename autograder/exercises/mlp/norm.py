@@ -5,10 +5,9 @@ x, residual, dy, ds (R, N); weight, bias (N,). A mistake changes one keyword.
 
 import torch
 
-from autograder.exercises.formats import significant
+from autograder.exercises.dtypes import ROUGH_BITS_ARE, roughened
 
-ROUGH_BITS = {torch.float32: 11, torch.float16: 7, torch.bfloat16: 4}
-ROUGH_IS = "x, residual and gradients of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
+ROUGH_IS = f"x, residual and gradients {ROUGH_BITS_ARE}"
 NAMES = ("y", "s", "dx", "dresidual", "dweight", "dbias")
 
 
@@ -19,14 +18,14 @@ def statistics(s: torch.Tensor, v) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def through(g, hat, rstd, v, means=(True, True)) -> torch.Tensor:
-    """The gradient of the sum from that of what is normalised; `means`: which of its two terms are taken off."""
+    """The gradient of the sum, from that of its normalised form. `means`: which of the two means are subtracted."""
     of_g = g.mean(-1, keepdim=True) if means[0] else 0.0
     of_both = hat * (g * hat).mean(-1, keepdim=True) if means[1] else 0.0
     return rstd * (g - of_g - of_both)
 
 
 def gradients_given(v, dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """dy and ds as large as the rows; that of a sum is one number, and of what nobody uses 0."""
+    """dy and ds with the shape of x. The gradient of a sum is one number; ds of an unused s is 0."""
     shape = v["x"].shape
     dy = v["dy"].to(dtype).expand(shape)
     return dy, v["ds"].to(dtype).expand(shape) if v["ds"] is not None else torch.zeros_like(dy)
@@ -38,8 +37,9 @@ def made(
 ) -> dict:  # fmt: skip
     """All six results.
 
-    s: of (x, residual); stats: of (s, v); g: of (dy, weight); scaled: y of (hat, weight, bias); dsum: of (d, ds);
-    of_weight: of (dy, s, mean, rstd); of_bias: of dy; split: (dx, dresidual) of (d, ds, d with ds).
+    Each argument is a function that replaces one step: s(x, residual); stats(s, v); g(dy, weight);
+    scaled(hat, weight, bias) for y; dsum(d, ds); of_weight(dy, s, mean, rstd); of_bias(dy);
+    split(d, ds, d with ds) for (dx, dresidual).
     """
     x, residual = v["x"].to(dtype), v["residual"].to(dtype)
     weight, bias = v["weight"].to(dtype), v["bias"].to(dtype)
@@ -67,6 +67,5 @@ def in_types(v, results: dict) -> dict:
 
 def rough(v) -> dict:
     """From inputs with fewer bits."""
-    bits = ROUGH_BITS[v["x"].dtype]
-    inputs = {name: significant(v[name], bits) for name in ("x", "residual", "dy", "ds") if v[name] is not None}
-    return made(v | inputs, torch.float32)
+    given = [name for name in ("x", "residual", "dy", "ds") if v[name] is not None]
+    return made(roughened(v, given, v["x"].dtype), torch.float32)

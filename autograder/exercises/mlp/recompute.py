@@ -21,13 +21,13 @@ strides, that of a sum with strides of 0, and stays as it is, as the five do. Al
 passes. While the function runs, torch.empty gives NaN.
 """
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mlp.block import NAMES, ROUGH_IS, honest, passes, rough
-from autograder.exercises.mlp.draws import BRAIN, FULL, GPU, HALF, SHORT, odd
 from autograder.exercises.mlp.recompute_mistakes import MISTAKES
 
 
-def _call(d: Draw, m: int, width: int, hidden: int, dtype=FULL, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
+def _call(d: Draw, m: int, width: int, hidden: int, dtype=FP32, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
     """spread: of h, in which its bias takes a part."""
     dy = d.normal(*(() if of_a_sum else (m, width)), dtype=dtype, mean=0.3, strides=None if of_a_sum else dy_strides)
     args = {
@@ -38,17 +38,17 @@ def _call(d: Draw, m: int, width: int, hidden: int, dtype=FULL, x_gap=0, dy_stri
         "b2": d.normal(width, dtype=dtype, std=0.5),
         "dy": dy,
     }
-    return Call(args, f"M = {m}, d = {width}, n = {hidden}, {SHORT[dtype]}")
+    return Call(args, f"M = {m}, d = {width}, n = {hidden}, {DTYPE_NAMES[dtype]}")
 
 
 def _sizes(d: Draw) -> tuple[int, int, int]:
     """M, d and n, all odd and all different."""
-    return odd(d, 17, 27), odd(d, 9, 15), odd(d, 34, 44)
+    return d.odd(17, 27), d.odd(9, 15), d.odd(34, 44)
 
 
 def _wide(d: Draw) -> tuple[int, int]:
     """d and n, with enough columns that the errors of a bias's gradient say what is typical."""
-    return odd(d, 66, 76), odd(d, 82, 94)
+    return d.odd(66, 76), d.odd(82, 94)
 
 
 def _far_from_zero(d: Draw, m: int, width: int, hidden: int) -> Call:
@@ -75,20 +75,20 @@ def _strided_gradient(d: Draw) -> Call:
 
 
 CASES = (
-    Case("odd sizes", lambda d: _call(d, odd(d, 34, 44), *_wide(d))),
+    Case("odd sizes", lambda d: _call(d, d.odd(34, 44), *_wide(d))),
     Case("whole tiles", lambda d: _call(d, 32, 32, 32)),
-    Case("one row", lambda d: _far_from_zero(d, 1, odd(d, 17, 27), odd(d, 34, 40))),
-    Case("one column", lambda d: _call(d, odd(d, 17, 27), 1, odd(d, 34, 60))),
-    Case("one hidden column", lambda d: _far_from_zero(d, odd(d, 17, 27), odd(d, 17, 27), 1)),
-    Case("many rows", lambda d: _call(d, odd(d, 134, 150), odd(d, 5, 9), odd(d, 9, 15))),
+    Case("one row", lambda d: _far_from_zero(d, 1, d.odd(17, 27), d.odd(34, 40))),
+    Case("one column", lambda d: _call(d, d.odd(17, 27), 1, d.odd(34, 60))),
+    Case("one hidden column", lambda d: _far_from_zero(d, d.odd(17, 27), d.odd(17, 27), 1)),
+    Case("many rows", lambda d: _call(d, d.odd(134, 150), d.odd(5, 9), d.odd(9, 15))),
     Case("large h", lambda d: _call(d, *_sizes(d), spread=6.0)),
     Case("strided x", lambda d: _call(d, *_sizes(d), x_gap=d.integer(3, 9))),
     Case("a gradient with strided rows", _strided_gradient),
     Case("a gradient that is transposed", _transposed_gradient),
     Case("the gradient of a sum", lambda d: _call(d, *_sizes(d), of_a_sum=True)),
-    Case("fp16", lambda d: _call(d, odd(d, 17, 27), *_wide(d), dtype=HALF)),
-    Case("bf16", lambda d: _call(d, odd(d, 200, 300), 72, 272, dtype=BRAIN), tiers=GPU),
-    Case("large", lambda d: _call(d, odd(d, 500, 600), 1152, 4304, dtype=BRAIN), tiers=GPU),
+    Case("fp16", lambda d: _call(d, d.odd(17, 27), *_wide(d), dtype=FP16)),
+    Case("bf16", lambda d: _call(d, d.odd(200, 300), 72, 272, dtype=BF16), tiers=ON_GPU),
+    Case("large", lambda d: _call(d, d.odd(500, 600), 1152, 4304, dtype=BF16), tiers=ON_GPU),
 )
 
 

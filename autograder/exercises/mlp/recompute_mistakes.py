@@ -5,9 +5,10 @@ from functools import partial
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
+from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.exercises.mlp.block import passes
 from autograder.exercises.mlp.gelu import CUBE, ROOT, by_erf, gelu, slope, slope_by_erf
+from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
 BLOCKS = (16, 32, 64, 128)
@@ -62,16 +63,8 @@ AUTOGRAD = (
         "An argument or the gradient was written over: they belong to others, and backward itself needs x once more.",
         sign=lambda e: any(e.changed(name) for name in ("x", "w1", "b1", "w2", "b2", "dy")),
     ),
-    Mistake(
-        "not_differentiable",
-        "The result knows no gradient: the kernels run inside a torch.autograd.Function, called by its `apply`.",
-        sign=lambda e: e.raised("has no gradient function"),
-    ),
-    Mistake(
-        "number_of_gradients",
-        "`backward` returns one value for every argument of `forward`, in their order.",
-        sign=lambda e: e.raised("incorrect number of gradients"),
-    ),
+    NOT_DIFFERENTIABLE,
+    number_of_gradients(),
     Mistake(
         "gradient_missing",
         "One of the five has no gradient: None was returned in its place.",

@@ -17,7 +17,7 @@ it is kept first. An operator keeps nothing when no gradient has to pass it.
 """
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.mlp.keeping import kept
+from autograder.exercises.mlp.kept_bytes import kept
 from autograder.exercises.mlp.saved_mistakes import MISTAKES
 
 
@@ -119,7 +119,7 @@ def accept(got, want, args) -> str | None:
         if isinstance(mine, bool) or not isinstance(mine, (int, float)):
             return f"layer {number}: expected a number of bytes, got {type(mine).__name__}"
         if mine != true:
-            return f"layer {number}, {layer['op']}: got {mine:g} bytes, {'more' if mine < true else 'fewer'} are kept"
+            return f"layer {number}, {layer['op']}: got {mine:,} bytes, {'more' if mine < true else 'fewer'} are kept"
     return None
 
 

@@ -3,7 +3,7 @@
 from itertools import accumulate, combinations
 
 from autograder.exercise import Mistake
-from autograder.exercises.mlp.keeping import OF_INPUT, OF_RESULT, kept
+from autograder.exercises.mlp.kept_bytes import OF_INPUT, OF_RESULT, kept
 
 
 def _with(**changes):

@@ -75,7 +75,7 @@ def halves(terms, rounded) -> float:
 
 
 def ends(terms, rounded) -> float:
-    """The i-th with the one half the length behind it, as threads of a block do."""
+    """Term i is added to term i + n / 2, as threads of a block do."""
     terms = list(terms)
     while len(terms) > 1:
         half = -(-len(terms) // 2)
@@ -103,7 +103,7 @@ def lost_added(terms, rounded) -> float:
 
 
 def lost_at_the_end(terms, rounded) -> float:
-    """What every addition loses is summed beside, and added once."""
+    """The losses of all additions are summed separately, and added once at the end."""
     total = lost = 0.0
     for term in terms:
         following = rounded(total + term)

@@ -14,17 +14,18 @@ Every element must be exact. All arithmetic is in kernels.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.formats import significant
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, significant
 from autograder.exercises.mx.dequantize_mistakes import MISTAKES
-from autograder.exercises.mx.draws import BRAIN, GPU, exponents, mantissas, odd
-from autograder.exercises.mx.format import decode, in_bf16
-from autograder.exercises.mx.where import where
+from autograder.exercises.mx.inputs import exponents, mantissas
+from autograder.exercises.mx.mxint8 import decode, in_bf16
+from autograder.exercises.mx.places import wrong_groups
+from autograder.exercises.strides import far_apart
 
 
 def _call(d: Draw, m: torch.Tensor, e: torch.Tensor, group: int, out_gap=0) -> Call:
     rows, columns = m.shape
-    out = d.empty(rows, columns, dtype=BRAIN, strides=(columns + out_gap, 1))
+    out = d.empty(rows, columns, dtype=BF16, strides=(columns + out_gap, 1))
     sizes = f"{rows} row{'s' * (rows != 1)} of {columns}, groups of {group}"
     if out_gap or (rows > 1 and m.stride(0) != columns):
         sizes += f", row strides {m.stride(0)} and {columns + out_gap}"
@@ -44,7 +45,7 @@ def _every_pair(d: Draw) -> Call:
 
 
 def _often_minus_128(d: Draw) -> Call:
-    made = _any(d, 4, odd(d, 40, 60), 16)
+    made = _any(d, 4, d.odd(40, 60), 16)
     made.args["mantissas"][:, ::3] = -128
     return made
 
@@ -58,33 +59,31 @@ def _one_row(d: Draw, group: int) -> Call:
 
 def _past_int32(d: Draw) -> Call:
     """The third row of the mantissas begins past 2^31 elements. 2.1 GB, nearly all of it gap."""
-    made, apart = _any(d, 3, odd(d, 300, 400), 32), 2**30 + 8
-    m = made.args["mantissas"]
-    memory = torch.empty(2 * apart + m.shape[1], dtype=torch.int8, device=d.device)
-    made.args["mantissas"] = memory.as_strided(m.shape, (apart, 1)).copy_(m)
-    return Call(made.args, f"3 rows of {m.shape[1]}, groups of 32, row stride of the mantissas {apart}")
+    args = _any(d, 3, d.odd(300, 400), 32).args
+    m = args["mantissas"] = far_apart(args["mantissas"])
+    return Call(args, f"3 rows of {m.shape[1]}, groups of 32, row stride of the mantissas {m.stride(0)}")
 
 
 CASES = (
     Case("one group", lambda d: _any(d, 1, 32, 32, least=-127)),
-    Case("whole groups", lambda d: _any(d, odd(d, 3, 7), 32 * d.integer(2, 4), 32, least=-127)),
-    Case("a partial last group", lambda d: _any(d, 5, 32 * d.integer(1, 2) + odd(d, 3, 29), 32, least=-127)),
-    Case("a row shorter than a group", lambda d: _any(d, odd(d, 3, 7), odd(d, 17, 29), 64, least=-127)),
-    Case("groups of one", lambda d: _any(d, 3, odd(d, 20, 30), 1, least=-127)),
-    Case("small groups", lambda d: _any(d, 3, odd(d, 34, 50), d.choice([2, 4]), least=-127)),
-    Case("large groups", lambda d: _any(d, 3, odd(d, 300, 400), d.choice([128, 256]), least=-127)),
+    Case("whole groups", lambda d: _any(d, d.odd(3, 7), 32 * d.integer(2, 4), 32, least=-127)),
+    Case("a partial last group", lambda d: _any(d, 5, 32 * d.integer(1, 2) + d.odd(3, 29), 32, least=-127)),
+    Case("a row shorter than a group", lambda d: _any(d, d.odd(3, 7), d.odd(17, 29), 64, least=-127)),
+    Case("groups of one", lambda d: _any(d, 3, d.odd(20, 30), 1, least=-127)),
+    Case("small groups", lambda d: _any(d, 3, d.odd(34, 50), d.choice([2, 4]), least=-127)),
+    Case("large groups", lambda d: _any(d, 3, d.odd(300, 400), d.choice([128, 256]), least=-127)),
     Case("exponents far apart", lambda d: _one_row(d, 16)),
-    Case("many rows", lambda d: _any(d, odd(d, 67, 79), odd(d, 17, 31), 16, least=-127)),
-    Case("strided mantissas", lambda d: _any(d, 5, odd(d, 34, 60), 16, gap=d.integer(3, 30), least=-127)),
-    Case("strided output", lambda d: _any(d, 5, odd(d, 34, 60), 16, out_gap=d.integer(3, 30), least=-127)),
+    Case("many rows", lambda d: _any(d, d.odd(67, 79), d.odd(17, 31), 16, least=-127)),
+    Case("strided mantissas", lambda d: _any(d, 5, d.odd(34, 60), 16, gap=d.integer(3, 30), least=-127)),
+    Case("strided output", lambda d: _any(d, 5, d.odd(34, 60), 16, out_gap=d.integer(3, 30), least=-127)),
     Case("mantissas of -128", _often_minus_128),
     Case("exponents of 0", lambda d: _any(d, 3, 64, 32, low=0, high=0, least=-127)),
     Case("subnormal results", lambda d: _any(d, 5, 64, 16, low=0, high=6, least=-127)),
     Case("exponents of 255", lambda d: _any(d, 3, 64, 32, low=254, high=255, least=-127)),
     Case("every pair", _every_pair),
     Case("no rows", lambda d: _any(d, 0, 40, 32)),
-    Case("large", lambda d: _any(d, odd(d, 500, 600), odd(d, 4000, 5000), 32, 0, 255), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("large", lambda d: _any(d, d.odd(500, 600), d.odd(4000, 5000), 32, 0, 255), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 
@@ -108,6 +107,6 @@ DEQUANTIZE = Exercise(
         floor_ulps=0.0,
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_groups,
     shows_not="speed, races between programs, exp2 that makes zeros of subnormal numbers, and offsets past 2^31",
 )

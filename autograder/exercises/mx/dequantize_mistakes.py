@@ -3,9 +3,10 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
-from autograder.exercises.mx import wrong
-from autograder.exercises.mx.format import decode, in_bf16
+from autograder.exercises.everywhere import inputs_changed, int32_offset, never_written
+from autograder.exercises.mx import wrong_decode_formulas as wrong
+from autograder.exercises.mx.mxint8 import decode, in_bf16
+from autograder.exercises.strides import as_read
 
 NAN = float("nan")
 
@@ -51,16 +52,10 @@ def _of_out(e) -> bool:
 
 
 MEMORY = (
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. Widen "
-        "first: `row.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "never_written",
+    int32_offset("a row", "row"),
+    never_written(
         "`out` was not written at all: the function fills the `out` it is given. What it returns is not looked at.",
-        sign=lambda e: e.all_failing_unwritten("out"),
+        "out",
     ),
     Mistake(
         "output_stride_ignored",
@@ -72,11 +67,7 @@ MEMORY = (
         "Lanes past the end of a row are stored too: mask the store with `column < columns`.",
         sign=lambda e: e.wrote_outside("out", "after"),
     ),
-    Mistake(
-        "inputs_changed",
-        "`mantissas` or `exponents` was changed: both are inputs.",
-        sign=lambda e: e.changed("mantissas") or e.changed("exponents"),
-    ),
+    inputs_changed("mantissas", "exponents", says="`mantissas` or `exponents` was changed: both are inputs."),
     Mistake(
         "mantissa_stride_ignored",
         "Rows of `mantissas` are taken to lie C apart, or as far as those of `out`: use `mantissas.stride(0)`.",

@@ -14,21 +14,22 @@ the call. All arithmetic is in kernels. The floor counts one read of the weights
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
-from autograder.exercises.mx.draws import BRAIN, FULL, GPU, SHORT, exponents, mantissas, odd
-from autograder.exercises.mx.format import decode
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP32, NEXT_DOWN_IS, next_format_down
 from autograder.exercises.mx.gemv_mistakes import MISTAKES
-from autograder.exercises.mx.where import where
+from autograder.exercises.mx.inputs import exponents, mantissas
+from autograder.exercises.mx.mxint8 import decode
+from autograder.exercises.mx.places import wrong_groups
+from autograder.exercises.strides import far_apart
 
 
 def _call(
-    d: Draw, m_rows: int, n: int, k: int, group: int, dtype=FULL, gap=0, m_gap=0, out_gap=0, low=118, high=128, size=1.0
+    d: Draw, m_rows: int, n: int, k: int, group: int, dtype=FP32, gap=0, m_gap=0, out_gap=0, low=118, high=128, size=1.0
 ):
     x = d.normal(m_rows, k, dtype=dtype, std=size, strides=(k + gap, 1))
     m, e = mantissas(d, n, k, m_gap), exponents(d, n, k, group, low, high)
     out = d.empty(m_rows, n, dtype=dtype, strides=(n + out_gap, 1))
-    sizes = f"M = {m_rows}, N = {n}, K = {k}, {SHORT[dtype]}, groups of {group}"
+    sizes = f"M = {m_rows}, N = {n}, K = {k}, {DTYPE_NAMES[dtype]}, groups of {group}"
     if gap or m_gap or out_gap:
         sizes += f", row strides {k + gap}, {k + m_gap} and {n + out_gap}"
     return Call({"x": x, "mantissas": m, "exponents": e, "group": group, "out": out}, sizes)
@@ -36,12 +37,12 @@ def _call(
 
 def _k(d: Draw, groups: int, group: int) -> int:
     """So many whole groups, and a short one."""
-    return group * groups + odd(d, 3, group - 3)
+    return group * groups + d.odd(3, group - 3)
 
 
 def _with_nan(d: Draw) -> Call:
     """Three groups of NaN. Mantissas are small there, or 0: taken for numbers, they would make finite sums."""
-    made = _call(d, d.integer(2, 4), odd(d, 17, 25), 16 * 5, 16, size=0.5)
+    made = _call(d, d.integer(2, 4), d.odd(17, 25), 16 * 5, 16, size=0.5)
     e, m = made.args["exponents"], made.args["mantissas"]
     for row, group, divisor in ((d.integer(1, 5), d.integer(0, 4), 128), (7, 2, 64), (-1, 4, 64)):
         e[row, group] = 255
@@ -51,49 +52,47 @@ def _with_nan(d: Draw) -> Call:
 
 
 def _often_minus_128(d: Draw) -> Call:
-    made = _call(d, 2, odd(d, 17, 25), 96, 32)
+    made = _call(d, 2, d.odd(17, 25), 96, 32)
     made.args["mantissas"][:, ::3] = -128
     return made
 
 
 def _past_int32(d: Draw) -> Call:
     """The third row of the weights begins past 2^31 elements. 2.1 GB, nearly all of it gap."""
-    made, apart = _call(d, 2, 3, odd(d, 200, 300), 32), 2**30 + 8
-    m = made.args["mantissas"]
-    memory = torch.empty(2 * apart + m.shape[1], dtype=torch.int8, device=d.device)
-    made.args["mantissas"] = memory.as_strided(m.shape, (apart, 1)).copy_(m)
-    return Call(made.args, f"M = 2, N = 3, K = {m.shape[1]}, groups of 32, row stride of the mantissas {apart}")
+    args = _call(d, 2, 3, d.odd(200, 300), 32).args
+    m = args["mantissas"] = far_apart(args["mantissas"])
+    return Call(args, f"M = 2, N = 3, K = {m.shape[1]}, groups of 32, row stride of the mantissas {m.stride(0)}")
 
 
 CASES = (
-    Case("one row", lambda d: _call(d, 1, odd(d, 34, 50), 128, 32)),
+    Case("one row", lambda d: _call(d, 1, d.odd(34, 50), 128, 32)),
     Case("whole blocks", lambda d: _call(d, 4, 64, 256, 32)),
-    Case("some rows", lambda d: _call(d, odd(d, 3, 7), odd(d, 34, 50), 128, 32)),
-    Case("sixteen rows", lambda d: _call(d, 16, odd(d, 17, 25), 96, 32)),
+    Case("some rows", lambda d: _call(d, d.odd(3, 7), d.odd(34, 50), 128, 32)),
+    Case("sixteen rows", lambda d: _call(d, 16, d.odd(17, 25), 96, 32)),
     Case("one output", lambda d: _call(d, 3, 1, 64, 16)),
-    Case("a short last group", lambda d: _call(d, 2, odd(d, 34, 50), _k(d, 3, 32), 32)),
-    Case("one short group", lambda d: _call(d, 2, odd(d, 17, 25), odd(d, 17, 31), 64)),
-    Case("groups of 16", lambda d: _call(d, 2, odd(d, 17, 25), _k(d, 4, 16), 16)),
-    Case("large groups", lambda d: _call(d, 2, odd(d, 17, 25), _k(d, 2, 128), d.choice([64, 128]))),
-    Case("a group of 256", lambda d: _call(d, 1, odd(d, 9, 15), _k(d, 2, 256), 256)),
-    Case("a long K", lambda d: _call(d, 1, odd(d, 9, 15), 32 * d.integer(36, 40), 32)),
-    Case("many outputs", lambda d: _call(d, 1, odd(d, 262, 310), 64, 32)),
-    Case("strided x", lambda d: _call(d, 3, odd(d, 17, 25), _k(d, 2, 32), 32, gap=d.integer(3, 30))),
-    Case("strided mantissas", lambda d: _call(d, 3, odd(d, 17, 25), _k(d, 2, 32), 32, m_gap=d.integer(3, 30))),
-    Case("strided output", lambda d: _call(d, 3, odd(d, 17, 25), 96, 32, out_gap=d.integer(3, 30))),
-    Case("exponents far apart", lambda d: _call(d, 2, odd(d, 17, 25), 160, 32, low=60, high=190)),
+    Case("a short last group", lambda d: _call(d, 2, d.odd(34, 50), _k(d, 3, 32), 32)),
+    Case("one short group", lambda d: _call(d, 2, d.odd(17, 25), d.odd(17, 31), 64)),
+    Case("groups of 16", lambda d: _call(d, 2, d.odd(17, 25), _k(d, 4, 16), 16)),
+    Case("large groups", lambda d: _call(d, 2, d.odd(17, 25), _k(d, 2, 128), d.choice([64, 128]))),
+    Case("a group of 256", lambda d: _call(d, 1, d.odd(9, 15), _k(d, 2, 256), 256)),
+    Case("a long K", lambda d: _call(d, 1, d.odd(9, 15), 32 * d.integer(36, 40), 32)),
+    Case("many outputs", lambda d: _call(d, 1, d.odd(262, 310), 64, 32)),
+    Case("strided x", lambda d: _call(d, 3, d.odd(17, 25), _k(d, 2, 32), 32, gap=d.integer(3, 30))),
+    Case("strided mantissas", lambda d: _call(d, 3, d.odd(17, 25), _k(d, 2, 32), 32, m_gap=d.integer(3, 30))),
+    Case("strided output", lambda d: _call(d, 3, d.odd(17, 25), 96, 32, out_gap=d.integer(3, 30))),
+    Case("exponents far apart", lambda d: _call(d, 2, d.odd(17, 25), 160, 32, low=60, high=190)),
     Case("mantissas of -128", _often_minus_128),
     Case("a group of NaN", _with_nan),
-    Case("values past 65504", lambda d: _call(d, 2, odd(d, 17, 25), 128, 32, size=1e6)),
-    Case("bf16", lambda d: _call(d, d.integer(2, 7), odd(d, 500, 600), _k(d, 40, 32), 32, BRAIN), tiers=GPU),
-    Case("bf16, sixteen rows", lambda d: _call(d, 16, odd(d, 500, 600), 4096, 32, BRAIN), tiers=GPU),
-    Case("large", lambda d: _call(d, 1, 8193, 4096, 32, BRAIN), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("values past 65504", lambda d: _call(d, 2, d.odd(17, 25), 128, 32, size=1e6)),
+    Case("bf16", lambda d: _call(d, d.integer(2, 7), d.odd(500, 600), _k(d, 40, 32), 32, BF16), tiers=ON_GPU),
+    Case("bf16, sixteen rows", lambda d: _call(d, 16, d.odd(500, 600), 4096, 32, BF16), tiers=ON_GPU),
+    Case("large", lambda d: _call(d, 1, 8193, 4096, 32, BF16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 TIMED = (
-    Case("one row", lambda d: _call(d, 1, 28672, 8192, 32, BRAIN)),
-    Case("sixteen rows", lambda d: _call(d, 16, 28672, 8192, 32, BRAIN)),
+    Case("one row", lambda d: _call(d, 1, 28672, 8192, 32, BF16)),
+    Case("sixteen rows", lambda d: _call(d, 16, 28672, 8192, 32, BF16)),
 )
 
 
@@ -122,7 +121,7 @@ GEMV = Exercise(
         lower_is=f"x {NEXT_DOWN_IS}",
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_groups,
     speed=Speed(
         points=4,
         cases=TIMED,

@@ -5,9 +5,10 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
-from autograder.exercises.mx import wrong
-from autograder.exercises.mx.format import decode, group_count, spread, value
+from autograder.exercises.everywhere import inputs_changed, int32_offset
+from autograder.exercises.mx import wrong_decode_formulas as wrong
+from autograder.exercises.mx.mxint8 import decode, group_count, spread, value
+from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
 NAN = float("nan")
@@ -122,12 +123,7 @@ def _rounded(e) -> bool:
 
 
 MEMORY = (
-    Mistake(
-        "int32_offset",
-        "Right until a row of weights begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 "
-        "bits. Widen first: `n.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
+    int32_offset("a row of weights", "n"),
     Mistake(
         "not_zeroed",
         "`out` is NaN, as it was before the call: parts were added to what lay there, or nothing was stored. Let each "
@@ -151,11 +147,7 @@ MEMORY = (
         "Lanes past the last output are stored too: mask the store with `n < N`, and rows with `r < M`.",
         sign=lambda e: e.wrote_outside("out", "after"),
     ),
-    Mistake(
-        "inputs_changed",
-        "An input was changed.",
-        sign=lambda e: any(e.changed(name) for name in ("x", "mantissas", "exponents")),
-    ),
+    inputs_changed("x", "mantissas", "exponents", says="An input was changed."),
     Mistake(
         "x_stride_ignored",
         "Rows of `x` are taken to lie K apart: use `x.stride(0)`.",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from autograder.exercises.mx.format import decode, encode, group_count
+from autograder.exercises.mx.mxint8 import decode, encode, group_count
 from course_lib.probes.swapping import held_bytes, make, tokens
 
 GROUP = 32

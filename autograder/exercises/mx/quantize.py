@@ -14,19 +14,21 @@ exact. All arithmetic is in kernels.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.mx.draws import BRAIN, FULL, GPU, HALF, SHORT, odd, powers, signs
-from autograder.exercises.mx.format import encode, group_count
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
+from autograder.exercises.mx.inputs import powers, signs
+from autograder.exercises.mx.mxint8 import encode, group_count
+from autograder.exercises.mx.places import wrong_groups
 from autograder.exercises.mx.quantize_mistakes import MISTAKES
-from autograder.exercises.mx.where import where
+from autograder.exercises.strides import far_apart
 
 
-def _call(d: Draw, x: torch.Tensor, group: int, dtype=FULL, gap=0, m_gap=0) -> Call:
+def _call(d: Draw, x: torch.Tensor, group: int, dtype=FP32, gap=0, m_gap=0) -> Call:
     rows, columns = x.shape
     x = d.lay_out(x.to(dtype), (columns + gap, 1))
     m = d.empty(rows, columns, dtype=torch.int8, strides=(columns + m_gap, 1))
     e = d.empty(rows, group_count(columns, group), dtype=torch.uint8)
-    sizes = f"{rows} row{'s' * (rows != 1)} of {columns}, {SHORT[dtype]}, groups of {group}"
+    sizes = f"{rows} row{'s' * (rows != 1)} of {columns}, {DTYPE_NAMES[dtype]}, groups of {group}"
     if gap or m_gap:
         sizes += f", row strides {columns + gap} and {columns + m_gap}"
     return Call({"x": x, "group": group, "mantissas": m, "exponents": e}, sizes)
@@ -53,7 +55,7 @@ def _ties(d: Draw, off: float = 0.0) -> Call:
 
 def _rounding_up_to_128(d: Draw) -> Call:
     """Mantissas of 127.5 to 128, which do not fit, and others."""
-    rows, columns, group = d.integer(3, 5), odd(d, 66, 90), 16
+    rows, columns, group = d.integer(3, 5), d.odd(66, 90), 16
     steps = d.uniform(rows, columns, low=1, high=120).double()
     some = d.uniform(rows, columns) < 0.3
     some[:, ::group] = True
@@ -63,7 +65,7 @@ def _rounding_up_to_128(d: Draw) -> Call:
 
 def _largest(d: Draw, size: float) -> Call:
     """The largest of every group is `size` times a power of two, and the others are below."""
-    rows, columns, group = d.integer(4, 6), odd(d, 66, 90), 16
+    rows, columns, group = d.integer(4, 6), d.odd(66, 90), 16
     x = d.uniform(rows, columns, low=0.01, high=0.9).double()
     x[:, 3::group] = size
     x[:, -1] = size
@@ -73,13 +75,13 @@ def _largest(d: Draw, size: float) -> Call:
 
 def _small(d: Draw, low: int, high: int) -> Call:
     """Sizes from 2^low to 2^high, and no zero."""
-    rows, columns, group = d.integer(3, 5), odd(d, 34, 60), d.choice([8, 16])
+    rows, columns, group = d.integer(3, 5), d.odd(34, 60), d.choice([8, 16])
     x = d.uniform(rows, columns, low=0.5, high=1.0).double() * signs(d, rows, columns)
     return _call(d, x * powers(d, rows, columns, group, low + 1, high), group)
 
 
 def _huge(d: Draw) -> Call:
-    rows, columns, group = d.integer(3, 5), odd(d, 34, 60), 16
+    rows, columns, group = d.integer(3, 5), d.odd(34, 60), 16
     x = d.uniform(rows, columns, low=0.01, high=1.99).double() * signs(d, rows, columns)
     x[:, ::group] = 1.75
     return _call(d, x * powers(d, rows, columns, group, 124, 127), group)
@@ -87,14 +89,14 @@ def _huge(d: Draw) -> Call:
 
 def _far_apart(d: Draw) -> Call:
     """Within a group sizes from 1 down to 2^-12: most mantissas are small, and many are 0."""
-    rows, columns = d.integer(3, 5), odd(d, 66, 90)
+    rows, columns = d.integer(3, 5), d.odd(66, 90)
     x = torch.exp2(d.uniform(rows, columns, low=-12, high=0)).double() * signs(d, rows, columns)
     return _call(d, x, 32)
 
 
 def _with(d: Draw, special: float, share: float) -> Call:
     """Some groups hold `special`, anywhere in them; others do not."""
-    rows, columns, group = d.integer(4, 6), odd(d, 66, 90), 16
+    rows, columns, group = d.integer(4, 6), d.odd(66, 90), 16
     x = d.normal(rows, columns).double()
     x[(d.uniform(rows, columns) < share)] = special
     x[0, group + 5], x[-1, -1] = special, special
@@ -104,7 +106,7 @@ def _with(d: Draw, special: float, share: float) -> Call:
 
 def _zeros(d: Draw) -> Call:
     """Whole groups of zeros, the last partial one among them, and zeros among other numbers."""
-    rows, columns, group = d.integer(4, 6), odd(d, 66, 90), 16
+    rows, columns, group = d.integer(4, 6), d.odd(66, 90), 16
     x = d.normal(rows, columns).double()
     x[d.uniform(rows, columns) < 0.3] = 0.0
     x[0, group : 2 * group], x[1, columns // group * group :], x[2] = 0.0, 0.0, -0.0
@@ -113,24 +115,22 @@ def _zeros(d: Draw) -> Call:
 
 def _past_int32(d: Draw) -> Call:
     """The third row of x begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
-    made, apart = _normal(d, 3, odd(d, 300, 400), 32, dtype=HALF, low=-3, high=3), 2**30 + 8
-    x = made.args["x"]
-    memory = torch.empty(2 * apart + x.shape[1], dtype=HALF, device=d.device)
-    made.args["x"] = memory.as_strided(x.shape, (apart, 1)).copy_(x)
-    return Call(made.args, f"3 rows of {x.shape[1]}, fp16, groups of 32, row stride of x {apart}")
+    args = _normal(d, 3, d.odd(300, 400), 32, dtype=FP16, low=-3, high=3).args
+    x = args["x"] = far_apart(args["x"])
+    return Call(args, f"3 rows of {x.shape[1]}, fp16, groups of 32, row stride of x {x.stride(0)}")
 
 
 CASES = (
     Case("one group", lambda d: _normal(d, 1, 32, 32)),
-    Case("whole groups", lambda d: _normal(d, odd(d, 3, 7), 32 * d.integer(2, 4), 32)),
-    Case("a partial last group", lambda d: _normal(d, odd(d, 3, 7), 32 * d.integer(1, 2) + odd(d, 3, 29), 32)),
-    Case("a row shorter than a group", lambda d: _normal(d, odd(d, 3, 7), odd(d, 17, 29), 64)),
-    Case("groups of one", lambda d: _normal(d, 3, odd(d, 20, 30), 1)),
-    Case("small groups", lambda d: _normal(d, 3, odd(d, 34, 50), d.choice([2, 4]))),
-    Case("large groups", lambda d: _normal(d, 3, odd(d, 300, 400), d.choice([128, 256]))),
-    Case("many rows", lambda d: _normal(d, odd(d, 67, 79), odd(d, 17, 31), 16)),
-    Case("strided rows", lambda d: _normal(d, 5, odd(d, 34, 60), 16, gap=d.integer(3, 30))),
-    Case("strided mantissas", lambda d: _normal(d, 5, odd(d, 34, 60), 16, m_gap=d.integer(3, 30))),
+    Case("whole groups", lambda d: _normal(d, d.odd(3, 7), 32 * d.integer(2, 4), 32)),
+    Case("a partial last group", lambda d: _normal(d, d.odd(3, 7), 32 * d.integer(1, 2) + d.odd(3, 29), 32)),
+    Case("a row shorter than a group", lambda d: _normal(d, d.odd(3, 7), d.odd(17, 29), 64)),
+    Case("groups of one", lambda d: _normal(d, 3, d.odd(20, 30), 1)),
+    Case("small groups", lambda d: _normal(d, 3, d.odd(34, 50), d.choice([2, 4]))),
+    Case("large groups", lambda d: _normal(d, 3, d.odd(300, 400), d.choice([128, 256]))),
+    Case("many rows", lambda d: _normal(d, d.odd(67, 79), d.odd(17, 31), 16)),
+    Case("strided rows", lambda d: _normal(d, 5, d.odd(34, 60), 16, gap=d.integer(3, 30))),
+    Case("strided mantissas", lambda d: _normal(d, 5, d.odd(34, 60), 16, m_gap=d.integer(3, 30))),
     Case("ties", _ties),
     Case("next to ties", lambda d: _ties(d, 2.0**-12)),
     Case("mantissas that round to 128", _rounding_up_to_128),
@@ -143,11 +143,11 @@ CASES = (
     Case("sizes near 2^-126", lambda d: _small(d, -126, -121)),
     Case("subnormal numbers", lambda d: _small(d, -140, -126)),
     Case("sizes near 2^127", _huge),
-    Case("fp16", lambda d: _normal(d, odd(d, 3, 7), odd(d, 66, 90), 32, low=-12, high=3, dtype=HALF)),
-    Case("bf16", lambda d: _normal(d, odd(d, 3, 7), odd(d, 66, 90), 32, dtype=BRAIN)),
+    Case("fp16", lambda d: _normal(d, d.odd(3, 7), d.odd(66, 90), 32, low=-12, high=3, dtype=FP16)),
+    Case("bf16", lambda d: _normal(d, d.odd(3, 7), d.odd(66, 90), 32, dtype=BF16)),
     Case("no rows", lambda d: _normal(d, 0, 40, 32)),
-    Case("large", lambda d: _normal(d, odd(d, 500, 600), odd(d, 4000, 5000), 32, dtype=BRAIN), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("large", lambda d: _normal(d, d.odd(500, 600), d.odd(4000, 5000), 32, dtype=BF16), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 QUANTIZE = Exercise(
@@ -166,6 +166,6 @@ QUANTIZE = Exercise(
         floor_ulps=0.0,
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_groups,
     shows_not="speed, races between programs, and offsets past 2^31",
 )

@@ -3,23 +3,19 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.mx import wrong_quantize as wrong
-from autograder.exercises.mx.format import (
+from autograder.exercises.everywhere import int32_offset, none_written
+from autograder.exercises.mx import wrong_encode_formulas as wrong
+from autograder.exercises.mx.mxint8 import (
     encode,
     nearest,
 )
 
 MEMORY = (
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. Widen "
-        "first: `row.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "never_written",
+    int32_offset("a row", "row"),
+    none_written(
         "Neither output was written: the function fills the `mantissas` and `exponents` it is given.",
-        sign=lambda e: e.all_failing_unwritten("mantissas") and e.all_failing_unwritten("exponents"),
+        "mantissas",
+        "exponents",
     ),
     Mistake(
         "mantissa_stride_ignored",

@@ -2,7 +2,16 @@
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Mistake, Precision, Speed
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Mistake, Precision, Speed
+from autograder.exercises.everywhere import (
+    MASK_ONE_TOO_LONG,
+    OUT_NEVER_WRITTEN,
+    blocks_missing,
+    mask_on_load_only,
+    mask_one_too_short,
+    no_mask,
+    x_changed,
+)
 
 BLOCKS = tuple(2**k for k in range(4, 15))
 
@@ -26,7 +35,7 @@ CASES = (
     Case("three dimensions", lambda d: _call(d, (d.integer(3, 7), d.integer(5, 11), d.integer(13, 29)), 2)),
     Case("large arguments", lambda d: _call(d, (d.integer(400, 800),), 1, scale=5000.0)),
     Case("64 cosines", lambda d: _call(d, (d.integer(500, 900),), 64)),
-    Case("millions of elements", lambda d: _call(d, (2**24 + d.integer(1, 999),), 5), tiers=("gpu",)),
+    Case("millions of elements", lambda d: _call(d, (2**24 + d.integer(1, 999),), 5), tiers=ON_GPU),
 )
 
 
@@ -74,14 +83,6 @@ def _series(x: torch.Tensor, repeat: int, terms: int) -> torch.Tensor:
     return x
 
 
-def _badly_reduced(v):
-    """Each argument brought into [-pi, pi] with one subtraction in fp32, where 2 pi has 24 bits."""
-    x, turn = v["x"].float(), torch.tensor(6.2831853, dtype=torch.float32)
-    for _ in range(v["repeat"]):
-        x = torch.cos((x - torch.round(x / turn) * turn).double()).float()
-    return {"out": x.double()}
-
-
 def _floor_s(v, ceilings) -> float:
     """One read and one write of every element, or every cosine, whichever takes longer."""
     n = v["x"].numel()
@@ -107,68 +108,30 @@ CHAIN = Exercise(
         lower_is="every cosine rounded to fp16",
     ),
     mistakes=(
-        Mistake(
-            "mask_one_too_long",
-            "Exactly one element past the end is touched: the mask should be `offs < n`, not `offs <= n`.",
-            sign=lambda e: e.wrote_outside("out", "after", count=1),
-        ),
-        Mistake(
-            "no_mask",
+        MASK_ONE_TOO_LONG,
+        no_mask(
             "The kernel reads and writes past the end of the arrays when the length is not a multiple of the block. "
-            "Give the load and the store `mask=offs < n`.",
-            sign=lambda e: e.wrote_outside("out", "after", nan=True),
+            "Give the load and the store `mask=offs < n`."
         ),
-        Mistake(
-            "mask_on_load_only",
-            "The load is masked but the store is not: lanes past the end write what they never should. "
-            "Give the store the same mask as the load.",
-            sign=lambda e: e.wrote_outside("out", "after", nan=False),
+        mask_on_load_only(
+            "The load is masked but the store is not: lanes past the end write what they never should. Give the store"
+            " the same mask as the load."
         ),
-        Mistake(
-            "writes_into_x",
-            "`x` was changed: intermediate values belong into registers, the result into `out`.",
-            sign=lambda e: e.changed("x"),
-        ),
-        Mistake(
-            "out_never_written",
-            "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-            sign=lambda e: e.all_failing_unwritten("out"),
-        ),
+        x_changed("intermediate values belong into registers, the result into `out`"),
+        OUT_NEVER_WRITTEN,
         Mistake(
             "reduced_badly",
             "Right for small arguments, wrong for large ones: the argument is brought into one turn with too few "
             "digits, as a fast approximate cosine or a subtraction of `6.28...` does. Use `tl.cos`.",
             sign=lambda e: e.failed_only("large arguments"),
         ),
-        Mistake(
-            "mask_one_too_short",
-            "The very last element is never computed: the mask should be `offs < n`, not `offs < n - 1`.",
-            answer=lambda v: _only(v, slice(0, _elements(v) - 1)) if _elements(v) else {},
-        ),
+        mask_one_too_short(_only),
         Mistake(
             "first_dimension_only",
             "Only the first `x.shape[0]` elements are computed: the number of elements is `x.numel()`.",
             answer=lambda v: _only(v, slice(0, v["x"].shape[0])) if v["x"].dim() > 1 else {},
         ),
-        Mistake(
-            "grid_off_by_one",
-            "The last partial block is never computed: the grid rounds down. Use `triton.cdiv(n, BLOCK)` programs.",
-            answer=lambda v, block: _only(v, slice(0, _elements(v) // block * block)),
-            variants=BLOCKS,
-        ),
-        Mistake(
-            "one_program",
-            "Only the first block is computed. Launch `triton.cdiv(n, BLOCK)` programs, and let each begin "
-            "at `tl.program_id(0) * BLOCK`.",
-            answer=lambda v, block: _only(v, slice(0, block)),
-            variants=BLOCKS,
-        ),
-        Mistake(
-            "program_id_not_scaled",
-            "Programs overlap: program p starts at p, not at p * BLOCK. Multiply the program id by the block size.",
-            answer=lambda v, block: _only(v, slice(0, -(-_elements(v) // block) + block - 1)),
-            variants=BLOCKS,
-        ),
+        *blocks_missing(_only, BLOCKS),
         Mistake(
             "one_cosine_only",
             "This is one cosine, whatever `repeat` says: every turn of the loop must take the cosine of what the turn "

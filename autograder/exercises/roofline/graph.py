@@ -7,7 +7,7 @@ costs far more than the work.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Mistake, Precision, Speed
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Mistake, Precision, Speed
 
 LAYERS = 16
 LAUNCHES_A_LAYER = 3  # multiply, sine, add
@@ -20,16 +20,17 @@ def _call(draw: Draw, inputs: int, n: int, gap: int = 0) -> Call:
     return Call({"xs": xs, "w": w, "out": draw.empty(inputs, n)}, sizes)
 
 
-GPU = ("gpu",)
 CASES = (
-    Case("a few inputs", lambda d: _call(d, d.integer(3, 7), d.integer(200, 900)), tiers=GPU),
-    Case("one input", lambda d: _call(d, 1, d.integer(100, 200)), tiers=GPU),
-    Case("one number each", lambda d: _call(d, d.integer(4, 9), 1), tiers=GPU),
-    Case("other sizes", lambda d: _call(d, d.integer(8, 12), d.integer(1000, 3000)), tiers=GPU),
-    Case("the same sizes again", lambda d: _call(d, 6, 640), tiers=GPU),
-    Case("the same sizes, other weights", lambda d: _call(d, 6, 640), tiers=GPU),
-    Case("inputs with gaps", lambda d: _call(d, d.integer(3, 6), d.integer(30, 90), gap=d.integer(5, 20)), tiers=GPU),
-    Case("many inputs", lambda d: _call(d, d.integer(200, 300), d.integer(20, 60)), tiers=GPU),
+    Case("a few inputs", lambda d: _call(d, d.integer(3, 7), d.integer(200, 900)), tiers=ON_GPU),
+    Case("one input", lambda d: _call(d, 1, d.integer(100, 200)), tiers=ON_GPU),
+    Case("one number each", lambda d: _call(d, d.integer(4, 9), 1), tiers=ON_GPU),
+    Case("other sizes", lambda d: _call(d, d.integer(8, 12), d.integer(1000, 3000)), tiers=ON_GPU),
+    Case("the same sizes again", lambda d: _call(d, 6, 640), tiers=ON_GPU),
+    Case("the same sizes, other weights", lambda d: _call(d, 6, 640), tiers=ON_GPU),
+    Case(
+        "inputs with gaps", lambda d: _call(d, d.integer(3, 6), d.integer(30, 90), gap=d.integer(5, 20)), tiers=ON_GPU
+    ),
+    Case("many inputs", lambda d: _call(d, d.integer(200, 300), d.integer(20, 60)), tiers=ON_GPU),
 )
 
 
@@ -202,12 +203,12 @@ GRAPH = Exercise(
     ),
     speed=Speed(
         points=3,
-        cases=(Case("launch-bound", lambda d: _call(d, 2000, 256), tiers=GPU),),
+        cases=(Case("launch-bound", lambda d: _call(d, 2000, 256), tiers=ON_GPU),),
         floor_s=_floor_s,
         full=0.5,
         none=0.2,
         least_kernels=lambda v: len(v["xs"]),  # all inputs as one batch need 48, and no graph
     ),
-    tiers=GPU,
+    tiers=ON_GPU,
     launches=False,
 )

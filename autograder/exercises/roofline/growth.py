@@ -143,6 +143,6 @@ def ends_of(rows, crossing: float) -> float | None:
 
 
 def answer(v, labels=None, **ends) -> dict:
-    """The right answer, but for what is given."""
+    """The right answer. An argument that is given replaces its part."""
     labels = true_regimes(v["rows"], v["roof"], v["crossing"]) if labels is None else labels
     return {"labels": labels, "overhead_ends": ends.get("ends", ends_of(v["rows"], v["crossing"]))}

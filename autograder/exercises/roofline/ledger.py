@@ -43,7 +43,7 @@ def moves(v) -> dict[str, int]:
 
 
 def answer(v, does=None, moved=None, item=None) -> dict:
-    """The right answer, but for what is given: FLOPs, moves, or bytes an element."""
+    """The right answer. FLOPs, moves or bytes an element replace the right ones where they are given."""
     does = flops(v) if does is None else does
     moved = moves(v) if moved is None else moved
     return {"work": (does, (BYTES[v["dtype"]] if item is None else item) * sum(moved.values()))}

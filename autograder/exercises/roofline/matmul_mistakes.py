@@ -5,8 +5,9 @@ from itertools import product
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.formats import significant
-from autograder.exercises.layout import as_read
+from autograder.exercises.dtypes import significant
+from autograder.exercises.everywhere import OUT_NEVER_WRITTEN, int32_offset, no_mask_on_store, output_stride_ignored
+from autograder.exercises.strides import as_read
 
 NAN = float("nan")
 BLOCKS = (16, 32, 64, 128, 256)
@@ -152,28 +153,14 @@ def _inputs(rounded):
 EITHER = ("ab", "a", "b")
 
 MISTAKES = (
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen the indices first: `offs_m.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
+    int32_offset("a row", "offs_m"),
+    output_stride_ignored("N"),
+    no_mask_on_store(
+        "Something is written beyond the output: give the store a mask for rows and columns, `(offs_m[:, None] < M) &"
+        " (offs_n[None, :] < N)`.",
+        "out",
     ),
-    Mistake(
-        "output_stride_ignored",
-        "The rows of `out` are taken to lie N apart: use `out.stride(0)`.",
-        sign=lambda e: e.failed_only("strided output") and e.wrote_outside("out", "gaps"),
-    ),
-    Mistake(
-        "no_mask_on_store",
-        "Something is written beyond the output: give the store a mask for rows and columns, "
-        "`(offs_m[:, None] < M) & (offs_n[None, :] < N)`.",
-        sign=lambda e: e.wrote_outside("out"),
-    ),
-    Mistake(
-        "out_never_written",
-        "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-        sign=lambda e: e.all_failing_unwritten("out"),
-    ),
+    OUT_NEVER_WRITTEN,
     Mistake(
         "accumulator_in_output_type",
         "Wrong where partial sums grow large in between: the accumulator is rounded to the output's type every turn. "

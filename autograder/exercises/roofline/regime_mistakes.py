@@ -20,7 +20,7 @@ def _floors(v) -> list[float]:
 
 
 def _from(v, is_overhead: list[bool]) -> dict:
-    """Labels and end when these rows are taken for overhead: it ends at the first row that is not."""
+    """The answer when these rows are taken for overhead: overhead ends at the first other row."""
     rows, roof = v["rows"], v["roof"]
     labels = ["overhead" if o else side_of_the_ridge(r, roof) for o, r in zip(is_overhead, rows, strict=True)]
     first = next((r["size"] for o, r in zip(is_overhead, rows, strict=True) if not o), None)

@@ -2,9 +2,10 @@
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
-from autograder.exercises.formats import NEXT_DOWN_IS, next_format_down
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercises.dtypes import DTYPE_NAMES, FP16, FP32, NEXT_DOWN_IS, next_format_down
 from autograder.exercises.roofline.softmax_mistakes import MISTAKES, softmax_rows
+from autograder.exercises.strides import far_apart
 
 MINUS_INF = -float("inf")
 
@@ -13,35 +14,27 @@ def _call(draw: Draw, x: torch.Tensor, gap=0, out_gap=0, out_dtype=None) -> Call
     """`x` laid out with `gap` unused elements behind every row, the output with `out_gap`."""
     rows, width = x.shape
     out = draw.empty(rows, width, dtype=out_dtype or x.dtype, strides=(width + out_gap, 1))
-    sizes = f"{rows} rows of {width}, {_short(x.dtype)}"
+    sizes = f"{rows} rows of {width}, {DTYPE_NAMES[x.dtype]}"
     if out.dtype != x.dtype:
-        sizes += f" to {_short(out.dtype)}"
+        sizes += f" to {DTYPE_NAMES[out.dtype]}"
     if gap or out_gap:
         sizes += f", row strides {width + gap} and {width + out_gap}"
     return Call({"x": draw.lay_out(x, (width + gap, 1)), "out": out}, sizes)
 
 
-def _short(dtype: torch.dtype) -> str:
-    return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-
-
-def _normal(draw: Draw, rows: int, width: int, dtype=torch.float32, **layout) -> Call:
+def _normal(draw: Draw, rows: int, width: int, dtype=FP32, **layout) -> Call:
     return _call(draw, draw.normal(rows, width, dtype=dtype, std=2.0), **layout)
-
-
-def _odd(draw: Draw, low: int, high: int) -> int:
-    return 2 * draw.integer(low // 2, high // 2) + 1
 
 
 def _empty_rows(draw: Draw) -> Call:
     """Two rows of only -inf, one of them the last, among rows with some -inf or none."""
-    x = draw.normal(6, _odd(draw, 34, 90))
+    x = draw.normal(6, draw.odd(34, 90))
     x[[draw.integer(0, 3), 5]] = MINUS_INF
     return _call(draw, x)
 
 
 def _some_inf(draw: Draw) -> Call:
-    x = draw.normal(5, _odd(draw, 80, 140))
+    x = draw.normal(5, draw.odd(80, 140))
     x[draw.uniform(*x.shape) < 0.4] = MINUS_INF
     x[:, 0] = 0.5  # no row is empty
     return _call(draw, x)
@@ -55,7 +48,7 @@ def _inf_first(draw: Draw) -> Call:
 
 def _large(draw: Draw) -> Call:
     """Anything in +-1e4, and rows that lie high or low as a whole, close enough for several terms to count."""
-    width = _odd(draw, 40, 100)
+    width = draw.odd(40, 100)
     spread = draw.uniform(4, width, low=-1e4, high=1e4)
     close = draw.normal(2, width) + torch.tensor([[9990.0], [-5000.0]], device=draw.device)
     return _call(draw, torch.cat([spread, close]))
@@ -66,38 +59,33 @@ def _very_negative(draw: Draw) -> Call:
 
 
 def _past_int32(draw: Draw) -> Call:
-    """Three rows 2^30 elements apart: the third begins past 2^31. 4.3 GB, nearly all of it gap."""
-    stride = 2**30 + 8
-    values = draw.normal(3, draw.integer(900, 1100), dtype=torch.float16)
-    x = torch.empty(2 * stride + values.shape[1], dtype=torch.float16, device=draw.device)
-    x = x.as_strided(values.shape, (stride, 1)).copy_(values)
-    out = draw.empty(*values.shape, dtype=torch.float16)
-    return Call({"x": x, "out": out}, f"3 rows of {x.shape[1]}, fp16, row strides {stride} and {out.stride(0)}")
+    """The third row of x begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
+    x = far_apart(draw.normal(3, draw.integer(900, 1100), dtype=FP16))
+    out = draw.empty(*x.shape, dtype=FP16)
+    return Call({"x": x, "out": out}, f"3 rows of {x.shape[1]}, fp16, row strides {x.stride(0)} and {out.stride(0)}")
 
-
-HALF, FULL = torch.float16, torch.float32
 
 CASES = (
     Case("one row", lambda d: _normal(d, 1, d.integer(40, 60))),
     Case("width one", lambda d: _normal(d, d.integer(3, 6), 1)),
     Case("a power of two", lambda d: _normal(d, 4, d.choice([64, 128, 256]))),
-    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), _odd(d, 66, 250))),
-    Case("many short rows", lambda d: _normal(d, _odd(d, 50, 62), d.integer(3, 9))),
-    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), _odd(d, 40, 90), gap=d.integer(3, 40))),
-    Case("strided output", lambda d: _normal(d, d.integer(4, 6), _odd(d, 40, 90), out_gap=d.integer(3, 40))),
+    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), d.odd(66, 250))),
+    Case("many short rows", lambda d: _normal(d, d.odd(50, 62), d.integer(3, 9))),
+    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), d.odd(40, 90), gap=d.integer(3, 40))),
+    Case("strided output", lambda d: _normal(d, d.integer(4, 6), d.odd(40, 90), out_gap=d.integer(3, 40))),
     Case("rows of only -inf", _empty_rows),
     Case("some -inf", _some_inf),
     Case("-inf in the first columns", _inf_first),
     Case("large magnitudes", _large),
     Case("very negative rows", _very_negative),
-    Case("fp16", lambda d: _normal(d, 4, _odd(d, 90, 200), HALF)),
-    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(500, 900), HALF, out_dtype=FULL)),
-    Case("a long row", lambda d: _normal(d, 2, _odd(d, 9000, 16380))),
+    Case("fp16", lambda d: _normal(d, 4, d.odd(90, 200), FP16)),
+    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(500, 900), FP16, out_dtype=FP32)),
+    Case("a long row", lambda d: _normal(d, 2, d.odd(9000, 16380))),
     Case("the longest row", lambda d: _normal(d, 1, 16384)),
     Case("no rows", lambda d: _normal(d, 0, 7)),
-    Case("bf16", lambda d: _normal(d, 300, d.integer(900, 1100), torch.bfloat16), tiers=("gpu",)),
-    Case("many long rows", lambda d: _normal(d, 4099, _odd(d, 4000, 5000)), tiers=("gpu",)),
-    Case("offsets past 2^31", _past_int32, tiers=("gpu",), live=False),
+    Case("bf16", lambda d: _normal(d, 300, d.integer(900, 1100), torch.bfloat16), tiers=ON_GPU),
+    Case("many long rows", lambda d: _normal(d, 4099, d.odd(4000, 5000)), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 
@@ -132,7 +120,7 @@ SOFTMAX = Exercise(
         points=4,
         cases=(
             Case("narrow rows", lambda d: _normal(d, 2**16, 1024)),
-            Case("medium rows", lambda d: _normal(d, 2**14, 4096, HALF)),
+            Case("medium rows", lambda d: _normal(d, 2**14, 4096, FP16)),
             Case("wide rows", lambda d: _normal(d, 2**12, 16384)),
         ),
         floor_s=_floor_s,

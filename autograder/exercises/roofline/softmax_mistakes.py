@@ -3,7 +3,15 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
+from autograder.exercises.everywhere import (
+    OUT_NEVER_WRITTEN,
+    int32_offset,
+    mask_on_load_only,
+    no_mask,
+    output_stride_ignored,
+    x_changed,
+)
+from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
 NAN = float("nan")
@@ -118,44 +126,23 @@ def _epsilon(v, eps: float):
 STRIDED = ("strided rows", "strided output", "offsets past 2^31")
 
 MISTAKES = (
-    Mistake(
-        "int32_offset",
-        "Right until a row begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen the row index first: `tl.program_id(0).to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "output_stride_ignored",
-        "The rows of `out` are taken to lie `width` apart: use `out.stride(0)` for the output's rows.",
-        sign=lambda e: e.failed_only("strided output") and e.wrote_outside("out", "gaps"),
-    ),
+    int32_offset("a row", "tl.program_id(0)"),
+    output_stride_ignored("`width`"),
     Mistake(
         "output_stride_of_input",
         "The row stride of `x` is used for `out` too: each tensor has a row stride of its own.",
         sign=lambda e: e.failed_only(*STRIDED) and e.failed("strided rows") and e.wrote_outside("out"),
     ),
-    Mistake(
-        "no_mask",
+    no_mask(
         "The kernel reads and writes past the end of a row when its width is not a power of two. Give the load "
-        "`mask=offs < width, other=-float('inf')` and the store the same mask.",
-        sign=lambda e: e.wrote_outside("out", "after", nan=True),
+        "`mask=offs < width, other=-float('inf')` and the store the same mask."
     ),
-    Mistake(
-        "mask_on_load_only",
+    mask_on_load_only(
         "The load is masked but the store is not: lanes past the end write into the next row, and behind the last. "
-        "Give the store the same mask as the load.",
-        sign=lambda e: e.wrote_outside("out", "after", nan=False),
+        "Give the store the same mask as the load."
     ),
-    Mistake(
-        "writes_into_x",
-        "`x` was changed: the result belongs into `out`.",
-        sign=lambda e: e.changed("x"),
-    ),
-    Mistake(
-        "out_never_written",
-        "`out` was not written at all. The function fills the `out` it is given; what it returns is not looked at.",
-        sign=lambda e: e.all_failing_unwritten("out"),
-    ),
+    x_changed("the result belongs into `out`"),
+    OUT_NEVER_WRITTEN,
     Mistake(
         "nan_for_empty_row",
         "Right but for rows that hold only -inf: they give NaN (as in torch), the exercise wants zeros. "

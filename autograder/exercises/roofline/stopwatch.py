@@ -2,7 +2,7 @@
 
     stopwatch(gpu, kernel) -> seconds
 
-`kernel` is a name. `gpu` is a `course_lib.simulator.SimulatedGPU`; its time is virtual and in seconds:
+`kernel` is a name. `gpu` is a `course_lib.simulated_gpu.SimulatedGPU`; its time is virtual and in seconds:
 
     gpu.launch(kernel)         queue one run; returns before it has run. The first launch of a kernel compiles it
     gpu.flush_cache()          queue a sweep that empties the cache; takes device time too
@@ -33,7 +33,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
-from course_lib.simulator import PITFALLS, PRESETS, DeviceModel, Traits, vary
+from course_lib.simulated_gpu import PITFALLS, PRESETS, DeviceModel, Traits, vary
 
 LIMIT = 0.05
 BUDGET_CALLS, BUDGET_S = 10_000, 3.0
@@ -135,7 +135,7 @@ def _near(value: float, target: float, within: float) -> bool:
     return abs(value - target) <= within * abs(target)
 
 
-def _wrong(e) -> set[str]:
+def _wrong_cases(e) -> set[str]:
     """The devices with one difficulty on which the timer is wrong."""
     return {name for name, reading in _readings(e).items() if name in ALONE and reading.failed}
 
@@ -169,7 +169,7 @@ def _flush_timed(e) -> bool:
 
 
 def _compiling(e) -> bool:
-    wrong = _wrong(e)
+    wrong = _wrong_cases(e)
     return "a short kernel" not in wrong and _readings(e)["compilation"].ratio > 1 + LIMIT
 
 
@@ -190,11 +190,11 @@ def _idle_at_launch(e) -> bool:
 
 
 def _warm(e) -> bool:
-    return "a short kernel" not in _wrong(e) and _readings(e)["a cache that stays warm"].ratio < 1 - LIMIT
+    return "a short kernel" not in _wrong_cases(e) and _readings(e)["a cache that stays warm"].ratio < 1 - LIMIT
 
 
 def _slow_clock(e) -> bool:
-    return "a short kernel" not in _wrong(e) and _readings(e)["a clock that ramps up"].ratio > 1 + LIMIT
+    return "a short kernel" not in _wrong_cases(e) and _readings(e)["a clock that ramps up"].ratio > 1 + LIMIT
 
 
 def _mean(e) -> bool:
@@ -213,7 +213,7 @@ def _fastest(e) -> bool:
 
 
 def _gap(e) -> bool:
-    return _wrong(e) == {"a slow host"} and _readings(e)["a slow host"].ratio > 1 + LIMIT
+    return _wrong_cases(e) == {"a slow host"} and _readings(e)["a slow host"].ratio > 1 + LIMIT
 
 
 MISTAKES = (

@@ -74,7 +74,7 @@ def bound_of(busy: float) -> str:
 
 
 def answer(v, kernels=None, owners=None, busy_us=None, window=None, **parts) -> dict:
-    """The right answer, but for what is given."""
+    """The right answer. An argument that is given replaces its part."""
     kernels = counted(v) if kernels is None else kernels
     if not kernels:
         return {"profile": {"ranges": {}, "busy": 0.0, "gaps": [], "bound": "host"}}

@@ -13,30 +13,20 @@ All arithmetic is in kernels, in both passes.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, FP16, FP32
 from autograder.exercises.rope.backward_mistakes import MISTAKES, gradients
-from autograder.exercises.rope.draws import (
-    BRAIN,
-    FULL,
-    GPU,
-    HALF,
-    call_words,
-    columns_apart,
-    ids,
-    odd,
-    rows_apart,
-    tables,
-    with_gap,
-)
+from autograder.exercises.rope.inputs import call_words, ids, tables, with_gap
+from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import FLOOR_ULPS, LAYOUTS, ROUGH_IS, backwards, in_fp32, rough, turned
-from autograder.exercises.rope.where import where
+from autograder.exercises.strides import columns_apart, rows_apart
 
 HALVES, INTERLEAVED = LAYOUTS
 RETURNS = ("q_turned", "k_turned", "dq", "dk")
 
 
 def _call(
-    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FULL, strides=None, grad_strides=None,
+    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FP32, strides=None, grad_strides=None,
     positions=None, offset=None, watched=False, of_a_sum=False, shared=False,
 ) -> Call:  # fmt: skip
     """heads: of q and of k. shared: one gradient for both."""
@@ -61,32 +51,32 @@ def _normal(d: Draw, shape, dtype, strides) -> torch.Tensor:
 
 
 def _packed(d: Draw, offset: int, **options) -> Call:
-    length = odd(d, 10, 14)
+    length = d.odd(10, 13)
     return _call(d, 3, (2, 1), length, 16, positions=ids(d, 3, length, packed=True), offset=offset, **options)
 
 
 CASES = (
-    Case("halves", lambda d: _call(d, 2, 2, odd(d, 7, 11), 16, layout=HALVES)),
-    Case("interleaved", lambda d: _call(d, 2, 2, odd(d, 7, 11), 16, layout=INTERLEAVED)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 9, 15), 72)),
-    Case("a part of the head", lambda d: _call(d, 1, 2, odd(d, 9, 15), 48, d.choice([16, 24]))),
-    Case("fewer heads of keys", lambda d: _call(d, 2, (4, 2), odd(d, 7, 11), 16)),
-    Case("heads side by side", lambda d: _call(d, 2, (4, 2), odd(d, 7, 11), 16, strides=rows_apart)),
-    Case("a gradient with heads side by side", lambda d: _call(d, 2, 2, odd(d, 7, 11), 16, grad_strides=with_gap(8))),
-    Case("a gradient with elements apart", lambda d: _call(d, 1, 2, odd(d, 9, 15), 16, grad_strides=columns_apart)),
-    Case("the gradient of a sum", lambda d: _call(d, 2, 2, odd(d, 7, 11), 16, of_a_sum=True)),
-    Case("one gradient for both", lambda d: _call(d, 2, 2, odd(d, 7, 11), 16, shared=True)),
-    Case("an offset", lambda d: _call(d, 1, 2, odd(d, 9, 15), 16, offset=d.integer(50, 90))),
+    Case("halves", lambda d: _call(d, 2, 2, d.odd(7, 11), 16, layout=HALVES)),
+    Case("interleaved", lambda d: _call(d, 2, 2, d.odd(7, 11), 16, layout=INTERLEAVED)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(9, 15), 72)),
+    Case("a part of the head", lambda d: _call(d, 1, 2, d.odd(9, 15), 48, d.choice([16, 24]))),
+    Case("fewer heads of keys", lambda d: _call(d, 2, (4, 2), d.odd(7, 11), 16)),
+    Case("heads side by side", lambda d: _call(d, 2, (4, 2), d.odd(7, 11), 16, strides=rows_apart)),
+    Case("a gradient with heads side by side", lambda d: _call(d, 2, 2, d.odd(7, 11), 16, grad_strides=with_gap(8))),
+    Case("a gradient with elements apart", lambda d: _call(d, 1, 2, d.odd(9, 15), 16, grad_strides=columns_apart)),
+    Case("the gradient of a sum", lambda d: _call(d, 2, 2, d.odd(7, 11), 16, of_a_sum=True)),
+    Case("one gradient for both", lambda d: _call(d, 2, 2, d.odd(7, 11), 16, shared=True)),
+    Case("an offset", lambda d: _call(d, 1, 2, d.odd(9, 15), 16, offset=d.integer(50, 90))),
     Case("packed sequences", lambda d: _packed(d, 0)),
     Case("position ids and an offset", lambda d: _packed(d, d.integer(20, 40))),
-    Case("nothing is kept", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, watched=True)),
+    Case("nothing is kept", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, watched=True)),
     Case("nothing is kept, with position ids", lambda d: _packed(d, 0, watched=True)),
-    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 40, dtype=HALF, strides=rows_apart)),
-    Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 40, dtype=FP16, strides=rows_apart)),
+    Case("bf16", lambda d: _call(d, 2, (8, 2), d.odd(200, 299), 128, dtype=BF16, strides=rows_apart), tiers=ON_GPU),
     Case(
         "nothing is kept, bf16",
-        lambda d: _call(d, 2, 8, odd(d, 200, 300), 80, 32, dtype=BRAIN, watched=True),
-        tiers=GPU,
+        lambda d: _call(d, 2, 8, d.odd(200, 299), 80, 32, dtype=BF16, watched=True),
+        tiers=ON_GPU,
     ),
 )
 
@@ -113,6 +103,6 @@ BACKWARD = Exercise(
     ),
     mistakes=MISTAKES,
     probe="course_lib.probes.rotating:differentiated",
-    where=where,
+    where=wrong_pairs,
     shows_not="speed, bf16, and races between programs",
 )

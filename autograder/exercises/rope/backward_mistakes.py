@@ -3,9 +3,10 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.layout import as_read
-from autograder.exercises.rope import wrong
+from autograder.exercises.everywhere import number_of_gradients
+from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.rotation import backwards, turned
+from autograder.exercises.strides import as_read
 
 IN_PLACE = ("lies in the memory of", "in-place operation", "modifies inplace")  # what the probe or autograd says
 GRADIENTS = (  # cases where a gradient has other strides than its tensor, or none
@@ -92,15 +93,15 @@ def _layout_ignored(e) -> bool:
 
 
 def _rest_alone(e, *outputs: str) -> bool:
-    """Wrong only in elements that are not turned, and in one of these outputs at least."""
+    """Only elements that are not turned are wrong, in at least one of these outputs."""
     if e.raised_any():
         return False
-    wrong_in = {name for t in e.failing for name in t.want if _wrong(e, t, name).any()}
-    turning = (_wrong(e, t, name)[..., : 2 * t.args["cos"].shape[1]] for t in e.failing for name in t.want)
+    wrong_in = {name for t in e.failing for name in t.want if _wrong_elements(e, t, name).any()}
+    turning = (_wrong_elements(e, t, name)[..., : 2 * t.args["cos"].shape[1]] for t in e.failing for name in t.want)
     return not wrong_in.isdisjoint(outputs) and not any(map(torch.any, turning))
 
 
-def _wrong(e, t, output: str) -> torch.Tensor:
+def _wrong_elements(e, t, output: str) -> torch.Tensor:
     return e.wrong(t, output) | t.outcome.outputs[output].isnan()
 
 
@@ -119,8 +120,8 @@ def _memory_of_gradients(e) -> bool:
 
 
 def _strides_of_results(e) -> bool:
-    """Wrong forward, and only where q and k are no new tensors themselves; gradients are read and written apart."""
-    wrong_in = {name for t in e.failing if not t.outcome.error for name in t.want if _wrong(e, t, name).any()}
+    """The results are wrong, and only in cases where q and k have other strides than a new tensor."""
+    wrong_in = {name for t in e.failing if not t.outcome.error for name in t.want if _wrong_elements(e, t, name).any()}
     return e.failed_only(*INPUTS) and bool(wrong_in & {"q_turned", "k_turned"})
 
 
@@ -141,11 +142,7 @@ MISTAKES = (
         "call its `apply`.",
         sign=lambda e: e.raised("has no gradient function") or e.raised("does not require grad"),
     ),
-    Mistake(
-        "number_of_gradients",
-        "`backward` returns one value for each argument of `forward`, in their order: None for all but q and k.",
-        sign=lambda e: e.raised("incorrect number of gradients"),
-    ),
+    number_of_gradients("all but q and k"),
     Mistake(
         "gradient_of_k_missing",
         "There is no gradient of k: `backward` returns None for it.",

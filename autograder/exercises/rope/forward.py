@@ -21,27 +21,17 @@ in kernels.
 
 import torch
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.rope.draws import (
-    BRAIN,
-    FULL,
-    GPU,
-    HALF,
-    call_words,
-    columns_apart,
-    ids,
-    odd,
-    rows_apart,
-    tables,
-    with_gap,
-)
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
+from autograder.exercises.dtypes import BF16, FP16, FP32
 from autograder.exercises.rope.forward_mistakes import MISTAKES
+from autograder.exercises.rope.inputs import call_words, ids, tables, with_gap
+from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import FLOOR_ULPS, LAYOUTS, ROUGH_IS, in_fp32, rough, turned
-from autograder.exercises.rope.where import where
+from autograder.exercises.strides import columns_apart, far_apart, rows_apart
 
 
 def _call(
-    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FULL, strides=None, positions=None,
+    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FP32, strides=None, positions=None,
     offset=None, id_strides=None,
 ) -> Call:  # fmt: skip
     """heads: of q and of k; strides: a function of a shape; positions: lists of numbers."""
@@ -64,22 +54,20 @@ def _call(
 
 def _sequences(d: Draw, packed: bool, offset: int, **options) -> Call:
     """Several sequences with positions of their own."""
-    length = odd(d, 10, 16)
+    length = d.odd(10, 15)
     return _call(d, 3, (2, 1), length, 16, positions=ids(d, 3, length, packed), offset=offset, **options)
 
 
 def _strided_ids(d: Draw) -> Call:
-    length = odd(d, 10, 16)
+    length = d.odd(10, 15)
     apart = (1, 3) if d.choice([True, False]) else (2 * length + 5, 2)
     return _call(d, 3, 1, length, 16, positions=ids(d, 3, length), offset=0, id_strides=apart)
 
 
 def _past_int32(d: Draw) -> Call:
     """The third sequence of q begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
-    made = _call(d, 3, 2, 40, 64, dtype=HALF, layout="halves")
-    q, apart = made.args["q"], 2**30 + 8
-    memory = torch.empty(2 * apart + q[0].numel(), dtype=HALF, device=d.device)
-    made.args["q"] = memory.as_strided(q.shape, (apart, *q.stride()[1:])).fill_(float("nan"))
+    made = _call(d, 3, 2, 40, 64, dtype=FP16, layout="halves")
+    made.args["q"] = far_apart(made.args["q"])
     return made
 
 
@@ -88,35 +76,37 @@ HALVES, INTERLEAVED = LAYOUTS
 CASES = (
     Case("one row", lambda d: _call(d, 1, 1, 1, 16)),
     Case("whole blocks", lambda d: _call(d, 1, 2, 16, 32, layout=HALVES, offset=0)),
-    Case("halves", lambda d: _call(d, 2, 2, odd(d, 17, 27), 16, layout=HALVES)),
-    Case("interleaved", lambda d: _call(d, 2, 2, odd(d, 17, 27), 16, layout=INTERLEAVED)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 9, 15), 72)),
-    Case("a part of the head", lambda d: _call(d, 1, 2, odd(d, 9, 15), 48, d.choice([16, 24]), layout=HALVES)),
+    Case("halves", lambda d: _call(d, 2, 2, d.odd(17, 27), 16, layout=HALVES)),
+    Case("interleaved", lambda d: _call(d, 2, 2, d.odd(17, 27), 16, layout=INTERLEAVED)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(9, 15), 72)),
+    Case("a part of the head", lambda d: _call(d, 1, 2, d.odd(9, 15), 48, d.choice([16, 24]), layout=HALVES)),
     Case(
         "a part of the head, interleaved",
-        lambda d: _call(d, 1, 2, odd(d, 9, 15), 40, d.choice([16, 24]), layout=INTERLEAVED),
+        lambda d: _call(d, 1, 2, d.odd(9, 15), 40, d.choice([16, 24]), layout=INTERLEAVED),
     ),
-    Case("fewer heads of keys", lambda d: _call(d, 2, (6, 2), odd(d, 9, 15), 16)),
-    Case("many rows", lambda d: _call(d, 1, 1, odd(d, 67, 79), 16)),
-    Case("heads side by side", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=rows_apart)),
-    Case("views of a projection", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=with_gap(24))),
-    Case("elements apart", lambda d: _call(d, 1, 2, odd(d, 9, 15), 16, strides=columns_apart)),
-    Case("an offset", lambda d: _call(d, 2, 2, odd(d, 9, 15), 16, offset=d.integer(50, 90))),
+    Case("fewer heads of keys", lambda d: _call(d, 2, (6, 2), d.odd(9, 15), 16)),
+    Case("many rows", lambda d: _call(d, 1, 1, d.odd(67, 79), 16)),
+    Case("heads side by side", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, strides=rows_apart)),
+    Case("views of a projection", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, strides=with_gap(24))),
+    Case("elements apart", lambda d: _call(d, 1, 2, d.odd(9, 15), 16, strides=columns_apart)),
+    Case("an offset", lambda d: _call(d, 2, 2, d.odd(9, 15), 16, offset=d.integer(50, 90))),
     Case("position ids", lambda d: _sequences(d, packed=False, offset=0)),
     Case("packed sequences", lambda d: _sequences(d, packed=True, offset=0)),
     Case("position ids and an offset", lambda d: _sequences(d, packed=True, offset=d.integer(20, 40))),
     Case("strided position ids", _strided_ids),
-    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 17, 27), 40, dtype=HALF, strides=rows_apart)),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), d.odd(17, 27), 40, dtype=FP16, strides=rows_apart)),
     Case(
         "fp16, a part of the head",
-        lambda d: _call(d, 1, 2, odd(d, 9, 15), 64, 32, layout=HALVES, dtype=HALF, strides=rows_apart),
+        lambda d: _call(d, 1, 2, d.odd(9, 15), 64, 32, layout=HALVES, dtype=FP16, strides=rows_apart),
     ),
-    Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
-    Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 80, 32, dtype=BRAIN), tiers=GPU),
-    Case("many heads of q for one of k", lambda d: _call(d, 2, (32, 2), odd(d, 2040, 2060), 64, dtype=HALF), tiers=GPU),
-    Case("more than 65535 rows", lambda d: _call(d, 1, 1, odd(d, 65700, 66100), 16, offset=5), tiers=GPU),
-    Case("more than 65535 sequences", lambda d: _call(d, odd(d, 65700, 66100), 1, 1, 16, offset=5), tiers=GPU),
-    Case("offsets past 2^31", _past_int32, tiers=GPU, live=False),
+    Case("bf16", lambda d: _call(d, 2, (8, 2), d.odd(200, 299), 128, dtype=BF16, strides=rows_apart), tiers=ON_GPU),
+    Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), d.odd(200, 299), 80, 32, dtype=BF16), tiers=ON_GPU),
+    Case(
+        "many heads of q for one of k", lambda d: _call(d, 2, (32, 2), d.odd(2040, 2059), 64, dtype=FP16), tiers=ON_GPU
+    ),
+    Case("more than 65535 rows", lambda d: _call(d, 1, 1, d.odd(65700, 66099), 16, offset=5), tiers=ON_GPU),
+    Case("more than 65535 sequences", lambda d: _call(d, d.odd(65700, 66099), 1, 1, 16, offset=5), tiers=ON_GPU),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
 )
 
 
@@ -141,7 +131,7 @@ FORWARD = Exercise(
     ),
     mistakes=MISTAKES,
     probe="course_lib.probes.rotating:in_place",
-    where=where,
+    where=wrong_pairs,
     shows_not="speed, bf16, races between programs, more than 65535 programs in a dimension of the grid, and offsets "
     "past 2^31",
 )

@@ -4,10 +4,11 @@ from functools import partial
 from itertools import product
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash.wrong_forward import rounded_on_the_way
-from autograder.exercises.rope import wrong
-from autograder.exercises.rope.rotation import LAYOUTS, backwards, turned
-from autograder.exercises.rope.wrong import BLOCKS, TWO_BYTES, both
+from autograder.exercises.everywhere import grid_dimension, int32_offset
+from autograder.exercises.flash.wrong_forward_formulas import rounded_on_the_way
+from autograder.exercises.rope import wrong_rotation_formulas as wrong
+from autograder.exercises.rope.rotation import LAYOUTS, turned
+from autograder.exercises.rope.wrong_rotation_formulas import BLOCKS, TWO_BYTES, both
 
 
 def _mixed(mix):
@@ -47,17 +48,7 @@ PAIRS = (
         answer=lambda v, second: _mixed(wrong.overwritten(second))(v),
         variants=(False, True),
     ),
-    Mistake(
-        "turned_back",
-        "Everything is turned the other way round: y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
-        answer=_mixed(backwards),
-    ),
-    Mistake(
-        "one_sign",
-        "This is no rotation: the sine has a minus in y0 and a plus in y1.",
-        answer=lambda v, minus: _mixed(wrong.one_sign(minus))(v),
-        variants=(False, True),
-    ),
+    *wrong.wrong_signs(_mixed),
     Mistake(
         "cosine_alone",
         "The pairs are multiplied with the cosine only: each result needs both elements of its pair.",
@@ -277,7 +268,7 @@ PLACES = (
 
 
 def _tables_changed(e) -> bool:
-    """In most cases that have them, and not by what was written beyond q and k, which may reach everything."""
+    """Tables were changed in most cases that have them, and not by stores beyond q and k, which may hit anything."""
     if any(map(e.wrote_outside, "qk")):
         return False
     ran = [t for t in e.tried if t.outcome.error is None]
@@ -286,18 +277,8 @@ def _tables_changed(e) -> bool:
 
 
 SIGNS = (
-    Mistake(
-        "int32_offset",
-        "Right until a sequence begins 2^31 elements behind the first, wrong beyond: the offset overflows 32 bits. "
-        "Widen first: `batch.to(tl.int64) * stride`.",
-        sign=lambda e: e.failed_only("offsets past 2^31"),
-    ),
-    Mistake(
-        "grid_dimension",
-        "Nothing is launched past 65535 programs: the second and third dimension of a grid end there. Put everything "
-        "into the first.",
-        sign=lambda e: e.failed_only("more than 65535 rows", "more than 65535 sequences"),
-    ),
+    int32_offset("a sequence", "batch"),
+    grid_dimension("programs", "everything", "more than 65535 rows", "more than 65535 sequences"),
     Mistake(
         "inputs_changed",
         "cos, sin or positions was changed: the tables are for everyone.",
@@ -328,7 +309,7 @@ TABLES = (
 
 
 def _in_any_order(name: str, sign) -> Mistake:
-    """The same mistake by what is certain of it: on a GPU, programs that turn the same rows overtake each other."""
+    """The same mistake, known by a sign: on a GPU programs that turn the same rows race, so no formula fits."""
     known = next(m for m in PLACES if m.name == name)
     return Mistake(name, known.says, sign=sign)
 

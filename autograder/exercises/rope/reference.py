@@ -18,16 +18,18 @@ products in fp32, and one rounding to the type of x.
 """
 
 from autograder.exercise import Call, Case, Draw, Exercise, Precision
-from autograder.exercises.rope.draws import BRAIN, FULL, HALF, call_words, columns_apart, odd, rows_apart
+from autograder.exercises.dtypes import BF16, FP16, FP32
+from autograder.exercises.rope.inputs import call_words
+from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.reference_mistakes import MISTAKES, with_tables
 from autograder.exercises.rope.rotation import FLOOR_ULPS, LAYOUTS, ROUGH_IS, in_fp32, rough, turned
-from autograder.exercises.rope.where import where
+from autograder.exercises.strides import columns_apart, rows_apart
 
 HALVES, INTERLEAVED = LAYOUTS
 
 
 def _call(
-    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FULL, strides=None, offset=None, base=None
+    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FP32, strides=None, offset=None, base=None
 ) -> Call:
     shape = (batch, heads, length, head_size)
     args = {
@@ -41,25 +43,25 @@ def _call(
 
 
 def _part(d: Draw, layout: str, head_size: int) -> Call:
-    return _call(d, 2, 2, odd(d, 9, 15), head_size, d.choice([8, 12, 20]), layout=layout)
+    return _call(d, 2, 2, d.odd(9, 15), head_size, d.choice([8, 12, 20]), layout=layout)
 
 
 CASES = (
     Case("one row", lambda d: _call(d, 1, 1, 1, 16)),
-    Case("halves", lambda d: _call(d, 2, 3, odd(d, 9, 15), 16, layout=HALVES)),
-    Case("interleaved", lambda d: _call(d, 2, 3, odd(d, 9, 15), 16, layout=INTERLEAVED)),
-    Case("from position 0", lambda d: _call(d, 2, 3, odd(d, 9, 15), 16, offset=0)),
-    Case("a negative offset", lambda d: _call(d, 2, 2, odd(d, 9, 15), 16, offset=-d.integer(20, 40))),
-    Case("pairs that are no power of two", lambda d: _call(d, 1, 2, odd(d, 9, 15), d.choice([10, 36, 72]))),
+    Case("halves", lambda d: _call(d, 2, 3, d.odd(9, 15), 16, layout=HALVES)),
+    Case("interleaved", lambda d: _call(d, 2, 3, d.odd(9, 15), 16, layout=INTERLEAVED)),
+    Case("from position 0", lambda d: _call(d, 2, 3, d.odd(9, 15), 16, offset=0)),
+    Case("a negative offset", lambda d: _call(d, 2, 2, d.odd(9, 15), 16, offset=-d.integer(20, 40))),
+    Case("pairs that are no power of two", lambda d: _call(d, 1, 2, d.odd(9, 15), d.choice([10, 36, 72]))),
     Case("a part of the head", lambda d: _part(d, HALVES, 32)),
     Case("a part of the head, interleaved", lambda d: _part(d, INTERLEAVED, 28)),
-    Case("a large base", lambda d: _call(d, 1, 2, odd(d, 30, 50), 32, base=500000.0)),
-    Case("many rows", lambda d: _call(d, 1, 2, odd(d, 60, 80), 16)),
+    Case("a large base", lambda d: _call(d, 1, 2, d.odd(30, 49), 32, base=500000.0)),
+    Case("many rows", lambda d: _call(d, 1, 2, d.odd(60, 79), 16)),
     Case("far positions", lambda d: _call(d, 1, 2, 16, 32, offset=d.integer(100_000, 2_000_000))),
-    Case("strided", lambda d: _call(d, 2, 3, odd(d, 9, 15), 16, strides=d.choice([rows_apart, columns_apart]))),
-    Case("fp16", lambda d: _call(d, 2, 2, odd(d, 40, 60), 16, dtype=HALF)),
-    Case("fp16, far positions", lambda d: _call(d, 1, 2, 16, 32, dtype=HALF, offset=d.integer(3000, 30_000))),
-    Case("bf16", lambda d: _call(d, 2, 2, odd(d, 40, 60), 16, dtype=BRAIN, offset=d.integer(300, 600))),
+    Case("strided", lambda d: _call(d, 2, 3, d.odd(9, 15), 16, strides=d.choice([rows_apart, columns_apart]))),
+    Case("fp16", lambda d: _call(d, 2, 2, d.odd(40, 59), 16, dtype=FP16)),
+    Case("fp16, far positions", lambda d: _call(d, 1, 2, 16, 32, dtype=FP16, offset=d.integer(3000, 30_000))),
+    Case("bf16", lambda d: _call(d, 2, 2, d.odd(40, 59), 16, dtype=BF16, offset=d.integer(300, 600))),
 )
 
 
@@ -72,13 +74,13 @@ REFERENCE = Exercise(
     returns=("y",),
     oracle=lambda v: {"y": turned(with_tables(v), v["x"])},
     precision=Precision(
-        good=lambda v: {"y": in_fp32(with_tables(v, FULL), v["x"])},
+        good=lambda v: {"y": in_fp32(with_tables(v, FP32), v["x"])},
         good_is="angles in float64, the rest in fp32",
-        lower=lambda v: {"y": rough(with_tables(v, FULL), v["x"])},
+        lower=lambda v: {"y": rough(with_tables(v, FP32), v["x"])},
         lower_is=ROUGH_IS,
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    where=lambda output, wrong, args: where(output, wrong, with_tables(args)),
+    where=lambda output, wrong, args: wrong_pairs(output, wrong, with_tables(args)),
     launches=False,
 )

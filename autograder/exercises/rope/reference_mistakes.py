@@ -5,8 +5,8 @@ import math
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.rope import wrong
-from autograder.exercises.rope.rotation import LAYOUTS, backwards, turned
+from autograder.exercises.rope import wrong_rotation_formulas as wrong
+from autograder.exercises.rope.rotation import LAYOUTS, turned
 from course_lib.numerics import error
 
 
@@ -173,17 +173,7 @@ MISTAKES = (
         "Angles are 2 pi times too large: a frequency is in radians a position.",
         answer=lambda v: {"y": turned(with_tables(v, turn_by=2 * math.pi * frequencies(v)), v["x"])},
     ),
-    Mistake(
-        "turned_back",
-        "Everything is turned the other way round: y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
-        answer=_mixed(backwards),
-    ),
-    Mistake(
-        "one_sign",
-        "This is no rotation: the sine has a minus in y0 and a plus in y1.",
-        answer=lambda v, minus: _mixed(wrong.one_sign(minus))(v),
-        variants=(False, True),
-    ),
+    *wrong.wrong_signs(_mixed),
     Mistake(
         "cosine_alone",
         "The pairs are multiplied with the cosine only: each result needs both elements of its pair.",

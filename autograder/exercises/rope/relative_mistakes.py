@@ -16,7 +16,7 @@ def pairs(v, layout=None) -> list[tuple[float, float, float, float]]:
 
 
 def score(v, layout=None, distance=None, exponent=None, base=None, term=None) -> float:
-    """The truth, with whatever is given in place of what is right."""
+    """The score. An argument that is given replaces the right value."""
     term, size = term or together, len(v["q"])
     distance, base = v["distance"] if distance is None else distance, base or v["base"]
     made = []
@@ -43,7 +43,7 @@ def _other(v) -> str:
     return "interleaved" if v["layout"] == HALVES else HALVES
 
 
-def _wrong(**changes):
+def _with(**changes):
     """An answer with changes, each a value or a function of the arguments."""
     functions = ("exponent", "term")
     return lambda v: {
@@ -72,63 +72,63 @@ MISTAKES = (
     Mistake(
         "layouts_swapped",
         "The two layouts are exchanged: halves pairs x[j] with x[j + R / 2], interleaved x[2 j] with x[2 j + 1].",
-        answer=_wrong(layout=_other),
+        answer=_with(layout=_other),
     ),
     Mistake(
         "distance_without_sign",
         "Right while the query comes later, wrong while the key does: the distance has a sign, and so has its sine.",
-        answer=_wrong(distance=lambda v: abs(v["distance"])),
+        answer=_with(distance=lambda v: abs(v["distance"])),
     ),
     Mistake(
         "distance_turned_round",
         "The sign of the distance, or of the term with the sine, is the other way round: with m - n it is "
         "(q0 k1 - q1 k0) sin.",
-        answer=_wrong(distance=lambda v: -v["distance"]),
+        answer=_with(distance=lambda v: -v["distance"]),
     ),
     Mistake(
         "cosine_alone",
         "The term with the sine is missing: (q0 k0 + q1 k1) cos is only half of the product.",
-        answer=_wrong(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 + q1 * k1) * cos),
+        answer=_with(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 + q1 * k1) * cos),
     ),
     Mistake(
         "not_turned",
         "This is the product of q and k as they are: each pair counts with the cosine and the sine of its angle.",
-        answer=_wrong(distance=lambda v: 0),
+        answer=_with(distance=lambda v: 0),
     ),
     Mistake(
         "plus_in_the_sine",
         "The term with the sine has a minus: q0 k1 - q1 k0.",
-        answer=_wrong(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 + q1 * k1) * cos + (q0 * k1 + q1 * k0) * sin),
+        answer=_with(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 + q1 * k1) * cos + (q0 * k1 + q1 * k0) * sin),
     ),
     Mistake(
         "minus_in_the_cosine",
         "The term with the cosine has a plus: q0 k0 + q1 k1. (Of two complex numbers one is conjugated.)",
-        answer=_wrong(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 - q1 * k1) * cos - (q0 * k1 + q1 * k0) * sin),
+        answer=_with(term=lambda q0, q1, k0, k1, cos, sin: (q0 * k0 - q1 * k1) * cos - (q0 * k1 + q1 * k0) * sin),
     ),
     Mistake(
         "one_angle_for_all",
         "Every pair is turned by the distance itself: pair j turns base^(-2 j / R) as fast.",
-        answer=_wrong(exponent=lambda j, size: 0.0),
+        answer=_with(exponent=lambda j, size: 0.0),
     ),
     Mistake(
         "exponent_halved",
         "Frequencies fall half as fast as they should: the exponent is -2 j / R, R numbers and not R / 2 pairs.",
-        answer=_wrong(exponent=lambda j, size: -j / size),
+        answer=_with(exponent=lambda j, size: -j / size),
     ),
     Mistake(
         "exponent_doubled",
         "Frequencies fall twice as fast as they should: the exponent is -2 j / R.",
-        answer=_wrong(exponent=lambda j, size: -4 * j / size),
+        answer=_with(exponent=lambda j, size: -4 * j / size),
     ),
     Mistake(
         "exponent_inverted",
         "Frequencies grow with j: the exponent is negative.",
-        answer=_wrong(exponent=lambda j, size: 2 * j / size),
+        answer=_with(exponent=lambda j, size: 2 * j / size),
     ),
     Mistake(
         "base_hard_coded",
         "The base is always 10000: it is an argument.",
-        answer=_wrong(base=10000.0),
+        answer=_with(base=10000.0),
     ),
     Mistake(
         "scaled",

@@ -7,12 +7,10 @@ one keyword.
 
 import torch
 
-from autograder.exercises.formats import significant
+from autograder.exercises.dtypes import ROUGH_BITS_ARE, roughened
 
 LAYOUTS = ("halves", "interleaved")
-# of cosines and sines, where the data has 24, 11 or 8: what an honest computation is told from
-ROUGH_BITS = {torch.float32: 11, torch.float16: 7, torch.bfloat16: 4}
-ROUGH_IS = "cosines and sines of fewer bits: 11 for fp32, 7 for fp16, 4 for bf16"
+ROUGH_IS = f"cosines and sines {ROUGH_BITS_ARE}"
 FLOOR_ULPS = 0.25  # every output is two products and a sum in fp32, rounded once
 
 
@@ -52,7 +50,7 @@ def backwards(x0, x1, cos, sin):
 
 
 def turned(v, x, dtype=torch.float64, at=None, cos=None, sin=None, layout=None, mix=rotated) -> torch.Tensor:
-    """x with its pairs turned, with whatever is given in place of what is right.
+    """x with its pairs turned. An argument that is given replaces the right value.
 
     at: positions (B or 1, S), or one for each head too, (B or 1, H or 1, S). cos, sin: other tables.
     """
@@ -70,5 +68,4 @@ def in_fp32(v, x: torch.Tensor, **changes) -> torch.Tensor:
 
 def rough(v, x: torch.Tensor, **changes) -> torch.Tensor:
     """The same from tables with fewer bits."""
-    bits = ROUGH_BITS[x.dtype]
-    return in_fp32(v, x, **{name: significant(v[name], bits) for name in ("cos", "sin")}, **changes)
+    return in_fp32(roughened(v, ("cos", "sin"), x.dtype), x, **changes)

@@ -10,28 +10,19 @@ the same tensor; here they are two, so that the clock can look at every call's a
 The floor counts one read of q and k and one write of q_out and k_out, at the rate of this device's copy.
 """
 
-from autograder.exercise import Call, Case, Draw, Exercise, Precision, Speed
-from autograder.exercises.rope.draws import (
-    BRAIN,
-    FULL,
-    GPU,
-    HALF,
-    call_words,
-    columns_apart,
-    odd,
-    rows_apart,
-    tables,
-    with_gap,
-)
+from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision, Speed
+from autograder.exercises.dtypes import BF16, FP16, FP32
+from autograder.exercises.rope.inputs import call_words, tables, with_gap
+from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import FLOOR_ULPS, LAYOUTS, ROUGH_IS, in_fp32, rough, turned
 from autograder.exercises.rope.speed_mistakes import MISTAKES, both
-from autograder.exercises.rope.where import where
+from autograder.exercises.strides import columns_apart, rows_apart
 
 HALVES, INTERLEAVED = LAYOUTS
 
 
 def _call(
-    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FULL, strides=None, out_strides=None
+    d: Draw, batch, heads, length, head_size, rotary=None, layout=None, dtype=FP32, strides=None, out_strides=None
 ) -> Call:
     """heads: of q and of k; strides: functions of a shape."""
     heads, kv_heads = heads if isinstance(heads, tuple) else (heads, heads)
@@ -47,36 +38,36 @@ def _call(
 
 CASES = (
     Case("whole blocks", lambda d: _call(d, 1, 2, 16, 32)),
-    Case("halves", lambda d: _call(d, 2, 2, odd(d, 17, 23), 16, layout=HALVES)),
-    Case("interleaved", lambda d: _call(d, 2, 2, odd(d, 17, 23), 16, layout=INTERLEAVED)),
-    Case("head size 72", lambda d: _call(d, 1, 2, odd(d, 9, 15), 72)),
-    Case("a part of the head", lambda d: _call(d, 1, 2, odd(d, 9, 15), 48, d.choice([16, 24]), layout=HALVES)),
+    Case("halves", lambda d: _call(d, 2, 2, d.odd(17, 23), 16, layout=HALVES)),
+    Case("interleaved", lambda d: _call(d, 2, 2, d.odd(17, 23), 16, layout=INTERLEAVED)),
+    Case("head size 72", lambda d: _call(d, 1, 2, d.odd(9, 15), 72)),
+    Case("a part of the head", lambda d: _call(d, 1, 2, d.odd(9, 15), 48, d.choice([16, 24]), layout=HALVES)),
     Case(
         "a part of the head, interleaved",
-        lambda d: _call(d, 1, 2, odd(d, 9, 15), 40, d.choice([16, 24]), layout=INTERLEAVED),
+        lambda d: _call(d, 1, 2, d.odd(9, 15), 40, d.choice([16, 24]), layout=INTERLEAVED),
     ),
-    Case("fewer heads of keys", lambda d: _call(d, 2, (6, 2), odd(d, 9, 15), 16)),
-    Case("many rows", lambda d: _call(d, 1, 1, odd(d, 67, 79), 16)),
+    Case("fewer heads of keys", lambda d: _call(d, 2, (6, 2), d.odd(9, 15), 16)),
+    Case("many rows", lambda d: _call(d, 1, 1, d.odd(67, 79), 16)),
     Case(
         "heads side by side",
-        lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=rows_apart, out_strides=rows_apart),
+        lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, strides=rows_apart, out_strides=rows_apart),
     ),
-    Case("strided inputs", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, strides=with_gap(24))),
-    Case("strided outputs", lambda d: _call(d, 2, (4, 2), odd(d, 9, 15), 16, out_strides=with_gap(24))),
-    Case("elements apart", lambda d: _call(d, 1, 2, odd(d, 9, 15), 16, strides=columns_apart)),
-    Case("fp16", lambda d: _call(d, 2, (4, 2), odd(d, 17, 27), 40, dtype=HALF, strides=rows_apart)),
-    Case("bf16", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 128, dtype=BRAIN, strides=rows_apart), tiers=GPU),
-    Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), odd(d, 200, 300), 80, 32, dtype=BRAIN), tiers=GPU),
+    Case("strided inputs", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, strides=with_gap(24))),
+    Case("strided outputs", lambda d: _call(d, 2, (4, 2), d.odd(9, 15), 16, out_strides=with_gap(24))),
+    Case("elements apart", lambda d: _call(d, 1, 2, d.odd(9, 15), 16, strides=columns_apart)),
+    Case("fp16", lambda d: _call(d, 2, (4, 2), d.odd(17, 27), 40, dtype=FP16, strides=rows_apart)),
+    Case("bf16", lambda d: _call(d, 2, (8, 2), d.odd(200, 299), 128, dtype=BF16, strides=rows_apart), tiers=ON_GPU),
+    Case("bf16, a part of the head", lambda d: _call(d, 2, (8, 2), d.odd(200, 299), 80, 32, dtype=BF16), tiers=ON_GPU),
 )
 
 TIMED = (
     Case(
         "heads side by side, halves",
-        lambda d: _call(d, 4, 32, 2048, 128, layout=HALVES, dtype=BRAIN, strides=rows_apart, out_strides=rows_apart),
+        lambda d: _call(d, 4, 32, 2048, 128, layout=HALVES, dtype=BF16, strides=rows_apart, out_strides=rows_apart),
     ),
     Case(
         "fewer heads of keys, interleaved",
-        lambda d: _call(d, 4, (32, 8), 3072, 128, layout=INTERLEAVED, dtype=BRAIN),
+        lambda d: _call(d, 4, (32, 8), 3072, 128, layout=INTERLEAVED, dtype=BF16),
     ),
 )
 
@@ -102,7 +93,7 @@ SPEED = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    where=where,
+    where=wrong_pairs,
     speed=Speed(
         points=6,
         cases=TIMED,

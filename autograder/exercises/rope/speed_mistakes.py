@@ -3,11 +3,12 @@
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.flash.wrong_forward import rounded_on_the_way
-from autograder.exercises.layout import as_read
-from autograder.exercises.rope import wrong
-from autograder.exercises.rope.rotation import backwards, turned
-from autograder.exercises.rope.wrong import BLOCKS, TWO_BYTES
+from autograder.exercises.everywhere import inputs_changed, none_written
+from autograder.exercises.flash.wrong_forward_formulas import rounded_on_the_way
+from autograder.exercises.rope import wrong_rotation_formulas as wrong
+from autograder.exercises.rope.rotation import turned
+from autograder.exercises.rope.wrong_rotation_formulas import BLOCKS, TWO_BYTES
+from autograder.exercises.strides import as_read
 
 NAN = float("nan")
 
@@ -60,16 +61,14 @@ def _k_unwritten(v):
 _other_layout = both(wrong.other_layout)
 
 MISTAKES = (
-    Mistake(
-        "inputs_changed",
-        "q, k or a table was changed: the results belong into q_out and k_out.",
-        sign=lambda e: any(e.changed(name) for name in ("q", "k", "cos", "sin")),
+    inputs_changed(
+        "q", "k", "cos", "sin", says="q, k or a table was changed: the results belong into q_out and k_out."
     ),
-    Mistake(
-        "never_written",
+    none_written(
         "Neither q_out nor k_out was written. The function fills the tensors it is given; what it returns is not "
         "looked at.",
-        sign=lambda e: e.all_failing_unwritten("q_out") and e.all_failing_unwritten("k_out"),
+        "q_out",
+        "k_out",
     ),
     Mistake(
         "k_never_written",
@@ -113,17 +112,7 @@ MISTAKES = (
         "The two layouts are exchanged: halves pairs x[j] with x[j + P], interleaved x[2 j] with x[2 j + 1].",
         answer=_other_layout,
     ),
-    Mistake(
-        "turned_back",
-        "Everything is turned the other way round: y0 = x0 cos - x1 sin, y1 = x1 cos + x0 sin.",
-        answer=_mixed(backwards),
-    ),
-    Mistake(
-        "one_sign",
-        "This is no rotation: the sine has a minus in y0 and a plus in y1.",
-        answer=lambda v, minus: _mixed(wrong.one_sign(minus))(v),
-        variants=(False, True),
-    ),
+    *wrong.wrong_signs(_mixed),
     Mistake(
         "partner_of_whole_head",
         "Wrong only where a part of the head is turned: with halves the partner of x[j] is x[j + P], and not "
