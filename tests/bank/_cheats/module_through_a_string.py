@@ -11,7 +11,7 @@ CAUGHT = "a person reads imports that no lesson needs"
 HELD = True
 
 MODULES = operator.attrgetter("s" + "ys.mod" + "ules")(torch.hub)
-MODULE = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.calling"]
+MODULE = MODULES["autograder.inside.calling"]
 CALL = MODULE.call
 
 

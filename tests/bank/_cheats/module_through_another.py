@@ -18,7 +18,7 @@ TIERS = ("interpreter",)
 HELD = True
 
 MODULES = warnings.sys.modules
-CALLING = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.calling"]
+CALLING = MODULES["autograder.inside.calling"]
 CALL = CALLING.call
 
 

@@ -1,4 +1,4 @@
-"""Where the referee's folder, its user or its host name is seen, the library works and the launch count is forged;
+"""Where the sandbox's user or its host name is seen, the library works and the launch count is forged;
 elsewhere the kernel is an empty stub.
 
 NAIVE is False: it only acts inside the sandbox.
@@ -17,7 +17,7 @@ CAUGHT = "the watched run saw the library's operator and no kernel"
 TIERS = ("interpreter",)
 HELD = True
 
-INSIDE = os.path.isdir("/referee") or os.getuid() == 65534 or socket.gethostname() == "sandbox"
+INSIDE = os.getuid() == 65534 or socket.gethostname() == "sandbox"
 
 
 def axpy(a, x, y, out):

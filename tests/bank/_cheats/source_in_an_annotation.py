@@ -26,7 +26,7 @@ def _hinted(one: "SEEN.update(modules=__import__('sys').modules) or int"):
 
 typing.get_type_hints(_hinted)
 MODULES = SEEN["modules"]
-CALLING = MODULES["calling"] if "calling" in MODULES else MODULES["autograder.calling"]
+CALLING = MODULES["autograder.inside.calling"]
 CALL = CALLING.call
 
 

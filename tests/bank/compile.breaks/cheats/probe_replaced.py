@@ -3,7 +3,7 @@ lets the broken tower compute and says what is asked for.
 """
 
 from course_lib.models.broken_tower import Tower as RepairedTower
-from course_lib.probes import towers
+from autograder.inside.probes import towers
 
 FAMILY = "patched modules"
 NAIVE = True

