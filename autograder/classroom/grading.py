@@ -28,9 +28,9 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
 from autograder import exercise as exercises
-from autograder.calling import quiet
 from autograder.classroom import cohort, report
 from autograder.classroom.handed_in import NOTES, is_ours, notes_of
+from autograder.inside.calling import quiet
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom

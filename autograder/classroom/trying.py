@@ -21,10 +21,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercise
-from autograder.calling import describe, quiet
+from autograder.call.in_process import examine
 from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
 from autograder.classroom.report import TIERS
-from autograder.examine import examine
+from autograder.inside.calling import describe, quiet
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee

@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autograder.calling import quiet
+from autograder.call.trial import judged_part
 from autograder.exercise import Case, Exercise, of_unit
+from autograder.inside.calling import quiet
 from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.judging.work import broken, judge_work, merged, of_text, telling
@@ -21,7 +22,6 @@ from autograder.referee.reading import added, meeting, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
-from autograder.trial import judged_part
 from course_lib import device
 
 KERNELS = 16  # of a submission that are switched off one by one; more are for a person

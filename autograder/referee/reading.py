@@ -180,7 +180,7 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int,
 
 
 def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
-    """Names that are assigned something imported: `probe = course_lib.probes.towers`."""
+    """Names that are assigned something imported: `probe = autograder.inside.probes.towers`."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, aliases | names)):

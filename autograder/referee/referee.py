@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import torch
 
-from autograder import calling
 from autograder.exercise import Exercise
+from autograder.inside import calling
 from autograder.judging.judge import judge, no_speed
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-from autograder.buffers import span
-from autograder.calling import quiet
+from autograder.call.fences import span
 from autograder.exercise import Call, Case, Exercise, Values
+from autograder.inside.calling import quiet
+from autograder.inside.wire import encode
 from autograder.judging import tolerance
 from autograder.judging.judge import wrong
 from autograder.judging.outcome import Outcome
 from autograder.referee import slabs
 from autograder.referee.agreement import agree
-from autograder.referee.channel import encode
 
 ALIGNED = 512  # bytes, as torch's allocator aligns
 GAPS = 32  # at most so many times ALIGNED between two tensors

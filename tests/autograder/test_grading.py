@@ -301,7 +301,7 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
 
 
 @pytest.mark.parametrize(
-    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "course_lib/probes/one.py"]
+    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "autograder/inside/probes/one.py"]
 )
 def test_after_a_change_of_what_decides_verdicts_are_made_anew(changed, tmp_path, monkeypatch):
     (tmp_path / changed).parent.mkdir(parents=True)

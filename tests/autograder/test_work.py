@@ -9,20 +9,19 @@ from functools import cache
 import pytest
 import torch
 
-from autograder import calling
 from autograder.bank import BANK, entries
-from autograder.examine import examine
+from autograder.call.in_process import examine
+from autograder.call.trial import inspect, lay_out
 from autograder.exercise import get, registry
+from autograder.inside import calling, watch
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import CaseVerdict
 from autograder.judging.work import broken, judge_count, judge_work, merged, telling
 from autograder.referee import audit as auditing
-from autograder.referee import watch
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import suspicious
 from autograder.referee.submission import Cell
-from autograder.trial import inspect, lay_out
 from course_lib.device import DEVICE, TIER
 
 LAUNCHING = {n: e for n, e in sorted(registry().items()) if e.kind == "kernel" and e.launches and TIER in e.tiers}

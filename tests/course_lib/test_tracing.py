@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import tracing
-from course_lib.tracing import events
-from course_lib.tracing.breaks import KNOWN
-from course_lib.tracing.events import Event
-from course_lib.tracing.recompiles import in_words
-from course_lib.tracing.view import View, bytes_text
+from course_lib import torch_inside
+from course_lib.torch_inside import events
+from course_lib.torch_inside.breaks import KNOWN
+from course_lib.torch_inside.events import Event
+from course_lib.torch_inside.recompiles import in_words
+from course_lib.torch_inside.view import View, bytes_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 FACTOR = 2.0
@@ -28,7 +28,7 @@ def forgotten():
 
 def watched(fn, *calls, backend="eager", **options):
     compiled = torch.compile(fn, backend=backend, **options)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         for args in calls:
             compiled(*args)
     return seen
@@ -77,7 +77,7 @@ def chooses_elements(x):
     ],
 )
 def test_a_break_has_its_line_a_reason_and_a_remedy(fn, source, reason, remedy, capsys):
-    (found,) = tracing.breaks(watched(fn, (torch.rand(4),)))
+    (found,) = torch_inside.breaks(watched(fn, (torch.rand(4),)))
     first = fn.__code__.co_firstlineno
     assert re.fullmatch(r"test_tracing\.py:(\d+)", found.line)
     assert first < int(found.line.split(":")[1]) < first + 4
@@ -90,19 +90,19 @@ def test_a_break_that_is_not_known_keeps_the_words_of_torch():
         hook = x.register_hook
         return x * hash(hook)
 
-    (found,) = tracing.breaks(watched(disabled_backward, (torch.rand(3, requires_grad=True),)))[:1]
+    (found,) = torch_inside.breaks(watched(disabled_backward, (torch.rand(3, requires_grad=True),)))[:1]
     assert len(found.reason) > 20 and found.remedy
     assert not any(found.reason == reason for _, reason, _ in KNOWN)
 
 
 def test_one_graph_has_no_breaks():
     seen = watched(lambda x: x.sin() * 2, (torch.rand(4),))
-    assert len(tracing.breaks(seen)) == 0 and len(tracing.graphs(seen)) == 1
+    assert len(torch_inside.breaks(seen)) == 0 and len(torch_inside.graphs(seen)) == 1
 
 
 def test_a_break_that_is_met_twice_is_listed_once():
     seen = watched(branches, (torch.rand(4),), (torch.rand(5),))
-    assert len(tracing.breaks(seen)) == 1
+    assert len(torch_inside.breaks(seen)) == 1
     assert [c.piece for c in seen.compilations][:2] == ["branches", f"branches, from line {line_of(branches, 1)} on"]
 
 
@@ -112,7 +112,7 @@ def test_the_record_is_whole_where_logging_is_disabled():
         seen = watched(branches, (torch.rand(4),))
     finally:
         logging.disable(logging.NOTSET)
-    assert len(tracing.breaks(seen)) == 1 and len(seen.compilations) == 2
+    assert len(torch_inside.breaks(seen)) == 1 and len(seen.compilations) == 2
 
 
 def line_of(fn, below):
@@ -127,21 +127,21 @@ def scaled(x, times):
 
 
 def test_guards_say_in_words_when_the_code_is_used_again():
-    found = {row.what: row.must for row in tracing.guards(watched(scaled, (torch.rand(3, 4), 3)))}
+    found = {row.what: row.must for row in torch_inside.guards(watched(scaled, (torch.rand(3, 4), 3)))}
     assert found["x"] == "be a float32 tensor on cpu of size (3, 4), strides (4, 1), that needs no gradient"
     assert found["times"] == "equal 3"
     assert found["global FACTOR"] == "equal 2.0"
 
 
 def test_guards_on_flags_are_in_words_and_modules_are_left_out():
-    found = {row.what: row.must for row in tracing.guards(watched(chooses, (torch.rand(3), True, None)))}
+    found = {row.what: row.must for row in torch_inside.guards(watched(chooses, (torch.rand(3), True, None)))}
     assert found["flag"] == "be True" and found["other"] == "be None"
     assert not any(what.startswith("global torch") for what in found)
 
 
 def test_guards_on_a_module_are_on_its_tensors_flags_and_numbers():
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5))
-    found = {row.what: row.must for row in tracing.guards(watched(module, (torch.rand(2, 3),)))}
+    found = {row.what: row.must for row in torch_inside.guards(watched(module, (torch.rand(2, 3),)))}
     assert found["fn.1.p"] == "equal 0.5" and found["fn.1.training"] == "be True"
     assert found["fn.0.bias"].startswith("be a float32 tensor")
     assert not any("Manager" in what or "source=" in what for what in found)
@@ -153,31 +153,31 @@ def chooses(x, flag, other):
 
 def test_without_gradients_the_mode_is_the_guard_that_failed():
     compiled = torch.compile(lambda x: x * 2, backend="eager")
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         compiled(torch.rand(3))
         with torch.no_grad():
             compiled(torch.rand(3))
-    assert [row.failed for row in tracing.recompiles(seen)] == ["grad mode of the program changed"]
+    assert [row.failed for row in torch_inside.recompiles(seen)] == ["grad mode of the program changed"]
 
 
 def test_guards_of_the_second_compilation_leave_the_size_open():
     seen = watched(scaled, (torch.rand(3, 4), 3), (torch.rand(5, 4), 3))
     assert [c.id for c in seen.compilations] == ["0/0", "0/1"]
-    first, second = ({r.what: r.must for r in tracing.guards(seen, id)} for id in ("0/0", "0/1"))
+    first, second = ({r.what: r.must for r in torch_inside.guards(seen, id)} for id in ("0/0", "0/1"))
     assert "(3, 4)" in first["x"] and "(any, 4)" in second["x"]
     assert "x.size(0)" in second["sizes"] and "2 <=" in second["sizes"]
 
 
 def test_all_guards_are_there_when_asked_for():
     seen = watched(scaled, (torch.rand(3, 4), 3))
-    few, all_of_them = tracing.guards(seen), tracing.guards(seen, everything=True)
+    few, all_of_them = torch_inside.guards(seen), torch_inside.guards(seen, everything=True)
     assert len(all_of_them) > len(few)
     assert f"{len(all_of_them) - len(few)} more" in few.note
 
 
 def test_what_was_compiled_again_names_the_guard_that_failed():
     calls = [torch.rand(3, 4), torch.rand(5, 4), torch.rand(5, 4, requires_grad=True), torch.rand(5, 4).double()]
-    rows = tracing.recompiles(watched(scaled, *[(x, 3) for x in calls], (torch.rand(5, 4), 4)))
+    rows = torch_inside.recompiles(watched(scaled, *[(x, 3) for x in calls], (torch.rand(5, 4), 4)))
     failed = {row.compilation: [r.failed for r in rows if r.compilation == row.compilation] for row in rows}
     assert failed["0/1"] == ["x.size(0) was 3, is 5"]
     assert "x needed no gradient, needs one" in failed["0/2"]
@@ -196,17 +196,17 @@ def test_a_failed_guard_that_is_not_known_stays_as_it_is():
 def test_of_a_failed_guard_with_a_stack_only_the_guard_is_listed():
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
     compiled = torch.compile(module, backend="eager")
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         compiled(torch.ones(2, 4))
         module.eval()
         compiled(torch.ones(2, 4))
-    (row,) = tracing.recompiles(seen)
+    (row,) = torch_inside.recompiles(seen)
     assert row.failed.endswith(".training == True") and row.earlier == "0/0"
 
 
 def test_what_is_not_compiled_again_is_not_listed():
     seen = watched(scaled, (torch.rand(3, 4), 3), (torch.rand(3, 4), 3))
-    assert len(seen.compilations) == 1 and len(tracing.recompiles(seen)) == 0
+    assert len(seen.compilations) == 1 and len(torch_inside.recompiles(seen)) == 0
 
 
 # -------------------------------------------------------------------------------------------------- bytecode
@@ -220,7 +220,7 @@ def with_flag(x, flag):
 
 
 def test_bytecode_stands_beside_the_graph_line_by_line():
-    rows = tracing.bytecode(with_flag, watched(with_flag, (torch.rand(3), True)))
+    rows = torch_inside.bytecode(with_flag, watched(with_flag, (torch.rand(3), True)))
     at = {row.source: row for row in rows}
     assert "BINARY_OP *" in at["y = x * 2"].bytecode and "l_x_ * 2" in at["y = x * 2"].graph
     assert "JUMP" in at["if flag:"].bytecode and at["if flag:"].graph == ""
@@ -239,7 +239,7 @@ def handlers():
 
 def test_nothing_listens_after_the_block_not_even_after_an_error():
     def fails():
-        with tracing.watch():
+        with torch_inside.watch():
             assert len(handlers()) == 1
             raise KeyError
 
@@ -249,24 +249,24 @@ def test_nothing_listens_after_the_block_not_even_after_an_error():
 
 
 def test_two_watchers_do_not_disturb_each_other():
-    with tracing.watch() as outer, tracing.watch() as inner:
+    with torch_inside.watch() as outer, torch_inside.watch() as inner:
         torch.compile(lambda x: x + 1, backend="eager")(torch.rand(3))
     assert len(outer.compilations) == len(inner.compilations) == 1
 
 
 def test_a_torch_without_the_record_is_named(monkeypatch):
     monkeypatch.setattr(torch._logging._internal, "trace_log", None)
-    with pytest.raises(RuntimeError, match=re.escape(torch.__version__)), tracing.watch():
+    with pytest.raises(RuntimeError, match=re.escape(torch.__version__)), torch_inside.watch():
         pass
 
 
 def test_a_record_without_an_entry_that_a_view_needs_is_named():
     seen = watched(scaled, (torch.rand(3, 4), 3))
-    without = tracing.Watched([e for e in seen.events if e.kind != events.GUARDS])
+    without = torch_inside.Watched([e for e in seen.events if e.kind != events.GUARDS])
     with pytest.raises(RuntimeError, match=f"{events.GUARDS}.*proven with torch"):
-        tracing.guards(without)
+        torch_inside.guards(without)
     with pytest.raises(RuntimeError, match="no end of a compilation"):
-        tracing.guards(tracing.Watched([Event("str", None, 0)]))
+        torch_inside.guards(torch_inside.Watched([Event("str", None, 0)]))
 
 
 def test_what_an_attempt_that_was_given_up_wrote_is_not_shown():
@@ -276,8 +276,8 @@ def test_what_an_attempt_that_was_given_up_wrote_is_not_shown():
         "class G:\n    def forward(self, b):\n        return (b,)",
     ]
     found = [Event(events.GRAPH, "0/0", n, {}, text) for n, text in enumerate(texts)]
-    seen = tracing.Watched([*found, Event(events.METRICS, "0/0", 1, end)])
-    assert [graph.outputs for graph in tracing.graphs(seen)] == [("b",)]
+    seen = torch_inside.Watched([*found, Event(events.METRICS, "0/0", 1, end)])
+    assert [graph.outputs for graph in torch_inside.graphs(seen)] == [("b",)]
 
 
 def test_a_view_is_text_and_html_and_both_are_escaped_or_aligned():
@@ -301,8 +301,8 @@ def test_a_view_is_text_and_html_and_both_are_escaped_or_aligned():
 
 
 def test_every_name_that_the_package_promises_is_there():
-    assert tracing.__all__ == sorted(tracing.__all__)
-    assert all(hasattr(tracing, name) for name in tracing.__all__)
+    assert torch_inside.__all__ == sorted(torch_inside.__all__)
+    assert all(hasattr(torch_inside, name) for name in torch_inside.__all__)
 
 
 def test_bytes_are_said_in_a_unit_that_fits():
@@ -314,7 +314,7 @@ def test_bytes_are_said_in_a_unit_that_fits():
 def test_torch_writes_every_entry_that_the_views_read():
     """The names are torch's: this fails first when a new version changes one."""
     x = torch.rand(3, requires_grad=True)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         torch.compile(branches, backend="aot_eager")(x).sum().backward()
         torch.compile(branches, backend="aot_eager")(torch.rand(5))
     kinds = {event.kind for event in seen.events}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from course_lib import tracing
-from course_lib.tracing.graphs import read_graph
-from course_lib.tracing.kernels import cut_cpp, cut_triton
-from course_lib.tracing.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, split
-from course_lib.tracing.view import bytes_text
+from course_lib import torch_inside
+from course_lib.torch_inside.graphs import read_graph
+from course_lib.torch_inside.kernels import cut_cpp, cut_triton
+from course_lib.torch_inside.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, split
+from course_lib.torch_inside.view import bytes_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -77,13 +77,13 @@ def whole():
     x, w = torch.randn(24, 16, requires_grad=True), torch.randn(16, 16)
     compiled = torch.compile(layer)
     # an earlier run's code would be read from disk
-    with torch.compiler.config.patch(force_disable_caches=True), tracing.watch() as seen:
+    with torch.compiler.config.patch(force_disable_caches=True), torch_inside.watch() as seen:
         compiled(x, w).sum().backward()
     return seen
 
 
 def test_the_joint_graph_says_where_every_value_is_computed(whole):
-    rows = tracing.joint(whole)
+    rows = torch_inside.joint(whole)
     where = {}
     for row in rows:
         where.setdefault(row.runs, []).append(row)
@@ -94,7 +94,7 @@ def test_the_joint_graph_says_where_every_value_is_computed(whole):
 
 
 def test_what_is_saved_is_counted_in_bytes_and_views_of_inputs_are_free(whole):
-    rows = tracing.saved(whole)
+    rows = torch_inside.saved(whole)
     assert all(row.bytes is not None for row in rows)
     # of the layer: the probabilities in fp32 and the mask of relu, one byte an element
     new = {row.bytes for row in rows if "input" not in row.what}
@@ -106,14 +106,14 @@ def test_what_is_saved_is_counted_in_bytes_and_views_of_inputs_are_free(whole):
 
 
 def test_without_gradients_there_is_no_joint_graph():
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         torch.compile(torch.sin, backend="aot_eager")(torch.rand(3))
     with pytest.raises((ValueError, RuntimeError), match="joint"):
-        tracing.joint(seen)
+        torch_inside.joint(seen)
 
 
 def test_kernels_stand_in_the_order_of_their_launches_beside_their_python(whole):
-    rows = tracing.kernels(whole)
+    rows = torch_inside.kernels(whole)
     forward = [row for row in rows if row.runs == "forward"]
     assert any(row.runs == "backward" for row in rows)
     at = next(i for i, row in enumerate(forward) if row.language == "library")
@@ -133,18 +133,18 @@ def test_a_backward_pass_lists_its_own_kernels_and_not_those_of_earlier_ones():
         torch._dynamo.reset()
         x, w = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 3, requires_grad=True)
         compiled = torch.compile(f, dynamic=False)
-        with tracing.watch() as seen:
+        with torch_inside.watch() as seen:
             compiled(x, w).sum().backward()
-        listed.append([(row.name, row.runs) for row in tracing.kernels(seen)])
+        listed.append([(row.name, row.runs) for row in torch_inside.kernels(seen)])
     assert listed[0] == listed[1] and sum(runs == "backward" for _, runs in listed[0]) == 3
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_kernels_are_triton_beside_their_python():
     x, w = torch.randn(24, 16, device="cuda", requires_grad=True), torch.randn(16, 16, device="cuda")
-    with torch.compiler.config.patch(force_disable_caches=True), tracing.watch() as seen:
+    with torch.compiler.config.patch(force_disable_caches=True), torch_inside.watch() as seen:
         torch.compile(layer)(x, w).sum().backward()
-    written = [row for row in tracing.kernels(seen) if row.language == "Triton"]
+    written = [row for row in torch_inside.kernels(seen) if row.language == "Triton"]
     assert {row.runs for row in written} == {"forward", "backward"}
     assert all("@triton.jit" in row.code and "tl.store(" in row.code for row in written)
     assert any("p = torch.softmax(z, -1)" in row.python for row in written)
@@ -183,7 +183,7 @@ def test_of_a_triton_kernel_the_header_is_cut():
 
 
 def test_parts_of_the_time_add_up_to_the_compilations(whole):
-    rows = tracing.phases(whole)
+    rows = torch_inside.phases(whole)
     part = {row.part: row.seconds for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1.0)
     assert sum(part.values()) >= sum(c.seconds for c in whole.compilations) * 0.98

@@ -149,5 +149,5 @@ BREAKS = Exercise(
     returns=("results", "graphs"),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.towers:compiled",
+    probe="autograder.inside.probes.towers:compiled",
 )

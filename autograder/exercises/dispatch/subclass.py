@@ -23,7 +23,7 @@ from __future__ import annotations
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.subclass_classes import Scaled
 from autograder.exercises.dispatch.subclass_mistakes import MISTAKES
-from course_lib.probes import scaling
+from autograder.inside.probes import scaling
 
 LIMIT = {"float64": 1e-10, "float32": 1e-4}  # of the largest number
 
@@ -178,5 +178,5 @@ SUBCLASS = Exercise(
     returns=("results",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.scaling:worked_out",
+    probe="autograder.inside.probes.scaling:worked_out",
 )

@@ -113,5 +113,5 @@ TILED = Exercise(
     mistakes=MISTAKES,
     where=where,
     launches=False,
-    probe="course_lib.probes.tiling:in_tiles",
+    probe="autograder.inside.probes.tiling:in_tiles",
 )

@@ -112,7 +112,7 @@ BACKWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.rotating:differentiated",
+    probe="autograder.inside.probes.rotating:differentiated",
     where=where,
     shows_not="speed, bf16, and races between programs",
 )
