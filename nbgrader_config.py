@@ -36,7 +36,7 @@ try:
     from autograder.classroom import cohort
     from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook
     from autograder.classroom.handed_in import readable
-    from autograder.classroom.nbgrader import StableNotebook, StubSolutions
+    from autograder.classroom.stubs import StableNotebook, StubSolutions
 except Exception as error:
     # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
     raise SystemExit(

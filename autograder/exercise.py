@@ -137,7 +137,7 @@ class Speed:
     full: float = 0.9  # share of the floor, or of the reference's speed, that earns all points
     none: float = 0.3  # share that earns nothing; linear between
     least_kernels: Callable[[Values], int] | None = None  # a timed call runs at least so many on the device
-    reference: str | None = None  # "course_lib.kernels.softmax:softmax_into", same arguments as the entry point
+    reference: str | None = None  # "course_lib.kernels.pointwise:cos_chain", same arguments as the entry point
 
     def kernel(self) -> Callable | None:
         """The reference kernel, where this copy of the course has it."""
@@ -204,10 +204,15 @@ def registry() -> dict[str, Exercise]:
     return {exercise.name: exercise for unit in UNITS for exercise in of_unit(unit)}
 
 
-def get(name: str) -> Exercise:
+def find(name: str) -> Exercise | None:
     """An exercise by its name; only its own unit is imported."""
     unit = name.partition(".")[0]
-    known = {exercise.name: exercise for exercise in of_unit(unit)} if unit in UNITS else {}
-    if name not in known:
+    return next((one for one in of_unit(unit) if one.name == name), None) if unit in UNITS else None
+
+
+def get(name: str) -> Exercise:
+    """An exercise that there is."""
+    found = find(name)
+    if found is None:
         raise KeyError(f"no exercise is called {name!r}; there are {', '.join(sorted(registry()))}")
-    return known[name]
+    return found

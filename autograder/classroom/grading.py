@@ -35,7 +35,7 @@ from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
-from autograder.referee.submission import OWN, Submission, extract, repair, writable
+from autograder.referee.submission import OWN, Submission, code_of, repair, writable
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ class JudgedNotebook(NbGraderPreprocessor):
         try:
             if nb.metadata.get(PERSON):
                 raise ValueError("the notebook could not be taken apart")
-            with Judging(extract(released, nb), released, seed, Path(self.verdicts)) as judging:
+            with Judging(code_of(nb), released, seed, Path(self.verdicts)) as judging:
                 kept = [judging.verdict(asked) if asked else UNKNOWN for asked in map(asked_by, checks)]
         except OUR_FAULT as error:
             if same_for_everybody(error):

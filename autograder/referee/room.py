@@ -25,7 +25,7 @@ from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
 from autograder.referee.rounds import Round
 from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
-from autograder.referee.submission import Submission
+from autograder.referee.submission import Submission, in_words
 from autograder.referee.watchdog import Watchdog
 from course_lib import device
 
@@ -236,11 +236,10 @@ class Worker:
             return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
         except (ChannelError, KeyError, TypeError, ValueError):
             return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
-        told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles)
         if not found:
-            return f"{submission.missing(entry)} {told}".strip()
+            return submission.missing(entry, troubles)
         if not is_callable:
-            return f"`{entry}` should be a function. {told}".strip()
+            return " ".join([f"`{entry}` should be a function.", *map(in_words, troubles)])
         return ""
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What this course changes in nbgrader's own commands: how a solution becomes a stub, and stable notebooks."""
+"""How a released notebook is made from a solution: stubs for what students write, and the same bytes every time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
 from autograder.classroom import lessons
+from autograder.referee.source import is_kernel, names_of_jit
 
 MESSAGE = "not written yet"
 # `raise` is not Triton, and `pass` would leave the output unwritten: a kernel says so at compile time.
@@ -52,12 +53,13 @@ def stub_solutions(source: str, begin: str = "BEGIN SOLUTION", end: str = "END S
     regions = find_regions(plain, begin, end)
     if not regions:
         return source
-    tree = ast.parse(plain)
+    tree, jits = ast.parse(plain), names_of_jit((plain,))
     lines = source.split("\n")
     for first, last in reversed(regions):
         statement = first_statement(tree, first, last)
         indent = re.match(r"\s*", lines[statement.lineno - 1]).group()
-        stub = KERNEL_STUB if is_kernel(enclosing_function(tree, first, statement)) else PYTHON_STUB
+        function = enclosing_function(tree, first, statement)
+        stub = KERNEL_STUB if function and is_kernel(function, jits) else PYTHON_STUB
         lines[first - 1 : last] = [indent + stub]
     stubbed = "\n".join(lines)
     ast.parse(without_magics(stubbed))  # a region that cuts a block in two leaves no Python behind
@@ -110,7 +112,3 @@ def enclosing_function(tree: ast.AST, first: int, statement: ast.stmt) -> ast.Fu
         and node.lineno < statement.lineno <= node.end_lineno
     ]
     return max(around, key=lambda node: node.lineno, default=None)
-
-
-def is_kernel(function: ast.FunctionDef | None) -> bool:
-    return function is not None and any("triton.jit" in ast.unparse(d) for d in function.decorator_list)
