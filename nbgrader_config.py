@@ -104,4 +104,4 @@ c.Autograde.autograde_preprocessors = [
 ]
 
 # Feedback and formgrader show a student's markdown through this one step that a setting can replace.
-c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.shown.harmless"}
+c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.sanitize.harmless"}

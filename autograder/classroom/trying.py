@@ -20,8 +20,8 @@ from nbformat import NotebookNode
 
 from autograder import exercise
 from autograder.call.in_process import examine
-from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
 from autograder.classroom.report import TIERS
+from autograder.classroom.verdicts import Asked, asked_by, imported_by, is_check, stored
 from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox

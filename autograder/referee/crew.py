@@ -30,7 +30,7 @@ CONNECTION = re.compile(r"connection (closed|reset|refused)|broken pipe|remote p
 FRAME = re.compile(r'^  File "<(.*)>", line (\d+) in (.*)$', re.MULTILINE)
 
 
-class Crew:
+class RankedWorkers:
     """Workers for one exercise, until one of them fails."""
 
     def __init__(self, room: Room, exercise: Exercise):
@@ -179,7 +179,7 @@ def passed(room: Room) -> int | None:
 
 def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:
     """(why there is nothing to judge or '', every case of this tier)."""
-    crew, trials, lost = Crew(room, exercise), [], ""
+    crew, trials, lost = RankedWorkers(room, exercise), [], ""
     try:
         for case in (case for case in exercise.cases if device.TIER in case.tiers):
             call = exercise.draw(case, seed, "cpu", device.TIER)

@@ -1,8 +1,8 @@
 """The cases of an exercise, tried one after the other, or shared out to several workers of the same sandbox.
 
-On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. So exercises that
-ask for kernels are shared; whether a call lives on the one before it, the audit looks at for those. Sharing changes
-no verdict: where one of several workers is lost, or its device, everything is tried again by one alone.
+On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. So the cases of
+exercises that ask for kernels are shared. For these the audit checks that no call depends on the one before. Sharing
+changes no verdict: when one of several workers is lost, or its device, one worker alone tries everything again.
 """
 
 from __future__ import annotations

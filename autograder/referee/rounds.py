@@ -130,10 +130,9 @@ class Round:
     def wrong(self, limits: tolerance.Limits | None = None) -> str:
         """The first thing that is wrong with any output of any call, or ''. Every element is looked at.
 
-        Without limits, all calls are held against float64 and the limits derived from the first. With limits, one call
-        drawn at random is, and the others are held against the reference kernel or, where there is none, the honest
-        computation in the asked precision: many times faster, and as far below the limit as the next lower precision
-        is above.
+        Without limits: all calls are checked against float64, within limits derived from the first. With limits: one
+        random call is checked against float64, the rest against the reference kernel (or the exercise's honest
+        computation in fp32), which is many times faster.
         """
         chosen = self.rng.randrange(len(self.calls))
         with quiet():

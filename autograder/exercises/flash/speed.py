@@ -112,7 +112,7 @@ SPEED = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    same_bits=True,
+    deterministic=True,
     where=where,
     speed=Speed(
         points=10,

@@ -128,6 +128,6 @@ ADD_NORM = Exercise(
     ),
     mistakes=MISTAKES,
     probe="autograder.inside.probes.norming:differentiated",
-    same_bits=True,
+    deterministic=True,
     shows_not="speed, bf16, races between programs, and whether sums are the same bits on every run",
 )

@@ -165,8 +165,8 @@ def _of_missing(missing: Sequence[str]) -> str:
 
 
 def _of_halves(seen: Mapping, emptied_right: bool, halved: str) -> str:
-    """Of a launch with a single program, or of an emptied kernel that changed nothing, halves say nothing more."""
     programs = _programs(seen)
+    # Skip: with one program, or a kernel whose removal changed nothing, halving adds no evidence.
     if emptied_right or programs < 2:
         return ""
     if halved == "right":

@@ -16,8 +16,8 @@ from autograder.exercise import get, registry
 from autograder.inside import calling, watch
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
+from autograder.judging.proof import broken, judge_count, judge_work, merged, telling
 from autograder.judging.verdict import CaseVerdict
-from autograder.judging.work import broken, judge_count, judge_work, merged, telling
 from autograder.referee import audit as auditing
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import suspicious
