@@ -79,7 +79,7 @@ def chooses_elements(x):
 def test_a_break_has_its_line_a_reason_and_a_remedy(fn, source, reason, remedy, capsys):
     (found,) = torch_inside.breaks(watched(fn, (torch.rand(4),)))
     first = fn.__code__.co_firstlineno
-    assert re.fullmatch(r"test_tracing\.py:(\d+)", found.line)
+    assert re.fullmatch(r"test_torch_inside\.py:(\d+)", found.line)
     assert first < int(found.line.split(":")[1]) < first + 4
     assert found.source.startswith(source)
     assert reason in found.reason and remedy in found.remedy

@@ -102,7 +102,7 @@ def test_what_is_saved_is_counted_in_bytes_and_views_of_inputs_are_free(whole):
     assert f"{bytes_text(24 * 16 * 5)} of new memory" in rows.note
     views = [row for row in rows if row.what == "view of input"]
     assert [row.bytes for row in views] == [16 * 16 * 4], "the weight, transposed for the gradient of the product"
-    assert all(row.where.startswith("test_tracing_graphs.py:") for row in rows if "input" not in row.what)
+    assert all(row.where.startswith("test_torch_inside_graphs.py:") for row in rows if "input" not in row.what)
 
 
 def test_without_gradients_there_is_no_joint_graph():
