@@ -57,7 +57,7 @@ def test_reading_what_a_file_says_runs_nothing_of_it(tmp_path):
 # Each cheat in a process of its own, forked from one that has imported everything; in a copy of the course.
 IN_ONE_PROCESS = """
 import linecache, os, sys, types
-from autograder import check, check_speed, exercise
+from autograder import check, check_speed, exercise, live
 from autograder.bank import cheats
 import torch
 torch.set_num_threads(1)

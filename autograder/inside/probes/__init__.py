@@ -1,5 +1,5 @@
-"""What a function that works on graphs or with the compiler does, as plain data.
+"""Probes: each calls a submission's function in its own way and returns what it saw, as plain data or tensors.
 
-A referee that sees numbers and strings only asks these in the function's own process, in place of the function itself;
-a lesson asks them to show the same. They say what happened and judge nothing.
+An exercise names one ("autograder.inside.probes.towers:compiled"), and it is called in place of the function, in the
+process of the function. It says what happened and judges nothing.
 """
