@@ -110,7 +110,8 @@ def _python() -> list[str]:
 
 def _elsewhere_on_path() -> list[str]:
     """Folders of PYTHONPATH that hold packages, without the course itself."""
-    inside = (sys.prefix, sys.base_prefix, str(COURSE))
+    # a path that leads to the same environment would show what is hidden in it
+    inside = (sys.prefix, os.path.realpath(sys.prefix), sys.base_prefix, str(COURSE))
     found = [os.path.realpath(p) for p in sys.path if p.endswith("site-packages") or "site" in Path(p).name]
     return [p for p in found if os.path.isdir(p) and not p.startswith(inside)]
 
