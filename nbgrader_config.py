@@ -36,7 +36,7 @@ try:
     from autograder.classroom import cohort
     from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook
     from autograder.classroom.handed_in import readable
-    from autograder.classroom.nbgrader import StableNotebook, StubSolutions
+    from autograder.classroom.stubs import StableNotebook, StubSolutions
 except Exception as error:
     # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
     raise SystemExit(
@@ -104,4 +104,4 @@ c.Autograde.autograde_preprocessors = [
 ]
 
 # Feedback and formgrader show a student's markdown through this one step that a setting can replace.
-c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.shown.harmless"}
+c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.sanitize.harmless"}

@@ -9,7 +9,7 @@ VERBS = {
     "lab": ("autograder.classroom.lab", "copy missing lessons into work/ and open JupyterLab there"),
     "notebooks": ("autograder.classroom.notebooks", "rebuild paired and released notebooks from solutions/*/*.py"),
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
-    "lessons": ("autograder.classroom.points", "full points for every solution, none for every release"),
+    "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
     "try": ("autograder.classroom.trying", "judge your own notebook as grading would"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }

@@ -174,7 +174,7 @@ class Exercise:
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
     allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
-    same_bits: bool = False  # no two programs may add to one number, in whatever order they come
+    deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places
     shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence
 

@@ -18,7 +18,8 @@ FILES = (
     "autograder/referee/rounds.py",
     "autograder/referee/room.py",
     "autograder/referee/slabs.py",
-    "autograder/referee/worker.py",
+    "autograder/inside/slabs.py",
+    "autograder/inside/worker.py",
 )
 SMALL = ((2**20, 1), (2**22, 1), (2**24, 1), (2**25, 1))
 SIZES = (*SMALL, (2**24, 16), (2**26, 1), (2**28, 1), (2**27, 16), (2**28, 16), (2**29, 16))

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
-from autograder import ranks
 from autograder.bank.apart import Apart
 from autograder.bank.edits import Edit, expand, read
-from autograder.examine import examine
+from autograder.call import in_ranks
+from autograder.call.in_process import examine
 from autograder.exercise import get
 from course_lib import device
 from course_lib.results import ROOT
@@ -143,7 +143,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     exercise = get(entry.exercise)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Result(entry, skipped=True)
-    if ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
+    if in_ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
         return Result(entry, skipped=True)
     only = (entry.killed_by,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
     live = not entry.needs_machine_to_itself
@@ -160,7 +160,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
 def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: float = 120.0, task=try_entry):
     """Results in the order in which they end; at most `workers` at a time, each the outcome of one `task`."""
     if any(get(entry.exercise).kind == "distributed" for entry in todo):
-        ranks.prepare()  # once, and not in each child
+        in_ranks.prepare()  # once, and not in each child
     waiting, free, running = list(reversed(todo)), [], {}
     try:
         while waiting or running:

@@ -7,10 +7,10 @@ import os
 import sys
 from collections import Counter
 
-from autograder import ranks
 from autograder.bank import KINDS, counts, entries, joined, run, speed, table
 from autograder.bank.edits import BadEdit
 from autograder.bank.recording import keep_apart
+from autograder.call import in_ranks
 from autograder.exercise import get
 from course_lib import device
 
@@ -51,9 +51,9 @@ def _main(args: argparse.Namespace) -> int:
         return speed.main(args.exercise, seed, args.record)
     found, part, workers, limit_s = entries(args.exercise), "bank", len(os.sched_getaffinity(0)), 120.0
     if args.nccl:
-        ranks.BACKEND, part, workers, limit_s = "auto", "bank_nccl", NCCL_WORKERS, NCCL_LIMIT_S
+        in_ranks.BACKEND, part, workers, limit_s = "auto", "bank_nccl", NCCL_WORKERS, NCCL_LIMIT_S
         found = [entry for entry in found if get(entry.exercise).kind == "distributed"]
-        if ranks.chosen("auto", 2) != "nccl":
+        if in_ranks.chosen("auto", 2) != "nccl":
             print("NCCL needs two CUDA devices, and this machine has fewer.")
             return 2
     print(f"{len(found)} submissions, tier {device.TIER}, seed {seed}", flush=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autograder import bank
 from autograder.bank import Entry, Result
 from autograder.bank.recording import keep
-from autograder.examine import examine_speed
+from autograder.call.in_process import examine_speed
 from autograder.exercise import get
 from course_lib import device
 

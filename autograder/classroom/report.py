@@ -8,7 +8,7 @@ from html import escape
 
 import torch
 
-from autograder.exercise import registry
+from autograder.exercise import find
 from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict
 
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
@@ -30,7 +30,7 @@ def lines(verdict: Verdict) -> list[str]:
 
 
 def _where(verdict: Verdict) -> str:
-    judged = registry().get(verdict.exercise)
+    judged = find(verdict.exercise)
     on_ranks = judged is not None and judged.kind == "distributed"
     return "processes of the CPU, which talk by gloo" if on_ranks else TIERS[verdict.tier]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import linecache
 import multiprocessing
 import sys
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercise
-from autograder.calling import describe, quiet
-from autograder.classroom.grading import Asked, asked_by, imported_by, is_check, stored
+from autograder.call.in_process import examine
 from autograder.classroom.report import TIERS
-from autograder.examine import examine
+from autograder.classroom.verdicts import Asked, asked_by, imported_by, is_check, stored
+from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
@@ -156,7 +154,7 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
 
 # --------------------------------------------------------------------------------- without a sandbox
 
-PATIENCE_S = 120.0
+PATIENCE_S, CELLS_S = 120.0, 60.0  # with everything, and with the cells of the notebook
 
 
 def unprotected(submission: Submission, asked: Asked) -> Row:
@@ -181,32 +179,9 @@ def unprotected(submission: Submission, asked: Asked) -> Row:
 
 
 def _judge_here(pipe, submission: Submission, wanted) -> None:
-    names, troubles = run_cells(submission)
+    names, troubles = run_cells([(cell.name, cell.source) for cell in submission.cells], CELLS_S)
     if wanted.entry in names:
         said = stored(examine(wanted, names[wanted.entry], PUBLIC_SEED, live=True))
     else:
-        said = {"text": [" ".join([submission.missing(wanted.entry), *troubles])]}
+        said = {"text": [submission.missing(wanted.entry, troubles)]}
     pipe.send_bytes(json.dumps(said).encode())
-
-
-class Nothing:
-    """Answers every magic of a notebook with nothing."""
-
-    def __getattr__(self, name):
-        return lambda *args, **options: None
-
-
-def run_cells(submission: Submission) -> tuple[dict, list[str]]:
-    """The names that the cells leave behind, and what each cell that raised said."""
-    module, troubles = types.ModuleType("__main__"), []
-    sys.modules["__main__"] = module
-    module.get_ipython, module.display = Nothing, lambda *args, **options: None
-    for cell in submission.cells:
-        path = f"<{cell.name}>"
-        linecache.cache[path] = (len(cell.source), None, cell.source.splitlines(keepends=True), path)
-        with quiet():
-            try:
-                exec(compile(cell.source, path, "exec"), module.__dict__)
-            except Exception as error:
-                troubles.append(f"The cell {cell.name} raised {describe(error)}.")
-    return module.__dict__, troubles

@@ -6,7 +6,7 @@ import torch
 
 from autograder.exercise import Mistake
 from autograder.judging.compare import same
-from autograder.judging.evidence import Evidence, Tried
+from autograder.judging.evidence import Evidence, TriedCase
 from autograder.judging.verdict import Diagnosis
 
 ABOUT_VALUES = {"unwritten", "nan", "constant factor"}  # patterns that say more than where
@@ -66,7 +66,10 @@ def _explained(mistake: Mistake, evidence: Evidence, most: int) -> int:
 
 
 def _partly(evidence: Evidence) -> tuple[Mistake | None, int]:
-    """The mistake that explains most failing cases, though not over half: where answers are exact, none by accident."""
+    """The mistake that explains most failing cases, even if fewer than half.
+
+    Below half is enough for exact outputs only: a match there cannot be chance.
+    """
     exact = evidence.limits and not any(m.limit for by in evidence.limits.values() for m in by.values())
     ran = [t for t in evidence.failing if t.outcome.error is None]
     formulas = [m for m in evidence.exercise.mistakes if m.answer is not None] if exact else []
@@ -75,12 +78,12 @@ def _partly(evidence: Evidence) -> tuple[Mistake | None, int]:
     return (formulas[counts.index(best)], best) if best else (None, 0)
 
 
-def _is_answer(mistake: Mistake, t: Tried, evidence: Evidence) -> bool:
+def _is_answer(mistake: Mistake, t: TriedCase, evidence: Evidence) -> bool:
     variants = [(v,) for v in mistake.variants] or [()]
     return any(_agrees(mistake.answer(t.args, *variant), t, evidence) for variant in variants)
 
 
-def _agrees(answer, t: Tried, evidence: Evidence) -> bool:
+def _agrees(answer, t: TriedCase, evidence: Evidence) -> bool:
     if not answer:  # the mistake does not apply to these arguments
         return False
     if any(isinstance(value, torch.Tensor) for value in answer.values()):

@@ -14,7 +14,7 @@ from course_lib.numerics import error
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedCase:
     """One case: what was passed, what is true, what came."""
 
     case: Case
@@ -29,12 +29,12 @@ class Tried:
 @dataclass(frozen=True)
 class Evidence:
     exercise: Exercise
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedCase, ...]
     limits: tolerance.Limits
 
     @property
-    def failing(self) -> list[Tried]:
-        """The wrong cases, up to the one after which nothing answered any more."""
+    def failing(self) -> list[TriedCase]:
+        """Wrong cases up to and including the first crash or timeout."""
         wrong = [t for t in self.tried if not t.right]
         last = next((i for i, t in enumerate(wrong) if t.outcome.silent), len(wrong))
         return wrong[: last + 1]
@@ -101,11 +101,11 @@ class Evidence:
                     return self.exercise.where(output, wrong, t.args)
         return ""
 
-    def wrong(self, t: Tried, output: str) -> torch.Tensor:
+    def wrong(self, t: TriedCase, output: str) -> torch.Tensor:
         """Which elements of an output are over the elementwise limit."""
         return over_limit(t.outcome.outputs[output], t.want[output], self.limits) > 1
 
-    def matches(self, t: Tried, answer: Values) -> bool:
+    def matches(self, t: TriedCase, answer: Values) -> bool:
         """Whether what came in this case is that wrong answer, within the limits."""
         for name, claimed in answer.items():
             got = t.outcome.outputs.get(name)
@@ -126,7 +126,7 @@ class Evidence:
                 return False
         return any(self._differs(t, name, claimed) for name, claimed in answer.items())
 
-    def _differs(self, t: Tried, name: str, claimed: torch.Tensor) -> bool:
+    def _differs(self, t: TriedCase, name: str, claimed: torch.Tensor) -> bool:
         """Whether a wrong answer is wrong here: where it meets the truth, it explains no failure."""
         limits = self.limits[(name, t.outcome.outputs[name].dtype)]
         return bool(tolerance.exceeded(error(claimed, t.want[name]), limits))

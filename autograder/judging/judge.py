@@ -11,7 +11,7 @@ from autograder.exercise import Call, Case, Exercise, Values
 from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
-from autograder.judging.evidence import Evidence, Tried, over_limit, size_of
+from autograder.judging.evidence import Evidence, TriedCase, over_limit, size_of
 from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief
@@ -55,7 +55,7 @@ def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVe
         why = brief(why, SAID)
         picture = _picture(want, outcome, limits) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
-        tried.append(Tried(case, call.sizes, args, want, outcome, not why, why))
+        tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
 
 

@@ -8,10 +8,10 @@ by more than reading it.
 from __future__ import annotations
 
 import ast
-import functools
 import random
 from collections.abc import Callable
 
+from autograder.referee.source import is_kernel, names_of_jit, parsed
 from autograder.referee.submission import Cell
 
 PRIME = 2**31 - 1
@@ -46,18 +46,18 @@ def halved(cells: tuple[Cell, ...], kernels: set[str], salt: int) -> tuple[Cell,
 
 def not_found(cells: tuple[Cell, ...], kernels: set[str]) -> set[str]:
     """The kernels that cannot be switched off in the text: made in another way, or sharing their name."""
-    jits = _names_of_jit(cells)
+    jits = _jits(cells)
     nodes = [node for cell in cells for node in _functions(cell)]
-    known = {node.name for node in nodes if _is_kernel(node, jits)}
-    ambiguous = {node.name for node in nodes if not _is_kernel(node, jits)}
+    known = {node.name for node in nodes if is_kernel(node, jits)}
+    ambiguous = {node.name for node in nodes if not is_kernel(node, jits)}
     return (set(kernels) - known) | (set(kernels) & ambiguous)
 
 
 def _changed(cells: tuple[Cell, ...], kernels: set[str], change: Callable) -> tuple[Cell, ...]:
-    jits = _names_of_jit(cells)
+    jits = _jits(cells)
     made = []
     for cell in cells:
-        nodes = [n for n in _functions(cell) if n.name in kernels and _is_kernel(n, jits)]
+        nodes = [n for n in _functions(cell) if n.name in kernels and is_kernel(n, jits)]
         # in bytes, because ast counts columns in them; from the last, so that line numbers above stay
         source = cell.source.replace("\r\n", "\n").replace("\r", "\n")  # what Python takes for the end of a line
         lines = [line.encode() for line in source.split("\n")]
@@ -86,39 +86,10 @@ def _insert_line(lines: list[bytes], node: ast.FunctionDef, text: str) -> None:
         lines[row : row + 1] = [head, inside + text.encode(), inside + tail]
 
 
-@functools.lru_cache(maxsize=128)  # a submission is asked three times for every exercise
-def _functions(cell: Cell) -> tuple[ast.FunctionDef, ...]:
-    tree = _tree(cell)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)) if tree else ()
+def _functions(cell: Cell) -> list[ast.FunctionDef]:
+    tree = parsed(cell.source)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree else []
 
 
-def _tree(cell: Cell) -> ast.Module | None:
-    try:
-        return ast.parse(cell.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # it did not run either
-
-
-def _is_kernel(node: ast.FunctionDef, jits: set[str]) -> bool:
-    """Under @triton.jit, bare or with options, and whatever else."""
-    return any(_dotted(d.func if isinstance(d, ast.Call) else d) in jits for d in node.decorator_list)
-
-
-def _dotted(node: ast.expr) -> str:
-    """A name, or a name and a dot and a name; nothing else can be triton.jit."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-@functools.lru_cache(maxsize=4)
-def _names_of_jit(cells: tuple[Cell, ...]) -> set[str]:
-    """How the cells may call triton.jit: cells share their names."""
-    names = {"triton.jit"}
-    for tree in filter(None, map(_tree, cells)):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names |= {f"{n.asname}.jit" for n in node.names if n.name == "triton" and n.asname}
-            elif isinstance(node, ast.ImportFrom) and node.module == "triton":
-                names |= {n.asname or n.name for n in node.names if n.name == "jit"}
-    return names
+def _jits(cells: tuple[Cell, ...]) -> frozenset[str]:
+    return names_of_jit(tuple(cell.source for cell in cells))

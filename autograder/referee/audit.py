@@ -1,7 +1,7 @@
 """Proof of work: what earned the points was the submission's own kernels, launched in the calls that were judged.
 
 Every case was watched while it ran. Here one of them is called again, with other values and the kernels switched off
-in the text of the submission: wholly, and for a half of their programs. What all that means, `judging/work` says.
+in the text of the submission: wholly, and for a half of their programs. What all that means, `judging/proof` says.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autograder.calling import quiet
+from autograder.call.trial import judged_part
 from autograder.exercise import Case, Exercise, of_unit
+from autograder.inside.calling import quiet
 from autograder.judging.judge import Trial, case_verdict
+from autograder.judging.proof import broken, judge_work, merged, of_text, telling
 from autograder.judging.verdict import CaseVerdict, Verdict
-from autograder.judging.work import broken, judge_work, merged, of_text, telling
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import added, meeting, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
-from autograder.trial import judged_part
 from course_lib import device
 
 KERNELS = 16  # of a submission that are switched off one by one; more are for a person
@@ -54,7 +54,7 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
         half = "partly" if "partly" in alone else half
     trial.worker.end()
     missing = not_found(cells, kernels)
-    found = suspicious(cells, *entries(exercise)) + (added(cells, kernels) if exercise.same_bits else [])
+    found = suspicious(cells, *entries(exercise)) + (added(cells, kernels) if exercise.deterministic else [])
     refused, review = judge_work(exercise, seen, empty.right, half, missing, found)
     review = " ".join(filter(None, [unsure, review]))
     if refused:

@@ -1,12 +1,13 @@
 """Time that a submission cannot touch: our clock around rounds of work on memory that it has never seen.
 
-A round tells its sizes, then sends the handles of fresh slabs together with "go", waits for the report, and reads a few
-elements of every output; the time when those have arrived is the end. Then every output is checked, so no call can
-have been skipped. What a round costs around its calls is subtracted: it is the same round with our own kernel, whose
-worker can be believed when it tells by device events what the calls took. Such rounds run turn by turn with the
-submission's (A B, B A). When our kernel, or what is around it, is slower than alone, something else slowed the device
-down, and nothing is concluded. Nor is it when our own rounds vary as well as the submission's, and more than a
-twentieth of the points depends on that.
+A round first tells its sizes. Then the clock starts: the parent sends "go" together with the handles of fresh slabs,
+waits for the report, and reads a few elements of every output. When those have arrived the clock stops. Then every
+output is checked, so no call can have been skipped.
+
+A round costs time around its calls (messages, opening slabs), and that time is subtracted. It is measured with rounds
+of our own kernel, whose worker is believed when it says by device events what the calls took. Our rounds and the
+submission's take turns (A B, B A). The run is void if (a) our own kernel, or the time around it, is slower than alone,
+or (b) our rounds vary as much as the submission's and over 5 % of the points depend on it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import torch
 
 from autograder.exercise import Case, Exercise
 from autograder.judging import tolerance
+from autograder.judging.proof import judge_count, judge_work
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import Timed
-from autograder.judging.work import judge_count, judge_work
 from autograder.referee.room import Room, Worker
 from autograder.referee.rounds import Round, bytes_of_a_call
 from autograder.referee.submission import Cell, Submission

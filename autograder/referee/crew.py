@@ -14,23 +14,23 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from autograder.exercise import Call, Exercise
+from autograder.inside.wire import WireError, decode, encode
 from autograder.judging.judge import Trial
 from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.referee.room import Lost, Room, Worker, outcome_of
 from autograder.referee.submission import Cell
 from autograder.referee.watchdog import children
-from autograder.referee.wire import WireError, pack, unpack
 from course_lib import device
 
 # The process from which workers are forked has these already; the first step of any optimizer imports torch._dynamo.
-IMPORTS = ("torch.distributed", "torch._dynamo", "course_lib.distributed.rank", "course_lib.probes.network")
-IMPORTS += ("course_lib.probes.reducing", "course_lib.probes.replicas")
+IMPORTS = ("torch.distributed", "torch._dynamo", "autograder.inside.rank")
+IMPORTS += ("autograder.inside.probes.reducing", "autograder.inside.probes.replicas")
 GRACE_S = 0.5  # after the first trouble: what caused it may be told a moment later
 CONNECTION = re.compile(r"connection (closed|reset|refused)|broken pipe|remote process", re.IGNORECASE)
 FRAME = re.compile(r'^  File "<(.*)>", line (\d+) in (.*)$', re.MULTILINE)
 
 
-class Crew:
+class RankedWorkers:
     """Workers for one exercise, until one of them fails."""
 
     def __init__(self, room: Room, exercise: Exercise):
@@ -53,11 +53,11 @@ class Crew:
         common = {name: value for name, value in call.args.items() if name != "shards"}
         self.met += 1
         order = {"ranks": len(shards), "probe": self.exercise.probe, "limit_s": self.room.patience.call_s}
-        order |= {"store": f"/tmp/meeting{self.met}", "common": pack(common)}
+        order |= {"store": f"/tmp/meeting{self.met}", "common": encode(common, tensors=True)}
         before = passed(self.room)
         with ThreadPoolExecutor(len(shards)) as pool:
             asked = [
-                pool.submit(_ask, worker, order | {"rank": rank, "shard": pack(shard)})
+                pool.submit(_ask, worker, order | {"rank": rank, "shard": encode(shard, tensors=True)})
                 for rank, (worker, shard) in enumerate(zip(self.workers, shards, strict=False))
             ]
             _until_done_or_failed(asked)
@@ -73,7 +73,7 @@ class Crew:
         if before is None or after is None:
             return Outcome(error=f"{LOST}: the sandbox ended", seconds=seconds)
         try:
-            reports = [_in_shape(unpack(one.result()["rank"])) for one in asked]
+            reports = [_in_shape(decode(one.result()["rank"], tensors=True)) for one in asked]
         except Exception as error:  # whatever a rank gave for data
             return Outcome(error=f"{type(error).__name__}: {error}"[:600], seconds=seconds)
         for report in reports:
@@ -179,7 +179,7 @@ def passed(room: Room) -> int | None:
 
 def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:
     """(why there is nothing to judge or '', every case of this tier)."""
-    crew, trials, lost = Crew(room, exercise), [], ""
+    crew, trials, lost = RankedWorkers(room, exercise), [], ""
     try:
         for case in (case for case in exercise.cases if device.TIER in case.tiers):
             call = exercise.draw(case, seed, "cpu", device.TIER)

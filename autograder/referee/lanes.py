@@ -1,8 +1,8 @@
 """The cases of an exercise, tried one after the other, or shared out to several workers of the same sandbox.
 
-On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. So exercises that
-ask for kernels are shared; whether a call lives on the one before it, the audit looks at for those. Sharing changes
-no verdict: where one of several workers is lost, or its device, everything is tried again by one alone.
+On a GPU, compiling takes longer than everything else, and one process compiles one kernel at a time. So the cases of
+exercises that ask for kernels are shared. For these the audit checks that no call depends on the one before. Sharing
+changes no verdict: when one of several workers is lost, or its device, one worker alone tries everything again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from autograder.call.trial import judged_part
 from autograder.exercise import Exercise
 from autograder.judging.judge import Trial
-from autograder.judging.outcome import Outcome
+from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.referee.room import Worker
-from autograder.trial import judged_part
 from course_lib import device
 
 MOST = 6
@@ -83,7 +83,7 @@ def _in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, fo
         if number not in found:
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             where = cases[max(found)].name
-            found[number] = case, call, Outcome(error=f"NotTried: in \u201c{where}\u201d: {worker.lost}")
+            found[number] = case, call, Outcome(error=f"{NOT_TRIED}: in \u201c{where}\u201d: {worker.lost}")
         trials.append(found[number])
         if found[number][2].not_written:
             break

@@ -13,6 +13,7 @@ import symtable
 import sys
 from collections.abc import Callable, Iterator
 
+from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import Cell
 
 IMPORTS = set(
@@ -31,10 +32,7 @@ PARTS = (
     ),
     *("triton." + part for part in "runtime compiler backends knobs tools compile".split()),
     *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
-    "autograder.exercise",
-    "autograder.exercises",
-    "autograder.judging",
-    "autograder.referee",
+    *("autograder." + part for part in "bank call classroom exercise exercises inside judging live referee".split()),
     "functools.singledispatch",
     "numpy.ctypeslib",
     "operator.attrgetter",
@@ -127,12 +125,13 @@ def suspicious(
     aliases = {}
     for _, tree in trees:
         aliases |= _imported(tree)
-    beside = _beside_kernels([tree for _, tree in trees], judged, free)
+    jits = _jits(cells)
+    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits)
     found = []
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        lines = {(node.lineno, why) for node, why in _read(tree, aliases)}
+        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits)}
         lines |= {(n.lineno, why) for top in _statements(tree) if top in beside for n, why in _read_host(top, aliases)}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
     return found
@@ -180,7 +179,7 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int,
 
 
 def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
-    """Names that are assigned something imported: `probe = course_lib.probes.towers`."""
+    """Names that are assigned something imported: `probe = autograder.inside.probes.towers`."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, aliases | names)):
@@ -191,7 +190,8 @@ def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
 @_or_unreadable
 def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
     """Where these kernels, or the functions that they call, add to a number that other programs may add to as well."""
-    functions = [(c, node) for c in cells if (tree := _tree(c)) for node in ast.walk(tree) if _is_kernel(node)]
+    jits = _jits(cells)
+    functions = [(c, n) for c in cells if (tree := _tree(c)) for n in ast.walk(tree) if is_kernel(n, jits)]
     called = set(kernels)
     while True:
         inside = [
@@ -203,6 +203,10 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
         called |= more
     atomic = {(cell.name, node.lineno, f"adds by {_name(node)}") for cell, node in inside if _is_atomic(node)}
     return sorted(atomic)
+
+
+def _jits(cells: tuple[Cell, ...]) -> frozenset[str]:
+    return names_of_jit(tuple(cell.source for cell in cells))
 
 
 def _name(node: ast.AST) -> str:
@@ -234,7 +238,7 @@ def _imported(tree: ast.AST) -> dict[str, str]:
     return names
 
 
-def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
+def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
@@ -256,7 +260,7 @@ def _read(tree: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKED_UP.search(node.value):
             yield node, f"a string that may look something up: {LOOKED_UP.search(node.value)[0][:40]}"
-        if _is_kernel(node):
+        if is_kernel(node, jits):
             inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
             yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
@@ -294,19 +298,21 @@ def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST
             yield node, "catches exceptions beside a kernel"
 
 
-def _beside_kernels(trees: list[ast.Module], judged: frozenset[str], free: frozenset[str]) -> set[ast.stmt]:
+def _beside_kernels(
+    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str]
+) -> set[ast.stmt]:
     """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
     tops = [node for tree in trees for node in _statements(tree)]
-    kernels = {node.name for node in tops if _is_kernel(node)}
-    binds = {node: _bound(node) for node in tops if not _is_kernel(node)}
+    kernels = {node.name for node in tops if is_kernel(node, jits)}
+    binds = {node: _bound(node) for node in tops if not is_kernel(node, jits)}
     binds = {node: names for node, names in binds.items() if names}
     uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
     binds = {node: binds[node] for node in binds.keys() - (_led_to(free, binds, uses) - _led_to(judged, binds, uses))}
-    kernels |= {n.name for node in binds for n in ast.walk(node) if _is_kernel(n)}  # made inside a function
+    kernels |= {n.name for node in binds for n in ast.walk(node) if is_kernel(n, jits)}  # made inside a function
     code = {node for node in binds if _is_code(node)}  # a line that only tries a kernel out is not what is judged
-    inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if _is_kernel(n)))
+    inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if is_kernel(n, jits)))
     found = {node for node in code if uses[node] & kernels or binds[node] & inside}
-    found |= {node for node in code if any(_is_kernel(n) for n in ast.walk(node))}
+    found |= {node for node in code if any(is_kernel(n, jits) for n in ast.walk(node))}
     while True:
         up = set().union(*(binds[node] for node in found))
         down = set().union(*(uses[node] for node in found))
@@ -357,17 +363,6 @@ def _bound(node: ast.stmt) -> set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
     return set()
-
-
-def _is_kernel(node: ast.AST) -> bool:
-    return any(_last_name(decorator) == "jit" for decorator in getattr(node, "decorator_list", []))
-
-
-def _last_name(node: ast.expr) -> str:
-    """jit for `triton.jit(debug=True)`."""
-    while isinstance(node, ast.Call):
-        node = node.func
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import torch
 
-from autograder import calling
 from autograder.exercise import Exercise
+from autograder.inside import calling
 from autograder.judging.judge import judge, no_speed
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
@@ -40,7 +40,7 @@ def fingerprint(seed: int) -> str:
 
 
 def _calm(verdict: Verdict) -> bool:
-    """Whether nothing happened that something beside it could have caused."""
+    """Whether nothing went wrong. What went wrong may have been caused by another row, so it is tried again alone."""
     fate = ("raised", "not tried")
     return not (verdict.note or verdict.pending or any(case.why.startswith(fate) for case in verdict.cases))
 
@@ -79,8 +79,9 @@ class Referee:
     def examine_ahead(self, wanted: Iterable[Exercise], seed: int) -> None:
         """Judge several exercises side by side, in a sandbox for each row, where this machine has room.
 
-        Only what went without trouble is kept: everything else `examine` judges alone. So is an exercise that hides
-        something: in the next sandbox the same submission has it, and load and free memory can be seen in all of them.
+        Only what went without trouble is kept; `examine` judges everything else alone. Exercises that hide modules run
+        alone: a parallel sandbox of the same submission has those modules, and the two could signal through load or
+        free memory.
         """
         together = [one for one in wanted if not one.hides]
         waiting = deque(sorted(together, key=lambda one: not one.asks_for_kernels))  # what takes longest first
@@ -158,9 +159,10 @@ class Referee:
 
     @contextlib.contextmanager
     def _room(self, exercise: Exercise) -> Iterator[Room]:
-        """The room of this submission; another one, for one exercise, where that must not see some modules.
+        """The room in which an exercise is judged.
 
-        What ranks import takes seconds: they have a room of their own, whose workers find it imported.
+        An exercise that hides modules gets a room of its own. Exercises on several ranks share a second one: what
+        ranks import takes seconds, and the workers of that room find it imported.
         """
         if exercise.kind == "distributed":
             if self.ranks is None:

@@ -13,28 +13,22 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from autograder.buffers import Fenced
+from autograder.call.fences import Fenced
+from autograder.call.trial import inspect, judged_part, lay_out
 from autograder.exercise import Call, Case, Exercise
-from autograder.judging.outcome import Outcome
+from autograder.inside.wire import TAG, TYPES, Channel, ChannelError, WireError, decode, encode, from_bytes, is_shape
+from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
-from autograder.referee.channel import Channel, ChannelError, decode, encode
 from autograder.referee.rounds import Round
 from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
-from autograder.referee.submission import Submission
+from autograder.referee.submission import Submission, in_words
 from autograder.referee.watchdog import Watchdog
-from autograder.referee.wire import TYPES, from_bytes, is_shape
-from autograder.trial import inspect, judged_part, lay_out
 from course_lib import device
 
-HERE = Path(__file__).resolve().parent
-# all that a sandbox holds of the autograder
-MODULES = ("worker.py", "channel.py", "slabs.py", "watch.py", "ranked.py", "wire.py")
-INSIDE = (*(HERE / name for name in MODULES), HERE.parent / "calling.py")
 START_S = 60.0  # a zygote imports torch and Triton
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
@@ -106,8 +100,8 @@ class Room:
         gpu = node_of_gpu() if device.TIER == "gpu" else None
         limits = replace(sandbox.Limits(), memory_bytes=None) if gpu is not None else sandbox.Limits()
         line = sandbox.command(
-            [sys.executable, "/referee/worker.py", str(there.fileno())],
-            placed={Path("/referee") / path.name: path for path in INSIDE},
+            # -P: the folder that it starts in can be written by submissions, and is no place to import from
+            [sys.executable, "-P", "-m", "autograder.inside.worker", str(there.fileno())],
             gpu=gpu,
             limits=limits,
             answers=self.answers,
@@ -209,8 +203,8 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
-        # So many other workers of ours are in the sandbox. One that has hung up counts on: the zygote collects none of
-        # them before a sweep, so it stays in the list of processes.
+        # Number of our other workers in this sandbox. A worker we hung up on still counts: the zygote reaps it only at
+        # the next sweep.
         self.beside = 0
         self.helpers: list[Worker] = []  # those of them that end with this one
         room.ready()
@@ -242,11 +236,10 @@ class Worker:
             return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
         except (ChannelError, KeyError, TypeError, ValueError):
             return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
-        told = " ".join(f"The cell {name} raised {error} ({where})." for name, error, where in troubles)
         if not found:
-            return f"{submission.missing(entry)} {told}".strip()
+            return submission.missing(entry, troubles)
         if not is_callable:
-            return f"`{entry}` should be a function. {told}".strip()
+            return " ".join([f"`{entry}` should be a function.", *map(in_words, troubles)])
         return ""
 
     def open(self) -> None:
@@ -278,7 +271,7 @@ class Worker:
                 return replace(outcome, error=f"{type(error).__name__}: {error}"[:600])
             return judged_part(inspect(exercise, outcome, value, private), case)
         except Lost:
-            return Outcome(error=f"Lost: {self.lost}", seconds=time.perf_counter() - started)
+            return Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started)
         finally:
             self.close(slabs)
 
@@ -290,7 +283,7 @@ class Worker:
                 args.append(describe_tensor(fenced[name].view, numbers[name]))
             elif hasattr(value, "_send"):
                 kind = type(value)
-                args.append({"$": "served", "class": f"{kind.__module__}:{kind.__name__}", "number": len(served)})
+                args.append({TAG: "served", "class": f"{kind.__module__}:{kind.__name__}", "number": len(served)})
                 served.append(value)
             else:
                 args.append(encode(value))
@@ -402,15 +395,15 @@ def _value(exercise: Exercise, report: dict, mailbox: HostSlab | None) -> Any:
 
 
 def _one(value: Any, mailbox: HostSlab | None) -> Any:
-    if not (isinstance(value, dict) and value.get("$") == "raw"):
+    if not (isinstance(value, dict) and value.get(TAG) == "raw"):
         return decode(value)
     name, shape, at = str(value.get("dtype")), value.get("shape"), value.get("at")
     if name not in TYPES:
         raise TypeError(f"a tensor of {name[:40]} came back, and nobody can compute with that here")
     if mailbox is None or not isinstance(at, int) or not is_shape(shape):
-        raise ChannelError("a returned tensor that is none")
+        raise WireError("a returned tensor that is none")
     nbytes = math.prod(shape) * TYPES[name].itemsize
     data = os.pread(mailbox.descriptor, nbytes, at) if nbytes <= MAILBOX_BYTES and at >= 0 else b""
     if len(data) != nbytes:
-        raise ChannelError("a returned tensor larger than allowed")
+        raise WireError("a returned tensor larger than allowed")
     return from_bytes(data, TYPES[name], shape)

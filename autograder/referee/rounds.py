@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-from autograder.buffers import span
-from autograder.calling import quiet
+from autograder.call.fences import span
 from autograder.exercise import Call, Case, Exercise, Values
+from autograder.inside.calling import quiet
+from autograder.inside.wire import encode
 from autograder.judging import tolerance
 from autograder.judging.judge import wrong
 from autograder.judging.outcome import Outcome
 from autograder.referee import slabs
 from autograder.referee.agreement import agree
-from autograder.referee.channel import encode
 
 ALIGNED = 512  # bytes, as torch's allocator aligns
 GAPS = 32  # at most so many times ALIGNED between two tensors
@@ -130,10 +130,9 @@ class Round:
     def wrong(self, limits: tolerance.Limits | None = None) -> str:
         """The first thing that is wrong with any output of any call, or ''. Every element is looked at.
 
-        Without limits, all calls are held against float64 and the limits derived from the first. With limits, one call
-        drawn at random is, and the others are held against the reference kernel or, where there is none, the honest
-        computation in the asked precision: many times faster, and as far below the limit as the next lower precision
-        is above.
+        Without limits: all calls are checked against float64, within limits derived from the first. With limits: one
+        random call is checked against float64, the rest against the reference kernel (or the exercise's honest
+        computation in fp32), which is many times faster.
         """
         chosen = self.rng.randrange(len(self.calls))
         with quiet():

@@ -14,14 +14,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 NOBODY = 65534
-COURSE_LIB = Path(__file__).resolve().parents[2] / "course_lib"
-SHUT = Path(__file__).resolve().with_name("shut.py")  # the last step before the program: refuses system calls
+COURSE = Path(__file__).resolve().parents[2]
+COURSE_LIB = COURSE / "course_lib"
+INSIDE = COURSE / "autograder" / "inside"  # all that a sandbox holds of the autograder
 ANSWERS = ("kernels", "parallel")  # folders of course_lib that hold reference solutions
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
@@ -47,7 +48,6 @@ class Limits:
 
 def command(
     program: Sequence[str],
-    placed: Mapping[Path, Path] = {},
     gpu: int | None = None,
     limits: Limits = Limits(),
     answers: bool = False,
@@ -55,8 +55,8 @@ def command(
 ) -> list[str]:
     """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on.
 
-    `placed`: path inside -> file outside, read-only. `answers`: with the folders that hold reference solutions.
-    `hides`: packages, "torch._dynamo", whose folders are empty inside.
+    Of the course it holds course_lib and `autograder/inside`, read-only and under their own paths. `answers`: with the
+    folders of course_lib that hold reference solutions. `hides`: packages, "torch._dynamo", whose folders are empty.
     """
     as_root = os.geteuid() == 0
     line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
@@ -65,17 +65,14 @@ def command(
         line += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
     else:
         line += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
-    line += _places(limits.tmp_bytes) + _python() + _course_lib(answers) + _hidden(hides)
-    for inside, outside in placed.items():
-        line += [*_parents(inside), "--ro-bind", str(outside), str(inside)]
+    line += _places(limits.tmp_bytes) + _python() + _course_lib(answers) + _autograder() + _hidden(hides)
     line += _gpu(gpu) if gpu is not None else []
-    line += [*_parents(Path("/referee/shut.py")), "--ro-bind", str(SHUT), "/referee/shut.py"]
     line += ["--remount-ro", "/dev", "--remount-ro", "/"]  # both are memory without a limit otherwise
     line += [part for name, value in _environment().items() for part in ("--setenv", name, value)]
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all"]
     drop += ["--no-new-privs", "unshare", "--user", "--map-current-user", "--"]
-    shut = [sys.executable, "-I", "-S", "/referee/shut.py"]
-    return [*line, "--chdir", "/tmp", "--", *(drop if as_root else []), *_prlimit(limits), *shut, *program]
+    behind_a_filter = [sys.executable, "-I", "-S", str(INSIDE / "seccomp.py"), *program]
+    return [*line, "--chdir", "/tmp", "--", *(drop if as_root else []), *_prlimit(limits), *behind_a_filter]
 
 
 @cache
@@ -113,7 +110,8 @@ def _python() -> list[str]:
 
 def _elsewhere_on_path() -> list[str]:
     """Folders of PYTHONPATH that hold packages, without the course itself."""
-    inside = (sys.prefix, sys.base_prefix, str(COURSE_LIB.parent))
+    # a path that leads to the same environment would show what is hidden in it
+    inside = (sys.prefix, os.path.realpath(sys.prefix), sys.base_prefix, str(COURSE))
     found = [os.path.realpath(p) for p in sys.path if p.endswith("site-packages") or "site" in Path(p).name]
     return [p for p in found if os.path.isdir(p) and not p.startswith(inside)]
 
@@ -125,6 +123,13 @@ def _course_lib(answers: bool) -> list[str]:
         if (COURSE_LIB / name).is_dir():
             line += ["--tmpfs", str(COURSE_LIB / name), "--remount-ro", str(COURSE_LIB / name)]
     return line
+
+
+def _autograder() -> list[str]:
+    """A package `autograder` that has `inside` and, for what lessons import of it, a stub."""
+    stub = INSIDE.parent / "__init__.py"
+    line = [*_parents(INSIDE), "--ro-bind", str(INSIDE), str(INSIDE)]
+    return [*line, "--ro-bind", str(INSIDE / "stub.py"), str(stub)]
 
 
 def _hidden(packages: Sequence[str]) -> list[str]:
@@ -158,7 +163,7 @@ def _environment() -> dict[str, str]:
     kept = ("LANG", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
     ours = {
         "PATH": f"{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        "PYTHONPATH": os.pathsep.join([str(COURSE_LIB.parent), *_elsewhere_on_path()]),
+        "PYTHONPATH": os.pathsep.join([str(COURSE), *_elsewhere_on_path()]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
         "HOME": "/tmp/home",

@@ -11,10 +11,12 @@ import ast
 import copy
 import functools
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from IPython.core.inputtransformer2 import TransformerManager
+
+from autograder.referee.source import parsed
 
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
@@ -43,19 +45,33 @@ class Submission:
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
 
-    def missing(self, entry: str) -> str:
-        """Why an exercise has no function to judge."""
+    def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
+        """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
+        why = f"`{entry}` is not defined by any solution cell or cell of your own."
         if entry in self.demonstrated:
-            return (
+            why = (
                 f"`{entry}` is defined only in a demonstration cell, and those are not part of a submission. "
                 "Move it to the solution cell or to a cell of your own."
             )
-        return f"`{entry}` is not defined by any solution cell or cell of your own."
+        return " ".join([why, *map(in_words, troubles)])
+
+
+def in_words(trouble: Sequence[str]) -> str:
+    """What became of a cell that raised."""
+    name, error, where = trouble
+    return f"The cell {name} raised {error} ({where})." if where else f"The cell {name} raised {error}."
 
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:
     """Both are notebooks as JSON gives them (nbformat 4)."""
     repaired, notes = repair(release, submitted)
+    ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
+    changed = [cell for cell in _short_enough(submitted["cells"], []) if cell.get("id") in ids]
+    return code_of(repaired, notes, changed)
+
+
+def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:
+    """What is run of a notebook that `repair` made. demonstrations: cells that are not run, beside those in it."""
     setups = mine = 0
     cells = []
     for cell in repaired["cells"]:
@@ -68,11 +84,10 @@ def extract(release: Mapping, submitted: Mapping) -> Submission:
         elif part == "own":
             mine += 1
             cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
-    shown = [_text(c) for c in release["cells"] if _part(c) == "demonstration"]
-    ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
-    shown += [_text(c) for c in _short_enough(submitted["cells"], []) if c.get("id") in ids]
+    shown = [*(c for c in repaired["cells"] if _part(c) == "demonstration"), *demonstrations]
     defined = set().union(*(_defines(cell.source) for cell in cells))
-    return Submission(tuple(cells), tuple(notes), frozenset(set().union(*map(_defines, shown)) - defined))
+    demonstrated = set().union(*(_defines(_text(cell)) for cell in shown)) - defined
+    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated))
 
 
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
@@ -217,11 +232,9 @@ def as_python(source: str) -> str:
     first, _, rest = source.lstrip().partition("\n")
     if first.startswith("%%"):
         return "#\n" + rest if "".join(first[2:].split()[:1]) in WATCHING else "pass"
-    try:
-        ast.parse(source)
+    if parsed(source):
         return source
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        lines = source.splitlines()
+    lines = source.splitlines()
     if (
         sum(len(line) < len(line.translate(TWICE)) for line in lines) * len(source) > PATIENT
         or max(map(len, lines), default=0) > LINE
@@ -235,10 +248,8 @@ def as_python(source: str) -> str:
 
 def _defines(source: str) -> set[str]:
     """Names that a cell binds at its top level."""
-    try:
-        body = ast.parse(as_python(source)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
+    tree = parsed(as_python(source))
+    body = tree.body if tree else []
     names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     for node in body:
         if isinstance(node, ast.Assign):

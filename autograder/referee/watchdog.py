@@ -73,9 +73,9 @@ def kill(bwrap: int) -> None:
 
 
 def in_use(bwrap: int, enough: int) -> int:
-    """Bytes that a sandbox holds. The exact count is dear, so it is made only where the rough one exceeds `enough`.
+    """Bytes that a sandbox holds. The exact count is slow, so it is made only where the rough one exceeds `enough`.
 
-    Of a count that does not come to its end the rough one is believed, which is too large.
+    If the exact count times out, the rough one is used; it errs high.
     """
     until = time.monotonic() + COUNT_S
     pids = list(descendants(bwrap))

@@ -15,7 +15,7 @@ _TINTS = ("#F2F2F2", "#D6E6F2", "#FBE3D4", "#D5EFE5", "#F2F2F2")
 
 @drawn
 def pipeline(flow, ax=None, *, title=None, device=""):
-    """From Python down to kernels. flow: what `tracing.flow` returns."""
+    """From Python down to kernels. flow: what `torch_inside.flow` returns."""
     rows = _rows(flow)
     heights = [_HEAD + _LINE * max(len(lines) for _, _, _, lines in row) + 0.5 for row in rows]
     total = sum(heights) + _GAP * (len(rows) - 1)

@@ -7,7 +7,7 @@ from course_lib.plots.house import FAINT, GRID, INK, PALETTE, axes_or_new, drawn
 
 __all__ = ["call_path", "key_map"]
 
-# How a key is marked, by what happens there; the words are those of tracing.call_path.
+# How a key is marked, by what happens there; the words are those of torch_inside.call_path.
 _MARKS = {
     "runs": {"marker": "o", "color": PALETTE[0], "markersize": 9},
     "lands": {"marker": "s", "color": PALETTE[1], "markersize": 10},
@@ -22,7 +22,7 @@ _FULL = ("runs", "lands", "missing")  # set in ink; what does nothing is faint
 
 @drawn
 def call_path(path, ax=None, *, title=None, device=""):
-    """From the highest key down to where the call ends. path: what `tracing.call_path` returns."""
+    """From the highest key down to where the call ends. path: what `torch_inside.call_path` returns."""
     rows = list(path)
     ax = axes_or_new(ax, 9.2, 1.05 + 0.28 * len(rows))
     for x, head in zip(_COLUMNS, ("key", "brought by", "what happens there", "registered"), strict=True):
@@ -46,7 +46,7 @@ _COLUMNS = (4, 35, 51, 99)
 
 @drawn
 def key_map(paths, ax=None, *, order=(), title=None, device=""):
-    """Keys from the highest to the lowest, one column a situation. paths: name -> what `tracing.call_path` returns.
+    """Keys from the highest to the lowest, one column a situation. paths: name -> a path of `torch_inside.call_path`.
 
     order: all keys, highest first; it decides between keys that no path has together.
     """

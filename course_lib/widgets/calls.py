@@ -5,7 +5,7 @@ import ipywidgets
 from course_lib.plots.break_even import saved_words, totals
 from course_lib.plots.dispatch_keys import call_path, key_map
 from course_lib.plots.house import axes_or_new, drawn
-from course_lib.probes import situations
+from course_lib.torch_inside import situations
 from course_lib.widgets.explorer import Explorer, powers, slider
 
 __all__ = ["break_even_explorer", "key_set_builder"]

@@ -49,7 +49,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from autograder import check
-from course_lib import plots, results, tracing, widgets
+from course_lib import plots, results, torch_inside, widgets
 from course_lib.timing import compare, time_gpu
 
 HERE = machine()
@@ -137,7 +137,7 @@ predicted = {"faster, compiling left out": None, "slower, compiling timed": None
 # %% [markdown]
 # ### Measure
 # First as the lab did it: the clock starts, data are made, the function is called five times, the clock stops. Then as
-# lesson 01 taught it. `tracing.watch` listens to the compiler while it works; the rest of this lesson reads what it
+# lesson 01 taught it. `torch_inside.watch` listens to the compiler while it works; the rest of this lesson reads what it
 # heard.
 
 
@@ -154,7 +154,7 @@ def as_in_the_lab(fn, runs=5):
 torch._dynamo.reset()
 compiled = torch.compile(layer)
 found = {"eager, as in the lab": as_in_the_lab(layer)}
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     found["compiled, as in the lab"] = as_in_the_lab(compiled)
 given = inputs()
 found["eager"] = timed(lambda: layer(*given)).median_s
@@ -177,7 +177,7 @@ results.beside("lesson02.lab", found, unit="ms")
 # of torch do one thing more, once a process; it has a row of its own.)
 
 # %%
-tracing.phases(seen)
+torch_inside.phases(seen)
 
 # %% [markdown]
 # Inductor and the compiler behind it together cost most: choosing what is fused and writing code, then making a program
@@ -335,9 +335,9 @@ results.beside("lesson02.tiny", tiny_cost, unit="us")
 torch._dynamo.reset()
 compiled = torch.compile(layer)
 x, w, bias = (t.requires_grad_() for t in inputs())
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     compiled(x, w, bias).sum().backward()
-axes = plots.pipeline(tracing.flow(layer, seen))
+axes = plots.pipeline(torch_inside.flow(layer, seen))
 plots.show(axes, alt="Stations of torch.compile from top to bottom: Python, Dynamo's graph with its guards, the joint "
                      "graph cut into forward and backward, and the kernels of both, with the time of each station")  # fmt: skip
 
@@ -379,17 +379,17 @@ predicted = {"nodes": None}  # replace None
 # %%
 torch._dynamo.reset()
 fast = torch.compile(chain, backend="eager")  # Dynamo alone: the graph runs as it is
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     fast(normal(8, 4), 3)
-against(predicted, {"nodes": sum(step.line > 0 for graph in tracing.graphs(seen) for step in graph.steps)})
-tracing.bytecode(chain, seen)
+against(predicted, {"nodes": sum(step.line > 0 for graph in torch_inside.graphs(seen) for step in graph.steps)})
+torch_inside.bytecode(chain, seen)
 
 # %% [markdown]
 # The `if` and the loop left no node: their *results* did. What made those results possible became guards, the price of
 # having decided in advance:
 
 # %%
-tracing.guards(seen)
+torch_inside.guards(seen)
 
 # %% [markdown]
 # A **backend** is what gets the graph. It is a function of the graph and example inputs that returns something to call
@@ -492,15 +492,15 @@ predicted = {"graphs": None, "compiled again": None}  # replace None
 # %%
 torch._dynamo.reset()
 fast, ones = torch.compile(branches, backend="eager"), torch.ones(3, device=DEVICE)
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     for x in (ones, -ones, ones, -ones):
         assert torch.equal(fast(x), branches(x))
-against(predicted, {"graphs": len(tracing.graphs(seen)), "compiled again": len(tracing.recompiles(seen))})
+against(predicted, {"graphs": len(torch_inside.graphs(seen)), "compiled again": len(torch_inside.recompiles(seen))})
 for one in seen.compilations:
     print(f"{one.id}: {one.piece}")
 
 # %%
-tracing.breaks(seen)
+torch_inside.breaks(seen)
 
 # %% [markdown]
 # So it is **a break and not a guard**. A guard on a value would have to compute the sum before it can choose the code.
@@ -520,11 +520,11 @@ def by_size(x):
 
 torch._dynamo.reset()
 fast = torch.compile(by_size, backend="eager", dynamic=True)
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     for rows in (5, 6, 3, 4):
         fast(normal(rows, 2))
-print(f"{len(tracing.breaks(seen))} breaks, {len(seen.compilations)} compilations")
-tracing.recompiles(seen)
+print(f"{len(torch_inside.breaks(seen))} breaks, {len(seen.compilations)} compilations")
+torch_inside.recompiles(seen)
 
 # %% [markdown]
 # ### A tower with four breaks
@@ -563,14 +563,14 @@ def silent():
 for layers in (4, 2):
     torch._dynamo.reset()
     fast = torch.compile(Tower(layers=layers).to(DEVICE).eval(), backend="eager")
-    with tracing.watch() as seen, torch.no_grad(), silent():
+    with torch_inside.watch() as seen, torch.no_grad(), silent():
         fast(*images(4))
-        first = len(tracing.graphs(seen))
+        first = len(torch_inside.graphs(seen))
         for count in (6, 9):
             fast(*images(count))
-    print(f"{layers} layers: {first} graphs in the first call, {len(tracing.graphs(seen)) - first} more later")
-against(predicted, {"first call": first, "later calls": len(tracing.graphs(seen)) - first})
-tracing.breaks(seen)
+    print(f"{layers} layers: {first} graphs in the first call, {len(torch_inside.graphs(seen)) - first} more later")
+against(predicted, {"first call": first, "later calls": len(torch_inside.graphs(seen)) - first})
+torch_inside.breaks(seen)
 
 # %% [markdown]
 # Read the table from the top, one row at a time: each names a line, a reason and a remedy. A break inside of a loop has
@@ -602,9 +602,9 @@ def looked_at(kind, batch):
     torch._dynamo.reset()
     tower, seen_of = kind(width=64, heads=4, layers=2, positions=16).to(DEVICE).eval(), {}
     fast = torch.compile(tower)
-    with silent(), tracing.watch() as seen:
+    with silent(), torch_inside.watch() as seen:
         fast(*batch)
-        seen_of["graphs"] = len(tracing.graphs(seen))
+        seen_of["graphs"] = len(torch_inside.graphs(seen))
         for name, fn in (("eager", tower), ("compiled", fast)):
             seen_of[f"{name}, launches"] = launches(lambda fn=fn: fn(*batch))
             seen_of[f"{name}, ms"] = 1e3 * each(lambda fn=fn: fn(*batch), 10)
@@ -732,13 +732,13 @@ for name, last in (("linear, relu", torch.nn.ReLU()), ("linear, dropout", torch.
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), last).to(DEVICE).train()
     fast, x = torch.compile(model, backend="eager"), normal(3, 4)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         for _ in range(5):
             fast(x)
         for switch in (model.eval, model.train):
             switch()
             fast(x)
-    compilations[name], reasons[name] = len(seen.compilations), tracing.recompiles(seen)
+    compilations[name], reasons[name] = len(seen.compilations), torch_inside.recompiles(seen)
 against(predicted, compilations)
 reasons["linear, dropout"]
 
@@ -751,15 +751,15 @@ reasons["linear, dropout"]
 # ### Sizes
 # The most frequent guard is on a size. In the beginning every size is taken as it is, a constant. That gives the best
 # code, and it would mean a compilation for each new batch. So when a size turns out to change, it is compiled once more
-# with a symbol in its place, and that code serves all later sizes. `tracing.compiles` asks the machine which calls of
-# `f(x) = x.sin() * 2` compile.
+# with a symbol in its place, and that code serves all later sizes. `torch_inside.compiles` asks the machine which calls
+# of `f(x) = x.sin() * 2` compile.
 
 
 # %%
 def ask(*shapes, **how):
     """Which calls compile, as the machine has it."""
     calls = [{"shape": list(shape)} for shape in shapes]
-    said = tracing.compiles(calls, **how)
+    said = torch_inside.compiles(calls, **how)
     print(", ".join(f"{s[0]}x{s[1]}{' COMPILES' if c else ''}" for s, c in zip(shapes, said)), how or "")
 
 
@@ -778,10 +778,10 @@ ask((4, 8), (5, 8), (6, 9), marked=[0])
 # %%
 torch._dynamo.reset()
 fast = torch.compile(by_size, backend="eager")
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     for rows in (5, 6, 7):
         fast(normal(rows, 2))
-tracing.guards(seen)
+torch_inside.guards(seen)
 
 # %% [markdown]
 # Symbols are not free of conditions, and three of them surprise people. Find out which, with `ask`, before you write
@@ -806,7 +806,7 @@ ask((2, 8), (3, 8), (4, 8), (5, 8), (3, 8), dynamic=False, limit=3)
 # - `limit`: how many compilations the function may have
 #
 # It is judged against what torch does when it is judged, on calls drawn at random, and it cannot ask the compiler.
-# Until then you can, as often as you like: with `ask`, which takes shapes, or with `tracing.compiles`, which takes
+# Until then you can, as often as you like: with `ask`, which takes shapes, or with `torch_inside.compiles`, which takes
 # `calls` as above. (What a dictionary leaves out is float32 and needs no gradient.)
 
 
@@ -873,7 +873,7 @@ check("compile.guards", compiles)
 
 # %% [markdown]
 # ### What to do about it
-# Look at `tracing.recompiles` before you reach for a switch. (In a program of your own the same is printed by
+# Look at `torch_inside.recompiles` before you reach for a switch. (In a program of your own the same is printed by
 # `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.) One changing batch
 # size costs one more compilation and settles. What does not settle: a Python number that changes in every call (a
 # learning rate, a step counter), a list that grows, lengths that are sometimes 1. When the limit is reached, one
@@ -1052,23 +1052,23 @@ def kept_bytes(fn, *args):
 torch._dynamo.reset()
 compiled = torch.compile(layer)
 x, w, bias = (t.requires_grad_() for t in inputs())
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     compiled(x, w, bias).sum().backward()
 kept = {"eager": kept_bytes(layer, x, w, bias)}
-kept["compiled"] = sum(row.bytes for row in tracing.saved(seen) if "input" not in row.what)
+kept["compiled"] = sum(row.bytes for row in torch_inside.saved(seen) if "input" not in row.what)
 one = 4 * ROWS * HIDDEN
 against(predicted, {name: size / one for name, size in kept.items()})
 results.beside("lesson02.kept", {name: size / 2**20 for name, size in kept.items()}, unit="MiB")
 
 # %%
-tracing.saved(seen)
+torch_inside.saved(seen)
 
 # %% [markdown]
 # One array crosses the cut: the result of the product, which is dear to make again. Everything after it is elementwise
 # and is made again in backward. The joint graph, value by value, says "both" where that happens:
 
 # %%
-tracing.joint(seen)
+torch_inside.joint(seen)
 
 # %% [markdown]
 # The partitioner solves a problem that has a name. Give every value a capacity, the bytes that it costs to keep, and
@@ -1131,7 +1131,7 @@ print(
 # (`mode="max-autotune"`), elementwise work before and after it goes into one loop.
 
 # %%
-tracing.kernels(seen)
+torch_inside.kernels(seen)
 
 # %% [markdown]
 # Read the forward kernel from the inside out (C++ on a CPU, Triton on a GPU; the order is the same):
@@ -1149,7 +1149,7 @@ tracing.kernels(seen)
 
 # %%
 if GPU and os.environ.get(results.RECORD):
-    triton_rows = [{"name": k.name, "code": k.code} for k in tracing.kernels(seen) if k.language == "Triton"]
+    triton_rows = [{"name": k.name, "code": k.code} for k in torch_inside.kernels(seen) if k.language == "Triton"]
     results.save("lesson02.generated", triton_rows, os.environ[results.RECORD])
 entry = results.load("lesson02.generated")
 print(entry["rows"][0]["code"] if entry else "lesson02.generated: not yet measured")
@@ -1306,7 +1306,7 @@ except Exception as error:
 
 
 # %% nbgrader={"grade": false, "grade_id": "compile_operator", "locked": false, "schema_version": 3, "solution": true, "task": false}
-from course_lib.probes.operators import gate_into
+from course_lib.given_kernels import gate_into
 
 
 def make_operator(name):
@@ -1369,10 +1369,10 @@ def gated(x, y):
 
 x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
 torch._dynamo.reset()
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     torch.compile(gated)(x, y).sum().backward()
-print(f"{len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks")
-for row in tracing.joint(seen):
+print(f"{len(torch_inside.graphs(seen))} graph, {len(torch_inside.breaks(seen))} breaks")
+for row in torch_inside.joint(seen):
     if "lesson02.gate" in row.computes:
         print(row.name, "=", row.computes, "runs in", row.runs)
 
@@ -1394,9 +1394,10 @@ def _(x):
 
 
 torch._dynamo.reset()
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     torch.compile(lambda x: sum(both(x + 1)))(torch.ones(3))
-print(f"a tuple: {len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks (torch {torch.__version__})")
+graphs, breaks = torch_inside.graphs(seen), torch_inside.breaks(seen)
+print(f"a tuple: {len(graphs)} graph, {len(breaks)} breaks (torch {torch.__version__})")
 
 # %%
 small, out = torch.randn(8, 8), torch.empty(8, 8)
@@ -1591,7 +1592,7 @@ plots.show(axes, alt="Eager time over compiled time against the width: counted, 
 # runs without the compiler, after one warning in the log. With one changing length this would settle after one more
 # compilation, so something prevents a symbol: `dynamic=False`, lengths of 1 or batches of 1 among them, equal sizes
 # tied to one symbol, a Python number that changes in every step, or several pieces with their own limits. Confirm with
-# `tracing.recompiles` (or `TORCH_LOGS=recompiles`): it names the guard that failed each time.
+# `torch_inside.recompiles` (or `TORCH_LOGS=recompiles`): it names the guard that failed each time.
 #
 # Remedies: `mark_dynamic` on the length, which costs somewhat worse code; padding to a few lengths, which costs work on
 # padding and one compilation each; a higher `recompile_limit`, which costs compile time and memory; turning the
@@ -1661,6 +1662,6 @@ plots.show(axes, alt="Eager time over compiled time against the width: counted, 
 #   Transformation for Deep Learning in Python*, MLSys 2022, arXiv:2112.08429.
 # - [Custom operators](https://pytorch.org/tutorials/advanced/custom_ops_landing_page.html), the tutorial and the manual
 #   it links to.
-# - [tlparse](https://github.com/meta-pytorch/tlparse): a report from the same record that `course_lib.tracing` reads.
+# - [tlparse](https://github.com/meta-pytorch/tlparse): a report from the record that `course_lib.torch_inside` reads.
 # - Horace He, [Making Deep Learning Go Brrrr From First Principles](https://horace.io/brrr_intro.html), 2022.
 # - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of section 9 answer.

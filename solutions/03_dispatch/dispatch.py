@@ -48,7 +48,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from autograder import check
-from course_lib import plots, results, tracing, widgets
+from course_lib import plots, results, torch_inside, widgets
 from course_lib.roofline import Roof, floor_s
 from course_lib.timing import time_gpu
 
@@ -157,7 +157,7 @@ except RuntimeError as error:
 # %%
 weight = torch.ones(2, 2, device=DEVICE, requires_grad=True)
 image = torch.ones(2, 2, device=DEVICE)
-axes = plots.call_path(tracing.call_path(aten.mm.default, x=image, w=weight))
+axes = plots.call_path(torch_inside.call_path(aten.mm.default, x=image, w=weight))
 plots.show(axes, alt="The keys of a matrix product, highest first: autocast is excluded by the thread, autograd runs a "
                      "kernel, two keys pass the call on, the kernel of the device computes")  # fmt: skip
 
@@ -179,7 +179,7 @@ plots.show(axes, alt="The keys of a matrix product, highest first: autocast is e
 # each of them say that it was called, and with which set. What calls them is the real dispatcher.
 
 # %%
-from course_lib.probes import keysets
+from course_lib.torch_inside import keysets
 
 BACKEND = DEVICE.upper()  # "CPU" or "CUDA", as keys spell it
 NOTED = (f"Autocast{BACKEND}", f"Autograd{BACKEND}", "ADInplaceOrView", BACKEND)
@@ -240,7 +240,7 @@ against(predicted, came)
 operators = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
 print(f"{len(operators)} operators in aten, each overload counted")
 for op in (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.matmul.default):
-    entries = tracing.registered(op).values()
+    entries = torch_inside.registered(op).values()
     kinds = {"fallthrough": sum(e.passes_on for e in entries)}
     for entry in entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + (not entry.passes_on)
@@ -259,7 +259,7 @@ for op in (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.matmul.def
 #   derivative. `matmul` is one. Its path ends early:
 
 # %%
-tracing.call_path(aten.matmul.default, x=image, w=weight)
+torch_inside.call_path(aten.matmul.default, x=image, w=weight)
 
 # %% [markdown]
 # What `matmul` calls, here `mm`, starts at the top with a set of its own. One line of Python is often several calls;
@@ -624,7 +624,7 @@ class Doubtful(TorchDispatchMode):
 
 with Doubtful():
     print("outside:        grad_fn", w.relu().grad_fn)
-axes = plots.call_path(keysets.within(["dispatch mode"], lambda: tracing.call_path(aten.relu.default, w=w)))
+axes = plots.call_path(keysets.within(["dispatch mode"], lambda: torch_inside.call_path(aten.relu.default, w=w)))
 plots.show(axes, alt="The path of relu under a mode: a snapshot of the thread's state is taken, autograd runs, the path "
                      "ends at the key Python; the device is not reached by this call")  # fmt: skip
 
@@ -897,7 +897,7 @@ try:
     half.in_torch(torch.ones(3, device="meta"))
 except NotImplementedError as error:
     print("on meta:", str(error).partition(": ")[2].partition(". ")[0][:110])
-tracing.call_path(half.in_numpy.default, x=x)
+torch_inside.call_path(half.in_numpy.default, x=x)
 
 # %% [markdown]
 # On meta the operator fails, loudly. Without a kernel for autograd it does something worse. There the fallback for all
@@ -933,7 +933,7 @@ tracing.call_path(half.in_numpy.default, x=x)
 
 
 # %% nbgrader={"grade": false, "grade_id": "dispatch_custom", "locked": false, "schema_version": 3, "solution": true, "task": false}
-from course_lib.probes.registering import cap_into
+from course_lib.given_kernels import cap_into
 
 
 def register(library):
@@ -1000,7 +1000,7 @@ x = torch.linspace(-6, 6, 5, dtype=torch.float64, requires_grad=True)
 print("value:   ", cap(x, 2.0).tolist())
 print("gradient:", torch.autograd.grad(cap(x, 2.0).sum(), x)[0].tolist())
 print("checked: ", torch.autograd.gradgradcheck(lambda x: cap(x, 2.0), x))
-tracing.call_path(cap.default, x=x)
+torch_inside.call_path(cap.default, x=x)
 
 # %% [markdown]
 # ### What the kernel for Meta is good for
@@ -1016,9 +1016,9 @@ with FakeTensorMode() as fakes:
     out = cap(fake, 2.0)
     print(type(out).__name__, tuple(out.shape), "on", out.device, "| keys:", keys_of(out))
 torch._dynamo.reset()
-with tracing.watch() as seen:
+with torch_inside.watch() as seen:
     torch.compile(lambda x: cap(x * 2, 2.0).sin(), backend="aot_eager")(x)
-print(f"compiled: {len(tracing.graphs(seen))} graph, {len(tracing.breaks(seen))} breaks")
+print(f"compiled: {len(torch_inside.graphs(seen))} graph, {len(torch_inside.breaks(seen))} breaks")
 
 # %% [markdown]
 # ## 6. Tensors with a meaning
@@ -1339,7 +1339,7 @@ plots.show(axes, alt="Host time of one addition in several ways, from the cheape
 # Its path has two kernels in Python, and the second one calls your function:
 
 # %%
-tracing.call_path(torch.ops.lesson03.plus.default, x=x, y=y)
+torch_inside.call_path(torch.ops.lesson03.plus.default, x=x, y=y)
 
 # %% [markdown]
 # ### When does a model wait for its host?

@@ -47,7 +47,7 @@ def test_every_file_says_how_it_works_and_how_it_is_caught(cheat):
 # Each cheat in a process of its own, forked from one that has imported everything; in a copy of the course.
 IN_ONE_PROCESS = """
 import linecache, os, sys, types
-from autograder import check, check_speed, exercise
+from autograder import check, check_speed, exercise, live
 from autograder.bank import cheats
 import torch
 torch.set_num_threads(1)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from autograder import check, check_speed
-from autograder.check import Score
-from autograder.examine import examine
+from autograder.call.in_process import examine
+from autograder.call.trial import judged_part
 from autograder.exercise import Call, Case, get
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
-from autograder.trial import judged_part
+from autograder.live import Score
 from course_lib.device import TIER
 from course_lib.kernels.mx.into import gemv_into
 

@@ -1,19 +1,16 @@
 """Exercises on several ranks for the referee: workers of one sandbox, judged by what they report and what passed."""
 
-import math
 import shutil
 import socket
 import time
 from dataclasses import replace
 
 import pytest
-import torch
 
 from autograder import bank
 from autograder.bank import cheats
 from autograder.exercise import get, of_unit
 from autograder.judging.ranks import too_little_or_too_much
-from autograder.referee import wire
 from autograder.referee.crew import stood
 from autograder.referee.reading import meeting
 from autograder.referee.referee import Patience, Referee
@@ -266,54 +263,6 @@ def test_no_honest_answer_of_the_bank_leads_past_the_network_and_torchs_own_does
     ):
         assert meeting((Cell("a cell", source),)), source
     assert not meeting((Cell("setup of the lesson", "import socket"),))
-
-
-# ------------------------------------------------------------------------------------------- what travels
-
-
-def test_nested_data_with_tensors_comes_out_as_it_went_in():
-    data = {"a": [1, 2.5, None, True, "text"], 3: torch.arange(6.0).view(2, 3).T, "e": torch.empty(0, 4)}
-    data |= {"b": torch.tensor([True, False]), "h": torch.ones(3, dtype=torch.bfloat16), "nan": float("nan")}
-    back = wire.unpack(wire.pack(data))
-    assert list(back) == list(data) and back["a"] == data["a"] and math.isnan(back["nan"])
-    for name in (3, "e", "b", "h"):
-        assert back[name].dtype == data[name].dtype and torch.equal(back[name], data[name])
-
-
-@pytest.mark.parametrize("value", [object(), torch.ones(1, dtype=torch.complex64), {1: {2: lambda: 0}}, 1j])
-def test_what_has_no_form_is_refused_where_it_is_packed(value):
-    with pytest.raises(wire.WireError):
-        wire.pack(value)
-
-
-A_TENSOR = {"$": "tensor", "dtype": "float32", "shape": [1], "data": "AAAAAA=="}
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"a": 1},
-        {"$": "tuple", "items": []},
-        {"$": "dict", "items": [[[1], 2]]},
-        A_TENSOR | {"dtype": "complex64"},
-        A_TENSOR | {"shape": [2]},
-        A_TENSOR | {"shape": [-1]},
-        A_TENSOR | {"shape": [True]},
-        A_TENSOR | {"shape": 1},
-        A_TENSOR | {"shape": [1] * 17},
-        A_TENSOR | {"shape": [(1 << 62) - 1] * 500_000},
-        A_TENSOR | {"dtype": "quint8", "shape": [4]},
-        A_TENSOR | {"dtype": "bits8", "shape": [4]},
-        A_TENSOR | {"data": "AAAAAA"},
-        A_TENSOR | {"data": "Ä" * 8},
-        A_TENSOR | {"data": None},
-        A_TENSOR | {"dtype": "bool", "shape": [4], "data": "AAAAAg=="},
-        [[[[[[[[[[[[[[1]]]]]]]]]]]]]],
-    ],
-)
-def test_what_was_never_packed_is_refused(value):
-    with pytest.raises(ValueError):
-        wire.unpack(value)
 
 
 def test_the_last_stack_that_a_rank_wrote_says_where_it_was():

@@ -9,16 +9,17 @@ import torch
 import torch._dynamo  # here, so that the bank's processes, forked from this one, have it already
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
+from autograder.call.trial import hidden
 from autograder.exercise import get, of_unit
 from autograder.exercises.compile.break_even_mistakes import calls_until, totals
 from autograder.exercises.compile.guards_mistakes import Rule
+from autograder.inside.probes import backends, rewriting, towers
 from autograder.judging.score import credit
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
-from autograder.trial import hidden
-from course_lib.probes import backends, operators, rewriting, towers
+from course_lib.given_kernels import gate_into
 
 NAMES = tuple(exercise.name for exercise in of_unit("compile"))
 COMPILING = ("compile.breaks", "compile.guards", "compile.backend", "compile.operator")  # half a second a case
@@ -136,7 +137,7 @@ def test_asking_torch_changes_nothing_for_the_rest_of_the_process():
 
 def test_programs_from_text_are_new_to_torch_each_time_and_their_text_can_be_found():
     """More of them than the limit of compilations that one function has."""
-    from course_lib.tracing.reuse import SOURCE, compiles, fresh
+    from course_lib.torch_inside.reuse import SOURCE, compiles, fresh
 
     assert inspect.getsource(fresh(SOURCE)) == SOURCE and inspect.getsourcefile(fresh(SOURCE))
     for _ in range(10):
@@ -232,7 +233,7 @@ def test_a_submission_that_replaces_the_probe_goes_to_a_person_where_its_text_sh
     rule = rule[rule.index("class Pass:") : rule.index("def unchanged(")]
     forged = f"""
 from collections import Counter
-import course_lib.probes.rewriting as probe
+import autograder.inside.probes.rewriting as probe
 build, run = probe.build, probe.run
 {rule}
 def rewritten(function, steps, inputs, outputs):
@@ -314,9 +315,9 @@ def test_a_tower_that_renames_its_weights_is_told_so():
 def test_a_kernel_that_gets_memory_with_gaps_refuses_it():
     x = torch.ones(4, 3)
     with pytest.raises(ValueError, match="contiguous"):
-        operators.gate_into(x, x, torch.empty(3, 4).t())
+        gate_into(x, x, torch.empty(3, 4).t())
     out = torch.empty(4, 3)
-    operators.gate_into(x, 2 * x, out)
+    gate_into(x, 2 * x, out)
     assert torch.allclose(out, torch.sigmoid(2 * x))
 
 

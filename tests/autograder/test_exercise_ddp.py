@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder import bank, ranks
-from autograder.check import check
-from autograder.examine import examine
+from autograder import bank
+from autograder.call import in_ranks
+from autograder.call.in_process import examine
 from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.ddp import replicas
 from autograder.exercises.ddp.averaging import cases, floor, segments, values_off
@@ -18,11 +18,12 @@ from autograder.exercises.ddp.buckets import needed
 from autograder.exercises.ddp.cost_mistakes import ADDED, HIDDEN, LIMITS, right
 from autograder.exercises.ddp.ring import limits
 from autograder.exercises.ddp.ring_mistakes import CUTS, ring
+from autograder.inside.probes.network import CHANGED, GAPS, NOT_WAITED, mark, watched
+from autograder.inside.probes.replicas import REACHED
 from autograder.judging.ranks import first_off, reports_of, same_bits
+from autograder.live import check
 from course_lib.distributed import launch
 from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
-from course_lib.probes.network import CHANGED, GAPS, NOT_WAITED, mark, watched
-from course_lib.probes.replicas import REACHED
 
 NAMES = [exercise.name for exercise in of_unit("ddp")]
 RING = get("ddp.ring")
@@ -353,7 +354,9 @@ def test_a_rank_that_raises_is_told_with_its_line():
 def test_a_check_uses_gloo_on_every_machine(monkeypatch):
     launched = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(ranks, "launch", lambda f, size, backend, **more: launched.append(ranks.chosen(backend, size)))
+    monkeypatch.setattr(
+        in_ranks, "launch", lambda f, size, backend, **more: launched.append(in_ranks.chosen(backend, size))
+    )
     examine(RING, lambda buffer: None, seed=5)
     assert launched == ["gloo"] * len(RING.cases)
 
@@ -361,9 +364,9 @@ def test_a_check_uses_gloo_on_every_machine(monkeypatch):
 def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch):
     """As on a machine with GPUs, and over gloo all the same."""
     launched = []
-    monkeypatch.setattr(ranks, "chosen", lambda backend, size: "nccl" if size == 2 else "gloo")
+    monkeypatch.setattr(in_ranks, "chosen", lambda backend, size: "nccl" if size == 2 else "gloo")
     monkeypatch.setattr(
-        ranks, "launch", lambda f, *more, **most: launched.append(f.__name__) or launch(f, *more, **most)
+        in_ranks, "launch", lambda f, *more, **most: launched.append(f.__name__) or launch(f, *more, **most)
     )
     exercise = get("ddp.naive")
     (right, *_), (wrong, *_) = (bank.entries(["ddp.naive"], [kind]) for kind in ("right", "mistakes"))
@@ -384,7 +387,7 @@ def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch
 
 
 def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wait_for_nothing(monkeypatch):
-    monkeypatch.setitem(ranks.LIMIT_S, "gloo", 1.5)
+    monkeypatch.setitem(in_ranks.LIMIT_S, "gloo", 1.5)
 
     def ends(buffer):
         if dist.get_rank() == 0:

@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS
 from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter
 from autograder.exercises.dispatch.subclass_classes import Scaled
 from autograder.exercises.dispatch.table_mistakes import Table
+from autograder.inside.probes.dispatching import ran
+from autograder.inside.probes.meters import metered
+from autograder.inside.probes.registering import looked_at
+from autograder.inside.probes.scaling import worked_out
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.score import credit
@@ -23,11 +27,7 @@ from autograder.referee.referee import Referee
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
 from course_lib.models.broken_tower import Tower
-from course_lib.probes import keysets
-from course_lib.probes.dispatching import ran
-from course_lib.probes.meters import metered
-from course_lib.probes.registering import looked_at
-from course_lib.probes.scaling import worked_out
+from course_lib.torch_inside import keysets
 
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
 
@@ -222,7 +222,7 @@ import torch  # an empty folder
 def keys(tensors, around):
     import ctypes, gc, importlib, pathlib, subprocess, sys
     found = []
-    for name in ("torch._C", "functorch", "functorch._C", "triton.runtime", "course_lib.probes.keysets"):
+    for name in ("torch._C", "functorch", "functorch._C", "triton.runtime", "course_lib.torch_inside.keysets"):
         try:
             importlib.import_module(name)
             found.append(f"imported {name}")
@@ -338,7 +338,7 @@ def test_a_submission_that_replaces_the_probe_of_custom_goes_to_a_person_where_i
     """SECURITY.md says so, and what is at stake. When the second part fails, the referee has learnt something."""
     forged = """
 import torch
-import course_lib.probes.registering as probe
+import autograder.inside.probes.registering as probe
 def looked_at(register, call):
     x, limit = probe.tensor(call).requires_grad_(), call["limit"]
     out = (limit * torch.tanh(x / limit)).contiguous()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import get
 from autograder.exercises.flash.places import wrong_rows
 from course_lib.kernels.attention.backward import backward

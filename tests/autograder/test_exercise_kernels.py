@@ -7,7 +7,7 @@ import torch
 
 from autograder import bank
 from autograder.bank import entries
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import UNITS, of_unit, registry
 from autograder.judging import tolerance
 from autograder.judging.judge import judge

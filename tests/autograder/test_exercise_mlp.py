@@ -6,12 +6,15 @@ import triton
 import triton.language as tl
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
 from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
 from autograder.exercises.mlp.philox import numbers
+from autograder.inside.probes.dropping import differentiated as dropping
+from autograder.inside.probes.norming import fresh_memory_is_nan
+from autograder.inside.probes.recomputing import differentiated as recomputing
 from autograder.judging import tolerance
 from course_lib import results
 from course_lib.device import DEVICE
@@ -22,9 +25,6 @@ from course_lib.kernels.mlp import mlp
 from course_lib.memory import saved
 from course_lib.numerics import accumulate as accumulate_of_the_library
 from course_lib.numerics import round_to
-from course_lib.probes.dropping import differentiated as dropping
-from course_lib.probes.norming import fresh_memory_is_nan
-from course_lib.probes.recomputing import differentiated as recomputing
 
 NAMES = [exercise.name for exercise in of_unit("mlp")]
 

@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 from autograder import bank
-from autograder.check import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.mx import linear_rules
 from autograder.exercises.mx import wrong_decode_formulas as wrong
 from autograder.exercises.mx.mxint8 import decode, encode, in_bf16, value
 from autograder.exercises.mx.places import wrong_groups
+from autograder.inside.probes.swapping import held_bytes, make, swapped, tokens
+from autograder.live import examine
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.device import TIER
@@ -25,7 +26,6 @@ from course_lib.kernels.mx import (
     swap_linears,
 )
 from course_lib.kernels.mx.into import gemv_into
-from course_lib.probes.swapping import held_bytes, make, swapped, tokens
 
 NAMES = [exercise.name for exercise in of_unit("mx")]
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import get, of_unit
 from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.forward_mistakes import RACES
 from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import turned
+from autograder.inside.probes.rotating import attributes, differentiated, kept
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.kernels.rope import Tables, rope, rope_
-from course_lib.probes.rotating import attributes, differentiated, kept
 
 NAMES = [exercise.name for exercise in of_unit("rope")]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import get
 from autograder.exercises.roofline.growth import near
 from autograder.exercises.roofline.stopwatch import BUDGET_CALLS, LIMIT

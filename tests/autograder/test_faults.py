@@ -25,7 +25,7 @@ import torch
 
 from autograder import exercise
 from autograder.bank import entries, find
-from autograder.classroom import cohort, grading
+from autograder.classroom import cohort, verdicts
 from autograder.judging import judge
 from autograder.referee import room as rooms
 from autograder.referee import sandbox, watchdog
@@ -34,7 +34,7 @@ from autograder.referee.room import Patience
 from autograder.referee.submission import Cell, Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-check = importlib.import_module("autograder.check")  # its name in the package is that of the function
+check = importlib.import_module("autograder.live")
 AXPY = exercise.get("start.axpy")
 RIGHT = find("start.axpy/right/masked").source
 WORK = exercise.get("roofline.work")
@@ -293,7 +293,7 @@ def test_a_reference_kernel_that_is_not_there_leaves_the_share_of_the_floor():
     without = replace(softmax, speed=replace(softmax.speed, reference="course_lib.no_such_room:softmax"))
     assert softmax.speed.kernel() is not None
     assert without.speed.kernel() is None
-    assert grading.stored(judge.no_speed(without, "interpreter"))["pending"]
+    assert verdicts.stored(judge.no_speed(without, "interpreter"))["pending"]
 
 
 # ----------------------------------------------------------------------------- faults around the verdicts
@@ -318,14 +318,14 @@ def right_verdict(neighbour):
     return neighbour.examine(AXPY, next(seeds))
 
 
-def judging(folder: Path, verdict) -> grading.Judging:
-    release = grading.NotebookNode(cells=[])
-    made = grading.Judging(Submission((Cell("c", RIGHT),)), release, 1, folder)
+def judging(folder: Path, verdict) -> verdicts.Judging:
+    release = verdicts.NotebookNode(cells=[])
+    made = verdicts.Judging(Submission((Cell("c", RIGHT),)), release, 1, folder)
     made.referee = Counting(verdict)
     return made
 
 
-ASKED = grading.Asked("start.axpy", False)
+ASKED = verdicts.Asked("start.axpy", False)
 
 
 class Faulty(Counting):
@@ -374,9 +374,9 @@ def test_a_full_disk_leaves_no_half_verdict_and_the_next_run_goes_on(tmp_path, r
 
 
 def test_a_seed_is_drawn_once_however_many_draw_it(tmp_path, monkeypatch):
-    first = grading.run_seed(tmp_path, "00_start")
+    first = verdicts.run_seed(tmp_path, "00_start")
     monkeypatch.setattr(Path, "exists", lambda self: False)  # two graders looked before either had drawn
-    assert grading.run_seed(tmp_path, "00_start") == first
+    assert verdicts.run_seed(tmp_path, "00_start") == first
     assert [p.name for p in tmp_path.iterdir()] == ["00_start.seed"]
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.examine import examine
+from autograder.call.in_process import examine
 from autograder.exercise import UNITS, get, of_unit
+from autograder.inside.wire import decode, encode
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
-from autograder.referee.channel import decode, encode
 
 SCENARIOS = [e for unit in UNITS for e in of_unit(unit) if e.kind == "scenario"]
 TRIES = 60

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from autograder.bank import find
-from autograder.classroom import grading, handed_in, report
-from autograder.classroom.grading import Asked, Judging
+from autograder.classroom import grading, handed_in, report, verdicts
+from autograder.classroom.verdicts import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
@@ -270,11 +270,11 @@ def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(tmp_path, monkey
         raise RuntimeError("no way")
 
     release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
-    monkeypatch.setattr(grading, "extract", fails)
+    monkeypatch.setattr(grading, "code_of", fails)
     judged = grading.JudgedNotebook(release=str(COURSE / "notebooks"), verdicts=str(tmp_path))
     names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
     notebook, _ = judged.preprocess(release, {"nbgrader": names})
-    checks = [cell for cell in notebook.cells if grading.is_check(cell)]
+    checks = [cell for cell in notebook.cells if verdicts.is_check(cell)]
     assert checks and all(grading.is_pending(cell) for cell in checks)
 
 
@@ -302,15 +302,15 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
 
 
 @pytest.mark.parametrize(
-    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "course_lib/probes/one.py"]
+    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "autograder/inside/probes/one.py"]
 )
 def test_after_a_change_of_what_decides_verdicts_are_made_anew(changed, tmp_path, monkeypatch):
     (tmp_path / changed).parent.mkdir(parents=True)
-    monkeypatch.setattr(grading, "ROOT", tmp_path)
+    monkeypatch.setattr(verdicts, "ROOT", tmp_path)
     hashes = set()
     for text in ("", "a = 1", "a = 2"):
         (tmp_path / changed).write_text(text)
-        hashes.add(grading.grader_hash())
+        hashes.add(verdicts.grader_hash())
     assert len(hashes) == 3
 
 

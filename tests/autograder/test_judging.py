@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from autograder.call.in_process import examine
 from autograder.classroom import report
-from autograder.examine import examine
 from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same

@@ -209,18 +209,18 @@ def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
     assert replacing((Cell("mine", entry.source),)) == []
 
 
-PUT = "import course_lib.probes.towers as probe\n"
+PUT = "import autograder.inside.probes.towers as probe\n"
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("probe.compiled = print", "replaces course_lib.probes.towers.compiled"),
-        ("other = probe\nother.run = print", "replaces course_lib.probes.towers.run"),
+        ("probe.compiled = print", "replaces autograder.inside.probes.towers.compiled"),
+        ("other = probe\nother.run = print", "replaces autograder.inside.probes.towers.run"),
         ("import torch\ntorch.compile = print", "replaces torch.compile"),
         ("setattr(probe, 'run', print)", "uses setattr"),
         ("probe.run.__globals__['run'] = print", "uses .__globals__"),
-        ("import sys\nsys.modules['course_lib.probes.towers'] = None", "uses .modules"),
+        ("import sys\nsys.modules['autograder.inside.probes.towers'] = None", "uses .modules"),
         ("from unittest import mock", "imports unittest"),
     ],
 )

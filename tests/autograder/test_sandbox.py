@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.referee import sandbox, shut, watchdog
+from autograder.inside import seccomp
+from autograder.referee import sandbox, watchdog
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -101,23 +102,30 @@ def test_there_is_no_network(user):
     assert only_loopback.strip() == "1"
 
 
+HIDDEN = """solutions tests notebooks benchmarks gradebook.db .git course_lib/kernels/softmax.py autograder/exercise.py
+autograder/exercises autograder/judging autograder/referee autograder/call autograder/classroom autograder/bank"""
+
+
 @everyone
 def test_answers_grades_and_oracles_cannot_be_seen(user):
-    places = ["solutions", "tests", "autograder", "notebooks", "course_lib/kernels/softmax.py", "gradebook.db", ".git"]
-    program = f"import os; print([p for p in {places} if os.path.exists({str(COURSE)!r} + '/' + p)])"
+    places = [place for place in HIDDEN.split() if place != "gradebook.db"]
+    assert [place for place in places if not (COURSE / place).exists()] == []
+    program = f"import os; print([p for p in {HIDDEN.split()} if os.path.exists({str(COURSE)!r} + '/' + p)])"
     assert inside(program, user)["out"].strip() == "[]"
 
 
 @everyone
-def test_of_the_course_only_its_library_is_there_without_its_answers(user):
+def test_of_the_course_there_are_its_library_without_its_answers_and_the_room_inside(user):
     program = f"""
 import os, sys
 course = {str(COURSE)!r}
-print([name for name in os.listdir(course) if not sys.prefix.startswith(os.path.join(course, name))])
+print(sorted(name for name in os.listdir(course) if not sys.prefix.startswith(os.path.join(course, name))))
 print([os.listdir(os.path.join(course, "course_lib", name)) for name in ("kernels", "parallel")])
+print(sorted(os.listdir(os.path.join(course, "autograder"))))
 """
     assert (COURSE / "course_lib/kernels").is_dir() and (COURSE / "course_lib/parallel").is_dir()
-    assert inside(program, user)["out"].splitlines() == ["['course_lib']", "[[], []]"]
+    found = inside(program, user)["out"].splitlines()
+    assert found == ["['autograder', 'course_lib']", "[[], []]", "['__init__.py', 'inside']"]
 
 
 def test_of_several_gpus_one_has_a_device_node(monkeypatch):
@@ -220,7 +228,7 @@ def calls(number, *arguments):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers below are those of x86_64")
 @everyone
 def test_calls_that_no_lesson_needs_are_refused(user):
-    numbers = {name: column[0] for name, column in shut.REFUSED.items()}
+    numbers = {name: column[0] for name, column in seccomp.REFUSED.items()}
     program = REFUSED + f"print({{name: calls(n, 0, 0, 0, 0, 0) for name, n in {numbers}.items()}})"
     assert eval(inside(program, user)["out"]) == dict.fromkeys(numbers, "EPERM")
 

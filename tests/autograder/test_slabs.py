@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from autograder.referee.slabs import HostSlab, Opened, describe_slabs, describe_tensor
+from autograder.inside.slabs import Opened
+from autograder.referee.slabs import HostSlab, describe_slabs, describe_tensor
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.bool)
 LAYOUTS = {  # (shape, stride, first element)

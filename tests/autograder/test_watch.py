@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autograder import bank
-from autograder.referee import watch
+from autograder.inside import watch
 from course_lib.device import DEVICE, TIER
 
 GPU = TIER == "gpu"

@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autograder.exercise import Draw
 from autograder.exercises.dispatch.keys import CASES
 from course_lib import plots
-from course_lib.probes import keysets, situations
-from course_lib.tracing import call_path, registered
+from course_lib.torch_inside import call_path, keysets, registered, situations
 
 aten = torch.ops.aten
 after = torch._C._dispatch_keyset_full_after

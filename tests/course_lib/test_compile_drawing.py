@@ -8,7 +8,7 @@ import torch
 from matplotlib.text import Text
 from torch import fx
 
-from course_lib import plots, tracing
+from course_lib import plots, torch_inside
 from course_lib.plots.break_even import break_even_calls, saved_words
 from course_lib.plots.fxgraphs import _levels, _places
 
@@ -29,9 +29,9 @@ def half_tanh_flow():
     torch._dynamo.reset()
     x, w = torch.randn(8, 4, requires_grad=True), torch.randn(4, 6, requires_grad=True)
     compiled = torch.compile(half_tanh)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         compiled(x, w).sum().backward()
-    yield tracing.flow(half_tanh, seen)
+    yield torch_inside.flow(half_tanh, seen)
     torch._dynamo.reset()
 
 

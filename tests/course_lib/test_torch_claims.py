@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.exercises.dispatch.meter_mistakes import Meter
-from course_lib import tracing
+from course_lib import torch_inside
 from course_lib.models.transformer import Sizes, Transformer
-from course_lib.probes import keysets
 from course_lib.tally import tally
+from course_lib.torch_inside import keysets
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -33,14 +33,14 @@ def branches(x):
 def test_a_branch_on_a_tensors_value_is_a_break_and_not_a_guard():
     compiled = torch.compile(branches, backend="eager")
     up, down = torch.ones(3), -torch.ones(3)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         for x in (up, down, up, down):
             assert torch.equal(compiled(x), branches(x))
-    (found,) = tracing.breaks(seen)
+    (found,) = torch_inside.breaks(seen)
     assert found.source == "if x.sum() > 0:"
     # the graph up to the branch, and one for each side, each made once: another value compiles nothing again
-    assert len(seen.compilations) == 3 and len(tracing.recompiles(seen)) == 0
-    assert not any("sum" in row.text for row in tracing.guards(seen, "0/0", everything=True))
+    assert len(seen.compilations) == 3 and len(torch_inside.recompiles(seen)) == 0
+    assert not any("sum" in row.text for row in torch_inside.guards(seen, "0/0", everything=True))
 
 
 def test_a_branch_on_a_size_is_a_guard_and_not_a_break():
@@ -48,12 +48,12 @@ def test_a_branch_on_a_size_is_a_guard_and_not_a_break():
         return x + 1 if x.shape[0] > 4 else x - 1
 
     compiled = torch.compile(by_size, backend="eager", dynamic=True)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         for rows in (5, 6, 3, 4):
             compiled(torch.ones(rows, 2))
-    assert len(tracing.breaks(seen)) == 0
+    assert len(torch_inside.breaks(seen)) == 0
     assert [one.id for one in seen.compilations] == ["0/0", "0/1"]
-    assert any("x.size(0)" in row.failed for row in tracing.recompiles(seen))
+    assert any("x.size(0)" in row.failed for row in torch_inside.recompiles(seen))
 
 
 def keys(tensor) -> str:
@@ -122,7 +122,7 @@ def test_every_thread_starts_with_the_same_keys_included_and_autocast_excluded()
 )
 def test_calls_without_eval_compile_once_and_eval_costs_one_more_where_a_layer_asks_for_it(module, again):
     compiled, x = torch.compile(module.train(), backend="eager"), torch.ones(3, 4)
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         for _ in range(5):
             compiled(x)
         assert len(seen.compilations) == 1
@@ -130,7 +130,7 @@ def test_calls_without_eval_compile_once_and_eval_costs_one_more_where_a_layer_a
             step()
             compiled(x)
     assert len(seen.compilations) == 1 + again
-    assert all(row.failed.endswith("training == True") for row in tracing.recompiles(seen))
+    assert all(row.failed.endswith("training == True") for row in torch_inside.recompiles(seen))
 
 
 # ------------------------------------------------------------------------------- kernels at keys, modes, wrappers
@@ -244,7 +244,7 @@ def test_a_custom_op_has_kernels_in_python_at_autograd_and_at_the_device():
         return x + y
 
     x = torch.ones(2)
-    path = tracing.call_path(torch.ops.torch_claims.plus.default, x=x, y=x)
+    path = torch_inside.call_path(torch.ops.torch_claims.plus.default, x=x, y=x)
     found = [(row.key, row.file[-3:]) for row in path if row.state in ("runs", "lands")]
     assert found == [("AutogradCPU", ".py"), ("CPU", ".py")]
 
@@ -291,10 +291,10 @@ def test_an_operator_that_returns_a_tuple_is_no_break():
         return x.sin(), x.cos()
 
     both.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
-    with tracing.watch() as seen:
+    with torch_inside.watch() as seen:
         out = torch.compile(lambda x: sum(both(x + 1)), backend="aot_eager")(torch.zeros(3))
     assert torch.allclose(out, torch.ones(3).sin() + torch.ones(3).cos())
-    assert len(seen.compilations) == 1 and len(tracing.breaks(seen)) == 0
+    assert len(seen.compilations) == 1 and len(torch_inside.breaks(seen)) == 0
 
 
 def test_a_break_inside_a_loop_over_layers_makes_as_many_graphs_for_two_layers_as_for_four():
@@ -303,9 +303,9 @@ def test_a_break_inside_a_loop_over_layers_makes_as_many_graphs_for_two_layers_a
     made = []
     for layers in (2, 4):
         torch._dynamo.reset()
-        with tracing.watch() as seen, torch.no_grad():
+        with torch_inside.watch() as seen, torch.no_grad():
             torch.compile(Tower(layers=layers).eval(), backend="eager")(
                 torch.ones(3, 5, PATCH), torch.tensor([5, 2, 3])
             )
-        made.append(len(tracing.graphs(seen)))
+        made.append(len(torch_inside.graphs(seen)))
     assert made[0] == made[1] > 1

@@ -10,7 +10,7 @@ import pytest
 
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, environment
-from autograder.classroom.nbgrader import find_regions, stub_solutions, without_magics
+from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
 
 FOUND = lessons.find()
 SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from autograder.classroom.nbgrader import stub_solutions
+from autograder.classroom.stubs import stub_solutions
 
 
 def stubbed(text: str) -> str:

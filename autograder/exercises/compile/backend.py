@@ -157,5 +157,5 @@ BACKEND = Exercise(
     returns=("results", "counts"),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.backends:counted",
+    probe="autograder.inside.probes.backends:counted",
 )

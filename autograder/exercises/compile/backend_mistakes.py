@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from autograder.exercise import Mistake
-from course_lib.probes import backends
-from course_lib.tracing.reuse import settings
+from autograder.inside.probes import backends
+from course_lib.torch_inside.reuse import settings
 
 
 def _collected(v) -> tuple[list[list[float]], list[fx.GraphModule]]:

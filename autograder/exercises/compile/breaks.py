@@ -142,5 +142,5 @@ BREAKS = Exercise(
     returns=("results", "graphs"),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.towers:compiled",
+    probe="autograder.inside.probes.towers:compiled",
 )

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from autograder.exercise import Mistake
+from autograder.inside.probes import towers
 from course_lib.models.broken_tower import Block, Tower
-from course_lib.probes import towers
 
 ONE_GRAPH = {"first": 1, "later": 0, "ended": [], "opaque": []}
 
@@ -129,7 +129,7 @@ def _ended(e, *signs: str) -> bool:
     return any(sign in why for graphs in _graphs(e) for why in graphs["ended"] for sign in signs)
 
 
-LEFT = {  # kind of break -> words of the reasons that course_lib.tracing gives
+LEFT = {  # kind of break -> words of the reasons that course_lib.torch_inside gives
     "scalar": ("read out of a tensor", "value of a tensor"),
     "numpy": ("NumPy",),
     "print": ("printing",),

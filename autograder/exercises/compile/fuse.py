@@ -239,5 +239,5 @@ FUSE = Exercise(
     returns=("results", "runs", "in_graph"),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.rewriting:rewritten",
+    probe="autograder.inside.probes.rewriting:rewritten",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from autograder.exercise import Mistake
-from course_lib.probes.rewriting import build, run
+from autograder.inside.probes.rewriting import build, run
 
 
 class Pass:

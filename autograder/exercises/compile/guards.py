@@ -22,7 +22,7 @@ from functools import partial
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile import guards_mistakes as wrong
 from autograder.exercises.compile.guards_mistakes import MISTAKES, Rule
-from course_lib.tracing.reuse import compiles
+from course_lib.torch_inside.reuse import compiles
 
 # -------------------------------------------------------------------------------------------- the comparison
 

@@ -3,7 +3,7 @@
     make_operator(name) -> the operator
 
 `name` is like "space::gate3". The operator that is registered under it computes `gate(x, y) = x * sigmoid(y)` for two
-tensors of one shape and one floating-point type, of any strides, with the kernel `course_lib.probes.operators.gate_into
+tensors of one shape and one floating-point type, of any strides, with the kernel `course_lib.given_kernels.gate_into
 (x, y, out)`, which writes into contiguous memory and which no compiler can look into. The result is a new, contiguous
 tensor of that shape and type. Inputs stay as they are.
 
@@ -22,7 +22,7 @@ import torch
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.operator_mistakes import MISTAKES, report
 from autograder.exercises.number_lists import differ
-from course_lib.probes import operators
+from autograder.inside.probes import operators
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}  # of the largest number
 
@@ -146,5 +146,5 @@ OPERATOR = Exercise(
     returns=("report",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.operators:inspected",
+    probe="autograder.inside.probes.operators:inspected",
 )

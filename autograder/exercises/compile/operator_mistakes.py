@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from autograder.exercise import Mistake
-from course_lib.probes.operators import described
+from autograder.inside.probes.operators import described
 
 TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 def report(out: torch.Tensor, x_grad: torch.Tensor | None, y_grad: torch.Tensor | None) -> dict:
-    """What is seen of an operator with this result, as course_lib.probes.operators reports it."""
+    """What is seen of an operator with this result, as autograder.inside.probes.operators reports it."""
     numbers = out.reshape(-1).to(torch.float64).tolist()
     gradients = [None if g is None else g.reshape(-1).to(torch.float64).tolist() for g in (x_grad, y_grad)]
     return {
@@ -64,7 +64,7 @@ def _gradient_as(e, formula) -> bool:
 
 
 def _is_gradient(t, formula) -> bool:
-    from course_lib.probes.operators import tensors
+    from autograder.inside.probes.operators import tensors
 
     got = t.outcome.outputs["report"]["gradients"]
     if not isinstance(got, list):

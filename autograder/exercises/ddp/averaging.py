@@ -10,8 +10,8 @@ import torch
 
 from autograder.exercise import Call, Case, Draw, Values
 from autograder.exercises.ddp.replicas import single
+from autograder.inside.probes.replicas import BATCH, MODELS, REACHED, WIDTH
 from autograder.judging.ranks import first_off, form_of, reports_of, same_bits, told, too_little_or_too_much
-from course_lib.probes.replicas import BATCH, MODELS, REACHED, WIDTH
 
 LIMIT, LIMIT_FP32 = 1e-9, 1e-5  # of numbers near 1: rounding is 1e-15 and 1e-7, and every known mistake is above 1e-3
 ALL_USED = ("Plain", "Wide", "Deep")  # models in which every rank uses and trains everything

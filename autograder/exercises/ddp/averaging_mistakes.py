@@ -17,7 +17,7 @@ from autograder.exercises.ddp.averaging import (
     steps_of,
     values_off,
 )
-from course_lib.probes.network import CHANGED, GAPS, NOT_WAITED
+from autograder.inside.probes.network import CHANGED, GAPS, NOT_WAITED
 
 LATE = "only begun after"  # of collectives: the backward pass
 SMALL = "small buckets, used on one rank only"  # a case of ddp.buckets

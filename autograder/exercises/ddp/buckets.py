@@ -106,6 +106,6 @@ BUCKETS = Exercise(
     mistakes=MISTAKES,
     returns=("ranks",),
     accept=acceptance(how),
-    probe="course_lib.probes.replicas:averaged",
+    probe="autograder.inside.probes.replicas:averaged",
     launches=False,
 )

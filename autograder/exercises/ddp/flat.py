@@ -53,6 +53,6 @@ FLAT = Exercise(
     mistakes=MISTAKES,
     returns=("ranks",),
     accept=acceptance(how),
-    probe="course_lib.probes.replicas:averaged",
+    probe="autograder.inside.probes.replicas:averaged",
     launches=False,
 )

@@ -34,6 +34,6 @@ NAIVE = Exercise(
     mistakes=all_of(SHARED, without=("types_together", "changed_on_its_way")),
     returns=("ranks",),
     accept=acceptance(lambda got, args: None),
-    probe="course_lib.probes.replicas:averaged",
+    probe="autograder.inside.probes.replicas:averaged",
     launches=False,
 )

@@ -98,6 +98,6 @@ OVERLAP = Exercise(
     mistakes=all_of(HOOKS, LATE_ONES, SHARED, without=("types_together", "weights_averaged", "changed_on_its_way")),
     returns=("ranks",),
     accept=acceptance(how),
-    probe="course_lib.probes.replicas:averaged",
+    probe="autograder.inside.probes.replicas:averaged",
     launches=False,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Values
-from course_lib.probes.replicas import OPTIMIZERS, made, state_of
+from autograder.inside.probes.replicas import OPTIMIZERS, made, state_of
 
 Copies = Sequence[nn.Module]
 Steps = list[list[dict]]  # of each rank, of each step: {"grads": ..., "weights": ...}

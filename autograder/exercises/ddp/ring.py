@@ -117,6 +117,6 @@ RING = Exercise(
     mistakes=MISTAKES,
     returns=("ranks",),
     accept=accept,
-    probe="course_lib.probes.reducing:in_place",
+    probe="autograder.inside.probes.reducing:in_place",
     launches=False,
 )

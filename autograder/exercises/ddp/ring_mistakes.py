@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from autograder.exercise import Mistake, Values
-from course_lib.probes.network import CHANGED, NOT_WAITED
+from autograder.inside.probes.network import CHANGED, NOT_WAITED
 
 FEW = "fewer numbers than ranks"  # a case
 Cut = Callable[[int, int], list[slice]]

@@ -26,7 +26,7 @@ from autograder.exercise import Case, Draw, Exercise, Mistake, Values
 from autograder.exercises.ddp.averaging import ONE_RANK, acceptance, call, segments, steps_of
 from autograder.exercises.ddp.averaging_mistakes import SHARED, answer, reports, right_at_first, said
 from autograder.exercises.ddp.replicas import single
-from course_lib.probes.replicas import made
+from autograder.inside.probes.replicas import made
 
 MORE = 0.15  # of the whole state: room for parts that are whole parameters
 HOLDS = "of the state"
@@ -181,6 +181,6 @@ SHARDED = Exercise(
     mistakes=MISTAKES,
     returns=("ranks",),
     accept=acceptance(how, most=2.0),  # an all-reduce in place of its half, then weights from each rank: 1.5
-    probe="course_lib.probes.replicas:sharded",
+    probe="autograder.inside.probes.replicas:sharded",
     launches=False,
 )

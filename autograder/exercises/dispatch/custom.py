@@ -6,7 +6,7 @@
 `cap(Tensor x, float limit) -> Tensor`, limit * tanh(x / limit) for a floating-point tensor of any strides and a
 positive number, and register a kernel for each of three keys:
 
-    CPU        computes with `course_lib.probes.registering.cap_into(x, limit, out)`, which writes into contiguous
+    CPU        computes with `course_lib.given_kernels.cap_into(x, limit, out)`, which writes into contiguous
                memory and of which autograd knows nothing. The result is a new contiguous tensor; x stays as it is.
     Meta       the same shape, strides and type, without data.
     Autograd   makes the result differentiable, as often as one likes, and leaves the computation to the keys below:
@@ -23,7 +23,7 @@ import torch
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.custom_mistakes import MISTAKES
 from autograder.exercises.number_lists import differ
-from course_lib.probes import registering
+from autograder.inside.probes import registering
 
 LIMIT = {"float64": 1e-11, "float32": 2e-5}  # of the largest number
 ASKED = ("CPU", "Meta", "Autograd")
@@ -139,7 +139,7 @@ def _truth(v) -> dict:
 
 
 def report(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> dict:
-    """What is seen of an operator with this result, as course_lib.probes.registering reports it."""
+    """What is seen of an operator with this result, as autograder.inside.probes.registering reports it."""
     values, first, second = (t.reshape(-1).to(torch.float64).tolist() for t in (out, first, second))
     facts = {"strides": list(out.stride()), "dtype": str(out.dtype).removeprefix("torch.")}
     alone = {"values": values, "requires_grad": False}
@@ -175,5 +175,5 @@ CUSTOM = Exercise(
     returns=("report",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.registering:looked_at",
+    probe="autograder.inside.probes.registering:looked_at",
 )

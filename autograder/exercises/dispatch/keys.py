@@ -3,7 +3,7 @@
     keys(tensors, around) -> ["AutogradCPU", "ADInplaceOrView", "BackendSelect", "CPU"]
 
 `tensors`: the arguments of a call, and `around`: the contexts in which it is made, outermost first. Both are plain
-data; `course_lib.probes.keysets` says what the words in them mean and makes the real thing of them.
+data; `course_lib.torch_inside.keysets` says what the words in them mean and makes the real thing of them.
 
 Asked for: the names of the keys in the set with which the call begins, (those of all tensors and those that the thread
 includes) less those that the thread excludes, highest priority first. Of each kind of key only the highest backend's
@@ -21,7 +21,7 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.keys_mistakes import MISTAKES
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS, TIMES, mixture
 from autograder.exercises.dispatch.keys_mixtures import tensor as _tensor
-from course_lib.probes import keysets
+from course_lib.torch_inside import keysets
 
 # -------------------------------------------------------------------------------------------- the comparison
 
@@ -130,5 +130,5 @@ KEYS = Exercise(
     returns=("keys",),
     accept=accept,
     launches=False,
-    hides=("torch", "triton", "course_lib.probes"),
+    hides=("torch", "triton", "course_lib.torch_inside"),
 )

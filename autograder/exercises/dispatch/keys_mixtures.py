@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from autograder.exercise import Draw
 from autograder.exercises.dispatch import keys_rules as rules
 from autograder.exercises.dispatch.keys_rules import Rule, moved
-from course_lib.probes import keysets
+from course_lib.torch_inside import keysets
 
 Situation = tuple[list[dict], list[str]]  # tensors, around
 COPIES = ("view", "clone")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.meter_mistakes import MISTAKES, Meter
-from course_lib.probes import meters
+from autograder.inside.probes import meters
 
 # -------------------------------------------------------------------------------------------- the comparison
 
@@ -114,5 +114,5 @@ METER = Exercise(
     returns=("counts", "sum"),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.meters:metered",
+    probe="autograder.inside.probes.meters:metered",
 )

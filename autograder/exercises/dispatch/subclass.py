@@ -24,7 +24,7 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.subclass_classes import Scaled
 from autograder.exercises.dispatch.subclass_mistakes import MISTAKES
 from autograder.exercises.number_lists import differ
-from course_lib.probes import scaling
+from autograder.inside.probes import scaling
 
 LIMIT = {"float64": 1e-10, "float32": 1e-4}  # of the largest number
 
@@ -175,5 +175,5 @@ SUBCLASS = Exercise(
     returns=("results",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.scaling:worked_out",
+    probe="autograder.inside.probes.scaling:worked_out",
 )

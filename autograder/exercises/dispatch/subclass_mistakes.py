@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograder.exercise import Mistake
 from autograder.exercises.dispatch import subclass_classes as classes
-from course_lib.probes.scaling import worked_out
+from autograder.inside.probes.scaling import worked_out
 
 
 def _tensors(*kinds):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.table_mistakes import MISTAKES, Table
-from course_lib.probes.dispatching import ran
+from autograder.inside.probes.dispatching import ran
 
 NAMES = ("Python", "Functionalize", "Autocast", "AutogradCPU", "ADInplaceOrView", "Batched", "Profiler", "CPU")
 
@@ -268,5 +268,5 @@ TABLE = Exercise(
     returns=("events",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.dispatching:ran",
+    probe="autograder.inside.probes.dispatching:ran",
 )

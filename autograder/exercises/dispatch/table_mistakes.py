@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from autograder.exercise import Mistake
-from course_lib.probes.dispatching import ran
+from autograder.inside.probes.dispatching import ran
 
 FALLTHROUGH = object()
 

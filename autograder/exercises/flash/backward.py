@@ -152,7 +152,7 @@ BACKWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    same_bits=True,
+    deterministic=True,
     where=wrong_rows,
     shows_not="speed, bf16, races between programs, the rounding inside tensor cores, more than 65535 programs in a "
     "dimension of the grid, and offsets past 2^31",

@@ -108,7 +108,7 @@ SPEED = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    same_bits=True,
+    deterministic=True,
     where=wrong_rows,
     speed=Speed(
         points=10,

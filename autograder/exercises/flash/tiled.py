@@ -108,5 +108,5 @@ TILED = Exercise(
     mistakes=MISTAKES,
     where=wrong_rows,
     launches=False,
-    probe="course_lib.probes.tiling:in_tiles",
+    probe="autograder.inside.probes.tiling:in_tiles",
 )

@@ -127,7 +127,7 @@ ADD_NORM = Exercise(
         floor_ulps=0.5,
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.norming:differentiated",
-    same_bits=True,
+    probe="autograder.inside.probes.norming:differentiated",
+    deterministic=True,
     shows_not="speed, bf16, races between programs, and whether sums are the same bits on every run",
 )

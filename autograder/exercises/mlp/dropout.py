@@ -128,6 +128,6 @@ DROPOUT = Exercise(
         lower_is=f"x and its gradient {NEXT_DOWN_IS}",
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.dropping:differentiated",
+    probe="autograder.inside.probes.dropping:differentiated",
     shows_not="speed, bf16, races between programs, and offsets past 2^31",
 )

@@ -108,6 +108,6 @@ RECOMPUTE = Exercise(
         floor_ulps=0.5,
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.recomputing:differentiated",
+    probe="autograder.inside.probes.recomputing:differentiated",
     shows_not="speed, bf16, and races between programs",
 )

@@ -127,6 +127,6 @@ LINEAR = Exercise(
     returns=("swapped",),
     accept=accept,
     launches=False,
-    probe="course_lib.probes.swapping:swapped",
+    probe="autograder.inside.probes.swapping:swapped",
     hides=("course_lib.kernels",),
 )

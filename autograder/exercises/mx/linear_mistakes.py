@@ -16,7 +16,7 @@ from autograder.exercises.mx.linear_rules import (
     skipped,
     tied,
 )
-from course_lib.probes.swapping import make
+from autograder.inside.probes.swapping import make
 
 
 def _with(**changes):

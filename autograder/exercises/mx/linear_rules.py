@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autograder.exercises.mx.mxint8 import decode, encode, group_count
-from course_lib.probes.swapping import held_bytes, make, tokens
+from autograder.inside.probes.swapping import held_bytes, make, tokens
 
 GROUP = 32
 Layers = Mapping[str, nn.Linear]

@@ -102,7 +102,7 @@ BACKWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.rotating:differentiated",
+    probe="autograder.inside.probes.rotating:differentiated",
     where=wrong_pairs,
     shows_not="speed, bf16, and races between programs",
 )

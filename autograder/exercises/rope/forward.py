@@ -130,7 +130,7 @@ FORWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
-    probe="course_lib.probes.rotating:in_place",
+    probe="autograder.inside.probes.rotating:in_place",
     where=wrong_pairs,
     shows_not="speed, bf16, races between programs, more than 65535 programs in a dimension of the grid, and offsets "
     "past 2^31",

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.probes.operators import gate_into
+from course_lib.given_kernels import gate_into
 
 
 def make_operator(name):

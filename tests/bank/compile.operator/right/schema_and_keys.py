@@ -3,7 +3,7 @@
 import torch
 from torch import library
 
-from course_lib.probes.operators import gate_into
+from course_lib.given_kernels import gate_into
 
 
 def make_operator(name):

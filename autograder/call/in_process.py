@@ -1,0 +1,131 @@
+"""Try a function on an exercise in this process: what `check` shows, and what the bank and a rehearsal ask.
+
+Nothing here protects the verdict from the code that is tried; the referee does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from autograder.call import in_ranks
+from autograder.call.trial import attempt, judged_part
+from autograder.exercise import Call, Case, Exercise
+from autograder.inside.calling import describe, quiet
+from autograder.judging.judge import Trial, judge, no_speed
+from autograder.judging.outcome import NOT_TRIED, Outcome
+from autograder.judging.score import speed_credit
+from autograder.judging.verdict import TIERS, SpeedVerdict, Timed, Verdict
+from course_lib import device
+
+__all__ = ["examine", "examine_speed"]
+
+
+def examine(
+    exercise: Exercise, function: Callable, seed: int, live: bool = False, only: str | Sequence[str] = ()
+) -> Verdict:
+    """Run the cases of this tier (`live`: those fast enough for a notebook; `only`: by name) and judge them."""
+    only = (only,) if isinstance(only, str) else only
+    if device.TIER not in exercise.tiers:
+        note = f"This exercise runs on {' and '.join(TIERS[t] for t in exercise.tiers)} only."
+        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)
+    if not callable(function):
+        note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
+        return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
+    cases = [
+        c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and (not only or c.name in only)
+    ]
+    trials = _trials(exercise, cases, function, seed)
+    with quiet():
+        verdict = judge(exercise, device.TIER, seed, trials)
+    fault = next((case.name for case, _, outcome in trials if outcome.fault), None)
+    return replace(verdict, note=_after_fault(fault)) if fault else verdict
+
+
+def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> list[Trial]:
+    """Every case up to a stub, a fault of the device or lost ranks; after one of these two the others are not tried."""
+    trials: list[Trial] = []
+    tried = _on_ranks if exercise.kind == "distributed" else _one_by_one
+    for number, trial in enumerate(tried(exercise, cases, function, seed)):
+        trials.append(trial)
+        case = trial[0]
+        if trials[-1][-1].not_written:
+            break
+        if trials[-1][-1].fault:
+            return [*map(_on_host, trials), *(_not_tried(c, _after_fault(case.name)) for c in cases[number + 1 :])]
+        if trials[-1][-1].lost:  # ranks that hang once hang again, each time until the limit
+            why = f"after \u201c{case.name}\u201d, which did not end well."
+            return [*trials, *(_not_tried(c, why) for c in cases[number + 1 :])]
+    return trials
+
+
+def _on_ranks(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> Iterator[Trial]:
+    calls = [exercise.draw(case, seed, "cpu", device.TIER) for case in cases]
+    return zip(cases, calls, in_ranks.attempts(exercise, calls, function))
+
+
+def _one_by_one(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> Iterator[Trial]:
+    return (_tried(exercise, case, function, seed) for case in cases)
+
+
+def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Trial:
+    try:
+        call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+    except RuntimeError as error:
+        if not Outcome(error=describe(error)).fault:
+            raise
+        return case, Call({}, "not drawn"), Outcome(error=describe(error))  # the fault of an earlier call
+    outcome = attempt(exercise, call, function)
+    call = call if outcome.fault else judged_part(call, case)
+    if outcome.error and _on_device(call.args.values()):  # which may not answer any more
+        call = replace(call, args={})
+    return case, call, judged_part(outcome, case)
+
+
+def _after_fault(name: str) -> str:
+    return f"After the fault in \u201c{name}\u201d the GPU answers this process no more: restart the kernel."
+
+
+def _not_tried(case: Case, why: str) -> Trial:
+    return case, Call({}, "not tried"), Outcome(error=f"{NOT_TRIED}: {why}")
+
+
+def _on_host(trial: Trial) -> Trial:
+    """A trial that can be judged without the device, or one that counts as not tried."""
+    case, call, outcome = trial
+    if _on_device([*call.args.values(), *outcome.outputs.values()]):
+        return _not_tried(case, "its result was lost with the device.")
+    return trial
+
+
+def _on_device(values: Iterable) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+
+
+def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVerdict:
+    """Time the function on this GPU, if it is right; without a GPU the points stay pending."""
+    blank = no_speed(exercise, device.TIER)
+    if device.TIER != "gpu":
+        return blank
+    speed, blank = exercise.speed, replace(blank, note="", pending=False)
+    verdict = examine(exercise, function, seed, live=True)
+    if not verdict.accepted:
+        return replace(blank, note="not timed, because not all cases are right yet. " + verdict.headline)
+    with quiet():
+        rows = tuple(_timed(exercise, case, function, seed) for case in speed.cases)
+    share = min(row.share for row in rows)
+    return replace(blank, rows=rows, points=speed_credit(share, speed.full, speed.none, speed.points))
+
+
+def _timed(exercise: Exercise, case, function: Callable, seed: int) -> Timed:
+    from course_lib.timing import time_gpu
+
+    call = exercise.draw(case, seed, device.DEVICE, device.TIER)
+    args = list(call.args.values())
+    took = time_gpu(lambda: function(*args))
+    reference = exercise.speed.kernel()
+    reference_s = time_gpu(lambda: reference(*args)).median_s if reference else None
+    floor_s = exercise.speed.floor_s(call.args, device.ceilings())
+    return Timed(call.sizes, took.median_s, took.low_s, took.high_s, floor_s, reference_s)

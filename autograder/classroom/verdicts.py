@@ -1,0 +1,196 @@
+"""The verdicts on a submission: what its check cells ask for, read where it is known, made in a sandbox where not.
+
+A verdict is a file under the hash of all that it depends on, so grading can be repeated, resumed and run in parallel.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import torch
+from nbformat import NotebookNode
+
+from autograder import exercise as exercises
+from autograder.classroom import report
+from autograder.inside.calling import quiet
+from autograder.judging.verdict import SpeedVerdict, Verdict
+from autograder.referee.referee import Referee
+from autograder.referee.room import NoRoom
+from autograder.referee.sandbox import NoSandbox
+from autograder.referee.submission import Submission, writable
+from course_lib import device
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a check cell asks for."""
+
+    name: str
+    speed: bool
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """A cell that is graded without a person."""
+    marks = cell.metadata.get("nbgrader", {})
+    return cell.cell_type == "code" and bool(marks.get("grade")) and not marks.get("solution")
+
+
+def asked_by(cell: NotebookNode) -> Asked | None:
+    """The exercise that a check cell names, read from its text and never run."""
+    for node in ast.walk(ast.parse(cell.source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("check", "check_speed"):
+            return Asked(ast.literal_eval(node.args[0]), node.func.id == "check_speed")
+    return None
+
+
+def run_seed(folder: Path, assignment: str) -> int:
+    """One seed a grading run, the same for all students; delete the file to begin another run.
+
+    Reports show a hash of it, so it is too long to be found by trying.
+    """
+    path = folder / f"{assignment}.seed"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        drawn = path.with_suffix(f".{os.getpid()}")
+        drawn.write_text(str(int.from_bytes(os.urandom(16), "little")))
+        with contextlib.suppress(FileExistsError):  # another grader was first
+            os.link(drawn, path)
+        drawn.unlink()
+    return int(path.read_text())
+
+
+class Judging:
+    """The verdicts of one submission: read where they are known, made in a sandbox where not."""
+
+    def __init__(self, submission: Submission, release: NotebookNode, seed: int, folder: Path):
+        self.submission, self.seed, self.folder = submission, seed, folder
+        self.imports = imported_by(release)
+        self.asked = list(filter(None, map(asked_by, filter(is_check, release.cells))))
+        self.referee: Referee | None = None
+
+    def __enter__(self) -> Judging:
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.referee:
+            self.referee.__exit__(*error)
+
+    def verdict(self, asked: Asked) -> dict:
+        path = self._path(asked)
+        known = _read(path)
+        if known is None:
+            try:
+                known = self._made(asked)
+            except OUR_FAULT as error:
+                if same_for_everybody(error):
+                    raise
+                trace()
+                return unjudged(asked, error)  # not kept: grading again tries again
+            beside = path.with_suffix(f".{os.getpid()}")
+            beside.write_text(json.dumps(known), encoding="utf-8")
+            os.replace(beside, path)
+        return known
+
+    def _made(self, asked: Asked) -> dict:
+        exercise, referee = exercises.get(asked.name), self._referee()
+        return stored((referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed))
+
+    def _referee(self) -> Referee:
+        if self.referee is None:
+            self.referee = Referee(self.submission, self.imports).__enter__()
+            names = {asked.name for asked in self.asked if _read(self._path(asked)) is None}
+            self.referee.examine_ahead(map(exercises.get, sorted(names)), self.seed)
+        return self.referee
+
+    def _path(self, asked: Asked) -> Path:
+        return self.folder / f"{self._key(asked)}.json"
+
+    def _key(self, asked: Asked) -> str:
+        """The hash of all that a verdict depends on."""
+        here = device.machine()
+        parts = [[c.name, c.source] for c in self.submission.cells]
+        parts += [asked.name, asked.speed, grader_hash(), here.name, here.torch, here.triton, self.seed]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _read(path: Path) -> dict | None:
+    """A verdict that is known; one that a power cut left empty is not."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def stored(verdict: Verdict | SpeedVerdict) -> dict:
+    """What a verdict file holds: the points, and the report in both forms."""
+    is_speed = isinstance(verdict, SpeedVerdict)
+    with quiet():
+        return {
+            "exercise": verdict.exercise,
+            "tier": verdict.tier,
+            "points": verdict.points,
+            "out_of": verdict.out_of,
+            "pending": verdict.pending,
+            "text": [writable(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
+            "html": writable((report.speed_html if is_speed else report.html)(verdict)),
+        }
+
+
+def imported_by(release: NotebookNode) -> tuple[str, ...]:
+    """Modules that the setup cells import, so that they are there before any worker starts."""
+    found: list[str] = []
+    for cell in release.cells:
+        if cell.cell_type == "code" and "setup" in cell.metadata.get("tags", []):
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.Import):
+                    found += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(name for name in found if not name.startswith("autograder")))
+
+
+def grader_hash() -> str:
+    """Changes when anything changes that decides a verdict."""
+    files = sorted(path for room in ("autograder", "course_lib") for path in (ROOT / room).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+# What the referee raises when it is itself wrong about what was handed in. A full disk raises something else.
+OUR_FAULT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, RuntimeError, MemoryError)
+
+
+def same_for_everybody(error: Exception) -> bool:
+    """Whether the next submission would meet the same: then the run ends, and begins again where it was."""
+    if isinstance(error, (NoSandbox, NoRoom, torch.OutOfMemoryError)):
+        return True
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:  # the GPU is gone
+        return True
+    return False
+
+
+def trace() -> None:
+    """For the instructor."""
+    print(writable(traceback.format_exc()), file=sys.stderr)
+
+
+def unjudged(asked: Asked, error: Exception) -> dict:
+    """No points yet, and the reason: the referee's own fault costs nobody a grade."""
+    exercise = exercises.get(asked.name)
+    out_of = exercise.speed.points if asked.speed else exercise.points
+    says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
+    why = writable(escape(f"{type(error).__name__}: {error}"[:300]))
+    return {"points": 0.0, "out_of": out_of, "pending": True, "html": f"<p>{says}</p><p><small>{why}</small></p>"}

@@ -1,0 +1,122 @@
+"""A vision tower under torch.compile, as plain data: results, graphs, what was compiled again, why graphs ended, and
+what a graph calls that no compiler can look into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from course_lib import torch_inside
+from course_lib.models.broken_tower import PATCH, Tower
+from course_lib.torch_inside.reuse import settings
+
+
+def make(kind: Callable[..., torch.nn.Module], config: Mapping[str, Any]) -> torch.nn.Module:
+    """A tower in float64 with weights that one seed makes equal in every process, whatever it keeps besides."""
+    sizes = {name: value for name, value in config.items() if name != "seed"}
+    given = Tower(**sizes).double()
+    generator = torch.Generator().manual_seed(config["seed"])
+    with torch.no_grad():
+        for weights in given.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=generator, dtype=torch.float64) * 0.6)
+    made = kind(**sizes)
+    if not isinstance(made, torch.nn.Module):
+        raise TypeError(f"expected a torch.nn.Module with the tower's weights, got {type(made).__name__}")
+    made = made.double()
+    missing, _ = made.load_state_dict(given.state_dict(), strict=False)
+    unknown = sorted(set(given.state_dict()) - set(made.state_dict()))
+    if missing or unknown:
+        raise TypeError(f"the tower's weights should keep their names: {[*missing, *unknown][0]!r} is not there")
+    return made.eval()
+
+
+def patches(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(call["seed"])
+    lengths = torch.tensor(call["lengths"])
+    return torch.randn(len(lengths), call["patches"], PATCH, generator=generator, dtype=torch.float64), lengths
+
+
+def run(tower: Callable, calls: Sequence[Mapping]) -> list[list[list[float]]]:
+    """The results as the tower stands, without a compiler."""
+    with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        return [tower(*patches(call)).tolist() for call in calls]
+
+
+def compiled(kind: Callable, config: Mapping, calls: Sequence[Mapping]) -> tuple[list, dict[str, Any]]:
+    """The results of a compiled tower, and its graphs: of the first call, compiled later, why graphs ended, and what
+    they call that is not torch's own.
+
+    The number of images may be dynamic from the first call on. Dynamo alone works; what it captures runs as it is.
+    Dynamo begins from nothing, so whatever this process had compiled before is compiled again when it is next called.
+    """
+    tower, results, graphs = make(kind, config), [], []
+
+    def backend(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    first = 0
+    torch._dynamo.reset()
+    silent = contextlib.redirect_stdout(io.StringIO())
+    with settings(recompile_limit=64), torch.no_grad(), silent, torch_inside.watch() as seen:
+        fast = torch.compile(tower, backend=backend)
+        for number, call in enumerate(calls):
+            given = patches(call)
+            for tensor in given:
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+            result = fast(*given)
+            if type(result) is not torch.Tensor:  # anything else could compute after the graph
+                raise TypeError(f"expected a tensor, got {type(result).__name__}")
+            results.append(result.tolist())
+            first = first if number else len(graphs)
+    ended = list(dict.fromkeys(row.reason[:300] for row in torch_inside.breaks(seen)))
+    opaque = list(dict.fromkeys(name for graph in graphs for name in _opaque(graph)))
+    return results, {"first": first, "later": len(graphs) - first, "ended": ended, "opaque": opaque}
+
+
+# torch's own operators that take a function, and of which Dynamo captures that function as a graph too
+OF_GRAPHS = set(
+    """associative_scan autograd_function_apply cond flex_attention map map_impl scan tag_activation_checkpoint
+    while_loop wrap wrap_activation_checkpoint wrap_with_autocast wrap_with_set_grad_enabled""".split()
+)
+OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+OWN = str(Path(torch.__file__).parent)
+
+
+def _opaque(module: fx.GraphModule) -> list[str]:
+    """What a graph, or one inside of it, calls that is neither torch's nor Python's: an operator of one's own, whose
+    kernel may do anything.
+    """
+    parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
+    nodes = [(part, node) for part in parts for node in part.graph.nodes]
+    called = [part.get_submodule(n.target) if n.op == "call_module" else n.target for part, n in nodes if _calls(n)]
+    return [_name(target)[:80] for target in called if not _is_own(target)]
+
+
+def _calls(node: fx.Node) -> bool:
+    return node.op in ("call_function", "call_module")
+
+
+def _name(target: Any) -> str:
+    return str(target) if isinstance(target, OPERATORS) else getattr(target, "__name__", type(target).__name__)
+
+
+def _is_own(target: Any) -> bool:
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name() in OF_GRAPHS
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = getattr(target, target.overloads()[0])
+    if isinstance(target, torch._ops.OpOverload):  # of aten, and not put there by Python
+        where = torch._C._dispatch_dump(target.name()).partition("debug: ")[2].partition("\n")[0]
+        return target.namespace == "aten" and ".cpp:" in where
+    if code := getattr(target, "__code__", None):
+        return code.co_filename.startswith(OWN)
+    kind = type(target).__module__
+    return kind == "builtins" or (kind.startswith("torch.") and not kind.startswith("torch._library"))
