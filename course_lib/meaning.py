@@ -17,10 +17,10 @@ __all__ = ["meaning", "reached"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def meaning(paths: Iterable[Path], more: Iterable[str] = ()) -> str:
-    """12 hex digits that change when any definition in these files changes, or one of the texts in `more`."""
-    parts = {part for path in paths for part in _definitions(path.read_text())}
-    parts |= {_hash(text) for text in more}
+def meaning(paths: Iterable[Path], sources: Iterable[str] = (), facts: Iterable[str] = ()) -> str:
+    """12 hex digits that change when a definition in these files or sources changes, or one of the facts."""
+    parts = {part for source in [*(path.read_text() for path in paths), *sources] for part in _definitions(source)}
+    parts |= {_hash(fact) for fact in facts}
     return _hash("\n".join(sorted(parts)))[:12]
 
 

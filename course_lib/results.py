@@ -1,13 +1,11 @@
 """Measured numbers that are kept: one JSON file a device, and the table that sets yours beside them.
 
 A reader without a GPU still sees what the course measured. `benchmarks/results/h200.json` holds sections,
-each with the machine, its versions, the date, the hashes of the files that were measured, and rows of
-numbers; a lesson shows its own numbers next to them with `beside`.
+each with the machine, its versions, the date, what the measured code meant (meaning.py), and rows of numbers; a lesson shows its own numbers next to them with `beside`.
 """
 
 import datetime
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -21,7 +19,7 @@ from typing import Any
 
 from course_lib.table import Table, Tabular
 
-__all__ = ["Beside", "beside", "file_hash", "load", "merge", "save", "stale"]
+__all__ = ["Beside", "beside", "load", "merge", "save"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "results"
@@ -29,13 +27,11 @@ RECORD = "SPEED_OF_LIGHT_RECORD"  # set to a slug such as "h200": `beside` then 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-def save(
-    section: str, rows: Sequence[Mapping[str, Any]], device_slug: str = "h200", hashes: Mapping | None = None
-) -> Path:
+def save(section: str, rows: Sequence[Mapping[str, Any]], device_slug: str = "h200", meaning: str = "") -> Path:
     """Write one section of a device's file; the other sections stay as they are.
 
-    `rows` are flat dictionaries of strings, numbers and None. `hashes` maps a path inside the course to
-    `file_hash(path)`, so that `stale` can tell when the measured code has changed since.
+    `rows` are flat dictionaries of strings, numbers and None. `meaning` is that of the measured code: it tells later
+    whether the numbers still hold.
     """
     _path(device_slug)  # a bad slug is refused before anything else
     machine = _machine()
@@ -44,14 +40,14 @@ def save(
         "machine": machine["name"],
         "versions": {key: machine[key] for key in ("driver", "numpy", "python", "torch", "triton")},
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "hashes": dict(hashes or {}),
+        "meaning": meaning,
         "rows": [{key: _plain(value) for key, value in row.items()} for row in rows],
     }
     return _update(device_slug, {section: entry})
 
 
 def load(section: str, device: str = "h200") -> dict | None:
-    """The recorded section: `rows`, `machine`, `versions`, `date`, `hashes`; None when there is none."""
+    """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; None when there is none."""
     return _read(_path(device)).get(section)
 
 
@@ -64,18 +60,6 @@ def merge(path: str | Path, sections: Sequence[str], device_slug: str = "h200") 
     for name in sections:
         _refuse_wrong_machine(device_slug, {"name": there[name]["machine"]})
     return _update(device_slug, {name: there[name] for name in sections})
-
-
-def file_hash(path: str | Path) -> str:
-    """First 12 hex digits of the file's SHA-256; `path` is relative to the course's folder."""
-    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()[:12]
-
-
-def stale(entry: Mapping) -> list[str]:
-    """The measured files that are no longer what they were when `entry` was recorded."""
-    return sorted(
-        name for name, old in entry["hashes"].items() if not (ROOT / name).is_file() or file_hash(name) != old
-    )
 
 
 @dataclass(frozen=True)
@@ -134,8 +118,6 @@ def _note(section: str, entry: Mapping | None, device: str) -> str:
     versions = entry["versions"]
     text = f"recorded: {entry['machine']}, {entry['date']}"
     text += f", torch {versions['torch']}, triton {versions['triton']}"
-    if changed := stale(entry):
-        text += f". Since then {', '.join(changed)} changed"
     return text
 
 

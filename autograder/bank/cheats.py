@@ -368,7 +368,7 @@ def main(names: Iterable[str], seed: int, quick: bool, record: str | None = None
         left[tried.cheat.exercise] -= 1
         if record and not left[tried.cheat.exercise]:  # a run that is cut short keeps what it finished
             of_it = [r for r in rows if r["exercise"] == tried.cheat.exercise]
-            keep_apart("bank_cheats", of_it, record, "autograder/referee", "autograder/inside")
+            keep_apart("bank_cheats", of_it, record)
         print(f"{tried.verdict:<10}{tried.cheat!s:<58}{tried.missed or tried.how}", flush=True)
     took = time.perf_counter() - start
     print(f"{len(todo) - missed} of {len(todo)} caught, {held} of them by a person; {missed} missed; {took:.0f} s")

@@ -9,32 +9,60 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
-from autograder.bank import BANK
-from course_lib.results import ROOT, file_hash, load, save
+from autograder.bank import entries
+from autograder.exercise import Exercise, get
+from course_lib.meaning import meaning
+from course_lib.results import ROOT, load, save
 
-__all__ = ["keep", "keep_apart", "kept", "measured"]
+__all__ = ["PARTS", "command", "keep", "keep_apart", "kept", "means"]
+
+# part of the bank -> the kinds of submissions that are judged, and how it is run again
+PARTS = {
+    "bank": (("right", "slow", "mistakes"), ""),
+    "bank_nccl": (("right", "slow", "mistakes"), " --nccl"),
+    "bank_speed": (("right", "slow"), " --speed"),
+    "bank_cheats": (("cheats",), " --cheats"),
+}
+# Cheats are about the referee. Everything else is judged by what `make test` tries without a GPU too.
+REFEREE = ("autograder/referee", "autograder/inside", "autograder/judging")
 
 
-def measured(exercise: str, *more: str) -> list[str]:
-    """The files that a recorded outcome depends on: the unit's exercises, what all share, what was judged, and `more`,
-    whole folders."""
-    unit, folder = exercise.partition(".")[0], ROOT / "autograder" / "exercises"
-    files = [*folder.glob("layout.py"), *folder.glob(f"{unit}.py"), *(folder / unit).rglob("*.py")]
-    files += [path for folder in ("autograder/judging", *more) for path in (ROOT / folder).rglob("*.py")]
-    return sorted(str(path.relative_to(ROOT)) for path in [*files, *BANK.glob(f"{exercise}/*/*.py")])
+def means(part: str, name: str) -> str:
+    """Whether a recorded outcome still holds: it does while the exercise and the submissions mean what they meant."""
+    submissions = [entry.source for entry in entries([name], PARTS[part][0])]
+    files = [path for folder in REFEREE for path in (ROOT / folder).rglob("*.py")] if part == "bank_cheats" else []
+    return meaning(files, submissions, facts=[repr(_facts(get(name)))])
 
 
-def keep(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> None:
+def _facts(exercise: Exercise) -> list:
+    """Cases, limits, mistakes and points of an exercise, as plain data."""
+    plain = "name entry points kind writes returns hides tiers launches allowed deterministic".split()
+    facts = [getattr(exercise, field) for field in plain]
+    facts += [[(case.name, case.tiers, case.live) for case in exercise.cases]]
+    facts += [sorted(map(attrgetter("name"), exercise.mistakes))]
+    if precision := exercise.precision:
+        facts += [precision.good_is, precision.lower_is, precision.floor_ulps]
+    if speed := exercise.speed:
+        facts += [speed.points, speed.full, speed.none, [case.name for case in speed.cases]]
+    return facts
+
+
+def command(part: str, name: str) -> str:
+    """What runs this part again and records it."""
+    return f"python -m autograder bank {name}{PARTS[part][1]} --record h200"
+
+
+def keep(part: str, rows: Iterable[Mapping], device_slug: str) -> None:
     """`rows`, each with its "exercise": all that there are of an exercise."""
     for name, here in groupby(sorted(rows, key=itemgetter("exercise")), key=itemgetter("exercise")):
-        save(f"{part}.{name}", list(here), device_slug, {path: file_hash(path) for path in measured(name, *more)})
+        save(f"{part}.{name}", list(here), device_slug, means(part, name))
 
 
-def keep_apart(part: str, rows: Iterable[Mapping], device_slug: str, *more: str) -> None:
+def keep_apart(part: str, rows: Iterable[Mapping], device_slug: str) -> None:
     """The same from a process of its own: naming the machine starts CUDA, and nobody who has it can fork more."""
-    child = multiprocessing.get_context("fork").Process(target=keep, args=(part, list(rows), device_slug, *more))
+    child = multiprocessing.get_context("fork").Process(target=keep, args=(part, list(rows), device_slug))
     child.start()
     child.join()
     if child.exitcode:

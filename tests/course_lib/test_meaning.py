@@ -22,11 +22,11 @@ def area(radius):
 
 @pytest.fixture
 def means(tmp_path):
-    def told(*sources, more=()):
+    def told(*sources, facts=()):
         paths = [tmp_path / f"{number}.py" for number in range(len(sources))]
         for path, source in zip(paths, sources, strict=True):
             path.write_text(source)
-        return meaning(paths, more)
+        return meaning(paths, facts=facts)
 
     return told
 
@@ -57,7 +57,7 @@ def test_a_definition_may_move_to_another_file_and_to_another_place(means):
     head, _, body = CODE.partition("def area")
     assert means(head, "import math\n\n\ndef area" + body) == means(CODE)
     assert means(CODE + "\n\nFAST = 1\nSLOW = 2\n") == means("SLOW = 2\nFAST = 1\n" + CODE)
-    assert means(CODE, more=["another submission"]) != means(CODE)
+    assert means(CODE, facts=["9 points"]) != means(CODE)
 
 
 def test_what_a_file_reaches_goes_through_packages_and_imports_inside_functions(tmp_path, monkeypatch):
