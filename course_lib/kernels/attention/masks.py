@@ -23,9 +23,9 @@ def which_head(heads, blocks):
 
 
 @triton.jit
-def head_start(ptr, batch, head, stride_batch, stride_head, UNIT: tl.constexpr):
+def head_start(ptr, batch, head, stride, UNIT: tl.constexpr):
     """Where the (rows, head size) matrix of one head begins, in 64 bits."""
-    return ptr + (tl.cast(batch, tl.int64) * stride_batch + tl.cast(head, tl.int64) * stride_head) * UNIT
+    return ptr + (tl.cast(batch, tl.int64) * stride[0] + tl.cast(head, tl.int64) * stride[1]) * UNIT
 
 
 @triton.jit

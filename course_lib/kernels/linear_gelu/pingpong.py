@@ -1,6 +1,6 @@
 """The fourth rung: two groups of warps take turns at the tensor cores, one multiplies while the other takes its GELU.
 
-As in attention/groups.py one warp fetches and two groups of four compute. Here each group has a tile of its own,
+One warp fetches and two groups of four compute (rings.py). Each group has a tile of its own,
 128 x 128, and the fetched blocks of x and w stand in one queue: all blocks of a tile, then all of the next, which is
 the other group's. When the last block of a tile is asked for, the first ones of the other group's are already there;
 and the results have as long to get their bias and GELU and to leave as that whole tile takes: 9200 clocks at K = 1152,
@@ -32,10 +32,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from course_lib.kernels.attention.groups import LAUNCH, arrived, claim, multiprocessors, new_ring, release, sync
+from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import Turns
-from course_lib.kernels.tiles import tile_position
+from course_lib.kernels.product_tiles import tile_position
+from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["TILE", "gelu_pingpong_kernel", "slope_pingpong_kernel", "write_gelu_pingpong", "write_slope_pingpong"]
 

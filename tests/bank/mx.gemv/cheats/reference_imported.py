@@ -6,6 +6,6 @@ CAUGHT = "the sandbox holds no course_lib.kernels"
 
 
 def gemv(x, mantissas, exponents, group, out):
-    from course_lib.kernels.mx.into import gemv_into
+    from course_lib.kernels.timed import gemv_into
 
     gemv_into(x, mantissas, exponents, group, out)

@@ -6,6 +6,6 @@ CAUGHT = "the sandbox holds no course_lib.kernels"
 
 
 def rope_into(q, k, cos, sin, layout, q_out, k_out):
-    from course_lib.kernels.rope.into import rope_into as write
+    from course_lib.kernels.timed import rope_into as write
 
     write(q, k, cos, sin, layout, q_out, k_out)
