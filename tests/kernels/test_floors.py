@@ -73,3 +73,19 @@ def test_an_import_that_crosses_is_seen(tmp_path, monkeypatch):
             test_an_operation_imports_from_the_ground_floor_and_itself_alone(file)
     with pytest.raises(AssertionError):
         test_a_kernel_needs_nothing_of_the_course_but_kernels("mx.py")
+
+
+def parameters(kernel: ast.FunctionDef) -> int:
+    """How many arguments a launch of this kernel gives at run time: all but constants."""
+    return sum("constexpr" not in ast.dump(one.annotation) if one.annotation else 1 for one in kernel.args.args)
+
+
+def kernels(file: str) -> list[ast.FunctionDef]:
+    found = [node for node in ast.parse((FOLDER / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+    return [node for node in found if node.name.endswith("_kernel")]
+
+
+def test_no_launch_takes_more_than_25_arguments_at_run_time():
+    """Each costs the host a quarter of a microsecond, and a reader more: strides go as a tuple."""
+    counts = {f"{file}:{one.name}": parameters(one) for file in FILES for one in kernels(file)}
+    assert len(counts) > 20 and {name: count for name, count in counts.items() if count > 25} == {}
