@@ -144,7 +144,7 @@ class Speed:
     full: float = 0.9  # share of the floor, or of the reference's speed, that earns all points
     none: float = 0.3  # share that earns nothing; linear between
     least_kernels: Callable[[Values], int] | None = None  # a timed call runs at least so many on the device
-    reference: str | None = None  # "course_lib.kernels.pointwise:cos_chain", same arguments as the entry point
+    reference: str | None = None  # "course_lib.kernels.softmax:softmax", same arguments as the entry point
 
     def kernel(self) -> Callable | None:
         """The reference kernel, where this copy of the course has it."""

@@ -14,8 +14,8 @@ from benchmarks.add_norm import ROWS, Given, normal
 from benchmarks.rope import scale
 from benchmarks.sweeping import main
 from course_lib.kernels import dropout
-from course_lib.kernels.add_norm.backward import sum_parts_kernel
-from course_lib.kernels.add_norm.launch import SUM_BLOCKS, write_backward, write_forward
+from course_lib.kernels.add_norm.backward import SUM_BLOCKS, sum_parts_kernel, write_backward
+from course_lib.kernels.add_norm.forward import write_forward
 from course_lib.kernels.add_norm.tuning import Backward, Forward, backward_rows, forward_rows
 from course_lib.timing import compare
 

@@ -17,7 +17,7 @@ from course_lib.timing import time_gpu
 
 FILES = tuple(
     f"course_lib/kernels/attention/{name}.py"
-    for name in "dkdv dq forward groups groups_dkdv groups_forward rungs tuning".split()
+    for name in "backward forward groups groups_dkdv groups_forward tuning".split()
 )
 LENGTHS, HEAD_SIZES = tuple(2**i for i in range(8, 15)), (16, 32, 64, 128)
 BATCH = 8

@@ -20,9 +20,7 @@ from functools import partial
 import torch
 
 from benchmarks.attention import CASES, inputs, relative
-from course_lib.kernels.attention.backward import row_terms
-from course_lib.kernels.attention.dkdv import write_dkdv
-from course_lib.kernels.attention.dq import write_dq
+from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_dq
 from course_lib.kernels.attention.forward import forward, write_forward
 from course_lib.kernels.attention.tuning import Blocks, Groups, tuned
 from course_lib.timing import compare
@@ -54,7 +52,7 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3),
     ],
-    # Rows walked over a turn, stages, held, persistent, together, turns, an eighth of the exponentials by a polynomial.
+    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, polynomial: the fields of Groups.
     "forward groups": [
         (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
         (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),

@@ -18,16 +18,18 @@ from course_lib.kernels.linear_gelu import (
     linear_gelu_pingpong,
     linear_gelu_reference,
     linear_gelu_tiled,
-    rungs,
     slope_reference,
 )
 from course_lib.kernels.linear_gelu.elementwise import write_slope
-from course_lib.kernels.linear_gelu.launch import write_slope_persistent
-from course_lib.kernels.linear_gelu.tuning import SLOPE, Turns, blocks_for
+from course_lib.kernels.linear_gelu.persistent import write_slope_persistent
+from course_lib.kernels.linear_gelu.tuning import SLOPE, Turns, blocks_for, turns_for
 from course_lib.timing import time_gpu
 
-NAMES = ("gelu", "tiled", "persistent", "pingpong", "elementwise", "tuning", "launch", "rungs")
-FILES = tuple(f"course_lib/kernels/linear_gelu/{name}.py" for name in NAMES)
+NAMES = ("gelu", "tiled", "persistent", "pingpong", "elementwise", "tuning")
+FILES = (
+    *(f"course_lib/kernels/linear_gelu/{name}.py" for name in NAMES),
+    *(f"course_lib/kernels/{name}.py" for name in ("product_tiles", "rings")),
+)
 SIZES = ((16384, 4304, 1152), (16384, 16384, 4096))  # M, N, K
 LADDER = (linear_gelu_tiled, linear_gelu_grouped, linear_gelu_persistent, linear_gelu_pingpong)
 TARGET = 1.05
@@ -80,7 +82,7 @@ def _gelu_rows(M: int, N: int, K: int) -> Iterator[dict]:
     def kept(x, w, bias, out):
         return linear_gelu(x, w, bias, out, h)
 
-    turns = rungs.turns_for("gelu", out, given[0], given[1])
+    turns = turns_for("gelu", out, given[0], given[1])
     row = measure(case("linear_gelu", linear_gelu, vendor, TARGET))
     alone = {"alone us": partial(linear_gelu, *given, out), "cublaslt alone us": vendor["cublaslt"]}
     yield row | {name: alone_us(call) for name, call in alone.items()} | {

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.linear_gelu import SIZES, check_gelu, check_slope, cublaslt, inputs, method, ways_back
 from benchmarks.sweeping import main
-from course_lib.kernels.linear_gelu.launch import write_gelu_persistent, write_slope_persistent
+from course_lib.kernels.linear_gelu.persistent import write_gelu_persistent, write_slope_persistent
 from course_lib.kernels.linear_gelu.tuning import Blocks, Turns
 from course_lib.timing import compare
 

@@ -11,11 +11,13 @@ import torch
 
 from benchmarks.against import Case, Red, measure, ring_of
 from course_lib.device import ceilings
+from course_lib.kernels.hardware import on_hopper
 from course_lib.kernels.mx import Quantized, dequantize, dequantize_reference, quantize, quantize_reference
-from course_lib.kernels.mx.product import calibrate, product, route_of
-from course_lib.kernels.mx.rungs import direct_for, on_hopper, walk_for
+from course_lib.kernels.mx.product import product, route_of
+from course_lib.kernels.mx.rungs import direct_for, walk_for
+from course_lib.kernels.mx.tuning import routes_for
 
-NAMES = ("convert", "gemm", "gemm_registers", "gemv", "gemv_warps", "parts", "product", "rungs", "tuning")
+NAMES = ("convert", "gemm", "gemm_registers", "gemv", "gemv_warps", "product", "rungs", "tuning")
 FILES = tuple(f"course_lib/kernels/mx/{name}.py" for name in NAMES)
 SIZES = ((8192, 28672), (14336, 4096), (4096, 4096))  # rows, columns; (14336, 4096) is N, K of the products too
 # rows of x -> largest time over bf16 cuBLAS's, for N 14336 and N 4096; None is published without a claim
@@ -136,7 +138,7 @@ def _products() -> Iterator[dict]:
     for (N, K), targets in PRODUCTS.items():
         plain = ring_of(partial(normal, N, K), N * K)
         held = [quantize(w) for w in plain]
-        routes = calibrate(held[0])
+        routes = routes_for(N, K)
         for rows, target in targets.items():
             row = _product_row(plain, held, N, K, rows, target)
             route = route_of(rows, routes)

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.against import ring_of
 from benchmarks.mx import normal
+from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.mx import dequantize, dequantize_reference, quantize
 from course_lib.kernels.mx.convert import DEQUANTIZE, QUANTIZE
 from course_lib.kernels.mx.gemm import write_gemm
@@ -30,7 +31,6 @@ from course_lib.kernels.mx.tuning import (
     vector_blocks,
     walk_blocks,
 )
-from course_lib.kernels.tiles import multiprocessors
 from course_lib.timing import compare
 
 SHAPES = {  # kind -> (rows of x, N, K); of conversions (rows, columns)

@@ -11,9 +11,8 @@ import time
 import torch
 
 from benchmarks.rope import BATCH, HEAD_SIZE, HEADS, heads_of, pairs, relative, scale
-from course_lib.kernels.rope import Computed, Tables, rope_frequencies
-from course_lib.kernels.rope.launch import heads_inside, write_rope
-from course_lib.kernels.rope.tuning import Blocks, blocks_for
+from course_lib.kernels.angles import rope_frequencies
+from course_lib.kernels.rope import Blocks, Computed, Tables, blocks_for, heads_inside, write_rope
 from course_lib.timing import compare
 
 SHAPES = [(length, inside, kind) for length in (8192, 2048) for inside, kind in ((True, Tables), (False, Tables))]

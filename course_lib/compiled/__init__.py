@@ -76,7 +76,7 @@ class Compiled(Tabular):
 
 def compile_kernel(
     fn,
-    signature: dict[str, str],
+    signature: dict[str, str | tuple],
     constexprs: dict | None = None,
     arch: int = 90,
     num_warps: int = 4,
@@ -87,9 +87,10 @@ def compile_kernel(
     """Compile a `@triton.jit` or `@gluon.jit` function, or `(path or text of a source, name of the kernel in it)`.
 
     `signature` gives the type of every argument that is not constexpr: "*fp16" (pointer), "i32", "fp32",
-    "tensordesc<fp16[128, 64]>"; `constexprs` the values of the others. With `divisible_by_16` pointers and
-    integers are taken as multiples of 16, as Triton finds them in aligned tensors of round sizes. `max_registers` a
-    thread, where a launch sets a limit.
+    "tensordesc<fp16[128, 64]>", or for a tuple the type of each element, where a number in the place of a type is a
+    constant, as a launch makes one of 1: ("i64", "i32", 1). `constexprs` gives the values of the other arguments. With
+    `divisible_by_16` pointers and integers are taken as multiples of 16, as Triton finds them in aligned tensors of
+    round sizes. `max_registers` a thread, where a launch sets a limit.
     """
     if arch not in SHARED_LIMIT_BYTES:
         raise ValueError(f"Expected arch to be one of {sorted(SHARED_LIMIT_BYTES)}, got {arch!r}.")
@@ -100,7 +101,7 @@ def compile_kernel(
     return _answer(json.dumps(request))
 
 
-def why_not(fn, signature: dict[str, str], constexprs: dict, arch: int = 90) -> str:
+def why_not(fn, signature: dict[str, str | tuple], constexprs: dict, arch: int = 90) -> str:
     """Why Triton's compiler refuses a kernel, with the line, or "" if it does not refuse.
 
     Raises CompileError if the line is not known. Only the compiler's first step runs, which takes 0.2 s.

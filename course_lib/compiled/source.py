@@ -15,7 +15,7 @@ __all__ = ["describe"]
 MODULES = ("triton", "math")  # what a kernel may name as a module
 
 
-def describe(fn, signature: dict[str, str], constexprs: dict) -> dict:
+def describe(fn, signature: dict[str, str | tuple], constexprs: dict) -> dict:
     """A JSON-ready description of a kernel and its arguments."""
     if isinstance(fn, tuple):
         return _from_text(*fn, signature, constexprs)
@@ -31,7 +31,7 @@ def describe(fn, signature: dict[str, str], constexprs: dict) -> dict:
     }
 
 
-def _from_text(where, name: str, signature: dict[str, str], constexprs: dict) -> dict:
+def _from_text(where, name: str, signature: dict[str, str | tuple], constexprs: dict) -> dict:
     is_path = isinstance(where, Path) or "\n" not in where
     text = Path(where).read_text() if is_path else where
     functions: dict[str, dict] = {}
@@ -57,7 +57,7 @@ def _wrapper(fn) -> str:
     return {"ConstexprFunction": "constexpr_function", "GluonJITFunction": "gluon"}.get(type(fn).__name__, "jit")
 
 
-def _complete(parameters, name: str, signature: dict[str, str], constexprs: dict) -> dict[str, str]:
+def _complete(parameters, name: str, signature: dict[str, str | tuple], constexprs: dict) -> dict[str, str | tuple]:
     """The type of every parameter in order; a plain error when one is missing or unknown."""
     given = signature | dict.fromkeys(constexprs, "constexpr")
     optional = {key for key, one in parameters.items() if one.default is not inspect.Parameter.empty}

@@ -61,14 +61,15 @@ def compile_request(request: dict, jitted: dict) -> dict:
     else:
         kernel = build(request, jitted, request["entry"], request["wrapper"])
     constants = {key: value_of(form, request, jitted) for key, form in request["constexprs"].items()}
-    signature = {}
-    for param in kernel.params:
+    signature, attrs = {}, {}
+    for i, param in enumerate(kernel.params):
         kind = request["signature"].get(param.name, "default")
         if kind == "default":
             kind, constants[param.name] = "constexpr", param.default
-        signature[param.name] = kind
-    aligned = [i for i, kind in enumerate(signature.values()) if re.match(r"\*|[iu]\d+$", kind)]
-    attrs = {(i,): [["tt.divisibility", 16]] for i in aligned if request["divisible"]}
+        signature[param.name], fixed, aligned = typed(kind, (i,))
+        constants |= fixed
+        if request["divisible"]:
+            attrs |= {path: [["tt.divisibility", 16]] for path in aligned}
     if kernel.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source, target = (
@@ -97,6 +98,24 @@ def compile_request(request: dict, jitted: dict) -> dict:
         "instructions": {name: len(re.findall(regex, ptx)) for name, regex in INSTRUCTIONS.items()},
         "has_dot": "tt.dot" in compiled.asm.get("ttir", ""),  # Gluon begins one step later
     }
+
+
+def typed(kind, path: tuple[int, ...]):
+    """The type of one argument, and by their paths its constant elements, and those whose alignment can be told.
+
+    A tuple comes as a list of types and of numbers. A number is a constant: a launch makes one of every 1.
+    """
+    if isinstance(kind, str):
+        return kind, {}, [path] if re.match(r"\*|[iu]\d+$", kind) else []
+    if not isinstance(kind, list):
+        return "constexpr", {path: kind}, []
+    kinds, fixed, aligned = [], {}, []
+    for i, one in enumerate(kind):
+        inner, constants, places = typed(one, (*path, i))
+        kinds.append(inner)
+        fixed |= constants
+        aligned += places
+    return tuple(kinds), fixed, aligned
 
 
 def read(source, target, options: dict) -> None:

@@ -12,7 +12,7 @@ TYPES |= {torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "
 TYPES |= {getattr(torch, f"{kind}int{bits}"): f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
 
 
-def signature_of(function, named: dict) -> tuple[dict[str, str], dict]:
+def signature_of(function, named: dict) -> tuple[dict[str, str | tuple], dict]:
     """(the type of each argument, the values of constants) of one launch; `named`: without launch options."""
     types, constants, parameters = {}, {}, inspect.signature(function).parameters
     for name, value in named.items():
@@ -25,8 +25,10 @@ def signature_of(function, named: dict) -> tuple[dict[str, str], dict]:
     return types, constants
 
 
-def _type(value) -> str:
+def _type(value) -> str | tuple:
     """The type as `compile_kernel` takes it. A value of another type gets a name that the compiler refuses."""
+    if isinstance(value, tuple):
+        return tuple(one if one is None or (type(one) is int and one == 1) else _type(one) for one in value)
     if isinstance(value, torch.Tensor):
         return f"*{TYPES.get(value.dtype, value.dtype)}"
     if isinstance(value, TensorDescriptor):

@@ -1,21 +1,16 @@
-"""Matrices as the copy engine (TMA) sees them: which it can address, and what it has to be told."""
-
-import functools
+"""Matrices as the copy engine (TMA) sees them: which ones it can address, and what it has to be told."""
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["by_rows_or_columns", "copy_engine", "describable", "described"]
-
-
-@functools.cache
-def copy_engine(device: torch.device) -> bool:
-    """Compute capability 9.0 and later have one; the interpreter plays one."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
+__all__ = ["by_rows_or_columns", "describable", "described"]
 
 
 def describable(x: torch.Tensor) -> bool:
-    """What the copy engine asks: adjacent elements in a row, rows that start at multiples of 16 bytes, no overlap."""
+    """Can the copy engine address x by rows?
+
+    It asks for adjacent elements in a row, for rows that start at multiples of 16 bytes, and for no overlap.
+    """
     pitch = x.stride(0)
     return (
         x.numel() > 0

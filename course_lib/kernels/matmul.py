@@ -19,9 +19,19 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels import tiles
-from course_lib.kernels.descriptors import by_rows_or_columns, copy_engine, describable, described
-from course_lib.kernels.tiles import tile_position
+from course_lib.kernels.descriptors import by_rows_or_columns, describable, described
+from course_lib.kernels.hardware import copy_engine, multiprocessors
+from course_lib.kernels.product_tiles import (
+    GROUP_M,
+    PERSISTENT,
+    POINTER,
+    UNALIGNED,
+    constants,
+    fastest,
+    options,
+    tile_count,
+    tile_position,
+)
 
 __all__ = [
     "matmul",
@@ -52,10 +62,10 @@ def _naive_kernel(
     acc = tl.zeros((BLOCK_N,), tl.float32)
     for k in range(0, K, BLOCK_K):
         mask_k = offs_k < K - k
-        a = tl.load(a_ptr + row * stride_a_m + (k + offs_k) * stride_a_k, mask=mask_k, other=0.0)
+        a = tl.load(a_ptr + row * stride_a_m + (k + offs_k) * stride_a_k, mask=mask_k, other=0.0)  # (BLOCK_K,)
         b_ptrs = b_ptr + (k + offs_k)[:, None] * stride_b_k + offs_n[None, :] * stride_b_n
-        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
-        acc += tl.sum(a.to(tl.float32)[:, None] * b.to(tl.float32), axis=0)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)  # (BLOCK_K, BLOCK_N)
+        acc += tl.sum(a.to(tl.float32)[:, None] * b.to(tl.float32), axis=0)  # (BLOCK_N,)
 
     tl.store(out_ptr + row * stride_out_m + offs_n * stride_out_n, acc.to(out_ptr.dtype.element_ty), mask=mask_n)
 
@@ -80,9 +90,9 @@ def _tiled_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         mask_k = offs_k < K - k
-        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)  # (BLOCK_M, BLOCK_K)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)  # (BLOCK_K, BLOCK_N)
+        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)  # (BLOCK_M, BLOCK_N)
         a_ptrs += tl.cast(stride_a_k, tl.int64) * BLOCK_K
         b_ptrs += tl.cast(stride_b_k, tl.int64) * BLOCK_K
 
@@ -108,19 +118,16 @@ def _persistent_kernel(
         n = tile_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            a = a_desc.load([k, m]).T if A_BY_COLUMN else a_desc.load([m, k])
-            b = b_desc.load([n, k]).T if B_BY_COLUMN else b_desc.load([k, n])
-            acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+            a = a_desc.load([k, m]).T if A_BY_COLUMN else a_desc.load([m, k])  # (BLOCK_M, BLOCK_K)
+            b = b_desc.load([n, k]).T if B_BY_COLUMN else b_desc.load([k, n])  # (BLOCK_K, BLOCK_N)
+            acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)  # (BLOCK_M, BLOCK_N)
         out_desc.store([m, n], acc.to(out_desc.dtype))
-
-
-_GROUP_M = 8  # tile rows a group
 
 
 def _checked_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     assert a.dim() == 2 and b.dim() == 2, f"two matrices expected, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
     assert a.shape[1] == b.shape[0], f"inner sizes differ: {tuple(a.shape)} times {tuple(b.shape)}"
-    assert a.dtype == b.dtype and a.dtype.itemsize in tiles.POINTER, f"one 2- or 4-byte type: {a.dtype}, {b.dtype}"
+    assert a.dtype == b.dtype and a.dtype.itemsize in POINTER, f"one 2- or 4-byte type: {a.dtype}, {b.dtype}"
     if out is None:
         return torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     assert out.shape == (a.shape[0], b.shape[1]), f"out has shape {tuple(out.shape)}"
@@ -147,15 +154,13 @@ def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
     if M == 0 or N == 0:
         return out
     aligned = describable(out) and by_rows_or_columns(a) and by_rows_or_columns(b)
-    table = tiles.POINTER if aligned else tiles.UNALIGNED
-    tile = tiles.fastest(table[a.dtype.itemsize], M, N, tiles.multiprocessors(a.device))
-    _tiled_kernel[(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n),)](
+    table = POINTER if aligned else UNALIGNED
+    tile = fastest(table[a.dtype.itemsize], M, N, multiprocessors(a.device))
+    _tiled_kernel[(tile_count(M, N, tile),)](
         out, a, b,
         M, N, K,
         *out.stride(), *a.stride(), *b.stride(),
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP_M=group_m,
-        INPUT_PRECISION=input_precision,
-        num_warps=tile.warps, num_stages=tile.stages,
+        **constants(tile, group_m, input_precision), **options(tile),
     )  # fmt: skip
     return out
 
@@ -171,7 +176,7 @@ def matmul_grouped(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
 ) -> torch.Tensor:
     """a (M, K) times b (K, N), any strides; tiles of c go in groups of 8 tile rows."""
-    return _launch_tiles(a, b, out, input_precision, group_m=_GROUP_M)
+    return _launch_tiles(a, b, out, input_precision, group_m=GROUP_M)
 
 
 def _fits_persistent(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
@@ -186,18 +191,17 @@ def matmul_persistent(
     out = _checked_out(a, b, out)
     assert _fits_persistent(a, b, out), "TMA needs compute capability 9.0 and 16-byte rows: use matmul_grouped"
     (M, K), N = a.shape, b.shape[1]
-    programs = tiles.multiprocessors(a.device)
-    tile = tiles.fastest(tiles.PERSISTENT[a.dtype.itemsize], M, N, programs)
+    programs = multiprocessors(a.device)
+    tile = fastest(PERSISTENT[a.dtype.itemsize], M, N, programs)
     block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
     a_by_column, b_by_column = not describable(a), not describable(b)
-    _persistent_kernel[(min(triton.cdiv(M, block_m) * triton.cdiv(N, block_n), programs),)](
+    _persistent_kernel[(min(tile_count(M, N, tile), programs),)](
         described(out, False, block_m, block_n),
         described(a, a_by_column, block_m, block_k),
         described(b, b_by_column, block_k, block_n),
         M, N, K,
         A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=_GROUP_M, INPUT_PRECISION=input_precision,
-        num_warps=tile.warps, num_stages=tile.stages,
+        **constants(tile, GROUP_M, input_precision), **options(tile),
     )  # fmt: skip
     return out
 

@@ -22,9 +22,7 @@ from typing import Literal
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.linear_gelu import gelu_reference, linear_gelu, product_with_slope, tuning
-from course_lib.kernels.linear_gelu.elementwise import write_slope
-from course_lib.kernels.linear_gelu.rungs import turns_for
+from course_lib.kernels.linear_gelu import gelu_reference, linear_gelu, product_through_gelu
 
 __all__ = ["KEEP", "bytes_kept", "mlp", "mlp_operator", "mlp_reference"]
 
@@ -52,15 +50,6 @@ def _forward(x, w1, b1, w2, b2, keep: Keep):
     return y, h, a if keep == "everything" else None
 
 
-def _through_gelu(dy, w2, h, dh, a):
-    """(dy w2) gelu'(h) into dh, gelu(h) into a if given; the sum of dh's rows in fp32."""
-    if tuning.FUSED_SLOPE or turns_for("slope", h, a, dy, w2):
-        return product_with_slope(dy, w2, h, dh, a, sums=True)
-    da = torch.mm(dy, w2)
-    dh = da if dh is None else dh
-    return dh, write_slope(dh, a, da, h).sum(0)
-
-
 @torch.no_grad()
 def _backward(dy, x, w1, b1, w2, h, a, needs: Sequence[bool]):
     """Gradients of x, w1, b1, w2, b2, those that `needs` names; h and a as `_forward` left them."""
@@ -78,7 +67,7 @@ def _backward(dy, x, w1, b1, w2, h, a, needs: Sequence[bool]):
     again = torch.empty_like(h) if a is None and need_w2 else None
     del a
     if through:
-        dh, sums = _through_gelu(dy, w2, h, dh, again)
+        dh, sums = product_through_gelu(dy, w2, h, dh, again)
     elif again is not None:
         again = gelu_reference(h)
     if again is not None:

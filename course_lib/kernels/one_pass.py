@@ -48,24 +48,25 @@ def _one_pass_kernel(
         offs_m = start + tl.arange(0, BLOCK_M)
         at_m = head * n_q * D + offs_m[:, None] * D + offs_d[None, :]
         mask_m = (offs_m < n_q)[:, None]
-        q = tl.load(q_ptr + at_m, mask=mask_m, other=0.0)
-        do = tl.load(do_ptr + at_m, mask=mask_m, other=0.0)
-        l = tl.load(l_ptr + head * n_q + offs_m, mask=offs_m < n_q, other=-float("inf"))
+        q = tl.load(q_ptr + at_m, mask=mask_m, other=0.0)  # (BLOCK_M, D)
+        do = tl.load(do_ptr + at_m, mask=mask_m, other=0.0)  # (BLOCK_M, D)
+        l = tl.load(l_ptr + head * n_q + offs_m, mask=offs_m < n_q, other=-float("inf"))  # (BLOCK_M,)
         delta = tl.load(delta_ptr + head * n_q + offs_m, mask=offs_m < n_q, other=0.0)
         # +inf for a query with no key: its probabilities become exp2(-inf) = 0, where -inf - -inf would be NaN.
         shift = tl.where(l == -float("inf"), float("inf"), l * LOG2_E)
 
-        s = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * LOG2_E)  # keys go down, queries across
+        # Keys go down, queries go across: (BLOCK_N, BLOCK_M).
+        s = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * LOG2_E)
         see = mask_n
         if CAUSAL:
             see = see & (offs_n[:, None] <= offs_m[None, :] + n_k - n_q)
         p = tl.exp2(tl.where(see, s, -float("inf")) - shift[None, :])
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
-        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")  # (BLOCK_N, D)
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")  # (BLOCK_N, BLOCK_M)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
-        dk = tl.dot(ds, q, dk, input_precision="ieee")
+        dk = tl.dot(ds, q, dk, input_precision="ieee")  # (BLOCK_N, D)
         if ADD != "none":
-            part = tl.dot(tl.trans(ds), k, input_precision="ieee") * scale
+            part = tl.dot(tl.trans(ds), k, input_precision="ieee") * scale  # (BLOCK_M, D)
             if ADD == "atomic":
                 tl.atomic_add(dq_ptr + at_m, part, mask=mask_m, sem="relaxed")
             else:

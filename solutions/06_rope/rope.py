@@ -1531,5 +1531,5 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 #   Language Models*, 2023, arXiv:2309.00071: what other frequencies do for longer contexts.
 # - Pin-Lun Hsu and others, *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989. Its RoPE
 #   kernel takes one position of q and k a program, and turns gradients in place.
-# - `course_lib/kernels/rope`: the course's own kernel, with angles computed as a second rung, and
+# - `course_lib/kernels/rope.py`: the course's own kernel, with angles computed as a second rung, and
 #   `benchmarks/notes/rope.md`, what was predicted for it.

@@ -25,7 +25,7 @@ from course_lib.kernels.mx import (
     quantize_reference,
     swap_linears,
 )
-from course_lib.kernels.mx.into import gemv_into
+from course_lib.kernels.timed import gemv_into
 
 NAMES = [exercise.name for exercise in of_unit("mx")]
 

@@ -15,6 +15,19 @@ from course_lib.device import cache_folder
 import triton
 import triton.language as tl
 
+
+@triton.jit
+def copied(out_ptr, x_ptr, stride_row, stride_col, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, col = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    tl.store(out_ptr + row * COLUMNS + col, tl.load(x_ptr + row * stride_row + col * stride_col))
+
+
+@triton.jit
+def copied_with_a_tuple(out_ptr, x_ptr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, col = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    tl.store(out_ptr + row * COLUMNS + col, tl.load(x_ptr + row * stride[0] + col * stride[1]))
+
+
 SCALE = tl.constexpr(2.5)
 NOT_CONSTEXPR = 3
 
@@ -114,6 +127,19 @@ def test_vector_width_follows_from_what_is_known_of_the_sizes():
     aligned = compile_kernel(with_parts, types, {"KIND": tl.float16, "BLOCK": 1024})
     unknown = compile_kernel(with_parts, types, {"KIND": tl.float16, "BLOCK": 1024}, divisible_by_16=False)
     assert aligned.instructions["ld.global.v4"] > 0 and unknown.instructions["ld.global.v4"] == 0
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_tuple_is_compiled_as_so_many_arguments_and_a_number_in_it_as_a_constant(aligned):
+    pointers, sizes = {"out_ptr": "*fp16", "x_ptr": "*fp16"}, {"ROWS": 16, "COLUMNS": 64}
+    for column in ("i32", 1):
+        fixed, types = ({}, {"stride_col": column}) if column == "i32" else ({"stride_col": 1}, {})
+        apart = compile_kernel(copied, pointers | {"stride_row": "i32"} | types, sizes | fixed, divisible_by_16=aligned)
+        types = pointers | {"stride": ("i32", column)}
+        together = compile_kernel(copied_with_a_tuple, types, sizes, divisible_by_16=aligned)
+        assert together.registers == apart.registers and together.instructions == apart.instructions
+        wide = together.instructions["ld.global.v4"] > 0
+        assert wide == (aligned and column == 1), "what is known of an element of a tuple is used"
 
 
 def test_a_kernel_from_a_notebook_cell_compiles():

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from course_lib import interpreter
+from course_lib.compiled import why_not
 from course_lib.device import TIER
 from course_lib.interpreter import language, patching
+from course_lib.interpreter.launch import signatures
 
 # isort: split
 import triton
@@ -60,6 +62,25 @@ def test_launches_are_counted_with_their_grid():
     assert outer == [("add_one", (3, 1, 1)), ("add_one", (2, 1, 1))]
     assert inner == [("add_one", (2, 1, 1))]
     assert x.tolist() == [3.0] * 40
+
+
+@triton.jit
+def add_one_apart(x_ptr, stride, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    ptrs = x_ptr + offs[:, None] * stride[0] + offs[None, :] * stride[1]
+    mask = (offs < n)[:, None] & (offs < n)[None, :]
+    tl.store(ptrs, tl.load(ptrs, mask=mask, other=0.0) + 1, mask=mask)
+
+
+def test_a_tuple_of_strides_is_an_argument_that_the_compiler_is_told_of_too():
+    x = torch.zeros(5, 9)[:, :5]
+    signatures.clear()
+    with interpreter.launches():
+        add_one_apart[(1,)](x, x.stride(), 5, BLOCK=8)
+    assert x.sum() == 25
+    ((function, types, constants),) = signatures.values()
+    assert types == {"x_ptr": "*fp32", "stride": ("i32", 1), "n": "i32"} and constants == {"BLOCK": 8}
+    assert why_not(function, types, constants) == ""
 
 
 def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():

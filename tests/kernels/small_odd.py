@@ -12,7 +12,8 @@ import torch
 
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels.add_norm import add_norm, add_norm_reference
-from course_lib.kernels.attention import attention_reference, rungs
+from course_lib.kernels.angles import rope_frequencies
+from course_lib.kernels.attention import attention_reference, tuning
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.tuning import GROUPS, Groups
@@ -29,7 +30,7 @@ from course_lib.kernels.mx import dequantize, dequantize_reference, quantize, qu
 from course_lib.kernels.mx.product import product
 from course_lib.kernels.one_pass import backward_in_one_pass
 from course_lib.kernels.pointwise import axpy, cos_chain, cos_chain_reference
-from course_lib.kernels.rope import Tables, rope, rope_, rope_frequencies, rope_reference
+from course_lib.kernels.rope import Tables, rope, rope_, rope_reference
 from course_lib.kernels.softmax import softmax
 
 DTYPE = torch.bfloat16 if TIER == "gpu" else torch.float16
@@ -77,12 +78,12 @@ def _attention(D: int, n_q: int, n_k: int, H: int, H_kv: int, causal: bool, one_
 
 def attention() -> float:
     """The first rung: its blocks, and dq by atomics beside them."""
-    table, rungs.GROUPS = rungs.GROUPS, {}
+    table, tuning.GROUPS = tuning.GROUPS, {}
     try:
         grouped = _attention(72, 77, 101, 2, 1, True), _attention(33, 77, 101, 2, 1, True)
         return max(*grouped, _attention(64, 90, 70, 2, 2, False, True), _attention(128, 70, 66, 2, 2, True, True))
     finally:
-        rungs.GROUPS = table
+        tuning.GROUPS = table
 
 
 def groups() -> float:
@@ -92,13 +93,13 @@ def groups() -> float:
         ("dkdv", 64, False): Groups(64, 4),
         ("forward", 64, True): Groups(128, 2),
     }
-    table, rungs.GROUPS = rungs.GROUPS, {**more, **GROUPS}
+    table, tuning.GROUPS = tuning.GROUPS, {**more, **GROUPS}
     try:
         odd = (72, 197, 301, 2, 1, False), (72, 130, 257, 2, 2, True), (64, 130, 192, 2, 2, False)
         more = (64, 150, 150, 2, 2, True), (128, 301, 197, 2, 2, True), (128, 150, 260, 140, 140, False)
         return max(_attention(*case) for case in (*odd, *more))
     finally:
-        rungs.GROUPS = table
+        tuning.GROUPS = table
 
 
 def rotations() -> float:

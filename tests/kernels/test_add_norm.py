@@ -4,7 +4,8 @@ import torch
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels import add_norm as module
 from course_lib.kernels.add_norm import add_norm, add_norm_operator, add_norm_reference
-from course_lib.kernels.add_norm.launch import write_backward, write_forward
+from course_lib.kernels.add_norm.backward import write_backward
+from course_lib.kernels.add_norm.forward import write_forward
 from course_lib.kernels.dropout import dropout, dropout_reference
 from tests.kernels.add_norm_oracle import (
     EPS,

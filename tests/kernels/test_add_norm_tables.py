@@ -6,9 +6,8 @@ import torch
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm, add_norm_reference, tuning
-from course_lib.kernels.add_norm.backward import backward_kernel
-from course_lib.kernels.add_norm.forward import forward_kernel
-from course_lib.kernels.add_norm.launch import write_backward, write_forward
+from course_lib.kernels.add_norm.backward import backward_kernel, write_backward
+from course_lib.kernels.add_norm.forward import forward_kernel, write_forward
 from course_lib.kernels.add_norm.tuning import BACKWARD, FORWARD, Backward, Forward, parts_of
 from course_lib.kernels.dropout import dropout_reference
 from tests.kernels.add_norm_oracle import (

@@ -5,14 +5,13 @@ from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels import attention as module
 from course_lib.kernels.attention import attention, attention_operator, attention_reference, tuning
-from course_lib.kernels.attention.backward import backward
-from course_lib.kernels.attention.dkdv import dkdv_kernel
-from course_lib.kernels.attention.dq import dq_kernel
+from course_lib.kernels.attention.backward import backward, dkdv_kernel, dq_kernel
 from course_lib.kernels.attention.forward import _forward_kernel, forward, write_forward
-from course_lib.kernels.attention.operands import spans, tiles, unit
-from course_lib.kernels.attention.parts import split
-from course_lib.kernels.attention.step import attention_step
+from course_lib.kernels.attention.rows import spans, tiles
 from course_lib.kernels.attention.tuning import Blocks
+from course_lib.kernels.columns import split
+from course_lib.kernels.strides import unit_of
+from course_lib.kernels.timed import attention_step
 from tests.kernels.attention_oracle import oracle
 from tests.kernels.signatures import signature_of
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan", "first_rung")
 @pytest.fixture
 def first_rung(monkeypatch):
     """Plain Triton everywhere; the kernels with jobs for their warps have a file of their own."""
-    monkeypatch.setattr("course_lib.kernels.attention.rungs.GROUPS", {})
+    monkeypatch.setattr("course_lib.kernels.attention.tuning.GROUPS", {})
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -169,8 +168,8 @@ def test_a_gradient_without_strides_is_read_right(make, check):
 
 def test_rows_of_head_size_72_are_seen_to_be_aligned():
     x = torch.zeros(2, 3, 5, 72, dtype=torch.float16)
-    assert unit(x) == 8 and unit(x, x.mT) == 1 and unit(x[..., :70]) == 8 and unit(x.float()) == 4
-    assert unit(x.expand(2, 3, 5, 72), x[:, :, :1].expand(-1, -1, 5, -1)) == 8
+    assert unit_of(x) == 8 and unit_of(x, x.mT) == 1 and unit_of(x[..., :70]) == 8 and unit_of(x.float()) == 4
+    assert unit_of(x.expand(2, 3, 5, 72), x[:, :, :1].expand(-1, -1, 5, -1)) == 8
 
 
 @pytest.mark.gpu
@@ -185,7 +184,7 @@ def test_the_copy_engine_is_asked_only_for_what_it_can_fetch():
 def test_offsets_inside_a_block_are_widened_where_it_spans_2_to_the_31_elements(make, monkeypatch, check):
     row = torch.empty(1, device="meta").as_strided((1, 1, 200, 16), (1, 1, 2**24 + 16, 1))
     assert spans(128, 16, row) and not spans(64, 16, row)
-    for part in ("forward", "dq", "dkdv"):
+    for part in ("forward", "backward"):
         monkeypatch.setattr(f"course_lib.kernels.attention.{part}.spans", lambda *_: True)
     check(*make(1, 2, 1, 35, 33, 40, torch.float32), causal=True)
 
@@ -289,12 +288,12 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "TMA": tma, "WHOLE": whole}
     names = kernel.arg_names
     fixed |= {"EDGE": edge, "EDGE_FIRST": blocks.edge is not None} if "EDGE" in names else {}
-    fixed |= {one: 1 for one in names if one.startswith("stride_") and one.endswith("_d")}
     fixed |= {one: None for one in names if one == "dl_ptr" or ("tiles" in one and not tma)}
     rows = blocks.m if name == "dkdv" else blocks.n
     types = {one: f"tensordesc<bf16[1,1,{rows},{main}]>" for one in names if "tiles" in one}
     types |= dict.fromkeys(("k_edge_tiles", "v_edge_tiles"), f"tensordesc<bf16[1,1,{edge},{main}]>")
     types |= dict.fromkeys(("shift_tiles", "delta_tiles"), f"tensordesc<fp32[1,{blocks.m}]>")
+    types |= {one: ("i32", "i32", "i32", 1) for one in names if one.startswith("stride_") and one != "stride_terms"}
     types |= {"l_ptr": "*fp32", "shift_ptr": "*fp32", "delta_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}
     signature = signature_of(kernel, fixed, types, pointer)
     return compile_kernel(kernel, signature, fixed, num_warps=blocks.warps, num_stages=blocks.stages)

@@ -10,12 +10,13 @@ import triton
 
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE
-from course_lib.kernels.attention import attention, rungs
+from course_lib.kernels.attention import attention, tuning
 from course_lib.kernels.attention.backward import backward, write_backward
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.parts import split
-from course_lib.kernels.attention.step import attention_step
 from course_lib.kernels.attention.tuning import GROUPS, Groups, tuned
+from course_lib.kernels.columns import split
+from course_lib.kernels.hardware import gluon_is_known
+from course_lib.kernels.timed import attention_step
 from tests.kernels.attention_oracle import oracle
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
@@ -43,14 +44,14 @@ SPILLS = {("dkdv", 80, True): 336}
 @pytest.fixture
 def everywhere(monkeypatch):
     """The second rung wherever it is valid; the list says what it was asked for and what it answered."""
-    asked, original = [], rungs.groups_for
-    monkeypatch.setattr(rungs, "GROUPS", EVERYWHERE)
+    asked, original = [], tuning.groups_for
+    monkeypatch.setattr(tuning, "GROUPS", EVERYWHERE)
 
     def spy(kernel, *rest):
         asked.append((kernel, original(kernel, *rest)))
         return asked[-1][1]
 
-    monkeypatch.setattr(rungs, "groups_for", spy)
+    monkeypatch.setattr(tuning, "groups_for", spy)
     return asked
 
 
@@ -61,7 +62,7 @@ def four(B=2, H=4, H_kv=2, n_q=50, n_k=60, D=128, dtype=torch.bfloat16):
 
 
 def chosen(*tensors, kernel="forward", causal=False, padded=False, capability=(9, 0)):
-    return rungs.groups_for(kernel, causal, padded, capability, *tensors)
+    return tuning.groups_for(kernel, causal, padded, capability, *tensors)
 
 
 @pytest.mark.parametrize(("kernel", "columns", "causal"), EVERYWHERE, ids=str)
@@ -108,47 +109,45 @@ def test_lengths_of_sequences_go_to_the_first_rung():
 
 def test_on_a_cpu_the_first_rung_runs():
     q, k, v, o = four()
-    assert rungs.blocks_for("forward", False, None, q, k, v, o) is tuned(128, False, q.dtype, q.device).forward
+    assert tuning.blocks_for("forward", False, None, q, k, v, o) is tuned(128, False, q.dtype, q.device).forward
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.8.0", "3.60.0", "4.0.0"])
 def test_a_triton_that_was_not_tried_runs_the_first_rung(version, monkeypatch):
     assert chosen(*four())
     monkeypatch.setattr(triton, "__version__", version)
-    rungs.gluon_is_known.cache_clear()
+    gluon_is_known.cache_clear()
     try:
         assert chosen(*four()) is None
     finally:
-        rungs.gluon_is_known.cache_clear()
+        gluon_is_known.cache_clear()
 
 
-@pytest.mark.parametrize("missing", ["triton.experimental.gluon", "course_lib.kernels.attention.groups_forward"])
+@pytest.mark.parametrize("missing", ["triton.experimental.gluon", "course_lib.kernels.rings"])
 def test_without_gluon_the_first_rung_runs(missing, monkeypatch):
-    for name in [one for one in sys.modules if one.startswith("course_lib.kernels.attention.groups")]:
-        monkeypatch.delitem(sys.modules, name)
-    package = sys.modules["course_lib.kernels.attention"]
-    for name in ("groups", "groups_forward", "groups_dkdv"):
-        monkeypatch.delattr(package, name, raising=False)
+    monkeypatch.delitem(sys.modules, "course_lib.kernels.rings", raising=False)
+    monkeypatch.delattr(sys.modules["course_lib.kernels"], "rings", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    rungs.gluon_is_known.cache_clear()
+    gluon_is_known.cache_clear()
     try:
         assert chosen(*four()) is None
     finally:
-        rungs.gluon_is_known.cache_clear()
+        gluon_is_known.cache_clear()
 
 
 def compiled(name, columns, causal, groups, whole=True):
     """What the compiler makes of one kernel, one head of keys for each of queries."""
-    from course_lib.kernels.attention.groups import HALF, LAUNCH, _layout, _plain
+    from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_dkdv import dkdv_in_groups_kernel
     from course_lib.kernels.attention.groups_forward import forward_in_groups_kernel
+    from course_lib.kernels.rings import LAUNCH
 
     kernel = {"forward": forward_in_groups_kernel, "dkdv": dkdv_in_groups_kernel}[name]
     main, rest = split(HEADS[columns])
     fixed = {"GROUP": 1, "CAUSAL": causal, "STAGES": groups.stages, "HELD": groups.held, "MAIN": main, "REST": rest}
     if name == "forward":
-        fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "TOGETHER": groups.together, "TURNS": groups.turns}
-        fixed |= {"POLYNOMIAL": groups.polynomial}
+        fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "HEADS_INTERLEAVED": groups.heads_interleaved}
+        fixed |= {"TURNS": groups.turns, "POLYNOMIAL": groups.polynomial}
     else:
         fixed |= {"BLOCK_M": groups.block}
     signature = {}
@@ -254,7 +253,7 @@ def test_the_second_rung_is_right_for_any_shape(shape, causal, kind, make, check
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check, monkeypatch):
-    monkeypatch.setattr(rungs, "GROUPS", {})
+    monkeypatch.setattr(tuning, "GROUPS", {})
     check(*make(*shape, torch.bfloat16), causal=causal)
 
 
@@ -273,7 +272,7 @@ def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, 
 @pytest.mark.parametrize("causal", [False, True])
 def test_exponentials_by_multiplying_and_adding_give_the_same_results(causal, kind, make, check, monkeypatch):
     groups = Groups(128, 3, held=1 if causal else 2, persistent=not causal, polynomial=True)
-    monkeypatch.setattr(rungs, "GROUPS", {("forward", 64, causal): groups})
+    monkeypatch.setattr(tuning, "GROUPS", {("forward", 64, causal): groups})
     for n_q, n_k in ((1, 1), (300, 300), (256, 512), (515, 200), (513, 640)):
         q, k, v, do = make(12, 8, 4, n_q, n_k, 64, kind)
         got = check(q, k, v, do, causal=causal)
@@ -308,7 +307,7 @@ def test_nothing_is_written_beside_the_outputs(columns, causal, make, fenced, ev
     q, k, v, do = make(3, 2, 1, 197, 131, HEADS[columns], torch.bfloat16)
     o, dq, dk, dv = (fenced(*x.shape, dtype=x.dtype) for x in (q, q, k, v))
     l = fenced(*q.shape[:-1], dtype=torch.float32)
-    write_forward(o, l, q, k, v, causal, 0.1, None, rungs.blocks_for("forward", causal, None, q, k, v, o))
+    write_forward(o, l, q, k, v, causal, 0.1, None, tuning.blocks_for("forward", causal, None, q, k, v, o))
     write_backward(dq, dk, dv, do, q, k, v, o, l, causal, 0.1)
     assert [bool(groups) for _, groups in everywhere] == [True, True]
     assert not any(x.isnan().any() for x in (o, l, dq, dk, dv))
@@ -364,7 +363,7 @@ def test_sequences_past_2_to_the_31_elements_are_right_to_the_last_row(everywher
 
 
 @pytest.mark.gpu
-def test_both_rungs_take_and_leave_the_same_tensors(make):
+def test_both_tuning_take_and_leave_the_same_tensors(make):
     """The forward pass of one and the backward pass of the other."""
     q, k, v, do = make(2, 4, 2, 300, 257, 72, torch.bfloat16)
     o, l = torch.empty_like(q), torch.empty(q.shape[:-1], device=DEVICE)

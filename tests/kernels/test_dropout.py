@@ -8,14 +8,13 @@ from course_lib.kernels import dropout as module
 from course_lib.kernels.dropout import (
     _by_element_kernel,
     _by_four_kernel,
-    draw_seed,
     dropout,
     dropout_by_element,
     dropout_operator,
     dropout_reference,
     numbers_reference,
-    smallest_kept,
 )
+from course_lib.kernels.philox import draw_seed, smallest_kept
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 

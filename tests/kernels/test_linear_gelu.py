@@ -3,7 +3,7 @@ import torch
 
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels import linear_gelu as module
-from course_lib.kernels import tiles
+from course_lib.kernels import product_tiles
 from course_lib.kernels.linear_gelu import (
     gelu_reference,
     linear_gelu,
@@ -14,13 +14,13 @@ from course_lib.kernels.linear_gelu import (
     linear_gelu_reference,
     linear_gelu_tiled,
     product_with_slope,
-    rungs,
     slope_reference,
     tuning,
 )
 from course_lib.kernels.linear_gelu.elementwise import write_slope
-from course_lib.kernels.linear_gelu.launch import write_slope_persistent, write_slope_tiled
-from course_lib.kernels.linear_gelu.tuning import SLOPE
+from course_lib.kernels.linear_gelu.persistent import write_slope_persistent
+from course_lib.kernels.linear_gelu.tiled import write_slope_tiled
+from course_lib.kernels.linear_gelu.tuning import SLOPE, reached
 from tests.kernels.linear_gelu_oracle import U, drawn, exact_gelu, exponent, gelu_oracle, slope_oracle, summed
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
@@ -105,7 +105,7 @@ def test_the_product_that_comes_back_is_right(shape, again, dtype, random, fence
 
 def both_ways(dy, w, h, dh, a):
     """All plain kernels for the way back, as calls."""
-    tile = tiles.Tile(32, 64, 16, 4, 1, rate=1)
+    tile = product_tiles.Tile(32, 64, 16, 4, 1, rate=1)
     da = (dy.double() @ w.double()).to(h.dtype)
     yield lambda: write_slope_tiled(dh, a, h, dy, w, True, tile=tile if TIER != "gpu" else None)
     yield lambda: write_slope_persistent(dh, a, h, dy, w, True, tuning.blocks_for(SLOPE, dy, w.shape[1]))
@@ -149,7 +149,7 @@ def test_what_the_copy_engine_cannot_address_goes_to_the_pointer_rung(layout, dt
         w = torch.nn.functional.pad(w, (0, 3))[:, :24]
     else:
         x = torch.cat((x.flatten(), x.flatten()[:8]))[1:][: 34 * 24].view(34, 24)
-    assert not rungs.reached(out, x, w)
+    assert not reached(out, x, w)
     linear_gelu(x, w, bias, out)
     assert_within(out, *gelu_oracle(x, w, bias))
     with pytest.raises(AssertionError, match="16-byte"):

@@ -5,6 +5,7 @@ import torch
 
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
+from course_lib.kernels.hardware import HOPPER, gluon_is_known
 from course_lib.kernels.linear_gelu import (
     gelu_reference,
     linear_gelu,
@@ -12,10 +13,15 @@ from course_lib.kernels.linear_gelu import (
     linear_gelu_persistent,
     linear_gelu_pingpong,
     product_with_slope,
-    rungs,
+    tuning,
 )
-from course_lib.kernels.linear_gelu.launch import write_gelu_persistent, write_gelu_tiled, write_slope_persistent
-from course_lib.kernels.linear_gelu.persistent import gelu_persistent_kernel, slope_persistent_kernel
+from course_lib.kernels.linear_gelu.persistent import (
+    gelu_persistent_kernel,
+    slope_persistent_kernel,
+    write_gelu_persistent,
+    write_slope_persistent,
+)
+from course_lib.kernels.linear_gelu.tiled import write_gelu_tiled
 from course_lib.kernels.linear_gelu.tuning import GELU, INTERPRETED, SLOPE, Blocks, Turns
 from tests.kernels.linear_gelu_oracle import U, drawn, gelu_oracle, slope_oracle, summed
 
@@ -23,10 +29,10 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 
 def test_the_rung_of_turns_is_asked_only_where_it_is_valid(monkeypatch):
-    monkeypatch.setattr(rungs, "PINGPONG", {"gelu": Turns(5)})
+    monkeypatch.setattr(tuning, "PINGPONG", {"gelu": Turns(5)})
     x, w, _ = drawn(16, 16, 16, torch.float16)
-    assert rungs.turns_for("gelu", torch.empty(16, 16, dtype=torch.float16), x, w) is None, "no Hopper, or no tiles"
-    assert rungs.turns_for("slope", torch.empty(16, 16, dtype=torch.float16), x, w) is None, "no entry"
+    assert tuning.turns_for("gelu", torch.empty(16, 16, dtype=torch.float16), x, w) is None, "no Hopper, or no tiles"
+    assert tuning.turns_for("slope", torch.empty(16, 16, dtype=torch.float16), x, w) is None, "no entry"
 
 
 def product_types(kernel, block_m, block_n, block_k, parts):
@@ -56,8 +62,8 @@ def test_large_tiles_compile_to_the_copy_engine_and_wgmma_and_fit(kernel, blocks
 
 
 def compiled_pingpong(which, keep, turns):
-    from course_lib.kernels.attention.groups import LAUNCH
     from course_lib.kernels.linear_gelu.pingpong import _LAYOUT, gelu_pingpong_kernel, slope_pingpong_kernel
+    from course_lib.kernels.rings import LAUNCH
 
     def described(rows, columns):
         return f"tensordesc<bf16[{rows}, {columns}],{_LAYOUT!r}>"
@@ -82,7 +88,7 @@ def compiled_pingpong(which, keep, turns):
     [("gelu", True), ("slope", True), *(pytest.param(w, False, marks=pytest.mark.slow) for w in ("gelu", "slope"))],
 )
 def test_the_rung_of_turns_compiles_and_fits(which, keep):
-    if not rungs.gluon_is_known():
+    if not gluon_is_known():
         pytest.skip("a Triton whose Gluon was not tried")
     made = compiled_pingpong(which, keep, Turns(5))
     assert made.fits and made.registers == 168, str(made)
@@ -184,18 +190,17 @@ def test_the_way_back_of_groups_that_take_turns_is_right(shape, over, again, kin
 
 @pytest.mark.gpu
 def test_on_hopper_the_table_decides_and_only_for_what_it_is_valid_for(large, monkeypatch):
-    if torch.cuda.get_device_capability() != rungs.HOPPER or not rungs.gluon_is_known():
+    if torch.cuda.get_device_capability() != HOPPER or not gluon_is_known():
         pytest.skip("not the device, or not a Triton, that this rung is for")
     entry = Turns(5)
-    monkeypatch.setattr(rungs, "PINGPONG", {"gelu": entry})
+    monkeypatch.setattr(tuning, "PINGPONG", {"gelu": entry})
     x, w, _ = large(torch.bfloat16)
     out = torch.empty(len(x), len(w), device=DEVICE, dtype=x.dtype)
-    assert rungs.turns_for("gelu", out, None, x, w) is entry and rungs.turns_for("slope", out, None, x, w) is None
-    assert rungs.turns_for("gelu", out[:1000, :1000], None, x, w) is None, "fewer tiles than groups"
-    assert rungs.turns_for("gelu", out.float(), None, x.float(), w.float()) is None
-    assert (
-        rungs.turns_for("gelu", out, None, x[:, 1:], w[:, 1:]) is None and rungs.turns_for("gelu", out, x.T, w) is None
-    )
+    assert tuning.turns_for("gelu", out, None, x, w) is entry and tuning.turns_for("slope", out, None, x, w) is None
+    assert tuning.turns_for("gelu", out[:1000, :1000], None, x, w) is None, "fewer tiles than groups"
+    assert tuning.turns_for("gelu", out.float(), None, x.float(), w.float()) is None
+    assert tuning.turns_for("gelu", out, None, x[:, 1:], w[:, 1:]) is None
+    assert tuning.turns_for("gelu", out, x.T, w) is None
 
 
 @pytest.mark.gpu
@@ -204,7 +209,7 @@ def test_every_rung_gives_the_same_bits_on_every_run(large, monkeypatch):
     dy, h = torch.randn_like(x), torch.randn(len(x), len(w), device=DEVICE, dtype=x.dtype)
     back = w.T.contiguous()
     for entries in ({}, {"gelu": Turns(5), "slope": Turns(5)}):
-        monkeypatch.setattr(rungs, "PINGPONG", entries)
+        monkeypatch.setattr(tuning, "PINGPONG", entries)
         first = None
         for _ in range(5):
             got = linear_gelu(x, w, bias), *product_with_slope(dy, back, h, sums=True)

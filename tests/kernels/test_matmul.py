@@ -3,7 +3,7 @@ import torch
 
 from course_lib.device import DEVICE
 from course_lib.kernels import matmul as module
-from course_lib.kernels import tiles
+from course_lib.kernels import product_tiles
 from course_lib.kernels.matmul import (
     matmul,
     matmul_grouped,
@@ -103,10 +103,10 @@ def test_what_the_copy_engine_cannot_address_goes_to_the_pointer_rung(name, rand
 
 
 def test_the_fastest_tile_fills_the_device_first_and_is_large_second():
-    table = tiles.PERSISTENT[2]
-    assert tiles.fastest(table, 8192, 8192, 132) is table[0]
-    assert tiles.fastest(table, 512, 512, 132) is table[-1]
-    assert tiles.fastest(table, 128, 256, 1) is table[0]
+    table = product_tiles.PERSISTENT[2]
+    assert product_tiles.fastest(table, 8192, 8192, 132) is table[0]
+    assert product_tiles.fastest(table, 512, 512, 132) is table[-1]
+    assert product_tiles.fastest(table, 128, 256, 1) is table[0]
 
 
 @pytest.mark.parametrize("rung", [matmul_tiled, matmul_grouped, matmul_persistent], ids=lambda f: f.__name__)
@@ -123,7 +123,7 @@ def test_mismatched_matrices_are_refused(random):
         matmul(a, a.T.half())
 
 
-TABLES = {"PERSISTENT": tiles.PERSISTENT, "POINTER": tiles.POINTER, "UNALIGNED": tiles.UNALIGNED}
+TABLES = {name: getattr(product_tiles, name) for name in ("PERSISTENT", "POINTER", "UNALIGNED")}
 ALL_TILES = [(name, size, tile) for name, sizes in TABLES.items() for size, row in sizes.items() for tile in row]
 
 
@@ -132,9 +132,9 @@ ALL_TILES = [(name, size, tile) for name, sizes in TABLES.items() for size, row 
 @pytest.mark.parametrize("a_by_column", [False, True])
 @pytest.mark.parametrize(("name", "size", "tile"), ALL_TILES, ids=str)
 def test_every_tile_of_the_tables_is_right(name, size, tile, a_by_column, b_by_column, monkeypatch, matrix, check):
-    monkeypatch.setattr(tiles, name, {size: (tile,)})
+    monkeypatch.setattr(module, name, {size: (tile,)})
     if name != "POINTER":
-        monkeypatch.setattr(tiles, "POINTER", {2: (tile,), 4: (tile,)})  # which types are known
+        monkeypatch.setattr(module, "POINTER", {2: (tile,), 4: (tile,)})  # which types are known
     rung = matmul_persistent if name == "PERSISTENT" else matmul_grouped
     for dtype in (torch.float32,) if size == 4 else (torch.float16, torch.bfloat16):
         for M, N, K in ((1048, 904, 776), (8, 16, 4096)):
@@ -157,6 +157,6 @@ def test_operands_past_2_to_the_31_elements_are_right_to_the_last_row(assert_wit
 
 
 def test_the_module_lists_what_it_offers():
-    for listed in (module, tiles):
-        assert listed.__all__ == sorted(listed.__all__)
+    assert module.__all__ == sorted(module.__all__)
+    for listed in (module, product_tiles):
         assert all(hasattr(listed, name) for name in listed.__all__)

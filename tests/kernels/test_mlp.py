@@ -4,7 +4,7 @@ import torch
 from course_lib import memory
 from course_lib.device import TIER
 from course_lib.kernels import mlp as module
-from course_lib.kernels.linear_gelu import rungs, tuning
+from course_lib.kernels.linear_gelu import tuning
 from course_lib.kernels.mlp import KEEP, bytes_kept, mlp, mlp_operator, mlp_reference
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
@@ -47,7 +47,7 @@ def fused(request, monkeypatch):
     """Both ways back through the GELU."""
     monkeypatch.setattr(tuning, "FUSED_SLOPE", request.param)
     if not request.param:
-        monkeypatch.setattr(rungs, "PINGPONG", {})
+        monkeypatch.setattr(tuning, "PINGPONG", {})
 
 
 @pytest.mark.parametrize("biased", [True, False])

@@ -7,19 +7,17 @@ from course_lib.device import DEVICE, TIER
 from course_lib.kernels.mx import (
     MXLinear,
     Quantized,
-    calibrate,
     dequantize_reference,
     mx_linear,
     mx_linear_operator,
     quantize,
-    routes,
     swap_linears,
     tuning,
 )
 from course_lib.kernels.mx.gemm import gemm_kernel, write_gemm
 from course_lib.kernels.mx.gemv import gemv_kernel, write_gemv
 from course_lib.kernels.mx.product import product, route_of
-from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks, vector_blocks
+from course_lib.kernels.mx.tuning import Matrix, Routes, Vector, matrix_blocks, routes_for, vector_blocks
 
 U = 2.0**-24
 
@@ -128,27 +126,9 @@ def test_each_route_begins_where_it_was_found_to():
     assert route_of(9, Routes(tensor_cores=9, dequantize=4097)) == "matrix", "rows are unrolled: eight at most"
 
 
-def test_the_crossover_is_the_first_that_wins():
-    assert routes.crossover((2, 4, 8), lambda r: 10, lambda r: 30 / r) == 4
-    assert routes.crossover((2, 4, 8), lambda r: 1, lambda r: 30) == 9
-
-
-def test_what_was_measured_is_kept_by_shape_and_used(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path))
-    routes._known.cache_clear()
-    costs = {"vector": lambda r: r, "matrix": lambda r: 3.5 + r / 100, "dequantize": lambda r: 4 + r / 200}
-    assert routes.routes_for(64, 32, 32) == tuning.DEFAULT
-    found = routes.measure_routes(64, 32, 32, lambda route, rows: costs[route](rows))
-    assert found == Routes(tensor_cores=4, dequantize=128) == routes.routes_for(64, 32, 32)
-    routes.measure_routes(64, 96, 32, lambda route, rows: rows)
-    routes._known.cache_clear()  # as a new process
-    assert routes.routes_for(64, 32, 32) == found and routes.routes_for(64, 96, 32).dequantize == 4097
-    assert routes.routes_for(64, 32, 16) == tuning.DEFAULT
-    (tmp_path / "mx_routes.json").write_text("no json")
-    routes._known.cache_clear()
-    assert routes.routes_for(64, 32, 32) == tuning.DEFAULT
-    monkeypatch.undo()
-    routes._known.cache_clear()
+def test_a_shape_that_was_measured_has_routes_of_its_own_and_others_the_default():
+    assert all(routes_for(*shape) == found for shape, found in tuning.ROUTES.items())
+    assert (4096, 4096) in tuning.ROUTES and routes_for(4096, 4097) == tuning.DEFAULT
 
 
 def test_gradients_of_x_and_bias_are_those_of_the_rounded_weights(random, weights):
@@ -355,14 +335,3 @@ def test_the_same_bits_come_on_every_run(random, weights):
     for route in ("vector", "matrix"):
         given = x if route == "matrix" else x[:2]
         assert all(torch.equal(product(given, w, None, route), product(given, w, None, route)) for _ in range(3))
-
-
-@pytest.mark.gpu
-def test_crossovers_are_measured_and_kept(monkeypatch, tmp_path, weights):
-    monkeypatch.setenv("SPEED_OF_LIGHT_CACHE", str(tmp_path))
-    routes._known.cache_clear()
-    w = weights(2048, 2048)
-    found = calibrate(w)
-    assert routes.routes_for(2048, 2048, 32) == found and (tmp_path / "mx_routes.json").exists()
-    monkeypatch.undo()
-    routes._known.cache_clear()

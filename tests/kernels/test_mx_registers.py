@@ -7,13 +7,13 @@ import torch
 
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE
-from course_lib.kernels.attention.rungs import gluon_is_known
+from course_lib.kernels.hardware import gluon_is_known, on_hopper
 from course_lib.kernels.mx import Quantized, dequantize_reference, quantize
 from course_lib.kernels.mx import product as mx_product
-from course_lib.kernels.mx.into import gemv_into
 from course_lib.kernels.mx.product import product, taught_matrix, taught_vector
-from course_lib.kernels.mx.rungs import direct_for, on_hopper, walk_for
+from course_lib.kernels.mx.rungs import direct_for, walk_for
 from course_lib.kernels.mx.tuning import DIRECT, WALK, direct_blocks, walk_blocks
+from course_lib.kernels.timed import gemv_into
 from tests.kernels.test_mx_products import product_bound
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")

@@ -4,10 +4,21 @@ import torch
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels import rope as module
-from course_lib.kernels.rope import Computed, Tables, rope, rope_, rope_frequencies, rope_reference, tuning
-from course_lib.kernels.rope.kernel import rope_kernel
-from course_lib.kernels.rope.launch import heads_inside, write_rope
-from course_lib.kernels.rope.public import rope_in_place_operator, rope_operator
+from course_lib.kernels.angles import rope_frequencies
+from course_lib.kernels.rope import (
+    Blocks,
+    Computed,
+    Tables,
+    blocks_for,
+    heads_inside,
+    rope,
+    rope_,
+    rope_in_place_operator,
+    rope_kernel,
+    rope_operator,
+    rope_reference,
+    write_rope,
+)
 from tests.kernels.signatures import signature_of
 
 U = 2.0**-24  # half a unit in the last place of fp32, relative
@@ -299,13 +310,14 @@ def test_what_it_cannot_do_is_refused(make):
 
 def compiled(head_size=128, rotary_size=128, heads=(32, 32), inside=True, arch=90, **options):
     """What the compiler makes of the kernel for the blocks that a GPU would get, rows of adjacent elements."""
-    blocks = tuning.blocks_for(*heads, rotary_size, inside, torch.device("cuda"))
+    blocks = blocks_for(*heads, rotary_size, inside, torch.device("cuda"))
     pairs = rotary_size // 2
     fixed = {"positions_ptr": None, "PAIRS": pairs, "REST": 0, "INTERLEAVED": False, "COMPUTED": False}
     fixed |= {"INVERSE": False, "HEADS_INSIDE": inside, "UNIT": 8, "BLOCK_S": blocks.positions, "BLOCK_R": 1}
     fixed |= {"BLOCK_Q": blocks.q_heads, "BLOCK_K": blocks.k_heads, "BLOCK_P": 1 << (pairs - 1).bit_length()}
-    fixed |= {name: 1 for name in rope_kernel.arg_names if name.endswith("_d")} | options
-    types = {"first_ptr": "*fp32", "second_ptr": "*fp32", "positions_ptr": "*i64"}
+    fixed |= options
+    types = {"first_ptr": "*fp32", "second_ptr": "*fp32", "positions_ptr": "*i64", "stride_positions": ("i32", 1)}
+    types |= {f"stride_{name}": ("i32", "i32", "i32", 1) for name in ("q_out", "k_out", "q", "k")}
     signature = signature_of(rope_kernel, fixed, types)
     return compile_kernel(rope_kernel, signature, fixed, arch=arch, num_warps=blocks.warps)
 
@@ -363,7 +375,7 @@ def test_tensors_past_2_to_the_31_elements_are_turned_to_the_last_row(assert_wit
 def test_the_launcher_takes_other_blocks(make):
     q, k = make(2, 5, 2, 7, 16, torch.float32)
     want = rope(q, k, angles_of(Tables, 16))
-    for blocks in (tuning.Blocks(1, 8, 2, 4), tuning.Blocks(8, 1, 1, 4), tuning.Blocks(4, 4, 2, 4)):
+    for blocks in (Blocks(1, 8, 2, 4), Blocks(8, 1, 1, 4), Blocks(4, 4, 2, 4)):
         got = [torch.full_like(x, float("nan")) for x in (q, k)]
         write_rope(*got, q, k, *angles_of(Tables, 16).parts, None, 0, False, False, False, blocks)
         assert all(alike(a, b) for a, b in zip(got, want))

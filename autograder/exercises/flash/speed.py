@@ -116,7 +116,7 @@ SPEED = Exercise(
         floor_s=_floor_s,
         full=0.85,
         none=0.25,
-        reference="course_lib.kernels.attention.step:attention_step",
+        reference="course_lib.kernels.timed:attention_step",
     ),
     shows_not="speed, bf16, races between programs, and the rounding inside tensor cores",
 )

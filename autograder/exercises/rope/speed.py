@@ -100,7 +100,7 @@ SPEED = Exercise(
         floor_s=_floor_s,
         full=0.9,
         none=0.3,
-        reference="course_lib.kernels.rope.into:rope_into",
+        reference="course_lib.kernels.timed:rope_into",
     ),
     shows_not="speed, bf16, and races between programs",
 )

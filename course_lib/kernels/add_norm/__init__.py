@@ -7,11 +7,10 @@ dropout's result and read s again. Backward reads dy, ds and s and writes one gr
 and, without dropout, x's. About 15 FLOP an element each way, where 8 bytes buy about 60 instructions: bandwidth sets
 the time. 16384 rows of 1152: 151 MB, 35.8 us at 4.22 TB/s.
 
-    parts      a row as two blocks of columns, so that 1152 are not 2048
-    forward    the kernel, statistics in fp32
-    backward   programs that stay, each with sums for dw and db of its own, and the kernel that adds those up
     tuning     rows and warps a program
-    launch     tensors in
+    rows       a row as two blocks of columns, so that 1152 are not 2048
+    forward    the kernel, statistics in fp32, and its launcher
+    backward   programs that stay, each with sums for dw and db of its own, the kernel that adds those up, the launcher
     public     plain torch, autograd, operators, `add_norm`
 
 Measured on an H200: benchmarks/notes/add_norm.md.

@@ -10,20 +10,29 @@ of P programs; a second kernel adds those up. 264 programs of 1152 columns write
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
 """
 
+import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.add_norm.parts import (
+from course_lib.kernels.add_norm.rows import (
     kept_rows,
     load_columns,
     load_rows,
     load_terms,
+    pitch,
+    row_unit,
     rows_of,
+    sizes,
     store_rows,
     two_row_sums,
 )
+from course_lib.kernels.add_norm.tuning import Backward, backward_rows
+from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.philox import smallest_kept
 
-__all__ = ["backward_kernel", "sum_parts_kernel"]
+__all__ = ["SUM_BLOCKS", "backward_kernel", "sum_parts_kernel", "write_backward"]
+
+SUM_BLOCKS = 256, 32  # programs and columns of the second step
 
 
 @triton.jit
@@ -75,8 +84,9 @@ def backward_kernel(
                 block, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
                 N, MAIN, REST, UNIT, BLOCK_M,
             )  # fmt: skip
-        offs_m = rows_of(block, BLOCK_M)
-        mean = load_terms(mean_ptr, block, n_rows, BLOCK_M)
+        # dy_rows, s_rows, ds_rows: pairs of blocks, (BLOCK_M, MAIN) and (BLOCK_M, REST)
+        offs_m = rows_of(block, BLOCK_M)  # (BLOCK_M, 1)
+        mean = load_terms(mean_ptr, block, n_rows, BLOCK_M)  # (BLOCK_M, 1), or of the only row one number
         rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M)
         dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
         x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
@@ -113,7 +123,8 @@ def _sum_parts(out_ptr, parts_ptr, n_parts, N, BLOCK_P: tl.constexpr, BLOCK_N: t
     for first in range(0, n_parts, BLOCK_P):
         offs_p = first + tl.arange(0, BLOCK_P)
         mask = (offs_p < n_parts)[:, None] & (offs_n < N)[None, :]
-        acc += tl.load(parts_ptr + offs_p.to(tl.int64)[:, None] * N + offs_n[None, :], mask=mask, other=0.0)
+        parts = parts_ptr + offs_p.to(tl.int64)[:, None] * N + offs_n[None, :]
+        acc += tl.load(parts, mask=mask, other=0.0)  # (BLOCK_P, BLOCK_N)
     tl.store(out_ptr + offs_n, tl.sum(acc, axis=0).to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
 
@@ -128,3 +139,31 @@ def sum_parts_kernel(
         _sum_parts(dw_ptr, parts_w_ptr, n_parts, N, BLOCK_P, BLOCK_N)
     elif db_ptr is not None:
         _sum_parts(db_ptr, parts_b_ptr, n_parts, N, BLOCK_P, BLOCK_N)
+
+
+def write_backward(
+    d, dx, dw, db, dy, ds, s, weight, mean, rstd, p: float = 0.0, seed=None, offset: int = 0,
+    how: Backward | None = None,
+) -> None:  # fmt: skip
+    """d: the gradient of s, and so of the residual. dx: d through the dropout, or None. dw, db (N,), db or None.
+
+    dy and ds (or None): gradients of y and of s. Bytes: read dy, ds and s, write d (and dx).
+    """
+    rows, width = s.shape
+    how = how or backward_rows(width, rows, s.device)
+    programs = max(1, min(how.programs * multiprocessors(s.device), triton.cdiv(rows, how.rows)))
+    parts = torch.empty(2, programs, width, dtype=torch.float32, device=s.device)
+    parts_w, parts_b = parts[0], None if db is None else parts[1]
+    unit = row_unit(d, dx, dy, ds, s)
+    backward_kernel[(programs,)](
+        d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
+        rows, offset, smallest_kept(p), 1 / (1 - p),
+        *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
+        **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, num_warps=how.warps,
+    )  # fmt: skip
+    block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
+    sum_parts_kernel[(triton.cdiv(width, block_n), 2)](
+        dw, db, parts_w, parts_b,
+        programs, width,
+        BLOCK_P=block_p, BLOCK_N=block_n, num_warps=8,
+    )  # fmt: skip

@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.add_norm.launch import write_backward, write_forward
+from course_lib.kernels.add_norm.backward import write_backward
+from course_lib.kernels.add_norm.forward import write_forward
 from course_lib.kernels.add_norm.tuning import MAX_WIDTH
-from course_lib.kernels.dropout import draw_seed
+from course_lib.kernels.philox import draw_seed
 
 __all__ = ["add_norm", "add_norm_operator", "add_norm_reference"]
 
@@ -150,7 +151,7 @@ def add_norm(
     """s = dropout(x, p) + residual and y = layer_norm(s) weight + bias: (y, s), y in x's type, s in the residual's.
 
     x, residual (..., N), N at most 16384; weight, bias (N,). Differentiable in all four. The norm is that of the sum
-    before it is rounded; kept for backward are s, 8 bytes a row and, with dropout, a seed (see dropout.py).
+    before it is rounded; kept for backward are s, 8 bytes a row and, with dropout, a seed (see philox.py).
     in_place: "x": y takes the memory of x. "both": s that of the residual as well. What is written over is used up: a
     backward pass that has kept the old values raises torch's error. (So where a stream of residuals goes from layer to
     layer in training, "x" is what can be asked for: s is kept here, and the next layer must not write over it.) In a

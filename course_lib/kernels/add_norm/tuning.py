@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from course_lib.kernels.attention.parts import split
+from course_lib.kernels.columns import split
 
 __all__ = ["BACKWARD", "FORWARD", "MAX_WIDTH", "Backward", "Forward", "backward_rows", "forward_rows", "parts_of"]
 

@@ -9,16 +9,14 @@ Backward: 10 B H n_q n_k D FLOP are counted (5 products); the two passes here ma
 A causal mask halves both for n_q = n_k. At 4096 keys and 2 bytes an element that is about 1000 FLOP a byte: far right
 of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k elements a row each, and is left of it.
 
-    parts      a head size in two blocks of columns, and what is done with both
     masks      which program does what, and which query sees which key
-    operands   what a launcher says about its tensors
-    tuning     the tables of blocks
+    rows       the rows of a head in two blocks of columns, and what is done with both
+    tuning     the tables of blocks, and which of two rungs runs: plain Triton, or on an H100 or H200, where it was
+               measured faster, the Gluon kernels below
     forward    o and L
-    backward   its launcher; the two passes are in dq and dkdv
-    rungs      which kernels run where: these, or on an H100 or H200, where they are faster, those of the next rung,
+    backward   dq, then dk and dv
     groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share
-    step       forward and backward as one call into given tensors
-    public     autograd, the operator, `attention`
+    public     the reference, autograd, the operator, `attention`
 """
 
 from course_lib.kernels.attention.public import attention, attention_operator, attention_reference

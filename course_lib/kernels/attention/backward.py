@@ -14,23 +14,297 @@ where another does: no atomic additions, and the same bits on every run.
 import math
 
 import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from course_lib.kernels.attention.dkdv import write_dkdv
-from course_lib.kernels.attention.dq import write_dq
-from course_lib.kernels.attention.rungs import blocks_for
-from course_lib.kernels.attention.tuning import tuned
+from course_lib.kernels.attention.masks import (
+    head_start,
+    key_range,
+    keys_of,
+    probabilities,
+    query_range,
+    which_head,
+)
+from course_lib.kernels.attention.rows import (
+    LOG2_E,
+    add_products,
+    load_rows,
+    matrix_products,
+    precision,
+    rows_to_walk,
+    scale_rows,
+    spans,
+    store_rows,
+    tiles,
+    zero_rows,
+)
+from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for, tuned
+from course_lib.kernels.columns import split
+from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["backward", "row_terms", "write_backward"]
+__all__ = ["backward", "dkdv_kernel", "dq_kernel", "row_terms", "write_backward", "write_dkdv", "write_dq"]
 
 
-def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):
-    """do like o, any strides; o and L as `forward` gave them; dl (B, H, n_q) or None -> dq, dk, dv.
+@triton.jit
+def _row_terms(do, do_rest, o, o_rest, l_ptr, dl_ptr, offs_m, n_q, REST: tl.constexpr):
+    """shift and delta of these queries; delta = sum_d do_d o_d, which is sum_j dp_j p_j."""
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    if REST:
+        delta += tl.sum(o_rest.to(tl.float32) * do_rest.to(tl.float32), axis=1)
+    if dl_ptr is not None:  # dL/ds = p, so a gradient of L is one more term beside dp - delta
+        delta -= tl.load(dl_ptr + offs_m, mask=offs_m < n_q, other=0.0)
+    l = tl.load(l_ptr + offs_m, mask=offs_m < n_q, other=-float("inf"))
+    # +inf for a query with no key: its probabilities become exp2(-inf) = 0, where -inf - -inf would be NaN.
+    return tl.where(l == -float("inf"), float("inf"), l * LOG2_E), delta
 
-    FLOP: 14 B H n_q n_k D, half of it causal.
+
+@triton.jit
+def _walk_keys(
+    dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
+    first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    stages: tl.constexpr = 1 if MASKED else None  # as in the forward pass: only one of two loops may be pipelined
+    for start in tl.range(first, end, BLOCK_N, num_stages=stages):
+        offs_n = start + tl.arange(0, BLOCK_N)
+        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
+        p = probabilities(
+            s, shift[:, None], offs_m[:, None], offs_n[None, :], n_valid, diagonal, scale_log2, CAUSAL, WHOLE, MASKED
+        )  # fmt: skip
+        dp = matrix_products(do, do_rest, v, v_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
+        ds = p * (dp - delta[:, None])  # (BLOCK_M, BLOCK_N)
+        dq, dq_rest = add_products(dq, dq_rest, ds.to(k.dtype), k, k_rest, REST, PRECISION)  # (BLOCK_M, D)
+    return dq, dq_rest
+
+
+@triton.jit
+def dq_kernel(
+    dq_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    k_tiles, v_tiles, lengths_ptr,
+    heads, n_q, n_k, stride_terms,
+    stride_dq, stride_q, stride_k, stride_v, stride_o, stride_do,  # of batch, head and row in UNITs, of column
+    scale, scale_log2,
+    GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(n_q, BLOCK_M)
+    block, batch, head = which_head(heads, blocks)
+    if CAUSAL:
+        block = blocks - 1 - block
+    first_m = block * BLOCK_M
+    offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_valid = keys_of(lengths_ptr, batch, n_k)
+    diagonal = n_k - n_q
+    full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
+
+    q_rows = (head_start(q_ptr, batch, head, stride_q, UNIT), stride_q[2], stride_q[3])
+    o_rows = (head_start(o_ptr, batch, head, stride_o, UNIT), stride_o[2], stride_o[3])
+    do_rows = (head_start(do_ptr, batch, head, stride_do, UNIT), stride_do[2], stride_do[3])
+    k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k, UNIT)
+    v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v, UNIT)
+    k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k, TMA)
+    v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v, TMA)
+    q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    do, do_rest = load_rows(do_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    o, o_rest = load_rows(o_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    terms = tl.cast(batch * heads + head, tl.int64) * stride_terms + offs_m
+    row = tl.cast(batch * heads + head, tl.int64) * n_q
+    dl_row = dl_ptr
+    if dl_ptr is not None:
+        dl_row = dl_ptr + row
+    shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_q, REST)
+    tl.store(shift_ptr + terms, shift, mask=offs_m < n_q)
+    tl.store(delta_ptr + terms, delta, mask=offs_m < n_q)
+
+    dq, dq_rest = zero_rows(BLOCK_M, MAIN, REST)
+    dq, dq_rest = _walk_keys(
+        dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
+        0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
+        HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    if CAUSAL or not WHOLE:
+        dq, dq_rest = _walk_keys(
+            dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
+            full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, BLOCK_N, PRECISION,
+        )  # fmt: skip
+
+    factor = tl.full((BLOCK_M,), 1.0, tl.float32) * scale
+    dq, dq_rest = scale_rows(dq, dq_rest, factor, REST)
+    dq_ptr = head_start(dq_ptr, batch, head, stride_dq, UNIT)
+    store_rows(dq_ptr, dq, dq_rest, first_m, n_q, stride_dq, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
+
+
+def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: Blocks) -> None:
+    """Into dq like q, and shift and delta (B H, n_q) fp32, rows apart by any stride.
+
+    FLOP: 6 B H n_q n_k D, half of it causal.
     """
-    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    write_backward(dq, dk, dv, do, q, k, v, o, l, causal, scale, k_lengths, dl)
-    return dq, dk, dv
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    if dq.numel() == 0:
+        return
+    main, rest = split(D)
+    tensors = (dq, q, k, v, o, do)
+    unit = unit_of(*tensors)
+    walked = tiles(blocks.n, k, v)
+    dq_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+        dq, shift, delta, q, k, v, o, do, l, dl if dl is None else dl.contiguous(),
+        *walked, k_lengths,
+        H, n_q, n_k, shift.stride(0),
+        *(in_units(x, unit) for x in tensors),
+        scale, scale * LOG2_E,
+        GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
+        UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
+        CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
+    )  # fmt: skip
+
+
+@triton.jit
+def _load_terms(row, start, offs_m, n_q, BLOCK_M: tl.constexpr, TMA: tl.constexpr):
+    """shift or delta of queries from `start` on. Zeros behind the last query are as good as any number: q and do are 0
+    there, and so is all that is added."""
+    # Without the copy engine every thread fetches the numbers of its own columns, 16 loads and 16 masks for each of the
+    # two: 190 of 530 instructions of the loop at head size 64.
+    if TMA:
+        terms = row[1].load([row[0], start]).reshape(BLOCK_M)
+    else:
+        terms = tl.load(row[0] + offs_m, mask=offs_m < n_q, other=0.0)
+    return terms
+
+
+@triton.jit
+def _terms_to_walk(ptr, tiles, row, stride, TMA: tl.constexpr):
+    if TMA:
+        terms = (row, tiles)
+    else:
+        terms = (ptr + tl.cast(row, tl.int64) * stride,)
+    return terms
+
+
+@triton.jit
+def _walk_queries(
+    dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_rows, do_rows, shift_row, delta_row,
+    first, end, offs_n, n_q, n_valid, diagonal, scale_log2,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    # Everything is turned: keys go down, queries go across, so that pᵀ and dsᵀ come out of one product and enter the
+    # next one from registers.
+    stages: tl.constexpr = 1 if MASKED and not TMA else None  # both loops, where the copy engine feeds them: 4 % faster
+    for start in tl.range(first, end, BLOCK_M, num_stages=stages):
+        offs_m = start + tl.arange(0, BLOCK_M)
+        q, q_rest = load_rows(q_rows, start, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True, TMA)  # (BLOCK_M, D)
+        shift = _load_terms(shift_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
+        s = matrix_products(k, k_rest, q, q_rest, REST, PRECISION)  # (BLOCK_N, BLOCK_M)
+        do, do_rest = load_rows(do_rows, start, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True, TMA)  # (BLOCK_M, D)
+        # dp does not wait for p: the tensor cores make it while the exponentials are taken.
+        dp = matrix_products(v, v_rest, do, do_rest, REST, PRECISION)  # (BLOCK_N, BLOCK_M)
+        p = probabilities(
+            s, shift[None, :], offs_m[None, :], offs_n[:, None], n_valid, diagonal, scale_log2, CAUSAL, WHOLE, MASKED
+        )  # fmt: skip
+        delta = _load_terms(delta_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
+        ds = (p * (dp - delta[None, :])).to(q.dtype)  # (BLOCK_N, BLOCK_M)
+        dv, dv_rest = add_products(dv, dv_rest, p.to(do.dtype), do, do_rest, REST, PRECISION)  # (BLOCK_N, D)
+        dk, dk_rest = add_products(dk, dk_rest, ds, q, q_rest, REST, PRECISION)  # (BLOCK_N, D)
+    return dk, dk_rest, dv, dv_rest
+
+
+@triton.jit
+def dkdv_kernel(
+    dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr,
+    q_tiles, do_tiles, shift_tiles, delta_tiles, lengths_ptr,
+    kv_heads, n_q, n_k, stride_terms,
+    stride_dk, stride_dv, stride_q, stride_k, stride_v, stride_do,  # of batch, head and row in UNITs, of column
+    scale, scale_log2,
+    GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    block, batch, kv_head = which_head(kv_heads, tl.cdiv(n_k, BLOCK_N))
+    first_n = block * BLOCK_N
+    offs_n = first_n + tl.arange(0, BLOCK_N)
+    n_valid = keys_of(lengths_ptr, batch, n_k)
+    diagonal = n_k - n_q
+    first, full, end = query_range(first_n, n_q, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
+
+    k_rows = (head_start(k_ptr, batch, kv_head, stride_k, UNIT), stride_k[2], stride_k[3])
+    v_rows = (head_start(v_ptr, batch, kv_head, stride_v, UNIT), stride_v[2], stride_v[3])
+    k, k_rest = load_rows(k_rows, first_n, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
+    v, v_rest = load_rows(v_rows, first_n, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
+
+    dk, dk_rest = zero_rows(BLOCK_N, MAIN, REST)
+    dv, dv_rest = zero_rows(BLOCK_N, MAIN, REST)
+    for member in range(GROUP):  # the query heads that share these keys
+        head = kv_head * GROUP + member
+        row = batch * kv_heads * GROUP + head
+        shift_row = _terms_to_walk(shift_ptr, shift_tiles, row, stride_terms, TMA)
+        delta_row = _terms_to_walk(delta_ptr, delta_tiles, row, stride_terms, TMA)
+        q_head = head_start(q_ptr, batch, head, stride_q, UNIT)
+        do_head = head_start(do_ptr, batch, head, stride_do, UNIT)
+        q_rows = rows_to_walk(q_head, q_tiles, batch, head, stride_q, TMA)
+        do_rows = rows_to_walk(do_head, do_tiles, batch, head, stride_do, TMA)
+        # The pipelined loop comes first: the other way round the assembler serializes its wgmma (C7515).
+        dk, dk_rest, dv, dv_rest = _walk_queries(
+            dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_rows, do_rows, shift_row, delta_row,
+            full, end, offs_n, n_q, n_valid, diagonal, scale_log2,
+            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, BLOCK_M, PRECISION,
+        )  # fmt: skip
+        if CAUSAL or REST or not WHOLE:
+            dk, dk_rest, dv, dv_rest = _walk_queries(
+                dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_rows, do_rows, shift_row, delta_row,
+                first, full, offs_n, n_q, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, BLOCK_M, PRECISION,
+            )  # fmt: skip
+
+    factor = tl.full((BLOCK_N,), 1.0, tl.float32) * scale
+    dk, dk_rest = scale_rows(dk, dk_rest, factor, REST)
+    dk_ptr = head_start(dk_ptr, batch, kv_head, stride_dk, UNIT)
+    dv_ptr = head_start(dv_ptr, batch, kv_head, stride_dv, UNIT)
+    store_rows(dk_ptr, dk, dk_rest, first_n, n_k, stride_dk, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
+    store_rows(dv_ptr, dv, dv_rest, first_n, n_k, stride_dv, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
+
+
+def write_dkdv(
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups
+) -> None:  # fmt: skip
+    """Into dk and dv, like k and v; shift and delta as write_dq made them. FLOP: 8 B H n_q n_k D, half of it causal.
+
+    What `blocks` are says which rung makes them.
+    """
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    if dk.numel() == 0:
+        return
+    if isinstance(blocks, Groups):
+        from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups  # Gluon need not be there
+
+        return write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, scale, blocks)
+    main, rest = split(D)
+    tensors = (dk, dv, q, k, v, do)
+    unit = unit_of(*tensors)
+    walked = tiles(blocks.m, q, do)
+    terms = tuple(TensorDescriptor.from_tensor(x, [1, blocks.m]) if walked[0] else None for x in (shift, delta))
+    dkdv_kernel[(triton.cdiv(n_k, blocks.n) * B * kv_heads,)](
+        dk, dv, q, k, v, do, shift, delta,
+        *walked, *terms, k_lengths,
+        kv_heads, n_q, n_k, shift.stride(0),
+        *(in_units(x, unit) for x in tensors),
+        scale, scale * LOG2_E,
+        GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
+        UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
+        CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
+    )  # fmt: skip
 
 
 def row_terms(l: torch.Tensor) -> torch.Tensor:
@@ -48,3 +322,13 @@ def write_backward(
     write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
     write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
+
+
+def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):
+    """do like o, any strides; o and L as `forward` gave them; dl (B, H, n_q) or None -> dq, dk, dv.
+
+    FLOP: 14 B H n_q n_k D, half of it causal.
+    """
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    write_backward(dq, dk, dv, do, q, k, v, o, l, causal, scale, k_lengths, dl)
+    return dq, dk, dv

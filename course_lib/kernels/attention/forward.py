@@ -16,19 +16,22 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.attention.masks import head_start, key_range, keys_of, visible, which_head
-from course_lib.kernels.attention.operands import LOG2_E, precision, spans, strides, tiles, unit
-from course_lib.kernels.attention.parts import (
+from course_lib.kernels.attention.rows import (
+    LOG2_E,
     add_products,
     load_rows,
     matrix_products,
+    precision,
     rows_to_walk,
     scale_rows,
-    split,
+    spans,
     store_rows,
+    tiles,
     zero_rows,
 )
-from course_lib.kernels.attention.rungs import blocks_for
-from course_lib.kernels.attention.tuning import Blocks, Groups
+from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for
+from course_lib.kernels.columns import split
+from course_lib.kernels.strides import in_units, unit_of
 
 __all__ = ["forward", "write_forward"]
 
@@ -41,14 +44,17 @@ def _walk(
     TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, PIPELINED: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight."""
+    """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight.
+
+    A block of D columns is two, MAIN and REST.
+    """
     # Where threads load (cp.async) only one of two loops that share accumulators may be pipelined: with both, the
     # assembler cannot tell who holds the accumulator between them and waits after every single wgmma of either (its
     # note C7515). Where the copy engine loads, both can be.
     stages: tl.constexpr = None if PIPELINED else 1
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
-        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
-        s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)
+        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
         if MASKED:
             offs_n = start + tl.arange(0, BLOCK_N)
             see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, WHOLE)
@@ -56,16 +62,16 @@ def _walk(
             new_max = tl.maximum(row_max, tl.max(s, axis=1))
             # -inf - -inf is NaN; any finite shift makes 0 of the terms of a row that has seen no key.
             shift = tl.where(new_max == -float("inf"), 0.0, new_max)
-            p = tl.exp2(s - shift[:, None])
+            p = tl.exp2(s - shift[:, None])  # (BLOCK_M, BLOCK_N)
         else:
             new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale_log2)
             shift = new_max
-            p = tl.exp2(s * scale_log2 - shift[:, None])
-        correction = tl.exp2(row_max - shift)
+            p = tl.exp2(s * scale_log2 - shift[:, None])  # (BLOCK_M, BLOCK_N)
+        correction = tl.exp2(row_max - shift)  # (BLOCK_M,)
         row_max = new_max
         acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
-        acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)
+        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)  # (BLOCK_M, D)
         row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
     return acc, acc_rest, row_max, row_sum
 
@@ -74,10 +80,7 @@ def _walk(
 def _forward_kernel(
     o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, k_edge_tiles, v_edge_tiles, lengths_ptr,
     heads, n_q, n_k,
-    stride_o_b, stride_o_h, stride_o_m, stride_o_d,
-    stride_q_b, stride_q_h, stride_q_m, stride_q_d,
-    stride_k_b, stride_k_h, stride_k_n, stride_k_d,
-    stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    stride_o, stride_q, stride_k, stride_v,  # of batch, head and row in UNITs, of column
     scale_log2,
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
@@ -95,14 +98,14 @@ def _forward_kernel(
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
 
-    q_ptr = head_start(q_ptr, batch, head, stride_q_b, stride_q_h, UNIT)
-    k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k_b, stride_k_h, UNIT)
-    v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v_b, stride_v_h, UNIT)
-    q_rows = (q_ptr, stride_q_m, stride_q_d)
-    k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
-    v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
-    k_edge = rows_to_walk(k_ptr, k_edge_tiles, batch, head // GROUP, stride_k_n, stride_k_d, TMA)
-    v_edge = rows_to_walk(v_ptr, v_edge_tiles, batch, head // GROUP, stride_v_n, stride_v_d, TMA)
+    q_ptr = head_start(q_ptr, batch, head, stride_q, UNIT)
+    k_ptr = head_start(k_ptr, batch, head // GROUP, stride_k, UNIT)
+    v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v, UNIT)
+    q_rows = (q_ptr, stride_q[2], stride_q[3])
+    k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k, TMA)
+    v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v, TMA)
+    k_edge = rows_to_walk(k_ptr, k_edge_tiles, batch, head // GROUP, stride_k, TMA)
+    v_edge = rows_to_walk(v_ptr, v_edge_tiles, batch, head // GROUP, stride_v, TMA)
     q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
@@ -127,8 +130,8 @@ def _forward_kernel(
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     acc, acc_rest = scale_rows(acc, acc_rest, 1.0 / row_sum, REST)
-    o_ptr = head_start(o_ptr, batch, head, stride_o_b, stride_o_h, UNIT)
-    store_rows(o_ptr, acc, acc_rest, first_m, n_q, stride_o_m, stride_o_d, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
+    o_ptr = head_start(o_ptr, batch, head, stride_o, UNIT)
+    store_rows(o_ptr, acc, acc_rest, first_m, n_q, stride_o, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
     l_ptr += (tl.cast(batch, tl.int64) * heads + head) * n_q
     tl.store(l_ptr + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=offs_m < n_q)
 
@@ -153,16 +156,16 @@ def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: 
 
         return write_forward_in_groups(o, l, q, k, v, causal, scale, blocks)
     main, rest = split(D)
-    step = unit(q, k, v, o)
+    unit = unit_of(q, k, v, o)
     walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
     at_the_edge = walked if edge == blocks.n else tiles(edge, k, v)
     _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
         o, l, q, k, v, *walked, *at_the_edge, k_lengths,
         H, n_q, n_k,
-        *strides(o, step), *strides(q, step), *strides(k, step), *strides(v, step),
+        *(in_units(x, unit) for x in (o, q, k, v)),
         scale * LOG2_E,
         GROUP=H // k.shape[1], HEAD=D, MAIN=main, REST=rest,
-        UNIT=step, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
+        UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, EDGE=edge, EDGE_FIRST=blocks.edge is not None,
         PRECISION=precision(q.dtype),

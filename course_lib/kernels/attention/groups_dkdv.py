@@ -5,8 +5,8 @@ Each consumer holds 64 keys. As in dkdv.py everything is turned, keys go down, q
     asks for s and dp of block t and, behind them, for what block t - 1 adds to dv and dk,
     waits for s and dp alone and makes p and ds of them, while those sums are being made.
 
-It pays where a head is short: at 256 queries a program of the plain kernel has eight turns and nothing fills its
-beginning and its end. Here (`held` = 2) the keys of the next tile are on their way while this one is worked at.
+It pays where a head is short. At 256 queries a program of the plain kernel has eight turns, and nothing fills its
+beginning and its end. Here (`held` = 2) the keys of the next tile are on their way while this one is worked on.
 """
 
 import triton
@@ -16,29 +16,24 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from course_lib.kernels.attention.groups import (
     HALF,
-    LAUNCH,
     ROWS,
     add_products,
     allocate,
     allocate_terms,
-    arrived,
-    claim,
     descriptors,
     fetch,
-    multiprocessors,
-    new_ring,
     products,
-    release,
     send,
-    sync,
     term_descriptors,
     view,
     wait_for_all,
 )
 from course_lib.kernels.attention.masks import probabilities, query_range
-from course_lib.kernels.attention.operands import LOG2_E
-from course_lib.kernels.attention.parts import split
+from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
+from course_lib.kernels.columns import split
+from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["dkdv_in_groups_kernel", "write_dkdv_in_groups"]
 
@@ -76,14 +71,14 @@ def _produce(
         first, _full, end = _blocks(first_n, n_q, n_k, CAUSAL, BLOCK_M)
         for half in gl.static_range(2):
             place, bar = claim(rings[half], count, K_BYTES)
-            fetch(held[half][0], place, bar, batch, kv_head, first_n + half * HALF, REST)
+            fetch(held[half][0], place, bar, batch, kv_head, first_n + half * HALF, REST)  # (HALF, MAIN), (HALF, REST)
             fetch(held[half][1], place, bar, batch, kv_head, first_n + half * HALF, REST)
         for member in range(GROUP):  # the query heads that share these keys
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for j in range(first, end):
                 place, bar = claim(ring, turn, BYTES)
-                fetch(q_tiles, place, bar, batch, head, j * BLOCK_M, REST)
+                fetch(q_tiles, place, bar, batch, head, j * BLOCK_M, REST)  # (BLOCK_M, MAIN), (BLOCK_M, REST)
                 fetch(do_tiles, place, bar, batch, head, j * BLOCK_M, REST)
                 tma.async_copy_global_to_shared(shift_terms[0], [row, j * BLOCK_M], bar, shift_terms[1].index(place))
                 tma.async_copy_global_to_shared(delta_terms[0], [row, j * BLOCK_M], bar, delta_terms[1].index(place))
@@ -108,8 +103,8 @@ def _gradient(
 
 @gluon.jit
 def _add(dk, dv, p, ds, walked, place, REST: gl.constexpr):
-    dv = add_products(dv, p, view(walked[1], place, REST), REST)
-    dk = add_products(dk, ds, view(walked[0], place, REST), REST)
+    dv = add_products(dv, p, view(walked[1], place, REST), REST)  # (HALF, MAIN), (HALF, REST)
+    dk = add_products(dk, ds, view(walked[0], place, REST), REST)  # (HALF, MAIN), (HALF, REST)
     return dk, dv
 
 
@@ -121,18 +116,18 @@ def _step(
 ):  # fmt: skip
     """p and ds of block number `turn`, and the sums of the block before it (whose p and ds are rounded here)."""
     PLACES: gl.constexpr = walked[0][2].shape[0]
-    p = gl.convert_layout(p.to(k[0].dtype), P)
+    p = gl.convert_layout(p.to(k[0].dtype), P)  # (HALF, BLOCK_M)
     ds = gl.convert_layout(ds.to(k[0].dtype), P)
     place = arrived(ring, turn)
-    s = products(k, view(walked[0], place, REST), REST, S)
-    dp = products(v, view(walked[1], place, REST), REST, S)
+    s = products(k, view(walked[0], place, REST), REST, S)  # (HALF, BLOCK_M)
+    dp = products(v, view(walked[1], place, REST), REST, S)  # (HALF, BLOCK_M)
     dk, dv = _add(dk, dv, p, ds, walked, (turn - 1) % PLACES, REST)
     s, dp = warpgroup_mma_wait(4 if REST else 2, deps=[s, dp])  # all but the sums
     p_next, ds_next = _gradient(
         s, dp, walked, place, offs_n, first_m, n_k, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED
     )  # fmt: skip
     fence_async_shared()  # shift and delta were read as threads read memory; the copy engine writes there next
-    if turn == -1:  # never: see groups_forward.py
+    if turn == -1:  # never taken: the branch keeps the assembler from moving the waits up, as in groups_forward.py
         arrived(ring, 0)
     dk, p = wait_for_all(dk, p, REST)
     dv, ds = wait_for_all(dv, ds, REST)
@@ -254,7 +249,7 @@ def dkdv_in_groups_kernel(
 
 
 def write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, groups: Groups) -> None:
-    """Into dk and dv, like k and v, all in reach of the copy engine (rungs.py says when); shift and delta as write_dq
+    """Into dk and dv, like k and v, all in reach of the copy engine (tuning.py says when); shift and delta as write_dq
     made them."""
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     main, rest = split(D)

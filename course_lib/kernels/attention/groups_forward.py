@@ -6,8 +6,8 @@ The same sums as in forward.py, in another order in time. In one turn of its loo
     waits for the scores alone and takes their exponentials, while that product is being made,
     waits for the product, and corrects the sums.
 
-So the tensor cores always have one thing more to do than is waited for. The two consumers take turns at asking
-(`turns`): then their exponentials fall into different times.
+So the tensor cores always have one product more in hand than a consumer waits for. The two consumers take turns at
+asking (`turns`): then they take their exponentials at different times.
 
 Two ways to share out the tiles of 128 queries. As many programs as there are tiles: the hardware starts the next when
 one ends, which evens out causal tiles of different lengths. Or as many programs as multiprocessors, each walking over
@@ -33,33 +33,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from course_lib.kernels.attention.groups import (
     HALF,
-    LAUNCH,
     ROWS,
     add_products,
     allocate,
-    arrived,
-    claim,
     descriptors,
     fetch,
-    multiprocessors,
-    new_ring,
     products,
-    release,
     send,
-    sync,
     view,
     wait_for_all,
 )
 from course_lib.kernels.attention.masks import key_range, visible
-from course_lib.kernels.attention.operands import LOG2_E
-from course_lib.kernels.attention.parts import split
+from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
+from course_lib.kernels.columns import split
+from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
 
 # 2^f for f from -1/2 to 1/2, within 8e-8 of it: the coefficients of 1, f, f^2 and so on
 EXP2 = (1.00000007, 0.693146967, 0.240221197, 0.0555071327, 0.00967554148, 0.0013276472)
-TOGETHER_EXP2 = 8  # numbers of a thread, the first of which goes this way
+PACKED = 8  # numbers of a thread that go together: the first by multiplying and adding, seven through the unit
 
 
 def _exponentials() -> str:
@@ -68,20 +63,20 @@ def _exponentials() -> str:
     steps = [f"fma.rn.f32 p, p, f, {c};" for c in (*higher[-2::-1], c0)]
     lines = [
         "{ .reg .f32 x, r, n, f, p, s; .reg .b32 b;",
-        f"max.NaN.f32 x, ${TOGETHER_EXP2}, 0fC2FC0000;",  # -126: below it 2^n is no normal number
+        f"max.NaN.f32 x, ${PACKED}, 0fC2FC0000;",  # -126: below it 2^n is no normal number
         "add.rn.f32 r, x, 0f4B400000; sub.rn.f32 n, r, 0f4B400000; sub.rn.f32 f, x, n;",
         f"mov.f32 p, {higher[-1]};",
         *steps,
         "mov.b32 b, r; shl.b32 b, b, 23; add.s32 b, b, 0x3F800000; mov.b32 s, b; mul.rn.f32 $0, p, s;",
-        *(f"ex2.approx.ftz.f32 ${i}, ${TOGETHER_EXP2 + i};" for i in range(1, TOGETHER_EXP2)),
+        *(f"ex2.approx.ftz.f32 ${i}, ${PACKED + i};" for i in range(1, PACKED)),
         "}",
     ]
     return "\n".join(lines)
 
 
 EXPONENTIALS = gl.constexpr(_exponentials())
-REGISTERS = gl.constexpr(",".join(["=f"] * TOGETHER_EXP2 + ["f"] * TOGETHER_EXP2))
-NUMBERS = gl.constexpr(TOGETHER_EXP2)
+REGISTERS = gl.constexpr(",".join(["=f"] * PACKED + ["f"] * PACKED))
+NUMBERS = gl.constexpr(PACKED)
 
 
 @gluon.jit
@@ -93,18 +88,19 @@ def _exp2(x, POLYNOMIAL: gl.constexpr):
 
 
 @gluon.jit
-def _place(tile, sizes, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr):
+def _place(tile, sizes, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
     """Number of a tile -> (first query, batch, head).
 
-    Causal: the last queries of a head see most keys. TOGETHER heads at a time, of all of them the longest tiles first,
-    so that programs which run side by side are about equally long and the shortest ones are left for the end.
+    Causal: the last queries of a head see most keys, so their tiles take longest. Of HEADS_INTERLEAVED heads all the
+    longest tiles come first, then all the next shorter ones. So programs that run side by side are about equally long,
+    and the shortest tiles are left for the end.
     """
     heads, batch_heads, n_q = sizes[0], sizes[1], sizes[2]
     blocks = gl.cdiv(n_q, 2 * HALF)
     if CAUSAL:
-        first = tile // (blocks * TOGETHER) * TOGETHER
-        here = gl.minimum(batch_heads - first, TOGETHER)
-        among = tile % (blocks * TOGETHER)
+        first = tile // (blocks * HEADS_INTERLEAVED) * HEADS_INTERLEAVED
+        here = gl.minimum(batch_heads - first, HEADS_INTERLEAVED)
+        among = tile % (blocks * HEADS_INTERLEAVED)
         block, batch_head = blocks - 1 - among // here, first + among % here
     else:
         block, batch_head = tile % blocks, tile // blocks
@@ -121,7 +117,7 @@ def _blocks(first_m, n_q, n_k, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
 @gluon.jit
 def _produce(
     tensors, rings, sizes, tiles,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr, BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
     q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
@@ -131,19 +127,19 @@ def _produce(
     BYTES: gl.constexpr = 2 * BLOCK_N * (MAIN + REST)
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, TOGETHER)
+        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
         _full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
             place, bar = claim(k_ring, turn, BYTES)
-            fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)
+            fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             if i == 0:
                 place, bar = claim(q0_ring, count, Q_BYTES)
-                fetch(q0_tiles, place, bar, batch, head, first_m, REST)
+                fetch(q0_tiles, place, bar, batch, head, first_m, REST)  # (HALF, MAIN), (HALF, REST)
                 place, bar = claim(q1_ring, count, Q_BYTES)
                 fetch(q1_tiles, place, bar, batch, head, first_m + HALF, REST)
             place, bar = claim(v_ring, turn, BYTES)
-            fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)
+            fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             turn += 1
         count += 1
 
@@ -153,7 +149,7 @@ def _softmax(
     s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2,
     BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
-    """p of one block, and what the sums so far are to be multiplied by; as in forward.py."""
+    """p (HALF, BLOCK_N) of one block, and what the sums so far are to be multiplied by (HALF,); as in forward.py."""
     if MASKED:
         offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
         # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
@@ -190,13 +186,13 @@ def _step(
     """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
     k_tiles, v_tiles = tensors[2], tensors[3]
     k_ring, v_ring, turns = rings[2], rings[3], rings[4]
-    p = gl.convert_layout(p.to(q[0].dtype), P)
-    k = view(k_tiles, arrived(k_ring, turn), REST)
+    p = gl.convert_layout(p.to(q[0].dtype), P)  # (HALF, BLOCK_N)
+    k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
     if TURNS:  # barrier WHICH is passed by the other group; the first group's first turn is free
         mbarrier.wait(turns.index(WHICH), (taken & 1) ^ (1 - WHICH))
-    s = products(q, k, REST, S)
-    v = view(v_tiles, arrived(v_ring, turn - 1), REST)
-    acc = add_products(acc, p, v, REST)
+    s = products(q, k, REST, S)  # (HALF, BLOCK_N)
+    v = view(v_tiles, arrived(v_ring, turn - 1), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+    acc = add_products(acc, p, v, REST)  # (HALF, MAIN), (HALF, REST)
     if TURNS:
         mbarrier.arrive(turns.index(1 - WHICH), count=1)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
@@ -216,8 +212,8 @@ def _step(
 @gluon.jit
 def _consume(
     ours,
-    WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
+    BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
@@ -234,7 +230,7 @@ def _consume(
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, TOGETHER)
+        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
         full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
         offs_m = first_own + gl.arange(0, HALF, ROW)
@@ -248,8 +244,8 @@ def _consume(
 
         # The first block in time, the last of the keys, has no block before it.
         q_place = arrived(q_ring, count)
-        q = view(q_tiles, q_place, REST)
-        k = view(k_tiles, arrived(k_ring, turn), REST)
+        q = view(q_tiles, q_place, REST)  # (HALF, MAIN), (HALF, REST)
+        k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[products(q, k, REST, S)])
         release(k_ring, turn)
         p, row_max, row_sum, _correction = _softmax(
@@ -299,7 +295,7 @@ def _consume(
 def forward_in_groups_kernel(
     o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, TOGETHER: gl.constexpr,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
     TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
@@ -314,9 +310,9 @@ def forward_in_groups_kernel(
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, 0, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_consume, (ours, 1, CAUSAL, WHOLE, TOGETHER, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_produce, (tensors, rings, sizes, tiles, GROUP, CAUSAL, TOGETHER, BLOCK_N, MAIN, REST)),
+            (_consume, (ours, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
+            (_consume, (ours, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
+            (_produce, (tensors, rings, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST)),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
@@ -324,7 +320,7 @@ def forward_in_groups_kernel(
 
 
 def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, groups: Groups) -> None:
-    """o and L into given tensors that the copy engine reaches (rungs.py says when); L contiguous."""
+    """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
     tiles = triton.cdiv(n_q, ROWS) * B * H
@@ -332,8 +328,8 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, groups: G
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
-        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=n_k % groups.block == 0, TOGETHER=groups.together,
-        BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held, MAIN=main, REST=rest, TURNS=groups.turns,
-        POLYNOMIAL=groups.polynomial,
+        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=n_k % groups.block == 0,
+        HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
+        MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial,
         **LAUNCH,
     )  # fmt: skip

@@ -23,9 +23,9 @@ def which_head(heads, blocks):
 
 
 @triton.jit
-def head_start(ptr, batch, head, stride_batch, stride_head, UNIT: tl.constexpr):
+def head_start(ptr, batch, head, stride, UNIT: tl.constexpr):
     """Where the (rows, head size) matrix of one head begins, in 64 bits."""
-    return ptr + (tl.cast(batch, tl.int64) * stride_batch + tl.cast(head, tl.int64) * stride_head) * UNIT
+    return ptr + (tl.cast(batch, tl.int64) * stride[0] + tl.cast(head, tl.int64) * stride[1]) * UNIT
 
 
 @triton.jit
@@ -81,7 +81,10 @@ def probabilities(
     s, shift, offs_m, offs_n, n_valid, diagonal, scale_log2,
     CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """exp2(s scale - shift), 0 out of sight: p of the forward pass again. All three vectors come broadcastable to s."""
+    """exp2(s scale - shift), and 0 out of sight: p of the forward pass again, like s, in fp32.
+
+    shift, offs_m and offs_n come with the dimensions they are to be broadcast to.
+    """
     if MASKED:
         see = visible(offs_m, offs_n, n_valid, diagonal, CAUSAL, WHOLE)
         p = tl.exp2(tl.where(see, s * scale_log2, -float("inf")) - shift)

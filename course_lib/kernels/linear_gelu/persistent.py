@@ -9,13 +9,16 @@ Where a tile has a second result, or is joined with a third matrix, it leaves in
 same place in shared memory.
 """
 
+import torch
 import triton
 import triton.language as tl
 
+from course_lib.kernels.descriptors import described
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
-from course_lib.kernels.tiles import tile_position
+from course_lib.kernels.linear_gelu.tuning import Blocks
+from course_lib.kernels.product_tiles import GROUP_M, constants, options, tile_count, tile_position
 
-__all__ = ["gelu_persistent_kernel", "slope_persistent_kernel"]
+__all__ = ["gelu_persistent_kernel", "slope_persistent_kernel", "write_gelu_persistent", "write_slope_persistent"]
 
 
 @triton.jit
@@ -50,7 +53,8 @@ def gelu_persistent_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
             # What lies outside a matrix arrives as zeros, and nothing is written there: no masks.
-            acc = tl.dot(x_desc.load([m, k]), w_desc.load([n, k]).T, acc, input_precision=INPUT_PRECISION)
+            x, w = x_desc.load([m, k]), w_desc.load([n, k])  # (BLOCK_M, BLOCK_K), (BLOCK_N, BLOCK_K)
+            acc = tl.dot(x, w.T, acc, input_precision=INPUT_PRECISION)  # (BLOCK_M, BLOCK_N)
         if PARTS == 1:
             _gelu_out(acc, out_desc, h_desc, bias_ptr, m, n, N)
         else:
@@ -84,10 +88,40 @@ def slope_persistent_kernel(
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            acc = tl.dot(dy_desc.load([m, k]), w_desc.load([k, n]), acc, input_precision=INPUT_PRECISION)
+            dy, w = dy_desc.load([m, k]), w_desc.load([k, n])  # (BLOCK_M, BLOCK_K), (BLOCK_K, BLOCK_N)
+            acc = tl.dot(dy, w, acc, input_precision=INPUT_PRECISION)  # (BLOCK_M, BLOCK_N)
         if PARTS == 1:
             _slope_out(acc, dh_desc, a_desc, sums_ptr, h_desc, tile_m, m, n, N)
         else:
             left, right = _halves(acc)
             _slope_out(left, dh_desc, a_desc, sums_ptr, h_desc, tile_m, m, n, N)
             _slope_out(right, dh_desc, a_desc, sums_ptr, h_desc, tile_m, m, n + BLOCK_N // 2, N)
+
+
+def write_gelu_persistent(out, h, x, w, bias, blocks: Blocks, input_precision: str = "ieee") -> None:
+    """The same where `reached(out, h, x, w)`; bias contiguous."""
+    (M, K), N = x.shape, w.shape[0]
+    block_m, block_n, block_k = blocks.block_m, blocks.block_n // blocks.parts, blocks.block_k
+    gelu_persistent_kernel[(blocks.grid(tile_count(M, N, blocks), x.device),)](
+        described(out, False, block_m, block_n), None if h is None else described(h, False, block_m, block_n),
+        described(x, False, block_m, block_k), described(w, False, blocks.block_n, block_k), bias,
+        M, N, K,
+        **constants(blocks, GROUP_M, input_precision), PARTS=blocks.parts, FLATTEN=blocks.flatten, **options(blocks),
+    )  # fmt: skip
+
+
+def write_slope_persistent(
+    dh, a, h, dy, w, sums: bool, blocks: Blocks, input_precision: str = "ieee"
+) -> torch.Tensor | None:
+    """The same where `reached(dh, a, h, dy, w)`."""
+    (M, K), N = dy.shape, w.shape[1]
+    block_m, block_n, block_k = blocks.block_m, blocks.block_n // blocks.parts, blocks.block_k
+    parts = torch.empty(triton.cdiv(M, block_m), N, dtype=torch.float32, device=dy.device) if sums else None
+    slope_persistent_kernel[(blocks.grid(tile_count(M, N, blocks), dy.device),)](
+        described(dh, False, block_m, block_n), None if a is None else described(a, False, block_m, block_n), parts,
+        described(h, False, block_m, block_n),
+        described(dy, False, block_m, block_k), described(w, False, block_k, blocks.block_n),
+        M, N, K,
+        **constants(blocks, GROUP_M, input_precision), PARTS=blocks.parts, FLATTEN=blocks.flatten, **options(blocks),
+    )  # fmt: skip
+    return parts

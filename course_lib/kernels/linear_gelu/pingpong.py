@@ -1,18 +1,18 @@
 """The fourth rung: two groups of warps take turns at the tensor cores, one multiplies while the other takes its GELU.
 
-As in attention/groups.py one warp fetches and two groups of four compute. Here each group has a tile of its own,
+One warp fetches and two groups of four compute (rings.py). Each group has a tile of its own,
 128 x 128, and the fetched blocks of x and w stand in one queue: all blocks of a tile, then all of the next, which is
 the other group's. When the last block of a tile is asked for, the first ones of the other group's are already there;
 and the results have as long to get their bias and GELU and to leave as that whole tile takes: 9200 clocks at K = 1152,
 of which they need about 3000.
 
-The groups pass each other the turn by barriers of their own. The queue's would not do: a barrier only knows whether its
-round is even or odd, and whoever looks two rounds ahead, at a place where the other's blocks still come and go, may be
-told that an old one is his.
+The groups pass each other the turn by barriers of their own. The queue's barriers would not do: a barrier only knows
+whether its round is even or odd. A group would look two rounds ahead, at a place where the other group's blocks still
+come and go, and might take an old block for its own.
 
-128 x 128 results in fp32 are 128 registers a thread, beside them all of a tile's ends fit into the 240 that a group
-has. Per product twice as many tiles are fetched as 128 x 256 would need along M: 8 bytes a clock and multiprocessor
-more from the L2 cache, which is the price.
+128 x 128 results in fp32 are 128 registers a thread. Bias and GELU need others beside them, and all fit into the 240
+that a thread has. The price: a product fetches twice as many tiles along M as with tiles of 128 x 256, which is 8 bytes
+more a clock and multiprocessor from the L2 cache.
 
 Results leave in halves of 64 columns, each through a place in shared memory of its own, a second result through the
 same places as the first. h, which the slope's end needs, arrives in these places too, asked for when the last blocks
@@ -32,10 +32,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from course_lib.kernels.attention.groups import LAUNCH, arrived, claim, multiprocessors, new_ring, release, sync
+from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import Turns
-from course_lib.kernels.tiles import tile_position
+from course_lib.kernels.product_tiles import tile_position
+from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["TILE", "gelu_pingpong_kernel", "slope_pingpong_kernel", "write_gelu_pingpong", "write_slope_pingpong"]
 
@@ -71,11 +72,11 @@ def _produce(
         m, n = tile_m * TILE, tile_n * TILE
         for k in range(0, K, BLOCK_K):
             place, bar = claim(ring, turn, BYTES)
-            tma.async_copy_global_to_shared(a_desc, [m, k], bar, a.index(place))
+            tma.async_copy_global_to_shared(a_desc, [m, k], bar, a.index(place))  # (TILE, BLOCK_K)
             if B_BY_K:
-                tma.async_copy_global_to_shared(b_desc, [k, n], bar, b.index(place))
+                tma.async_copy_global_to_shared(b_desc, [k, n], bar, b.index(place))  # (BLOCK_K, TILE)
             else:
-                tma.async_copy_global_to_shared(b_desc, [n, k], bar, b.index(place))
+                tma.async_copy_global_to_shared(b_desc, [n, k], bar, b.index(place))  # (TILE, BLOCK_K)
             turn += 1
         if WITH_H:  # use number `count` of two places: those of one group come round every second time
             place, bar = claim(rings[2], count, H_BYTES)
@@ -86,11 +87,12 @@ def _produce(
 
 @gluon.jit
 def _block_product(acc, buffers, place, B_BY_K: gl.constexpr, FIRST: gl.constexpr):
-    """acc + a b of one block, asked for, not waited for."""
+    """acc + a b of one block, (TILE, TILE): asked for, not waited for."""
     a, b, _ends = buffers
     right = b.index(place)
     if not B_BY_K:
         right = right.permute([1, 0])
+    # (TILE, BLOCK_K) (BLOCK_K, TILE)
     return warpgroup_mma(a.index(place), right, acc, use_acc=not FIRST, is_async=True)
 
 

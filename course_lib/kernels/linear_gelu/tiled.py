@@ -7,13 +7,30 @@ The second kernel is the same product with another end: gradients that come back
 slope, before anything is rounded, and summed over the rows of a tile, which is what the bias's gradient needs.
 """
 
+import torch
 import triton
 import triton.language as tl
 
+from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
-from course_lib.kernels.tiles import tile_position
+from course_lib.kernels.linear_gelu.tuning import reached
+from course_lib.kernels.product_tiles import (
+    GROUP_M,
+    POINTER,
+    UNALIGNED,
+    Tile,
+    constants,
+    fastest,
+    options,
+    tile_count,
+    tile_position,
+)
 
-__all__ = ["gelu_tiled_kernel", "slope_tiled_kernel"]
+__all__ = ["gelu_tiled_kernel", "slope_tiled_kernel", "write_gelu_tiled", "write_slope_tiled"]
+
+INTERPRETED = Tile(32, 64, 16, 4, 1, rate=1)
+# The slope's end holds three numbers for each of the product: 128 x 256 spills 4 KB a thread.
+SLOPE_POINTER = {size: table[-2:] for size, table in POINTER.items()}
 
 
 @triton.jit
@@ -37,9 +54,9 @@ def _product(
     acc = tl.zeros((offs_m.shape[0], offs_n.shape[0]), tl.float32)
     for k in range(0, K, BLOCK_K):
         mask_k = offs_k < K - k
-        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)
+        a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)  # (BLOCK_M, BLOCK_K)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)  # (BLOCK_K, BLOCK_N)
+        acc = tl.dot(a, b, acc, input_precision=INPUT_PRECISION)  # (BLOCK_M, BLOCK_N)
         a_ptrs += tl.cast(stride_a_k, tl.int64) * BLOCK_K
         b_ptrs += tl.cast(stride_b_k, tl.int64) * BLOCK_K
     return acc
@@ -97,3 +114,44 @@ def slope_tiled_kernel(
         tl.store(a_ptrs, a.to(a_ptr.dtype.element_ty), mask=mask)
     dh_ptrs = dh_ptr + offs_m[:, None] * stride_dh_m + offs_n[None, :] * stride_dh_n
     tl.store(dh_ptrs, dh.to(dh_ptr.dtype.element_ty), mask=mask)
+
+
+def _tile(table: dict, x: torch.Tensor, M: int, N: int) -> Tile:
+    if x.device.type != "cuda":
+        return INTERPRETED
+    return fastest(table[x.element_size()], M, N, multiprocessors(x.device))
+
+
+def _strides(x: torch.Tensor | None) -> tuple[int, int]:
+    return (0, 0) if x is None else x.stride()
+
+
+def write_gelu_tiled(out, h, x, w, bias, group_m: int = GROUP_M, input_precision: str = "ieee", tile=None) -> None:
+    """gelu(x wᵀ + bias) into out, and x wᵀ + bias into h if that is given. x (M, K), w (N, K), out, h (M, N)."""
+    (M, K), N = x.shape, w.shape[0]
+    tile = tile or _tile(POINTER if reached(out, x, w) else UNALIGNED, x, M, N)
+    gelu_tiled_kernel[(tile_count(M, N, tile),)](
+        out, h, x, w, bias,
+        M, N, K,
+        *out.stride(), *_strides(h), *x.stride(), *w.stride(),
+        **constants(tile, group_m, input_precision), **options(tile),
+    )  # fmt: skip
+
+
+def write_slope_tiled(
+    dh, a, h, dy, w, sums: bool, group_m: int = GROUP_M, input_precision: str = "ieee", tile=None
+) -> torch.Tensor | None:
+    """(dy w) gelu'(h) into dh, which may be h itself; gelu(h) into a if that is given.
+
+    dy (M, K), w (K, N), h, dh, a (M, N). Returns the sums of dh's columns within each row of tiles, fp32, if asked.
+    """
+    (M, K), N = dy.shape, w.shape[1]
+    tile = tile or _tile(SLOPE_POINTER if reached(dh, dy, w) else UNALIGNED, dy, M, N)
+    parts = torch.empty(triton.cdiv(M, tile.block_m), N, dtype=torch.float32, device=dy.device) if sums else None
+    slope_tiled_kernel[(tile_count(M, N, tile),)](
+        dh, a, parts, h, dy, w,
+        M, N, K,
+        *dh.stride(), *_strides(a), *h.stride(), *dy.stride(), *w.stride(),
+        **constants(tile, group_m, input_precision), **options(tile),
+    )  # fmt: skip
+    return parts

@@ -1,17 +1,37 @@
-"""Which tile the persistent rung works in, and how many programs of it a multiprocessor gets.
+"""Which rung runs, which tile it works in, and how many programs of it a multiprocessor gets.
 
-The rates order the entries, as in tiles.py: of large products on an H200, in TFLOP/s with the GELU behind them.
-`python -m benchmarks.linear_gelu_sweep` measured those of
-128 x 128 and 128 x 256, at K = 4096 and 1152 (benchmarks/notes/linear_gelu.md); those of smaller tiles are predicted.
+The first rung that is valid, from the fastest down:
+
+    pingpong     an H100 or H200, a Triton whose Gluon was tried, 2-byte types in reach of the copy engine, at least a
+                 tile for each group of warps of every multiprocessor, and an entry in PINGPONG
+    persistent   2-byte types in reach of a copy engine
+    grouped      everything else
+
+The rates order the entries of GELU and SLOPE, as in product_tiles.py: TFLOP/s of large products on an H200, the GELU
+included. `python -m benchmarks.linear_gelu_sweep` measured those of 128 x 128 and 128 x 256, at K = 4096 and 1152
+(benchmarks/notes/linear_gelu.md); those of smaller tiles are predicted.
 """
 
 from dataclasses import dataclass
 
 import torch
+import triton
 
-from course_lib.kernels.tiles import fastest, multiprocessors
+from course_lib.kernels.descriptors import describable
+from course_lib.kernels.hardware import copy_engine, gluon_is_known, multiprocessors, on_hopper
+from course_lib.kernels.product_tiles import fastest
 
-__all__ = ["FUSED_SLOPE", "GELU", "PINGPONG", "SLOPE", "Blocks", "Turns", "blocks_for"]
+__all__ = [
+    "FUSED_SLOPE",
+    "GELU",
+    "PINGPONG",
+    "SLOPE",
+    "Blocks",
+    "Turns",
+    "blocks_for",
+    "reached",
+    "turns_for",
+]
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int) ->
 
 @dataclass(frozen=True)
 class Turns:
-    """Of the rung whose groups of warps take turns."""
+    """For the rung whose groups of warps take turns."""
 
     stages: int  # blocks of both factors in shared memory or on their way there
     group_m: int = 8  # tile rows that are walked together
@@ -76,3 +96,20 @@ PINGPONG = {"gelu": Turns(5, 8), "slope": Turns(5, 4)}
 # The way back through a GELU where groups cannot take turns: the product with the slope at its end, or the vendor's
 # product and one pass over it. The plain rung's end is long, and measured it takes 1.02 to 1.06 of the other's time.
 FUSED_SLOPE = False
+
+
+def reached(*matrices: torch.Tensor | None) -> bool:
+    """Can the copy engine address all of these by rows?"""
+    given = [x for x in matrices if x is not None]
+    return copy_engine(given[0].device) and all(map(describable, given))
+
+
+def turns_for(kernel: str, out: torch.Tensor, *matrices: torch.Tensor | None) -> Turns | None:
+    """What the rung of turns is launched with for "gelu" or "slope", or None where it is not valid, or not faster."""
+    entry = PINGPONG.get(kernel)
+    if entry is None or not on_hopper(out.device):
+        return None
+    tiles = triton.cdiv(out.shape[0], 128) * triton.cdiv(out.shape[1], 128)
+    if tiles < 2 * multiprocessors(out.device) or out.element_size() != 2 or not reached(out, *matrices):
+        return None
+    return entry if gluon_is_known() else None

@@ -10,30 +10,26 @@ Bytes: 1 + 1 / group a weight, 0.516 of bf16's for groups of 32. A product of fe
 so it can take half of bf16's time; one of many rows is bound by arithmetic, and the conversion comes on top.
 
     format          the format in plain torch
-    parts           2^(e - 133) as a kernel makes it
-    convert         quantize, dequantize
+    convert         quantize, dequantize, and 2^(e - 133) as a kernel makes it
     gemv            the product of a few rows, without tensor cores
     gemm            the product of some rows, on tensor cores
     gemv_warps      tuned: the product of one row, on an H100 or H200
     gemm_registers  tuned: the product of up to 64 rows, likewise
     rungs           where the tuned ones are valid
     tuning          which blocks, and from how many rows on
-    routes          the same measured on the device at hand, and kept
-    product         the routes as one operator, and its gradient
-    into            a product into a tensor that is given
+    product         the routes, as one operator, and its gradient
     module          MXLinear, swap_linears
 """
 
 from course_lib.kernels.mx.convert import dequantize, quantize
 from course_lib.kernels.mx.format import GROUP, Quantized, dequantize_reference, quantize_reference
 from course_lib.kernels.mx.module import MXLinear, swap_linears
-from course_lib.kernels.mx.product import calibrate, mx_linear, mx_linear_operator
+from course_lib.kernels.mx.product import mx_linear, mx_linear_operator
 
 __all__ = [
     "GROUP",
     "MXLinear",
     "Quantized",
-    "calibrate",
     "dequantize",
     "dequantize_reference",
     "mx_linear",

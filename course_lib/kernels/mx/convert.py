@@ -10,9 +10,8 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.mx.format import GROUP, Quantized, group_count
-from course_lib.kernels.mx.parts import scale_of
 
-__all__ = ["dequantize", "quantize"]
+__all__ = ["dequantize", "quantize", "scale_of"]
 
 # Elements and warps a program, measured on an H200 (benchmarks/notes/mx.md). 16 and 32 elements a thread, so that the
 # narrower access is 16 bytes too; what a thread loaded then changes hands through shared memory before the store. With
@@ -21,11 +20,25 @@ DEQUANTIZE, QUANTIZE = (4096, 8), (4096, 4)
 
 
 @triton.jit
-def _where(
+def scale_of(e):
+    """2^(e - 133) in fp32, made of bits; NaN for 255. Once a group, so a few instructions more cost nothing.
+
+    Below e = 7 the scale is a subnormal number, one bit that has left the exponent and gone down the fraction. The
+    usual `e << 23` knows no such numbers, and exp2 on a GPU makes zeros of them.
+    """
+    e = e.to(tl.int32)
+    normal = (tl.maximum(e, 7) - 6) << 23
+    subnormal = tl.full(e.shape, 1 << 16, tl.int32) << tl.minimum(e, 6)
+    bits = tl.where(e > 6, normal, subnormal)
+    return tl.where(e == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _place(
     n_rows, n_groups, columns,
     GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The groups of this program: their numbers, rows and columns, and what of them exists."""
+    """The groups of this program: their numbers, rows and columns, and masks of those that exist."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     if WHOLE:  # one row: no division to find one's place
         row, group = tl.zeros_like(n), n
@@ -45,12 +58,13 @@ def quantize_kernel(
     stride_m, stride_x,
     GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n, row, column, mask_n, mask = _where(n_rows, n_groups, columns, GROUP_SIZE, EVEN, WHOLE, BLOCK_N)
+    n, row, column, mask_n, mask = _place(n_rows, n_groups, columns, GROUP_SIZE, EVEN, WHOLE, BLOCK_N)
     mask, mask_n = (mask, mask_n) if MASKED else (None, None)
+    # (BLOCK_N, GROUP_SIZE)
     x = tl.load(x_ptr + row * stride_x + column, mask=mask, other=0.0 if MASKED else None).to(tl.float32)
 
     # The maximum of the bits is that of the sizes, and keeps what a maximum of numbers may drop: NaN is above infinity.
-    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # (BLOCK_N,)
     # The exponent field is floor(log2) + 127; subnormal numbers have 0 there, which is what clamping gives too.
     e = largest >> 23
     # x 2^(133 - e) in two steps: 2^133 is no fp32 number, and each step is exact where it matters.
@@ -74,11 +88,11 @@ def dequantize_kernel(
     stride_out, stride_m,
     GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n, row, column, mask_n, mask = _where(n_rows, n_groups, columns, GROUP_SIZE, EVEN, WHOLE, BLOCK_N)
+    n, row, column, mask_n, mask = _place(n_rows, n_groups, columns, GROUP_SIZE, EVEN, WHOLE, BLOCK_N)
     mask, mask_n = (mask, mask_n[:, None]) if MASKED else (None, None)
     # What is read is given up last by the caches, so that results make room: 1 % of the time where there is much of it.
-    m = tl.load(m_ptr + row * stride_m + column, mask=mask, eviction_policy="evict_last")
-    e = tl.load(e_ptr + n[:, None], mask=mask_n, eviction_policy="evict_last")
+    m = tl.load(m_ptr + row * stride_m + column, mask=mask, eviction_policy="evict_last")  # (BLOCK_N, GROUP_SIZE)
+    e = tl.load(e_ptr + n[:, None], mask=mask_n, eviction_policy="evict_last")  # (BLOCK_N, 1)
     # Exact: 7 bits of m times a power of two, subnormal results included.
     out = m.to(tl.float32) * scale_of(e)
     tl.store(out_ptr + row * stride_out + column, out.to(out_ptr.dtype.element_ty), mask=mask)

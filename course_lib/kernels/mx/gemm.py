@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from course_lib.kernels.mx.convert import scale_of
 from course_lib.kernels.mx.format import Quantized
-from course_lib.kernels.mx.parts import scale_of
 from course_lib.kernels.mx.tuning import Matrix
 
 __all__ = ["gemm_kernel", "sum_parts_kernel", "write_gemm"]
@@ -45,12 +45,12 @@ def gemm_kernel(
         mask_w = mask_n[:, None] if EVEN else mask_n[:, None] & (offs_k < K)[None, :]
         mask_e = mask_n[:, None] if EVEN else mask_n[:, None] & (offs_g < n_groups)[None, :]
         mask_x = mask_m[None, :] if EVEN else mask_m[None, :] & (offs_k < K)[:, None]
-        m = tl.load(m_rows + offs_k[None, :], mask=mask_w, other=0)
-        e = tl.load(e_rows + offs_g[None, :], mask=mask_e, other=0)
-        x = tl.load(x_rows + offs_k[:, None], mask=mask_x, other=0.0)
+        m = tl.load(m_rows + offs_k[None, :], mask=mask_w, other=0)  # (BLOCK_N, BLOCK_K)
+        e = tl.load(e_rows + offs_g[None, :], mask=mask_e, other=0)  # (BLOCK_N, GROUPS)
+        x = tl.load(x_rows + offs_k[:, None], mask=mask_x, other=0.0)  # (BLOCK_K, BLOCK_M)
         w = tl.reshape(m, (BLOCK_N, GROUPS, INNER)).to(tl.float32) * scale_of(e)[:, :, None]
         w = tl.reshape(w, (BLOCK_N, BLOCK_K)).to(x.dtype)  # exact in bf16
-        acc = tl.dot(w, x, acc, input_precision=PRECISION)
+        acc = tl.dot(w, x, acc, input_precision=PRECISION)  # (BLOCK_N, BLOCK_M)
 
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)[:, None]

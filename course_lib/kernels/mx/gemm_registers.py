@@ -32,10 +32,10 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from course_lib.kernels.mx.format import Quantized
 from course_lib.kernels.mx.tuning import Direct
+from course_lib.kernels.rings import sync
 
 __all__ = ["direct_kernel", "write_direct"]
 
-sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # Triton 3.6, 3.7
 COLUMNS = gl.constexpr(128)  # that a warp takes at once: four groups, whose exponents are one word
 
 # Two groups' exponents << 7, which is 2^(e - 127) in bf16 but 0 for e = 0 and infinite for 255 -> 2^(e - 133). The
@@ -196,12 +196,13 @@ def direct_kernel(
         mask_x = True if EVEN else (warp_x + turn * WARPS < words)[:, None, None, None]
         for h in gl.static_range(2):
             for a in gl.static_range(2):
+                # (WARPS, BLOCK_M, 4, 4) words of two
                 x = gl.load(x_ptrs + turn * (WARPS * COLUMNS // 2) + (32 * h + 4 * a), mask=mask_x, other=0)
-                acc = _add_32(acc, ahead[h], scale, x, h, a, BESIDE)
+                acc = _add_32(acc, ahead[h], scale, x, h, a, BESIDE)  # (WARPS, BLOCK_N, BLOCK_M)
             soon = (turn + 1) * WARPS
             mask = soon < words if EVEN else (warp_m + soon < words)[:, None, None, None]
             m_soon = m_ptrs + h * (COLUMNS // 8) + (turn + 1) * (WARPS * COLUMNS // 4)
-            new = gl.load(m_soon, mask=mask, other=0, eviction_policy="evict_first")
+            new = gl.load(m_soon, mask=mask, other=0, eviction_policy="evict_first")  # (WARPS, BLOCK_N, 4, 4) words
             ahead = (new, ahead[1]) if h == 0 else (ahead[0], new)
     _leave(out_ptr, bias_ptr, acc, first_n, first_m, M, stride_out, BESIDE)
 

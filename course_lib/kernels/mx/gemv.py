@@ -11,8 +11,8 @@ and the scale multiplies a group's sum and not its 32 elements.
 import triton
 import triton.language as tl
 
+from course_lib.kernels.mx.convert import scale_of
 from course_lib.kernels.mx.format import Quantized
-from course_lib.kernels.mx.parts import scale_of
 from course_lib.kernels.mx.tuning import Vector
 
 __all__ = ["gemv_kernel", "write_gemv"]
@@ -36,16 +36,16 @@ def gemv_kernel(
     for first in range(0, n_groups, BLOCK_G):
         offs_g = first + tl.arange(0, BLOCK_G)
         mask_g = offs_g < n_groups
-        offs_k = offs_g[:, None] * GROUP_SIZE + offs_i[None, :]  # (groups, elements)
+        offs_k = offs_g[:, None] * GROUP_SIZE + offs_i[None, :]  # (BLOCK_G, GROUP_SIZE)
         mask_k = mask_g[:, None] if EVEN else offs_k < K
-        at = wide_n[:, None, None] * stride_m + offs_k[None, :, :]
+        at = wide_n[:, None, None] * stride_m + offs_k[None, :, :]  # (BLOCK_N, BLOCK_G, GROUP_SIZE)
         m = tl.load(m_ptr + at, mask=mask_n[:, None, None] & mask_k[None, :, :], other=0)
-        at = wide_n[:, None] * n_groups + offs_g[None, :]
+        at = wide_n[:, None] * n_groups + offs_g[None, :]  # (BLOCK_N, BLOCK_G)
         e = tl.load(e_ptr + at, mask=mask_n[:, None] & mask_g[None, :], other=0)
         w, scale = m.to(tl.float32), scale_of(e)
         for r in tl.static_range(ROWS):
             x = tl.load(x_ptr + tl.cast(r, tl.int64) * stride_x + offs_k, mask=mask_k, other=0.0).to(tl.float32)
-            y = tl.sum(tl.sum(w * x[None, :, :], axis=2) * scale, axis=1)
+            y = tl.sum(tl.sum(w * x[None, :, :], axis=2) * scale, axis=1)  # (BLOCK_N,)
             acc += tl.where((offs_r == r)[:, None], y[None, :], 0.0)
 
     if bias_ptr is not None:

@@ -63,7 +63,8 @@ def _scales(e):
 
 @gluon.jit
 def _fetch(m_ptrs, e_ptrs, x_ptrs, step, PIECES: gl.constexpr):
-    w = gl.load(m_ptrs + step * (128 * PIECES), cache_modifier=".cg")  # past the L1 cache, which is for x
+    # Words of four weights, (PIECES, BLOCK_N, 32, 4), go past the L1 cache, which is for x (PIECES, 32, 4).
+    w = gl.load(m_ptrs + step * (128 * PIECES), cache_modifier=".cg")
     return w, gl.load(e_ptrs + step * (16 * PIECES)), gl.load(x_ptrs + step * (128 * PIECES))
 
 

@@ -1,24 +1,22 @@
 """y = x wᵀ + bias with weights in the format: three routes, the operator, and its gradient.
 
-A route is a way to multiply: without tensor cores, on them, or on whole weights. Which kernel goes it: rungs.py.
+A route is a way to multiply: without tensor cores ("vector"), on them ("matrix"), or on whole weights ("dequantize").
+tuning.py says from how many rows of x on a route is taken, rungs.py which kernel makes the product.
 """
 
 import math
-from functools import partial
 
 import torch
 
+from course_lib.kernels.hardware import multiprocessors, on_hopper
 from course_lib.kernels.mx.convert import dequantize
 from course_lib.kernels.mx.format import Quantized
 from course_lib.kernels.mx.gemm import write_gemm
 from course_lib.kernels.mx.gemv import write_gemv
-from course_lib.kernels.mx.routes import measure_routes, routes_for
-from course_lib.kernels.mx.rungs import direct_for, on_hopper, walk_for
-from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, vector_blocks
-from course_lib.kernels.tiles import multiprocessors
-from course_lib.timing import time_graph
+from course_lib.kernels.mx.rungs import direct_for, walk_for
+from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, routes_for, vector_blocks
 
-__all__ = ["calibrate", "mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
+__all__ = ["mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
 
 DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight may be 2^127
 
@@ -67,7 +65,7 @@ def route_of(rows: int, routes: Routes) -> str:
 
 
 def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> torch.Tensor:
-    """x (rows, K), w (N, K) -> (rows, N) in x's type; the route that was measured fastest, or the one that is named.
+    """x (rows, K), w (N, K) -> (rows, N) in x's type, by the route that tuning.py names or by the one that is given.
 
     out: (rows, N), columns adjacent. No gradient is recorded.
     """
@@ -78,19 +76,8 @@ def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> t
         route = "dequantize"
     if x.stride(1) != 1:
         x = x.contiguous()
-    ROUTES[route or route_of(rows, routes_for(N, K, w.group))](out, x, w, bias)
+    ROUTES[route or route_of(rows, routes_for(N, K))](out, x, w, bias)
     return out
-
-
-def calibrate(w: Quantized, dtype: torch.dtype = torch.bfloat16) -> Routes:
-    """Measure on this GPU from how many rows on each route is fastest for weights of this shape, and keep it."""
-    N, K = w.mantissas.shape
-
-    def seconds(route: str, rows: int) -> float:
-        x = torch.randn(rows, K, device=w.mantissas.device, dtype=dtype)
-        return time_graph(partial(product, x, w, None, route), precision=0.02, max_seconds=0.3).median_s
-
-    return measure_routes(N, K, w.group, seconds)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

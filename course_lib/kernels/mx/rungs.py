@@ -9,20 +9,13 @@ weights that begin at multiples of 16 bytes; the taught ones take everything. Bo
 another order.
 """
 
-import functools
-
 import torch
 
-from course_lib.kernels.attention.rungs import HOPPER, gluon_is_known
+from course_lib.kernels.hardware import gluon_is_known
 from course_lib.kernels.mx.format import GROUP, Quantized
 from course_lib.kernels.mx.tuning import Direct, Walk, direct_blocks, walk_blocks
 
-__all__ = ["direct_for", "on_hopper", "walk_for"]
-
-
-@functools.cache
-def on_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
+__all__ = ["direct_for", "walk_for"]
 
 
 def _reached(x: torch.Tensor, w: Quantized) -> bool:

@@ -1,4 +1,4 @@
-"""Which blocks the products work in, and from how many rows of x on which route is taken where nothing was measured.
+"""Which blocks the products work in, and from how many rows of x on which route is taken.
 
 Times: us on an H200 with Triton 3.6, each call on weights of its own. `python -m benchmarks.mx_sweep` tries other
 blocks of the taught rungs. MATRIX is chosen by what the compiler makes of it and by counting (benchmarks/notes/mx.md).
@@ -15,6 +15,7 @@ __all__ = [
     "MANY",
     "MATRIX",
     "PIECE",
+    "ROUTES",
     "VECTOR",
     "VECTOR_ROWS",
     "WALK",
@@ -25,6 +26,7 @@ __all__ = [
     "Walk",
     "direct_blocks",
     "matrix_blocks",
+    "routes_for",
     "vector_blocks",
     "walk_blocks",
 ]
@@ -103,9 +105,19 @@ DIRECT = {
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
 MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 70 of them are 111 at 28672 columns
-# Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 8 take 3.4.
+# (N, K) -> where one route overtakes the one before, measured on an H200 by `python -m benchmarks.mx_routes`
+ROUTES = {
+    (14336, 4096): Routes(tensor_cores=2, dequantize=96),
+    (4096, 4096): Routes(tensor_cores=2, dequantize=96),
+    (4096, 14336): Routes(tensor_cores=2, dequantize=128),
+}
+# Other shapes. Without tensor cores two rows of x take 11 instructions a weight and four 18; with them any 8 take 3.4.
 DEFAULT = Routes(tensor_cores=2, dequantize=256)
 INTERPRETED = Vector(n=2, k=64, warps=4), Matrix(16, 16, 32, 4, 1, split=3)
+
+
+def routes_for(N: int, K: int) -> Routes:
+    return ROUTES.get((N, K), DEFAULT)
 
 
 def vector_blocks(rows: int, N: int, device: torch.device) -> Vector:

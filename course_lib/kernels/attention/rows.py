@@ -1,35 +1,33 @@
-"""Rows of any head size without padding: a power of two of columns, and the rest beside it.
+"""The rows of one head, as two blocks of columns (columns.py says why): what kernels load, store and multiply.
 
-Triton's blocks are powers of two and a product of tensor cores sums at least 16 columns. Head size 72 in one block
-would be 128 columns, 56 of them zeros that are multiplied all the same. In two parts it is 64 + 16: 80 columns of
-arithmetic, and 72 in memory, because the last 8 are masked.
-
-Every block of rows below is a pair (main, rest). Where REST = 0 nobody reads `rest`; it is `main` again, since a Triton
-tuple holds no None, and costs nothing.
+Every block of rows below is a pair (main, rest): (ROWS, MAIN) and (ROWS, REST). Where REST = 0 nobody reads `rest`.
+Where the copy engine (TMA) reaches a tensor, it fetches the main block; a launcher asks for that with `tiles`.
 """
 
+import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from course_lib.kernels.columns import split
+from course_lib.kernels.hardware import copy_engine
 
 __all__ = [
+    "LOG2_E",
     "add_products",
+    "aligned",
     "load_rows",
     "matrix_products",
+    "precision",
     "rows_to_walk",
     "scale_rows",
-    "split",
+    "spans",
     "store_rows",
+    "tiles",
     "zero_rows",
 ]
 
-
-def split(head_size: int) -> tuple[int, int]:
-    """Columns of the two parts: 64 -> (64, 0), 72 -> (64, 16), 96 -> (64, 32), 112 -> (128, 0)."""
-    main = max(16, 1 << (head_size.bit_length() - 1))
-    if head_size <= main:
-        return main, 0
-    rest = max(16, triton.next_power_of_2(head_size - main))
-    return (2 * main, 0) if rest == main else (main, rest)
+LOG2_E = 1.4426950408889634
 
 
 @triton.jit
@@ -45,7 +43,8 @@ def _pointers(
     # The first row of a block may lie anywhere: 64 bits, once a block. stride_row comes as a number of UNITs, so that
     # the compiler sees rows that start at multiples of 16 bytes also where the head size is 72.
     start = ptr + tl.cast(first, tl.int64) * stride_row * UNIT
-    return start + (offs_row[:, None] * stride_row * UNIT + offs_col[None, :] * stride_col), offs_row, offs_col
+    ptrs = start + (offs_row[:, None] * stride_row * UNIT + offs_col[None, :] * stride_col)  # (ROWS, COLUMNS)
+    return ptrs, offs_row, offs_col
 
 
 @triton.jit
@@ -70,12 +69,12 @@ def _load_part(
 
 
 @triton.jit
-def rows_to_walk(ptr, tiles, batch, head, stride_row, stride_col, TMA: tl.constexpr):
+def rows_to_walk(ptr, tiles, batch, head, stride, TMA: tl.constexpr):
     """The rows of one head as load_rows takes them: `ptr` is where the head begins, `tiles` is for the copy engine."""
     if TMA:
-        rows = (ptr, stride_row, stride_col, tiles, batch, head)
+        rows = (ptr, stride[2], stride[3], tiles, batch, head)
     else:
-        rows = (ptr, stride_row, stride_col)
+        rows = (ptr, stride[2], stride[3])
     return rows
 
 
@@ -90,7 +89,7 @@ def load_rows(
     MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there.
     """
     if TMA:  # the copy engine sees by itself to what lies outside
-        main = rows[3].load([rows[4], rows[5], first, 0]).reshape(ROWS, MAIN)
+        main = rows[3].load([rows[4], rows[5], first, 0]).reshape(ROWS, MAIN)  # (1, 1, ROWS, MAIN) as fetched
     else:
         main = _load_part(rows[0], first, n_rows, rows[1], rows[2], ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
     rest = main
@@ -112,22 +111,22 @@ def _store_part(
 
 @triton.jit
 def store_rows(
-    ptr, main, rest, first, n_rows, stride_row, stride_col,
+    ptr, main, rest, first, n_rows, stride,
     ROWS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The pair to rows first .. first + ROWS of the matrix at ptr, rounded to its type; nothing past n_rows."""
-    _store_part(ptr, main, first, n_rows, stride_row, stride_col, ROWS, 0, MAIN, HEAD, UNIT, WIDE)
+    _store_part(ptr, main, first, n_rows, stride[2], stride[3], ROWS, 0, MAIN, HEAD, UNIT, WIDE)
     if REST:
-        _store_part(ptr, rest, first, n_rows, stride_row, stride_col, ROWS, MAIN, REST, HEAD, UNIT, WIDE)
+        _store_part(ptr, rest, first, n_rows, stride[2], stride[3], ROWS, MAIN, REST, HEAD, UNIT, WIDE)
 
 
 @triton.jit
 def matrix_products(a, a_rest, b, b_rest, REST: tl.constexpr, PRECISION: tl.constexpr):
-    """a bᵀ, summed over the columns of both parts, in fp32: (rows of a, rows of b)."""
+    """a bᵀ, summed over the columns of both blocks, in fp32: a (M, MAIN + REST), b (N, MAIN + REST) -> (M, N)."""
     if REST:  # first: the compiler waits for one product before it adds the next, and this one is short
-        c = tl.dot(a_rest, tl.trans(b_rest), input_precision=PRECISION)
-        c = tl.dot(a, tl.trans(b), c, input_precision=PRECISION)
+        c = tl.dot(a_rest, tl.trans(b_rest), input_precision=PRECISION)  # (M, REST) (REST, N)
+        c = tl.dot(a, tl.trans(b), c, input_precision=PRECISION)  # (M, MAIN) (MAIN, N)
     else:
         c = tl.dot(a, tl.trans(b), input_precision=PRECISION)
     return c
@@ -135,10 +134,10 @@ def matrix_products(a, a_rest, b, b_rest, REST: tl.constexpr, PRECISION: tl.cons
 
 @triton.jit
 def add_products(acc, acc_rest, p, x, x_rest, REST: tl.constexpr, PRECISION: tl.constexpr):
-    """acc + p x, part by part: p (M, N) times x (N, MAIN + REST)."""
-    acc = tl.dot(p, x, acc, input_precision=PRECISION)
+    """acc + p x, block by block: p (M, N), x (N, MAIN + REST) -> (M, MAIN + REST)."""
+    acc = tl.dot(p, x, acc, input_precision=PRECISION)  # (M, N) (N, MAIN)
     if REST:
-        acc_rest = tl.dot(p, x_rest, acc_rest, input_precision=PRECISION)
+        acc_rest = tl.dot(p, x_rest, acc_rest, input_precision=PRECISION)  # (M, N) (N, REST)
     return acc, acc_rest
 
 
@@ -158,3 +157,37 @@ def scale_rows(main, rest, factor, REST: tl.constexpr):
     if REST:
         rest = rest * factor[:, None]
     return main, rest
+
+
+def spans(rows: int, columns: int, *tensors: torch.Tensor) -> bool:
+    """Does one block of some tensor reach over 2^31 elements, so that offsets inside it need 64 bits?"""
+    return any(rows * x.stride(2) + columns * x.stride(3) >= 2**31 for x in tensors)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """fp32 keeps all its bits; to 2-byte types it makes no difference."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def aligned(x: torch.Tensor) -> bool:
+    """Could a copy engine fetch tiles of x? It wants rows of adjacent elements that start at multiples of 16 bytes."""
+    steps = x.stride()[:-1]
+    return (
+        x.element_size() == 2
+        and x.stride(-1) == 1
+        and x.numel() > 0
+        and all(step > 0 and step % 8 == 0 for step in steps)
+        and x.data_ptr() % 16 == 0
+    )
+
+
+def tiles(rows: int, *tensors: torch.Tensor) -> tuple[TensorDescriptor | None, ...]:
+    """For each tensor (B, H, N, D) what the copy engine has to know to fetch the main block of `rows` rows of one head.
+
+    All None where it does not reach them. One thread asks for a whole tile, and what lies outside the tensor arrives as
+    zeros. Other loads cost every thread addresses and masks: 28 registers of 134 in the forward pass at head size 64.
+    """
+    main, _ = split(tensors[0].shape[-1])
+    if not all(x.is_cuda and copy_engine(x.device) and aligned(x) for x in tensors):
+        return (None,) * len(tensors)
+    return tuple(TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, main]) for x in tensors)

@@ -1,25 +1,30 @@
-"""What both kernels do with a row: it is two blocks of columns, MAIN and REST, as in attention/parts.py.
+"""What both kernels do with a row: it is two blocks of columns, MAIN and REST (columns.py says why).
 
-1152 columns in one block would be 2048 lanes, 896 of them idle; in two they are 1024 and 128. Where REST = 0 nobody
-reads the second block: it is the first again, since a Triton tuple holds no None, and costs nothing.
+1152 columns in one block would be 2048 lanes, 896 of them idle; in two they are 1024 and 128.
 
 Blocks of different widths lie differently in the threads, and a number for each row would have to travel from one
 layout to the other through shared memory, 40 barriers a turn. So a program with two blocks takes one row at a time: its
 mean is one number, which every thread has.
 """
 
+import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.dropout import keeps, random_bits
+from course_lib.kernels.add_norm.tuning import parts_of
+from course_lib.kernels.philox import keeps, random_bits
+from course_lib.kernels.strides import common_unit
 
 __all__ = [
     "kept_rows",
     "load_columns",
     "load_rows",
     "load_terms",
+    "pitch",
     "row_sums",
+    "row_unit",
     "rows_of",
+    "sizes",
     "store_rows",
     "store_terms",
     "two_row_sums",
@@ -67,7 +72,7 @@ def _columns(FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
 def _load(ptr, offs_m, n_rows, stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr):
     offs, inside = _columns(FIRST, COLUMNS, N)
     ptrs = ptr + offs_m * (stride * UNIT) + offs[None, :]
-    return tl.load(ptrs, mask=(offs_m < n_rows) & inside[None, :], other=0.0)
+    return tl.load(ptrs, mask=(offs_m < n_rows) & inside[None, :], other=0.0)  # (BLOCK_M, COLUMNS)
 
 
 @triton.jit
@@ -176,3 +181,19 @@ def kept_rows(
     if REST:
         rest = _kept(seed, start, offs_m, least, MAIN, REST, N)
     return main, rest
+
+
+def row_unit(*matrices: torch.Tensor | None) -> int:
+    """The largest power of two, up to 8 elements, that divides all row strides."""
+    return common_unit(x.stride(0) for x in matrices if x is not None and len(x) > 1)
+
+
+def pitch(x: torch.Tensor | None, unit: int) -> int:
+    """From row to row, in units; 0 where there is no matrix."""
+    return 0 if x is None else x.stride(0) // unit
+
+
+def sizes(width: int, unit: int, rows: int) -> dict[str, int]:
+    """The constants of a kernel whose programs take `rows` rows of this width at a time."""
+    main, rest = parts_of(width, rows)
+    return {"N": width, "MAIN": main, "REST": rest, "UNIT": unit, "BLOCK_M": rows}

@@ -4,14 +4,25 @@ Large tiles read fewer bytes for a FLOP; small ones fill the device when the pro
 a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing.
 """
 
-import functools
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 
-__all__ = ["PERSISTENT", "POINTER", "UNALIGNED", "fastest", "multiprocessors", "tile_position"]
+__all__ = [
+    "GROUP_M",
+    "PERSISTENT",
+    "POINTER",
+    "UNALIGNED",
+    "Tile",
+    "constants",
+    "fastest",
+    "options",
+    "tile_count",
+    "tile_position",
+]
+
+GROUP_M = 8  # tile rows that are walked together: see tile_position
 
 
 @dataclass(frozen=True)
@@ -54,17 +65,25 @@ def fastest(table: tuple[Tile, ...], M: int, N: int, programs: int) -> Tile:
     """The tile whose waves take least time: `programs` tiles run at once, and a part-filled wave takes as long."""
 
     def time(tile: Tile) -> float:
-        waves = triton.cdiv(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n), programs)
+        waves = triton.cdiv(tile_count(M, N, tile), programs)
         return waves * tile.block_m * tile.block_n / tile.rate
 
     return min(table, key=time)
 
 
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 3  # the interpreter runs programs one after the other; 3 make each walk over several tiles
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def tile_count(M: int, N: int, tile) -> int:
+    return triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n)
+
+
+def constants(tile, group_m: int, input_precision: str) -> dict:
+    """What every kernel of a product takes as constants."""
+    blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
+    return blocks | {"GROUP_M": group_m, "INPUT_PRECISION": input_precision}
+
+
+def options(tile) -> dict:
+    """The options of its launch."""
+    return {"num_warps": tile.warps, "num_stages": tile.stages}
 
 
 @triton.jit
