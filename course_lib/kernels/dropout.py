@@ -69,7 +69,8 @@ def _by_four_kernel(out_ptr, x_ptr, seed_ptr, n, offset, least, scale, BLOCK: tl
     x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     counters = (offset + first) // 4 + tl.arange(0, BLOCK // 4)
     kept = keeps(tl.reshape(random_bits(tl.load(seed_ptr), counters[None, :]), (BLOCK,)), least)
-    # Zeros before the multiplication: behind it, the choice would be between rounded pairs that must be taken apart.
+    # Zeros go in before the multiplication. After it the results are rounded in pairs, and a choice between them would
+    # have to take the pairs apart.
     tl.store(out_ptr + offs, (tl.where(kept, x, 0.0) * scale).to(out_ptr.dtype.element_ty), mask=mask)
 
 

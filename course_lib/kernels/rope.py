@@ -73,9 +73,9 @@ def _positions(positions_ptr, batch, offs_s, mask_s, stride, offset):
 def _cos_sin_of_quarters(whole, rest):
     """cos and sin of whole + rest quarter turns, whole integer, |rest| <= 0.5.
 
-    Two short polynomials (of the Cephes library, for up to an eighth of a turn, within 1.5 units in the last place),
-    and the quarter says which is which. tl.cos would reduce the angle once more, and brings a path for huge ones along:
-    the machine code of the kernel has 2000 lines this way and 6400 that way.
+    Two short polynomials (of the Cephes library, for up to an eighth of a turn, within 1.5 units in the last place);
+    the number of the quarter says which of the two is the cosine, and its sign. tl.cos would reduce the angle once more
+    and would bring along a path for huge angles: the kernel has 2000 lines of machine code, and 6400 with tl.cos.
     """
     x = rest * 1.5707963267948966
     z = x * x
@@ -99,8 +99,8 @@ def _cos_sin(
         high = tl.load(first_ptr + offs_p, mask=mask_p, other=0.0)[None, :]
         low = tl.load(second_ptr + offs_p, mask=mask_p, other=0.0)[None, :]
         position, high = tl.broadcast(positions.to(tl.float32)[:, None], high)
-        # Whole quarters go before anything is rounded away: one fused multiply-add of two 24-bit factors loses nothing
-        # but its last rounding, 2^-26 of a quarter, for every position below 2^24.
+        # Whole quarters are taken off before anything is rounded: a fused multiply-add of two 24-bit factors rounds
+        # once, by 2^-26 of a quarter at most, for every position below 2^24.
         whole = tl.floor(position * high + 0.5)
         rest = tl.fma(position, high, -whole) + position * low
         more = tl.floor(rest + 0.5)  # beyond 2^22 quarters the sum above had no bit left for a half
@@ -132,7 +132,7 @@ def _turn(
     out_rows = (out_rows + offs_h.to(tl.int64)[None, :] * stride_out[1]) * UNIT  # (BLOCK_S, BLOCK_H)
     x_ptrs, out_ptrs = x_ptr + x_rows[:, :, None], out_ptr + out_rows[:, :, None]  # (BLOCK_S, BLOCK_H, 1)
 
-    # What takes long is asked for first: the table of an explicit position waits for the position.
+    # x is loaded before the tables: where positions are given, the loads of the tables have to wait for them.
     mask = mask_rows[:, :, None] & (offs_p < PAIRS)[None, None, :]
     if INTERLEAVED:
         # Both elements of a pair in one access: a step of two would halve what each access brings.
@@ -189,8 +189,8 @@ def rope_kernel(
         block = tl.program_id(0) // s_blocks % blocks
     batch = tl.program_id(0) // (blocks * s_blocks)
     offs_s = s_block * BLOCK_S + tl.arange(0, BLOCK_S)
-    # Two calls and not one with chosen pointers: what the compiler knows of a pointer's alignment does not survive a
-    # choice.
+    # Two calls, and not one call with pointers chosen before it: the compiler forgets the alignment of a pointer that
+    # is the result of a choice.
     if block < q_blocks:
         _turn(
             q_out_ptr, q_ptr, first_ptr, second_ptr, positions_ptr,

@@ -31,7 +31,7 @@ class Backward:
     stages: int = 1  # of turns whose rows are in shared memory or on their way there
 
 
-# Lanes that a row takes, at most -> rows and warps. Rows of less than 1024 lanes: as many more of them.
+# Lanes that a row takes, at most -> rows and warps. Of rows with less than 1024 lanes a program takes several.
 FORWARD = {
     1024: Forward(1, 2),
     2048: Forward(1, 2),
@@ -39,7 +39,8 @@ FORWARD = {
     8192: Forward(1, 16),
     16384: Forward(1, 32),
 }
-# As many programs as fit beside each other: one that waits for another to end would walk over its rows alone.
+# As many programs as fit on a multiprocessor at once: a program that had to wait for another to end would walk over its
+# rows when the device is nearly empty.
 BACKWARD = {
     1024: Backward(1, 2, 7, stages=3),
     1152: Backward(1, 2, 7, stages=3),

@@ -170,8 +170,8 @@ def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float
 
 @triton.jit
 def _load_terms(row, start, offs_m, n_q, BLOCK_M: tl.constexpr, TMA: tl.constexpr):
-    """shift or delta of queries from `start` on. Zeros behind the last query are as good as any number: q and do are 0
-    there, and so is all that is added."""
+    """shift or delta of queries from `start` on. Behind the last query any number will do: q and do are 0 there, and so
+    is all that is added."""
     # Without the copy engine every thread fetches the numbers of its own columns, 16 loads and 16 masks for each of the
     # two: 190 of 530 instructions of the loop at head size 64.
     if TMA:

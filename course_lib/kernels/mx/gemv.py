@@ -3,9 +3,9 @@
     y[r, n] = sum over groups g of 2^(e[n, g] - 133) * (sum of m[n, k] x[r, k] over the k of g)
 
 N K (1 + 1 / group) bytes, 2 N K FLOP a row of x: the weights' bytes set the time. What stands in the way is latency and
-instructions, not bandwidth: an H200 issues about 7 instructions for each weight that arrives. So a program takes whole
-rows of weights and asks for all of them at once, 128 bytes a thread; the integers become fp32 in one instruction each;
-and the scale multiplies a group's sum and not its 32 elements.
+instructions, not bandwidth: an H200 issues about 7 instructions in the time in which a weight arrives. So a program
+takes whole rows of weights and asks for all of them at once, 128 bytes a thread; the integers become fp32 in one
+instruction each; and the scale multiplies a group's sum and not its 32 elements.
 """
 
 import triton

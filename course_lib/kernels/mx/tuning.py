@@ -104,7 +104,7 @@ DIRECT = {
     # 36.7 (1.10); 12.5 (1.06)
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
-MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 70 of them are 111 at 28672 columns
+MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 111 a thread at 28672 columns, not 70
 # (N, K) -> where one route overtakes the one before, measured on an H200 by `python -m benchmarks.mx_routes`
 ROUTES = {
     (14336, 4096): Routes(tensor_cores=2, dequantize=96),
