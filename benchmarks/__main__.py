@@ -1,4 +1,7 @@
-"""python -m benchmarks [SECTION ...]: measure all or some of SECTIONS, save to benchmarks/results, print."""
+"""python -m benchmarks [SECTION ...]: measure all or some of SECTIONS, save to benchmarks/results, print.
+
+python -m benchmarks stale: what is recorded and no longer holds, because the code means something else now.
+"""
 
 import importlib
 import re
@@ -7,6 +10,7 @@ import sys
 import torch
 
 from autograder.referee.sandbox import NoSandbox
+from benchmarks import recorded
 from benchmarks.against import Red
 from course_lib import results
 from course_lib.device import TIER, machine
@@ -39,6 +43,8 @@ SECTIONS = (
 
 
 def main(names: list[str]) -> int:
+    if names == ["stale"]:
+        return recorded.tell_stale()
     if unknown := set(names) - set(SECTIONS):
         print(f"No benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}.")
         return 2
@@ -58,7 +64,7 @@ def _section(name: str) -> bool:
     except (Red, NoSandbox, RankFailed) as wrong:
         print(f"\n{name}: no numbers, because {wrong}")
         return False
-    results.save(name, rows, _slug(), {path: results.file_hash(path) for path in module.FILES})
+    results.save(name, rows, _slug(), recorded.means(name))
     print(f"\n{name} on {machine().name}\n{_table(rows)}", flush=True)
     return True
 

@@ -20,11 +20,6 @@ from benchmarks.against import Case, Red, measure
 from course_lib.kernels.attention import attention, attention_reference
 from course_lib.kernels.attention.tuning import Groups, blocks_for
 
-FILES = tuple(
-    f"course_lib/kernels/{name}.py"
-    for name in """columns rings strides attention/backward attention/forward attention/groups attention/groups_dkdv
-    attention/groups_forward attention/masks attention/rows attention/tuning""".split()
-)
 # (batch, heads, length, head size, causal, largest time over the fastest peer's: forward, backward). The targets were
 # set in TFLOP/s beside cuDNN's, 440 beside 454 and so on; what can be held to is a ratio in one process.
 CASES = (

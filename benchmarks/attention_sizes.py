@@ -15,10 +15,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from course_lib.kernels.attention import attention
 from course_lib.timing import time_gpu
 
-FILES = tuple(
-    f"course_lib/kernels/attention/{name}.py"
-    for name in "backward forward groups groups_dkdv groups_forward tuning".split()
-)
 LENGTHS, HEAD_SIZES = tuple(2**i for i in range(8, 15)), (16, 32, 64, 128)
 BATCH = 8
 MIB = 2**20

@@ -7,7 +7,7 @@ switched off and not.
 from autograder.exercises.mlp import autocast_rule
 from course_lib.device import DEVICE
 
-FILES = ("autograder/exercises/mlp/autocast_rule.py",)
+MEASURES = ("autograder/exercises/mlp/autocast_rule.py",)
 
 
 def run() -> list[dict]:

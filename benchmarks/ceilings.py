@@ -2,7 +2,7 @@
 
 from course_lib import device
 
-FILES = ("course_lib/ceilings.py", "course_lib/device.py")
+MEASURES = ("course_lib/ceilings.py", "course_lib/device.py")
 
 
 def run() -> list[dict]:

@@ -13,7 +13,7 @@ from autograder.referee import clock
 from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
 
-FILES = (
+MEASURES = (
     "autograder/referee/clock.py",
     "autograder/referee/rounds.py",
     "autograder/referee/room.py",

@@ -24,7 +24,7 @@ from course_lib.device import TIER
 from course_lib.distributed import bus_bandwidth, fit, launch, place
 from course_lib.distributed.collectives import all_gather, reduce_scatter
 
-FILES = (
+MEASURES = (
     "benchmarks/collectives.py",
     "course_lib/distributed/collectives.py",
     "course_lib/distributed/costs.py",

@@ -29,7 +29,7 @@ from benchmarks.launches import add_kernel, add_many_kernel
 from course_lib.device import DEVICE
 from course_lib.results import ROOT
 
-FILES = ("benchmarks/dispatch.py", "benchmarks/launches.py")
+MEASURES = ("benchmarks/dispatch.py", "benchmarks/launches.py")
 NUMBERS = 8
 BATCH_S = 2e-3
 ROUNDS = 61

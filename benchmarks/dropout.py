@@ -15,7 +15,6 @@ from benchmarks.against import Case, Red, measure, ring_of
 from benchmarks.rope import scale
 from course_lib.kernels.dropout import dropout, dropout_by_element, dropout_reference
 
-FILES = ("course_lib/kernels/dropout.py",)
 SIZES = ((16384, 1152), (16384, 4096))
 P = 0.1
 

@@ -15,7 +15,7 @@ from autograder.referee.submission import extract
 from course_lib.results import ROOT
 
 LESSON = "01_roofline/roofline.ipynb"
-FILES = (
+MEASURES = (
     *(f"autograder/referee/{name}.py" for name in ("referee", "lanes", "room", "audit", "clock")),
     *(f"autograder/inside/{name}.py" for name in ("worker", "watch")),
 )

@@ -25,11 +25,6 @@ from course_lib.kernels.linear_gelu.persistent import write_slope_persistent
 from course_lib.kernels.linear_gelu.tuning import SLOPE, Turns, blocks_for, turns_for
 from course_lib.timing import time_gpu
 
-NAMES = ("gelu", "tiled", "persistent", "pingpong", "elementwise", "tuning")
-FILES = (
-    *(f"course_lib/kernels/linear_gelu/{name}.py" for name in NAMES),
-    *(f"course_lib/kernels/{name}.py" for name in ("product_tiles", "rings")),
-)
 SIZES = ((16384, 4304, 1152), (16384, 16384, 4096))  # M, N, K
 LADDER = (linear_gelu_tiled, linear_gelu_grouped, linear_gelu_persistent, linear_gelu_pingpong)
 TARGET = 1.05

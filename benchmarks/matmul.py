@@ -10,7 +10,6 @@ import torch
 from benchmarks.against import Case, measure, within
 from course_lib.kernels.matmul import matmul, matmul_grouped, matmul_naive, matmul_persistent, matmul_tiled
 
-FILES = ("course_lib/kernels/matmul.py", "course_lib/kernels/product_tiles.py")
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # (rung, type, M, N, K, is b stored by columns, target)
 CASES = (

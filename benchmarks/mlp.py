@@ -13,11 +13,9 @@ from torch._functorch import config as donated_buffers
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.against import Case, Red, measure
-from benchmarks.linear_gelu import FILES as GELU_FILES
 from course_lib.device import ceilings
 from course_lib.kernels.mlp import KEEP, bytes_kept, mlp, mlp_reference
 
-FILES = ("course_lib/kernels/mlp.py", *GELU_FILES)
 TOKENS = 16384
 SIZES = ((1152, 4304), (4096, 16384))  # width, hidden
 # Largest time over eager's, by what is kept: of either direction, or of a whole step.

@@ -17,8 +17,6 @@ from course_lib.kernels.mx.product import product, route_of
 from course_lib.kernels.mx.rungs import direct_for, walk_for
 from course_lib.kernels.mx.tuning import routes_for
 
-NAMES = ("convert", "gemm", "gemm_registers", "gemv", "gemv_warps", "product", "rungs", "tuning")
-FILES = tuple(f"course_lib/kernels/mx/{name}.py" for name in NAMES)
 SIZES = ((8192, 28672), (14336, 4096), (4096, 4096))  # rows, columns; (14336, 4096) is N, K of the products too
 # rows of x -> largest time over bf16 cuBLAS's, for N 14336 and N 4096; None is published without a claim
 PRODUCTS = {

@@ -15,10 +15,6 @@ from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.one_pass import backward_in_one_pass
 from course_lib.timing import compare
 
-FILES = (
-    "course_lib/kernels/one_pass.py",
-    *(f"course_lib/kernels/attention/{name}.py" for name in ("backward", "groups", "groups_dkdv", "tuning")),
-)
 RUNS = 6
 BLOCKS = ((64, 64, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3), (64, 128, 8, 2))  # the fastest one stands for one pass
 

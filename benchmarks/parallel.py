@@ -25,7 +25,7 @@ from course_lib.device import TIER
 from course_lib.distributed import launch
 from course_lib.models.transformer import Sizes
 
-FILES = (
+MEASURES = (
     "benchmarks/parallel.py",
     "benchmarks/parallel_steps.py",
     "course_lib/distributed/collectives.py",

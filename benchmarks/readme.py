@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from benchmarks import recorded
 from course_lib import plots, results
 from course_lib.roofline import Roof, Work
 
@@ -79,9 +80,9 @@ def table() -> str:
     said = [f"{entry['machine']}, {versions}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."]
     missed = [_missed(row, FAMILY.get(section, "")) for section in SHOWN for row in _rows(section).values()]
     said.append(f"Over the course's own targets: {', '.join(filter(None, missed)) or 'none'}.")
-    changed = [section for section in SHOWN if results.stale(results.load(section))]
+    changed = [section for section in SHOWN if recorded.is_stale(section)]
     if changed:
-        said.append(f"Files behind {', '.join(changed)} have changed since they were measured.")
+        said.append(f"The code behind {', '.join(changed)} has changed since it was measured.")
     return "\n".join([*lines, "", " ".join(said)])
 
 

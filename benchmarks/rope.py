@@ -17,7 +17,6 @@ from benchmarks.against import Case, Red, measure, ring_of
 from course_lib.kernels.angles import rope_frequencies
 from course_lib.kernels.rope import Computed, Tables, rope, rope_, rope_reference
 
-FILES = tuple(f"course_lib/kernels/{name}.py" for name in ("angles", "rope", "strides"))
 BATCH, HEADS, HEAD_SIZE = 4, 32, 128
 LENGTHS = (2048, 8192)
 OVER_COPY, OVER_LIBRARIES = 1.03, 1.00

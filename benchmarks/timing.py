@@ -9,7 +9,7 @@ from triton.testing import do_bench
 
 from course_lib.timing import Timing, time_gpu
 
-FILES = (
+MEASURES = (
     "course_lib/timing/__init__.py",
     "course_lib/timing/clocks.py",
     "course_lib/timing/rounds.py",

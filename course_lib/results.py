@@ -1,7 +1,8 @@
 """Measured numbers that are kept: one JSON file a device, and the table that sets yours beside them.
 
-A reader without a GPU still sees what the course measured. `benchmarks/results/h200.json` holds sections,
-each with the machine, its versions, the date, what the measured code meant (meaning.py), and rows of numbers; a lesson shows its own numbers next to them with `beside`.
+A reader without a GPU still sees what the course measured. `benchmarks/results/h200.json` holds sections, each with
+the machine, its versions, the date, what the measured code meant then (meaning.py) and rows of numbers. A lesson shows
+its own numbers next to them with `beside`.
 """
 
 import datetime
@@ -19,7 +20,7 @@ from typing import Any
 
 from course_lib.table import Table, Tabular
 
-__all__ = ["Beside", "beside", "load", "merge", "save"]
+__all__ = ["Beside", "beside", "load", "merge", "save", "sections"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "results"
@@ -51,15 +52,20 @@ def load(section: str, device: str = "h200") -> dict | None:
     return _read(_path(device)).get(section)
 
 
-def merge(path: str | Path, sections: Sequence[str], device_slug: str = "h200") -> Path:
-    """Take `sections` from a results file that another machine wrote, such as a cluster's."""
+def sections(device: str = "h200") -> list[str]:
+    """The names of everything that was recorded on a device."""
+    return sorted(_read(_path(device)))
+
+
+def merge(path: str | Path, names: Sequence[str], device_slug: str = "h200") -> Path:
+    """Take the sections `names` from a results file that another machine wrote, such as a cluster's."""
     there = _read(Path(path))
-    missing = [name for name in sections if name not in there]
+    missing = [name for name in names if name not in there]
     if missing:
         raise KeyError(f"{path} has no section {', '.join(missing)}; it has: {', '.join(sorted(there))}")
-    for name in sections:
+    for name in names:
         _refuse_wrong_machine(device_slug, {"name": there[name]["machine"]})
-    return _update(device_slug, {name: there[name] for name in sections})
+    return _update(device_slug, {name: there[name] for name in names})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from autograder.bank import cheats
-from autograder.bank.recording import kept
+from autograder.bank.recording import command, kept
 from course_lib import device
 
 CHEATS = cheats.cheats()
@@ -240,7 +240,7 @@ def test_a_neighbour_without_points_is_a_miss_of_this_cheat_and_of_the_one_befor
 def test_where_the_cheats_of_an_exercise_ran_on_an_h200_none_earned_a_point(exercise):
     rows = kept("bank_cheats", exercise)
     if not rows:
-        pytest.skip("they have not been tried on a GPU since they were written")
+        pytest.skip(f"not yet recorded on a GPU: run `{command('bank_cheats', exercise)}`")
     assert {row["verdict"] for row in rows} <= {"0 points", "held"}
     assert {row["cheat"] for row in rows} == {str(c) for c in CHEATS if c.exercise == exercise and "gpu" in c.tiers}
 

@@ -418,24 +418,3 @@ def test_a_stub_is_not_written_yet():
 def test_the_check_of_a_notebook_gives_the_points():
     score = check("ddp.ring", right_ring(), seed=9)
     assert repr(score) == "5" and "8 of 8 cases right" in score.explain()
-
-
-# ------------------------------------------------------------------------------------------- the bank
-
-
-def test_every_exercise_has_two_right_solutions_and_a_file_for_every_mistake_that_names_a_case():
-    for name in NAMES:
-        exercise, files = get(name), bank.entries([name])
-        assert sum(entry.kind == "right" for entry in files) >= 2, name
-        wrong = [entry for entry in files if entry.kind == "mistakes"]
-        assert {entry.mistake for entry in wrong} == {mistake.name for mistake in exercise.mistakes}, name
-        cases = {case.name for case in exercise.cases}
-        assert all(entry.killed_by in cases for entry in wrong), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_right_is_accepted_and_each_mistake_is_caught_on_its_case(name):
-    results = list(bank.run(bank.entries([name]), seed=20260101, quick=True, limit_s=60, workers=2))
-    surprising = [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
-    assert results and not surprising, "\n".join(surprising)

@@ -32,13 +32,6 @@ from course_lib.torch_inside import keysets
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_two_right_solutions_and_a_file_for_every_mistake(name):
-    files = bank.entries([name])
-    assert sum(e.kind == "right" for e in files) >= 2
-    assert {e.mistake for e in files if e.kind == "mistakes"} == {m.name for m in get(name).mistakes}
-
-
 @pytest.mark.parametrize("seed", [77, pytest.param(78, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_right_is_accepted_and_every_mistake_is_called_by_its_name(name, seed):

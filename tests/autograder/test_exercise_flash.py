@@ -92,14 +92,6 @@ def test_right_answers_of_the_bank_are_right_on_another_seed(name):
         assert examine(get(name), entry.function, seed=33, live=True).accepted, entry
 
 
-def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
-    for name in NAMES:
-        exercise, files = get(name), bank.entries([name], ["mistakes"])
-        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
-        cases = {case.name for case in exercise.cases}
-        assert all(entry.killed_by in cases for entry in files), name
-
-
 def test_a_gradient_of_a_row_with_one_key_is_not_asked_for_alone():
     """dq of a softmax over one key is 0, and no rounding of an honest answer is small beside 0."""
     for name in ("flash.backward", "flash.speed"):

@@ -352,11 +352,3 @@ def test_right_answers_of_the_bank_are_right_on_another_seed():
     for entry in bank.entries(["mlp.accumulate", "mlp.autocast", "mlp.saved"], ["right"]):
         function = entry.function
         assert examine(get(entry.exercise), function, seed=43, live=True).accepted, entry
-
-
-def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
-    for name in NAMES:
-        exercise, files = get(name), bank.entries([name], ["mistakes"])
-        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
-        cases = {case.name for case in exercise.cases}
-        assert all(entry.killed_by in cases for entry in files), name

@@ -224,14 +224,6 @@ def test_exact_answers_sums_in_parts_and_swapped_models_are_judged_from_outside_
     assert verdict.points == exercise.points, verdict.note
 
 
-def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
-    for name in NAMES:
-        exercise, files = get(name), bank.entries([name], ["mistakes"])
-        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
-        cases = {case.name for case in exercise.cases}
-        assert all(entry.killed_by in cases for entry in files), name
-
-
 def test_sums_of_groups_of_nan_would_be_finite_if_they_were_taken_for_numbers():
     exercise = get("mx.gemv")
     case = next(case for case in exercise.cases if case.name == "a group of NaN")

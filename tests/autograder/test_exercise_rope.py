@@ -227,14 +227,6 @@ def test_what_is_turned_in_place_is_judged_from_outside_too():
     assert verdict.points == 8, verdict.note
 
 
-def test_every_mistake_has_its_file_and_names_a_case_that_there_is():
-    for name in NAMES:
-        exercise, files = get(name), bank.entries([name], ["mistakes"])
-        assert {entry.mistake for entry in files} == {mistake.name for mistake in exercise.mistakes}, name
-        cases = {case.name for case in exercise.cases}
-        assert all(entry.killed_by in cases for entry in files), name
-
-
 def test_angles_are_drawn_near_position_0_or_far_from_it():
     """Between, angles in fp32 are neither right nor wrong: 1000 positions times 3e-8 is about the limit."""
     exercise = get("rope.reference")

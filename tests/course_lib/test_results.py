@@ -21,7 +21,7 @@ def test_a_saved_section_loads_with_machine_versions_and_rows():
     entry = results.load("softmax")
     assert entry["rows"] == [{"name": "N 1024", "value": 22.0, "unit": "us"}]
     assert entry["machine"] == "NVIDIA H200" and entry["versions"]["triton"] == "3.6"
-    assert len(entry["date"]) == 10 and entry["hashes"] == {}
+    assert len(entry["date"]) == 10 and entry["meaning"] == ""
 
 
 def test_a_section_that_was_never_saved_loads_as_none():
@@ -66,15 +66,11 @@ def test_numbers_of_another_machine_are_refused():
         results.save("a", [], "../h200")
 
 
-def test_a_changed_file_makes_its_section_stale(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    kernel = tmp_path / "kernel.py"
-    kernel.write_text("one")
-    results.save("a", [], hashes={"kernel.py": results.file_hash("kernel.py")})
-    assert results.stale(results.load("a")) == []
-    kernel.write_text("two")
-    assert results.stale(results.load("a")) == ["kernel.py"]
-    assert "Since then kernel.py changed" in results.beside("a", {}).note
+def test_a_section_keeps_what_the_code_meant(tmp_path):
+    results.save("b", [], meaning="123abc")
+    results.save("a", [])
+    assert results.load("b")["meaning"] == "123abc"
+    assert results.sections() == ["a", "b"]
 
 
 def test_sections_of_another_file_can_be_taken_over(tmp_path):
