@@ -58,7 +58,15 @@ def _imported(path: Path) -> frozenset[Path]:
 def _definitions(source: str) -> frozenset[str]:
     tree = _Silent().visit(ast.parse(source))
     kept = [one for one in tree.body if not isinstance(one, ast.Import | ast.ImportFrom | ast.Expr)]
-    return frozenset(_hash(ast.dump(one)) for one in kept)
+    return frozenset(_hash(_dumped(one)) for one in kept)
+
+
+def _dumped(node: object) -> str:
+    """As `ast.dump`, and equal in every version of Python: fields that newer ones add are empty where older ones do."""
+    if isinstance(node, ast.AST):
+        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(f'{name}={_dumped(value)}' for name, value in fields)})"
+    return f"[{', '.join(map(_dumped, node))}]" if isinstance(node, list) else repr(node)
 
 
 class _Silent(ast.NodeTransformer):
