@@ -8,9 +8,11 @@ import jupytext
 import nbformat
 import pytest
 
+from autograder import exercise
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, environment
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
+from autograder.classroom.verdicts import asked_by, is_check
 
 FOUND = lessons.find()
 SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
@@ -34,6 +36,22 @@ def test_the_three_forms_of_every_lesson_agree():
 def test_the_solution_earns_its_points_and_the_release_none(lesson):
     done = autograder("lessons", lesson.unit, "--changed")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_unit_of_exercises_has_a_lesson_and_every_lesson_a_row_of_the_readme():
+    assert {lesson.name for lesson in FOUND} == set(exercise.UNITS)
+    rows = re.findall(r"^\| \[(\d\d) .*?\]\((solutions/.*?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)
+    assert rows == [(lesson.unit[:2], str(lesson.solution.relative_to(COURSE))) for lesson in FOUND]
+
+
+@each_lesson
+def test_its_checks_ask_for_the_exercises_of_its_unit_in_their_order_for_their_points(lesson):
+    checks = [cell for cell in nbformat.read(lesson.release, 4).cells if is_check(cell)]
+    asked = [(asked_by(cell), cell.metadata.nbgrader.points) for cell in checks]
+    exercises = exercise.of_unit(lesson.name)
+    assert [(one.name, points) for one, points in asked if not one.speed] == [(e.name, e.points) for e in exercises]
+    timed = [(e.name, e.speed.points) for e in exercises if e.speed]
+    assert [(one.name, points) for one, points in asked if one.speed] == timed
 
 
 @each_lesson

@@ -7,4 +7,4 @@ from autograder.exercises.compile.fuse import FUSE
 from autograder.exercises.compile.guards import GUARDS
 from autograder.exercises.compile.operator import OPERATOR
 
-EXERCISES = (BREAKS, GUARDS, BACKEND, FUSE, OPERATOR, BREAK_EVEN)
+EXERCISES = (BREAK_EVEN, BACKEND, BREAKS, GUARDS, FUSE, OPERATOR)

@@ -1,4 +1,4 @@
-"""Unit 00: the first Triton kernel."""
+"""start.axpy: the first Triton kernel."""
 
 import torch
 
@@ -12,8 +12,6 @@ from autograder.exercises.everywhere import (
     no_mask,
     x_changed,
 )
-
-# ---------------------------------------------------------------------------------------------- start.axpy
 
 
 def _call(draw: Draw, n: int) -> Call:
@@ -152,5 +150,3 @@ AXPY = Exercise(
     ),
     shows_not="speed, loads past the end that are not stored, and offsets past 2^31",
 )
-
-EXERCISES = (AXPY,)

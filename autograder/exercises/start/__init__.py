@@ -1,0 +1,5 @@
+"""Unit 00: start here."""
+
+from autograder.exercises.start.axpy import AXPY
+
+EXERCISES = (AXPY,)
