@@ -316,7 +316,7 @@ def test_every_configuration_of_the_table_compiles_to_tensor_cores_and_fits(colu
     assert not got.instructions["atomic"], str(got)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "forward" else n for n in KERNELS])
 def test_rows_of_head_size_72_are_loaded_16_bytes_at_a_time_without_the_copy_engine_too(name):
     got = compiled(name, 72, True, Blocks(64, 64, 4, 2), tma=False)
     assert got.fits and got.spills_bytes == 0, str(got)

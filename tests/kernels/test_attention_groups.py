@@ -167,7 +167,14 @@ def compiled(name, columns, causal, groups, whole=True):
     return compile_kernel(kernel, signature, fixed, divisible_by_16=False, **options)
 
 
-@pytest.mark.parametrize(("name", "columns", "causal"), GROUPS, ids=str)
+QUICK = {("forward", 64, False), ("dkdv", 128, True)}  # a minute of compiling each on two cores; ALL=1 takes the rest
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "causal"),
+    [one if tuple(one) in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in GROUPS],
+    ids=str,
+)
 def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causal):
     got = compiled(name, columns, causal, GROUPS[name, columns, causal])
     assert got.fits and got.registers == 168, str(got)
@@ -177,7 +184,7 @@ def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causa
     assert {"240", "24"} <= set(re.findall(r"setmaxnreg[^;]*?(\d+);", got.ptx)), "registers move to those who compute"
 
 
-@pytest.mark.parametrize("columns", [80, 128])
+@pytest.mark.parametrize("columns", [pytest.param(80, marks=pytest.mark.slow), 128])
 def test_the_exponentials_are_taken_while_a_product_is_being_made(columns):
     """In machine code: between the wait for the scores alone (all but so many products) and the wait for all."""
     got = compiled("forward", columns, False, GROUPS["forward", columns, False])
@@ -199,7 +206,7 @@ def test_exponentials_by_multiplying_and_adding_are_as_good_as_fp32():
     assert (p.double() / torch.exp2(f.double()) - 1).abs().max() < 3e-7
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_eighth_of_the_exponentials_can_leave_their_unit(causal):
     groups = Groups(128, 3, held=1 if causal else 2, persistent=not causal)
     plain, some = (compiled("forward", 64, causal, replace(groups, polynomial=p)) for p in (False, True))

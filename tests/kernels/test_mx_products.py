@@ -287,7 +287,7 @@ def matrix(blocks, group=32, **options):
     )
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [pytest.param(80, marks=pytest.mark.slow), 90])
 @pytest.mark.parametrize(("rows", "N"), [(1, 14336), (1, 4096), (2, 4096), (8, 4096)])
 def test_products_of_few_rows_compile_without_spills_to_loads_of_16_bytes(rows, N, arch, access_widths):
     made = vector(rows, vector_blocks(rows, N, torch.device("cuda")), arch=arch)

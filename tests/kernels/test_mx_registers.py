@@ -191,7 +191,7 @@ def needs_gluon():
 
 @pytest.mark.parametrize("biased", [False, pytest.param(True, marks=pytest.mark.slow)])
 # Of 128 columns in turns of 8 warps 4096 make an even number; 4224 leave some warps without; 28672 are many turns.
-@pytest.mark.parametrize("K", [4096, 4224, pytest.param(28672, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("K", [4224, *(pytest.param(K, marks=pytest.mark.slow) for K in (4096, 28672))])
 @pytest.mark.parametrize("blocks", DIRECT_BLOCKS, ids=str)
 def test_the_direct_kernel_compiles_to_tensor_cores_without_spills(blocks, K, biased, access_widths):
     needs_gluon()
@@ -207,9 +207,14 @@ def test_the_direct_kernel_compiles_to_tensor_cores_without_spills(blocks, K, bi
     assert made.sass is None or "I2F" not in made.sass, "no weight is converted by the slow instruction"
 
 
+OTHERS = (("many", 2048), ("few", 4096), ("few", 14336))
+
+
 @pytest.mark.parametrize("biased", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("name", "K"), [("many", 2048), ("many", 4096), ("few", 1024), ("few", 4096), ("few", 14336)], ids=str
+    ("name", "K"),
+    [("many", 4096), ("few", 1024), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)],
+    ids=str,
 )
 def test_the_walk_of_a_warp_compiles_without_spills_barriers_and_shared_memory(name, K, biased, access_widths):
     needs_gluon()
