@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from autograder.bank.apart import Apart
-from autograder.bank.edits import Edit, expand, read
+from autograder.bank.edits import BadEdit, Edit, expand, read
 from autograder.call import in_ranks
 from autograder.call.in_process import examine
 from autograder.exercise import get
@@ -93,10 +93,11 @@ class Result:
     says: str = ""  # what a student would have read, or how the process ended
     seconds: float = 0.0
     skipped: bool = False  # this tier cannot show it
+    broken: bool = False  # the entry itself is wrong, so nothing was judged
 
     @property
     def as_expected(self) -> bool:
-        return self.skipped or self.accepted == (self.entry.kind != "mistakes")
+        return self.skipped or (not self.broken and self.accepted == (self.entry.kind != "mistakes"))
 
     @property
     def rightly_named(self) -> bool:
@@ -139,8 +140,11 @@ def load(entry: Entry) -> types.ModuleType:
 def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     """Judge one submission in this process. `quick`: a mistake runs only on the case that is known to kill it."""
     start = time.perf_counter()
-    module = load(entry)
     exercise = get(entry.exercise)
+    cases = [case.name for case in exercise.cases]
+    if entry.kind == "mistakes" and entry.killed_by not in cases:
+        raise BadEdit(f"{entry}: caught by {entry.killed_by!r}, but the cases are {', '.join(cases)}.")
+    module = load(entry)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Result(entry, skipped=True)
     if in_ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
@@ -149,7 +153,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     live = not entry.needs_machine_to_itself
     verdict = examine(exercise, getattr(module, exercise.entry), seed, live=live, only=only)
     if only and not verdict.cases:
-        raise ValueError(f"{entry}: it is caught by no case of this tier: {only!r}")
+        raise BadEdit(f"{entry}: no case of this tier is called {only[0]!r}.")
     diagnosis = verdict.diagnosis
     wrong = "; ".join(f"{c.name} ({c.sizes}): {c.why}" for c in verdict.cases if not c.right)[:300]
     says = " ".join(filter(None, [verdict.note, diagnosis and diagnosis.says, wrong]))
@@ -198,6 +202,8 @@ def _outcome(task, entry: Entry, seed: int, quick: bool) -> tuple[Result, bool]:
     torch.set_num_threads(1)  # several of these run at once; the environment variable is read when torch is imported
     try:
         result = task(entry, seed, quick)
+    except BadEdit as error:
+        return Result(entry, says=str(error), broken=True), False
     except BaseException as error:
         return Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"), False
     return result, _well()

@@ -6,14 +6,16 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
-from autograder.bank import KINDS, counts, entries, joined, run, speed, table
+from autograder.bank import KINDS, Entry, counts, entries, joined, run, speed, table
 from autograder.bank.edits import BadEdit
 from autograder.bank.recording import keep_apart
 from autograder.call import in_ranks
-from autograder.exercise import get
+from autograder.exercise import UNITS, find, get, registry
 from course_lib import device
 
+NAMED = 0.95  # of the mistakes of an exercise, that are to be called by their name
 NCCL_WORKERS = 8  # each has two ranks or more, and all of them share the GPUs
 NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, and a case by itself five seconds
 
@@ -56,6 +58,10 @@ def _main(args: argparse.Namespace) -> int:
         if in_ranks.chosen("auto", 2) != "nccl":
             print("NCCL needs two CUDA devices, and this machine has fewer.")
             return 2
+    wrong = [*unknown(args.exercise), *unmatched(found)]
+    if wrong or not found:
+        print("\n".join(wrong or ["The bank has no such submissions."]), file=sys.stderr)
+        return 2
     print(f"{len(found)} submissions, tier {device.TIER}, seed {seed}", flush=True)
     todo = [half for entry in found for half in entry.halves()]
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
@@ -73,16 +79,48 @@ def _main(args: argparse.Namespace) -> int:
                 print(f"\nNOT AS EXPECTED {result.entry}: {result.says or 'accepted'}", flush=True)
             elif result.entry.kind == "mistakes" and not result.skipped and not result.rightly_named:
                 print(f"\nnamed {result.named}: {result.entry}: {result.says}", flush=True)
+    rows = counts(joined(results))
     print(f"\n{table(joined(results))}")
-    return 0 if all(r.as_expected for r in results) and results else 1
+    few = [row for row in rows if row["named"] < NAMED * row["of_mistakes"] and not args.quick]
+    for row in few:
+        print(f"{row['exercise']}: {row['named']} of {row['of_mistakes']} mistakes named; {NAMED:.0%} are asked for")
+    return 0 if all(r.as_expected for r in results) and not few else 1
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+    """What is said about names of no exercise and no unit."""
+    known = {*registry(), *UNITS}
+    return [f"No exercise and no unit is called {name!r}." for name in names if name not in known]
+
+
+def unmatched(found: Iterable[Entry]) -> list[str]:
+    """Folders of the bank without an exercise, mistakes without an edit, and edits without a mistake."""
+    said = []
+    for name in sorted({entry.exercise for entry in found}):
+        exercise, folder = find(name), f"tests/bank/{name}"
+        if exercise is None:
+            unit = name.partition(".")[0]
+            said.append(f"{folder}: no such exercise; is it in EXERCISES of autograder/exercises/{unit}/__init__.py?")
+            continue
+        edits = {entry.mistake for entry in found if entry.exercise == name and entry.kind == "mistakes"}
+        asked = {mistake.name for mistake in exercise.mistakes}
+        said += [f"Mistake {one!r} of {name} has no edit in {folder}/mistakes.diff." for one in sorted(asked - edits)]
+        said += [
+            f"The edit {one!r} in {folder}/mistakes.diff has no Mistake of that name." for one in sorted(edits - asked)
+        ]
+    return said
 
 
 def show(exercise: str = "", name: str = "", *_: str) -> int:
     """Print a submission of the bank as a file of its own."""
-    found = [entry for entry in entries([exercise], [*KINDS, "cheats"]) if exercise and entry.name == name]
+    if find(exercise) is None:
+        print("Say which: bank show EXERCISE NAME, such as: bank show roofline.softmax base_two", file=sys.stderr)
+        return 2
+    there = entries([exercise], [*KINDS, "cheats"])
+    found = [entry for entry in there if name in (entry.name, f"{entry.kind}/{entry.name}")]
     for entry in found:
         print(f"# {entry}\n{entry.source}")
     if not found:
-        known = sorted(entry.name for entry in entries([exercise], [*KINDS, "cheats"]) if exercise)
+        known = sorted(entry.name for entry in there)
         print(f"The bank of {exercise!r} has no {name!r}; it has: {', '.join(known) or 'nothing'}.", file=sys.stderr)
     return 0 if found else 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autograder import bank, exercise
-from autograder.bank import recording, speed
+from autograder.bank import command, recording, speed
 
 EXERCISES = sorted(exercise.registry())
 RANKED = sorted(name for name, one in exercise.registry().items() if one.kind == "distributed")  # a GPU for each rank
@@ -19,7 +19,7 @@ def test_every_exercise_has_two_right_solutions_and_an_edit_for_every_mistake(na
     files, asked = bank.entries([name]), exercise.get(name)
     assert sum(e.kind == "right" for e in files) >= 2
     mistakes = [e for e in files if e.kind == "mistakes"]
-    assert {e.mistake for e in mistakes} == {m.name for m in asked.mistakes}
+    assert not command.unmatched(files)
     assert {e.killed_by for e in mistakes} <= {case.name for case in asked.cases}
     assert bool(asked.speed) == any(e.kind == "slow" for e in files)
 
@@ -45,6 +45,34 @@ def surprising(todo, seed):
     results = list(bank.run(todo, seed, quick=True, workers=1, limit_s=60))
     assert results
     return [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
+
+
+def test_an_entry_that_is_wrong_itself_is_never_caught(tmp_path):
+    folder = tmp_path / "start.axpy"
+    (folder / "right").mkdir(parents=True)
+    (folder / "right" / "masked.py").write_text(bank.find("start.axpy/right/masked").source)
+    head = '# of masked\n## {}, caught by "{}": What it should not be.\n'
+    nowhere = head.format("no_mask", "an odd length") + "-nowhere\n+here\n"
+    (folder / "mistakes.diff").write_text(nowhere + head.format("other", "no such case") + "-import triton\n")
+    edits = bank.read(folder / "mistakes.diff")
+    todo = [bank.Entry("start.axpy", "mistakes", name, edit) for name, edit in edits.items()]
+    results = {r.entry.name: r for r in bank.run(todo, seed=1)}
+    assert not any(r.as_expected for r in results.values())
+    assert "do not stand in masked" in results["no_mask"].says and "but the cases are" in results["other"].says
+
+
+def test_what_has_no_match_is_said_before_anything_is_judged():
+    files = bank.entries(["start.axpy"])
+    assert command.unmatched([e for e in files if e.mistake != "no_mask"]) == [
+        "Mistake 'no_mask' of start.axpy has no edit in tests/bank/start.axpy/mistakes.diff."
+    ]
+    renamed = [replace(e, name="unheard_of") if e.name == "no_mask" else e for e in files]
+    assert (
+        "The edit 'unheard_of' in tests/bank/start.axpy/mistakes.diff has no Mistake" in command.unmatched(renamed)[-1]
+    )
+    (alone,) = command.unmatched([replace(files[0], exercise="start.none")])
+    assert "autograder/exercises/start/__init__.py" in alone
+    assert command.unknown(["start", "start.axpy", "start.axpi"]) == ["No exercise and no unit is called 'start.axpi'."]
 
 
 # ------------------------------------------------------------------------------------------------- what is recorded

@@ -49,9 +49,11 @@ def test_its_checks_ask_for_the_exercises_of_its_unit_in_their_order_for_their_p
     checks = [cell for cell in nbformat.read(lesson.release, 4).cells if is_check(cell)]
     asked = [(asked_by(cell), cell.metadata.nbgrader.points) for cell in checks]
     exercises = exercise.of_unit(lesson.name)
-    assert [(one.name, points) for one, points in asked if not one.speed] == [(e.name, e.points) for e in exercises]
+    graded = [(one.name, points) for one, points in asked if not one.speed]
+    assert graded == [(e.name, e.points) for e in exercises], "a check is missing, has other points or another place"
     timed = [(e.name, e.speed.points) for e in exercises if e.speed]
-    assert [(one.name, points) for one, points in asked if one.speed] == timed
+    got = [(one.name, points) for one, points in asked if one.speed]
+    assert got == timed, "a check_speed is missing, has other points or another place"
 
 
 @each_lesson
