@@ -52,7 +52,7 @@ def test_an_entry_that_is_wrong_itself_is_never_caught(tmp_path):
     (folder / "right").mkdir(parents=True)
     (folder / "right" / "masked.py").write_text(bank.find("start.axpy/right/masked").source)
     head = '# of masked\n## {}, caught by "{}": What it should not be.\n'
-    nowhere = head.format("no_mask", "an odd length") + "-nowhere\n+here\n"
+    nowhere = head.format("no_mask", exercise.get("start.axpy").cases[0].name) + "-nowhere\n+here\n"
     (folder / "mistakes.diff").write_text(nowhere + head.format("other", "no such case") + "-import triton\n")
     edits = bank.read(folder / "mistakes.diff")
     todo = [bank.Entry("start.axpy", "mistakes", name, edit) for name, edit in edits.items()]
