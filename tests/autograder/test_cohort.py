@@ -188,7 +188,7 @@ def test_a_rehearsal_tells_points_and_what_was_put_right(tmp_path):
             cell["metadata"] = {}
     path.write_text(json.dumps(nb))
     done = rehearse(path)
-    assert done.returncode == trying.FP32, done.stderr
+    assert done.returncode == trying.FULL, done.stderr
     assert "put right: The cell start_axpy had lost its name" in done.stdout
     assert "5/5  start.axpy: 7 of 7 cases right." in done.stdout
 
@@ -206,7 +206,7 @@ def test_a_rehearsal_without_a_sandbox_needs_the_flag_and_is_loud(tmp_path):
     assert refused.returncode == trying.NOT_TRIED
     assert "apt-get install bubblewrap" in refused.stderr and "--unsafe-no-sandbox" in refused.stderr
     done = rehearse(path, "--unsafe-no-sandbox", PATH="/nowhere")
-    assert done.returncode == trying.FP32
+    assert done.returncode == trying.FULL
     assert "WITHOUT A SANDBOX" in done.stderr and trying.UNPROTECTED in done.stdout
 
 
