@@ -26,13 +26,21 @@ class Pace(Result):
 
 
 def time_entry(entry: Entry, seed: int, quick: bool = False) -> Pace:
-    """Time one submission in this process."""
+    """Time one submission in this process; accepted: it was right, so it was timed."""
     start = time.perf_counter()
     exercise = get(entry.exercise)
     verdict = examine_speed(exercise, entry.function, seed)
     share = min((row.share for row in verdict.rows), default=0.0)
     took = time.perf_counter() - start
-    return Pace(entry, bool(verdict.rows), None, verdict.note, took, False, verdict.points, verdict.out_of, share)
+    return Pace(
+        entry,
+        accepted=bool(verdict.rows),
+        says=verdict.note,
+        seconds=took,
+        points=verdict.points,
+        out_of=verdict.out_of,
+        share=share,
+    )
 
 
 def surprises(paces: list[Result]) -> list[str]:

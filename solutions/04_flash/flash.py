@@ -223,7 +223,7 @@ if largest:
 
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other, and the report's compiled version did not: at 16384 tokens and head size
-# 128 its 100 forward passes fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.3 ms to 1.9. Keep
+# 128 its 100 forward passes fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.4 ms to 1.9. Keep
 # that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?

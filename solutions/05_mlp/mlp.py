@@ -660,7 +660,7 @@ for row in recorded("linear_gelu"):
 # other is at its end (`pingpong`, 248). The last one takes as long *with* GELU as the library's product takes without.
 #
 # (The best peer in that table is the vendor's own fused end, cublasLt. It is timed in turn with ours, on one chip with
-# one limit of power: beside our fastest kernel it takes 320 us, beside the slowest 261, alone 290. So the ratios say
+# one limit of power: beside our fastest kernel it takes 320 us, beside the slowest 261, alone 277. So the ratios say
 # who is faster in the same state of the chip; `benchmarks/notes/linear_gelu.md` has both.)
 
 # %% [markdown]
@@ -1732,14 +1732,14 @@ for row in recorded("mlp"):
 #
 # | kept | width 1152: floor | came | width 4096: floor | came |
 # |---|---|---|---|---|
-# | everything | 0.90 | 0.92 | 0.97 | 0.94 |
+# | everything | 0.90 | 0.93 | 0.97 | 0.93 |
 # | pre-activation | 0.90 | 0.93 | 0.97 | 0.94 |
 # | input | 1.05 | 1.07 | 1.13 | 1.08 |
 #
-# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1712 us with everything
-# kept and 1740 without `a`; that is 1.6 %, and no more than such a step differs by from run to run
-# (`benchmarks/notes/mlp.md`). A product again: 245 to 273 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms,
-# where 3.3 were. (At 4096 the fused steps that make no product again come out 0.6 and 1.7 % *below* their floor. The
+# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1739 us with everything
+# kept and 1739 without `a`, where such a step differs by 1.6 % from run to run
+# (`benchmarks/notes/mlp.md`). A product again: 251 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms,
+# where 3.3 were. (At 4096 the fused steps that make no product again come out at 1.001 and 0.988 of their "floor". The
 # rate of products at the limit of power is no constant, as lesson 01 found in its section 7.)
 #
 # And yours? The recorded solution of 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is the

@@ -8,6 +8,7 @@ import pytest
 
 from autograder import bank, exercise
 from autograder.bank import command, recording, speed
+from autograder.judging.verdict import SpeedVerdict, Timed
 
 EXERCISES = sorted(exercise.registry())
 RANKED = sorted(name for name, one in exercise.registry().items() if one.kind == "distributed")  # a GPU for each rank
@@ -143,6 +144,19 @@ def test_a_slow_one_with_all_points_and_an_exercise_without_a_fast_one_are_surpr
         "roofline.chain/slow/any earns all points",
         "no right submission of roofline.chain earns all points",
     ]
+
+
+def test_points_for_speed_and_the_slowest_share_are_kept_with_the_submission(monkeypatch):
+    rows = (Timed("n=1", 1.0, 1.0, 1.0, floor_s=0.5), Timed("n=2", 1.0, 1.0, 1.0, floor_s=0.25))
+    verdict = SpeedVerdict("roofline.chain", "gpu", points=1.5, out_of=3.0, rows=rows)
+    monkeypatch.setattr(speed, "examine_speed", lambda exercise, function, seed: verdict)
+    pace = speed.time_entry(bank.find("roofline.chain/right/unrolled"), seed=1)
+    assert pace.accepted and not pace.broken
+    assert {name: speed.row(pace)[name] for name in ("points", "out_of", "share")} == {
+        "points": 1.5,
+        "out_of": 3.0,
+        "share": 0.25,
+    }
 
 
 def _pace(name: str, kind: str, points: float, out_of: float) -> speed.Pace:

@@ -103,12 +103,12 @@ def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_r
     assert lesson["mine"] == near(453)
     rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
     assert [row["value"] for row in rungs.values()] == [near(410), near(286), near(248)]
-    assert rungs["pingpong"]["value"] == near(lesson["linear alone"])
+    assert rungs["pingpong"]["value"] == near(lesson["linear alone"], 4)
     beside = rungs["pingpong"]["cublaslt us"], rungs["tiled"]["cublaslt us"]
     assert (*beside, ladder["linear_gelu 16384 x 4304 x 1152"]["cublaslt alone us"]) == (
         near(320),
         near(261),
-        near(290),
+        near(277),
     )
 
 
@@ -120,7 +120,7 @@ def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
 
 def test_a_step_over_eagers_is_what_the_table_of_lesson_05_says():
     steps = {name: row["ratio"] for name, row in whole_rows("mlp").items() if name.startswith("mlp step")}
-    said = {"1152 x 4304": (0.92, 0.93, 1.07), "4096 x 16384": (0.94, 0.94, 1.08)}
+    said = {"1152 x 4304": (0.93, 0.93, 1.07), "4096 x 16384": (0.93, 0.94, 1.08)}
     for size, ratios in said.items():
         for kept, ratio in zip(("everything", "pre-activation", "input"), ratios):
             assert steps[f"mlp step 16384 x {size}, {kept} kept"] == pytest.approx(ratio, abs=0.008)
@@ -131,13 +131,13 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
     all_kept, h_kept, x_kept = (
         took[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in ("everything", "pre-activation", "input")
     )
-    assert h_kept == near(all_kept, 2)
-    assert [x_kept - h_kept, x_kept - all_kept] == [near(245, 2), near(273, 2)]
+    assert all_kept == near(1739, 2) and h_kept == near(all_kept, 2)
+    assert [x_kept - h_kept, x_kept - all_kept] == [near(251, 3), near(251, 3)]
     wide = "mlp step 16384 x 4096 x 16384"
     for kept in ("everything", "pre-activation"):
         assert 3150 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3450
         counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
-        assert 0.98 * counted < took[f"{wide}, {kept} kept"] < 0.995 * counted
+        assert 0.98 * counted < took[f"{wide}, {kept} kept"] < 1.005 * counted
 
 
 def test_the_plain_mlp_takes_several_times_as_long_as_eager_and_eager_less_than_beside_others():
@@ -285,9 +285,9 @@ def test_the_verdict_on_rope_has_the_recorded_gains_of_both_directions():
 
 
 def test_the_reports_compiled_attention_gained_a_third_and_ours_most_of_it():
-    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.3 ms to 1.9.")
+    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.4 ms to 1.9.")
     row = whole_rows("attention_sizes")["length 16384, head size 128"]
-    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.3, 1.9]
+    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.4, 1.9]
 
 
 def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
