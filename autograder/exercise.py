@@ -175,6 +175,7 @@ class Exercise:
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
     allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
+    public: tuple[str, ...] = ()  # tensors on whose values the code around kernels may depend: lengths, say
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places
     shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence

@@ -51,6 +51,7 @@ LIMIT_S = 300.0  # for one cheat and its neighbour, compiling included; a refere
 
 FAMILIES = (
     "vendor call",
+    "computed elsewhere",
     "reference kernel",
     "fallback",
     "decoy kernel",

@@ -42,7 +42,7 @@ def run_cells(
         with calling.quiet():
             try:
                 signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
-                for part in _statements(source, path) if apart else [compile(source, path, "exec")]:
+                for part in _statements(source, path) if apart else [compile(source, path, "exec", dont_inherit=True)]:
                     try:
                         exec(part, module.__dict__)
                     except (ImportError, AttributeError, NameError) as error:
@@ -60,7 +60,9 @@ def _statements(source: str, path: str) -> list[types.CodeType]:
     """Each statement of a cell by itself, under what the cell imports from __future__."""
     body = ast.parse(source, path).body
     future = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
-    return [compile(ast.Module([*future, one], []), path, "exec") for one in body if one not in future]
+    return [
+        compile(ast.Module([*future, one], []), path, "exec", dont_inherit=True) for one in body if one not in future
+    ]
 
 
 def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:

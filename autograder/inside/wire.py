@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 MESSAGE_BYTES = 1 << 23  # largest message either way
+SEND_S = 20.0  # for a worker to read a message, if nothing shorter is said
 TAG = "$"
 GIANT = 1 << 63  # the first integer that may not fit into what it is compared with: no float holds 10**400
 DEEPEST = 50  # levels of lists, tuples and dicts
@@ -49,17 +50,18 @@ class WireError(ValueError):
 
 
 class Channel:
-    def __init__(self, end: socket.socket):
-        self.end = end
+    def __init__(self, end: socket.socket, send_s: float | None = SEND_S):
+        """send_s: for the other side to read a message; None waits for ever, as a worker may for the referee."""
+        self.end, self.send_s = end, send_s
         self._waiting = b""  # of later messages; of those with descriptors nothing may be read ahead
 
-    def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float | None = None) -> None:
-        """TimeoutError when the other side does not read."""
+    def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float = math.inf) -> None:
+        """TimeoutError when the other side does not read: a part of the message may be sent, so nothing can follow."""
         data = json.dumps(message).encode()
         if len(data) > MESSAGE_BYTES:
             raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
         try:
-            self.end.settimeout(None if timeout_s is None else max(1e-3, timeout_s))
+            self.end.settimeout(None if self.send_s is None else min(self.send_s, max(1e-3, timeout_s)))
             head = struct.pack("!I", len(data))
             if descriptors:
                 socket.send_fds(self.end, [head], list(descriptors))

@@ -10,17 +10,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import os
 import resource
 import signal
 import socket
 import sys
+import traceback
 from typing import Any
 
 import torch
 
 if hasattr(torch, "cuda"):  # the folder of torch is empty in a sandbox that hides it
     import course_lib.device  # noqa: F401  decides the tier before Triton is imported
+    from autograder.inside.playing import Player
+    from autograder.inside.recording import Recorder
 
 # isort: split
 from autograder.inside import calling
@@ -36,7 +40,7 @@ LIMITS = 16  # kinds of them in Linux
 def zygote(descriptor: int) -> None:
     """Take orders on `descriptor` until the referee hangs up."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no child may read or write this process
-    control = Channel(socket.socket(fileno=descriptor))
+    control = Channel(socket.socket(fileno=descriptor), send_s=None)
     imports, _ = control.receive_with_descriptors()
     prepare(imports)
     control.send({"ready": True})
@@ -113,17 +117,20 @@ def worker(talk: int, output: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    channel = Channel(socket.socket(fileno=talk))
+    channel = Channel(socket.socket(fileno=talk), send_s=None)
     try:
         serve(channel)
     except ChannelError:
         pass
+    except Exception:
+        traceback.print_exc()  # for whoever looks for a fault of ours
     finally:
+        sys.stderr.flush()
         os._exit(0)
 
 
 def serve(channel: Channel) -> None:
-    function, planned, opened = None, None, []
+    function, planned, opened, recorder, player = None, None, [], None, None
     while True:
         order, descriptors = channel.receive_with_descriptors()
         if order == "close":
@@ -153,8 +160,17 @@ def serve(channel: Channel) -> None:
 
             channel.send(as_rank(function, order))
             continue
+        if "texts" in order:
+            player = Player(dict(order["texts"]))
+            channel.send({"read": True})
+            continue
         opened.append(Opened(order["slabs"], descriptors))
-        if "go" in order:
+        if "record" in order:
+            recorder = recorder or Recorder()
+            channel.send(recorded(recorder, function, order, opened.pop(), channel))
+        elif "programs" in order:
+            channel.send(played(player, order, opened[-1], descriptors))
+        elif "go" in order:
             channel.send(answer_round(function, planned, order["watched"], opened[-1], channel))
         else:
             channel.send(answer(function, order, opened[-1], descriptors, channel))
@@ -170,6 +186,37 @@ def answer(function, order: dict, opened: Opened, descriptors: list[int], channe
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "seen": seen}
     if got.error is None and order["wants"]:
         report |= returned(got.value, order["wants"], descriptors)
+    return report
+
+
+def recorded(recorder, function, order: dict, opened: Opened, channel: Channel) -> dict:
+    """One call on tensors of noise: the program that it is."""
+    args = [argument(a, opened, channel) for a in order["args"]]
+    got, program = recorder.record(calling.through(order["probe"], function), args, opened.bytes)
+    report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds}
+    opened.close()
+    return report | {"program": program}
+
+
+def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
+    """Programs one after the other, each on its own slabs; what all of them returned is looked at in the end."""
+    ends = list(itertools.accumulate(order["counts"]))
+    parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
+
+    def run() -> list:
+        return [player.play(program, slabs) for program, slabs in zip(order["programs"], parts, strict=True)]
+
+    got = calling.call(run, ())
+    report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}
+    at = 0
+    for value in got.value or [] if order["wants"] else []:
+        made = returned(value, order["wants"], descriptors, at)
+        if "error" in made:
+            return report | made
+        at = made.pop("end")
+        report["answers"].append(made)
+    for program in order["programs"]:
+        player.forget(program)
     return report
 
 
@@ -235,11 +282,11 @@ def asking(channel: Channel, number: int):
     return send
 
 
-def returned(value: Any, wants: int, descriptors: list[int]) -> dict:
-    """The returned values; tensors go, as raw bytes, into the memory that came for them."""
+def returned(value: Any, wants: int, descriptors: list[int], at: int = 0) -> dict:
+    """The returned values; tensors go, as raw bytes, into the memory that came for them, from there to `end`."""
     values = list(value) if wants > 1 and isinstance(value, tuple | list) else [value]
     # exercises of plain data come without such memory: a tensor is no plain data, and encode says so
-    mailbox, at, described = descriptors[-1] if descriptors else None, 0, []
+    mailbox, described = descriptors[-1] if descriptors else None, []
     try:
         for one in values:
             if mailbox is not None and hasattr(one, "untyped_storage"):
@@ -250,7 +297,8 @@ def returned(value: Any, wants: int, descriptors: list[int]) -> dict:
                 described.append(encode(one))
     except (TypeError, OSError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    return {"values": described, "several": len(values) > 1 or (isinstance(value, tuple | list) and wants > 1)}
+    several = len(values) > 1 or (isinstance(value, tuple | list) and wants > 1)
+    return {"values": described, "several": several, "end": at}
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def judge_work(
     seen, malformed = _in_shape(seen)
     missing = sorted(missing)
     refused = [
-        _of_operators(exercise, seen),
+        of_operators(exercise, seen["operators"]),
         _of_device(exercise, seen),
         _of_emptied(seen, emptied_right and not missing),
     ]
@@ -127,8 +127,9 @@ def merged(reports: Iterable[Mapping]) -> dict:
     return total
 
 
-def _of_operators(exercise: Exercise, seen: Mapping) -> str:
-    counts = dict(seen["operators"])
+def of_operators(exercise: Exercise, operators: Mapping[str, int]) -> str:
+    """Why there are no points when torch ran these operators so often, or ""."""
+    counts = dict(operators)
     for whole, parts in MADE_OF.items():
         for part in parts:
             counts[part] = counts.get(part, 0) - counts.get(whole, 0)
@@ -231,6 +232,50 @@ def _bodies(seen: Mapping) -> str:
 def _list(names: Sequence[str]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(f"`{name[:80]}`" for name in names[:6]) + more
+
+
+def largest_launch(program: Mapping) -> int:
+    """Program instances of the largest launch of a recorded call, whatever was reported for one."""
+    steps = program.get("steps")
+    launches = [step for step in steps if _is_launch(step)] if isinstance(steps, list) else []
+    return max((math.prod(step[2]) for step in launches), default=0)
+
+
+def _is_launch(step) -> bool:
+    return isinstance(step, list) and len(step) == 5 and step[0] == "launch" and _grids([["", step[2]]]) is not None
+
+
+def independent(programs: Sequence[Mapping]) -> bool:
+    """Whether no recorded call uses memory of an earlier one."""
+    return all(_memories(program) <= _own(program) for program in programs)
+
+
+def _own(program: Mapping) -> set[int]:
+    """The memories that a recorded call is given, brings along or makes."""
+    given = [name for part in ("arguments", "constants") for name in program.get(part) or ()]
+    steps = program.get("steps") or ()
+    made = [number for step in steps if len(step) == 5 and step[0] == "call" for number in step[4] or ()]
+    return {int(name) for name in given} | {number for number in made if isinstance(number, int)}
+
+
+def _memories(value: object) -> set[int]:
+    """All memories that anything in a program names."""
+    if isinstance(value, dict):
+        found = set().union(*map(_memories, value.values()))
+        return found | {value["memory"]} if isinstance(value.get("memory"), int) else found
+    return set().union(*map(_memories, value)) if isinstance(value, list) else set()
+
+
+def kernels_of(program: Mapping) -> set[str]:
+    """The names of the kernels that a recorded call launched, and of those that they call."""
+    kernels = program.get("kernels")
+    told = kernels.values() if isinstance(kernels, dict) else ()
+    return {str(one.get("name"))[:NAMES] for one in told if isinstance(one, dict)}
+
+
+def operators_of(program: Mapping) -> dict[str, int]:
+    """The operators of torch that a recorded call ran and that no program can carry out."""
+    return _counts(program.get("strangers")) or {}
 
 
 def _in_shape(seen: Mapping) -> tuple[dict, bool]:

@@ -34,7 +34,7 @@ def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, tr
     right = right or [trial for trial, case in zip(trials, verdict.cases, strict=True) if case.right]
     case = right[telling([outcome.seen or {} for _, _, outcome in right])][0]
     again = _twice(worker, exercise, case, verdict.seed)
-    uncompiled, unsure = _compiled(worker) if device.TIER == "interpreter" and not again else ("", "")
+    uncompiled, unsure = compiled(worker) if device.TIER == "interpreter" and not again else ("", "")
     worker.end()
     if uncompiled:
         return replace(verdict, points=0.0, note=uncompiled)
@@ -103,7 +103,7 @@ def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:
         worker.close(round_.slabs)
 
 
-def _compiled(worker: Worker) -> tuple[str, str]:
+def compiled(worker: Worker) -> tuple[str, str]:
     """Whether a compiler takes what the interpreter ran: (why there are no points or "", why a person looks or "")."""
     began = time.perf_counter()
     try:

@@ -26,7 +26,7 @@ from autograder.judging import tolerance
 from autograder.judging.proof import judge_count, judge_work
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import Timed
-from autograder.referee.room import Room, Worker
+from autograder.referee.room import Budget, Room, Worker
 from autograder.referee.rounds import Round, bytes_of_a_call
 from autograder.referee.submission import Cell, Submission
 from course_lib import device
@@ -151,11 +151,16 @@ class Alone:
     around_high_s: float  # the upper end of its interval
 
 
+def _room_of_our_own() -> Room:
+    """It lives as long as this process, so its time has no end."""
+    return Room(Submission(()), answers=True, budget=Budget(math.inf))
+
+
 @dataclass
 class Yardsticks:
     """Workers that run our own code only: one for every reference kernel, or a call that does nothing without one."""
 
-    room: Room = field(default_factory=lambda: Room(Submission(()), answers=True).__enter__())
+    room: Room = field(default_factory=lambda: _room_of_our_own().__enter__())
     workers: dict[str, Worker] = field(default_factory=dict)
     alone: dict[tuple, Alone] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -24,7 +24,7 @@ from course_lib import device
 MOST = 6
 CASES = 4  # at least, for each worker: each has a device to open first
 CORES = 2  # of the host, for each worker
-_large = threading.Lock()  # two large cases at once might not fit into the memory of the GPU
+large = threading.Lock()  # two large cases at once might not fit into the memory of the GPU
 MEMORY = 12 << 30  # of the GPU, for each worker
 
 
@@ -58,26 +58,34 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
                 return
 
     small = [number for number, case in enumerate(cases) if case.live]
-    lanes = min(lanes, len(small) // CASES) if exercise.asks_for_kernels else 1
-    if lanes > 1:
-        worker.helpers = [Worker(worker.room) for _ in range(lanes - 1)]
-        workers = [worker, *worker.helpers]
-        for one in workers:
-            one.beside = lanes - 1
-        with ThreadPoolExecutor(lanes) as pool:
-            walks = [pool.submit(walk, one, small[lane::lanes]) for lane, one in enumerate(workers)]
-        for done in walks:
-            done.result()
-        if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
-            raise Disturbed
-        for one in worker.helpers:
-            one.hang_up()
-    with _large:
+    if exercise.asks_for_kernels:
+        shared(worker, small, lanes, walk, found)
+    with large:
         walk(worker, [number for number in range(len(cases)) if number not in found])
-    return _in_order(worker, exercise, seed, cases, found)
+    return in_order(worker, exercise, seed, cases, found)
 
 
-def _in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, found: dict[int, Trial]) -> list[Trial]:
+def shared(worker: Worker, numbers: Sequence[int], lanes: int, walk: Callable, found: dict[int, Trial]) -> None:
+    """Cases walked by this worker and new ones beside it, where there are enough; Disturbed when one is lost."""
+    lanes = min(lanes, len(numbers) // CASES)
+    if lanes < 2:
+        return
+    worker.helpers = [Worker(worker.room) for _ in range(lanes - 1)]
+    workers = [worker, *worker.helpers]
+    for one in workers:
+        one.beside = lanes - 1
+    with ThreadPoolExecutor(lanes) as pool:
+        walks = [pool.submit(walk, one, numbers[lane::lanes]) for lane, one in enumerate(workers)]
+    for done in walks:
+        done.result()
+    if any(one.lost for one in workers) or any(outcome.fault for _, _, outcome in found.values()):
+        raise Disturbed
+    for one in worker.helpers:
+        one.hang_up()
+
+
+def in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, found: dict[int, Trial]) -> list[Trial]:
+    """The trials of all cases; those after the last that was tried count as not tried."""
     trials: list[Trial] = []
     for number, case in enumerate(cases):
         if number not in found:

@@ -19,18 +19,19 @@ from dataclasses import replace
 
 import torch
 
-from autograder.exercise import Exercise
+from autograder.exercise import Case, Exercise
 from autograder.inside import calling
 from autograder.judging.judge import judge, no_speed
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
-from autograder.referee import audit, clock, crew, lanes
-from autograder.referee.room import DEFAULT, Lost, NoRoom, Patience, Room, Worker
+from autograder.referee import audit, clock, crew, lanes, replay
+from autograder.referee.room import DEFAULT, Budget, Lost, NoRoom, Patience, Room, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
 
 ROWS = 4  # of exercises that are judged side by side, at most
 TRIES = 3  # to find the device quiet
+WATCHED = 3  # cases of a timed exercise that are watched, and tried with the kernels switched off
 TOO_MUCH = 0.25  # of a GPU's memory, held by a submission while none was left to judge with
 
 
@@ -45,6 +46,16 @@ def _calm(verdict: Verdict) -> bool:
     return not (verdict.note or verdict.pending or any(case.why.startswith(fate) for case in verdict.cases))
 
 
+def _for_a_person(verdict: Verdict, why: str) -> Verdict:
+    """The verdict on calls that could not be carried out apart from the code of the submission."""
+    held = verdict.held or verdict.points
+    if not held:
+        return verdict
+    said = f"The calls could not be carried out apart from the code around the kernels: {why}."
+    note = f"{verdict.note} {said}" if verdict.held else f"The points wait for a person. {said}"
+    return replace(verdict, points=0.0, held=held, note=note, pending=True)
+
+
 def _next(waiting: deque[Exercise]) -> Exercise | None:
     try:
         return waiting.popleft()
@@ -55,8 +66,14 @@ def _next(waiting: deque[Exercise]) -> Exercise | None:
 class Referee:
     """Judges the exercises of one submission."""
 
-    def __init__(self, submission: Submission, imports: tuple[str, ...] = (), patience: Patience = DEFAULT):
-        self.room = Room(submission, imports, patience)
+    def __init__(
+        self,
+        submission: Submission,
+        imports: tuple[str, ...] = (),
+        patience: Patience = DEFAULT,
+        budget: Budget | None = None,
+    ):
+        self.room = Room(submission, imports, patience, budget=budget)
         self.ranks: Room | None = None  # for exercises on several ranks, once there was one
         self.verdicts: dict[tuple[str, int], Verdict] = {}
 
@@ -99,7 +116,8 @@ class Referee:
         room = self.room
         with contextlib.ExitStack() as held:
             others = [
-                held.enter_context(Referee(room.submission, room.imports, room.patience)) for _ in range(rows - 1)
+                held.enter_context(Referee(room.submission, room.imports, room.patience, room.budget))
+                for _ in range(rows - 1)
             ]
             for one in (self, *others):
                 one.room.ready()  # before any code of the submission runs, which could keep the others from it
@@ -117,6 +135,11 @@ class Referee:
         blank = replace(blank, note="", pending=False)
         if not verdict.accepted:  # nobody need wait for the speed of what is wrong
             return replace(blank, note="not timed, because not all cases are right.")
+        if exercise.asks_for_kernels:
+            watched = self._watched(exercise, seed)
+            if watched.pending or not watched.accepted:
+                note = f"not timed before a person has looked. {watched.note or watched.headline}"
+                return replace(blank, note=note, pending=True)
         for _ in range(TRIES):
             try:
                 timed = self._timed(exercise, seed)
@@ -136,6 +159,24 @@ class Referee:
         if points and review:
             return replace(blank, note=f"{points:g} points wait for a person. {review}", pending=True)
         return replace(blank, points=points)
+
+    def _watched(self, exercise: Exercise, seed: int) -> Verdict:
+        """Whether the largest calls come from the kernels when the submission runs as it will run while it is timed.
+
+        That it is right is known from programs, which no clock is run on.
+        """
+
+        def elements(case: Case) -> int:
+            args = exercise.draw(case, seed, device.DEVICE, device.TIER).args
+            return sum(value.numel() for value in args.values() if isinstance(value, torch.Tensor))
+
+        live = [case for case in exercise.cases if device.TIER in case.tiers and case.live]
+        largest = tuple(sorted(live, key=elements)[-WATCHED:])
+        try:
+            return self._judged_watched(replace(exercise, cases=largest), seed, 1)
+        except Lost as error:
+            note = f"Not judged: {error}."
+            return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
 
     def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
         """Every timed case, until one was measured on a device that was not quiet."""
@@ -167,7 +208,9 @@ class Referee:
         if exercise.kind == "distributed":
             if self.ranks is None:
                 imports = (*self.room.imports, *crew.IMPORTS)
-                self.ranks = Room(self.room.submission, imports, self.room.patience).__enter__()
+                self.ranks = Room(
+                    self.room.submission, imports, self.room.patience, budget=self.room.budget
+                ).__enter__()
                 self.ranks.ran = self.room.ran
             self.ranks.submission, self.ranks.patience = self.room.submission, self.room.patience
             yield self.ranks
@@ -175,7 +218,8 @@ class Referee:
         if not exercise.hides:
             yield self.room
             return
-        with Room(self.room.submission, self.room.imports, self.room.patience, hides=exercise.hides) as room:
+        given = self.room.submission, self.room.imports, self.room.patience
+        with Room(*given, hides=exercise.hides, budget=self.room.budget) as room:
             yield room
 
     @contextlib.contextmanager
@@ -216,16 +260,25 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
-            with self._room(exercise) as room, self._worker(room) as worker:
-                why_not = worker.load(exercise.entry)
-                if why_not:
-                    return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
-                trials = lanes.tried(worker, exercise, seed, several)
-                with calling.quiet():
-                    verdict = judge(exercise, device.TIER, seed, trials)
-                if verdict.points and exercise.asks_for_kernels:
-                    return audit.audited(room, worker, exercise, verdict, trials)
-                return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict
+            if exercise.asks_for_kernels:
+                try:
+                    return replay.judged(self.room, exercise, seed, self._worker, several)
+                except replay.Unwritable as error:
+                    return _for_a_person(self._judged_watched(exercise, seed, several), str(error))
+            return self._judged_watched(exercise, seed, several)
         except Lost as error:
             note = f"Not judged: {error}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
+
+    def _judged_watched(self, exercise: Exercise, seed: int, several: int) -> Verdict:
+        """In a worker that holds the true values. What it did with them is looked at from within and from without."""
+        with self._room(exercise) as room, self._worker(room) as worker:
+            why_not = worker.load(exercise.entry)
+            if why_not:
+                return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
+            trials = lanes.tried(worker, exercise, seed, several)
+            with calling.quiet():
+                verdict = judge(exercise, device.TIER, seed, trials)
+            if verdict.points and exercise.asks_for_kernels:
+                return audit.audited(room, worker, exercise, verdict, trials)
+            return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,9 +47,39 @@ class Patience:
 
     cells_s: float = 60.0  # to run the submission's cells
     call_s: float = 30.0  # for one call
+    whole_s: float = 480.0  # for everything that the code of one submission does, points for speed included
 
 
 DEFAULT = Patience()
+
+
+class Budget:
+    """The seconds that the workers of one submission may keep the referee waiting, in all its rooms together."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.spent = seconds, 0.0
+        self._waiting, self._since, self._lock = 0, 0.0, threading.Lock()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in here is spent; what is waited for side by side counts once."""
+        with self._lock:
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self.spent += time.monotonic() - self._since
+
+    def left(self, most: float) -> float:
+        """Seconds that may be waited now, at most so many. Lost when none are left."""
+        if self.spent >= self.seconds:
+            raise Lost(f"this submission has used up its time, {self.seconds:g} s in all")
+        return min(most, self.seconds - self.spent)
 
 
 @dataclass
@@ -89,7 +119,9 @@ class Room:
         patience: Patience = DEFAULT,
         answers: bool = False,
         hides: tuple[str, ...] = (),
+        budget: Budget | None = None,
     ):
+        self.budget = budget or Budget(patience.whole_s)
         self.submission, self.imports, self.patience, self.answers = submission, imports, patience, answers
         self.hides, self.is_ready = hides, False
         self.ran: list[tuple[float, float]] = []  # when code of the submission compiled or ran, as its workers say
@@ -206,6 +238,7 @@ class Worker:
         # Number of our other workers in this sandbox. A worker we hung up on still counts: the zygote reaps it only at
         # the next sweep.
         self.beside = 0
+        self.is_player = False  # it carries out programs, and has run no code of the submission
         self.helpers: list[Worker] = []  # those of them that end with this one
         room.ready()
         here, there = socket.socketpair()
@@ -221,21 +254,24 @@ class Worker:
         """Run the submission's cells (or those of another); why there is nothing to judge, or ''."""
         submission = submission or self.room.submission
         began = time.perf_counter()
+        patience_s = self.room.budget.left(self.room.patience.cells_s)
+        order = {"cells": [[c.name, c.source] for c in submission.cells], "entry": entry}
+        order |= {"seconds": SHARE_OF_CELLS * patience_s, "apart": bool(self.room.hides)}
         try:
-            cells = [[c.name, c.source] for c in submission.cells]
-            seconds = SHARE_OF_CELLS * self.room.patience.cells_s
-            apart = bool(self.room.hides)
-            self.channel.send({"cells": cells, "entry": entry, "seconds": seconds, "apart": apart})
-            reply = self.channel.receive(self.room.patience.cells_s)
+            with self.room.budget.waiting():
+                self.channel.send(order)
+                reply = self.channel.receive(patience_s)
             self.room.note(time.perf_counter() - began)
             troubles = [
                 [str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"][:3]
             ]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
-            return f"The cells of this notebook did not end in {self.room.patience.cells_s:g} s."
+            self.lost = f"The cells of this notebook did not end in {patience_s:g} s."
+            return self.lost
         except (ChannelError, KeyError, TypeError, ValueError):
-            return f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
+            self.lost = f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
+            return self.lost
         if not found:
             return submission.missing(entry, troubles)
         if not is_callable:
@@ -250,50 +286,73 @@ class Worker:
 
     def attempt(self, exercise: Exercise, case: Case, call: Call, watched: bool = False) -> Outcome:
         """One call on fenced memory of ours; a worker that dies or hangs is an outcome too."""
-        slabs: list[Slab] = []
-
-        def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
-            slabs.append(slab(elements * dtype.itemsize, device.DEVICE))
-            return slabs[-1].tensor(elements, dtype)
-
-        started = time.perf_counter()
+        slabs, started = [], time.perf_counter()
         try:
-            fenced = lay_out(exercise, call, allocate)
+            fenced = lay_out(exercise, call, _filling(slabs))
             mailbox = HostSlab(MAILBOX_BYTES) if exercise.kind == "kernel" and exercise.returns else None
-            report = self._call(exercise, call, fenced, slabs, mailbox, watched)
-            outcome = outcome_of(report)
-            if outcome.error:
-                return outcome
-            private = {name: _private(f) for name, f in fenced.items()}  # what happens later no longer counts
-            try:
-                value = _value(exercise, report, mailbox)
-            except Exception as error:  # whatever shape the worker gave it
-                return replace(outcome, error=f"{type(error).__name__}: {error}"[:600])
-            return judged_part(inspect(exercise, outcome, value, private), case)
+            args, served = _described(call, fenced)
+            described, descriptors = describe_slabs(slabs)
+            if mailbox:
+                slabs.append(mailbox)
+                descriptors.append(mailbox.descriptor)
+            order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
+            order |= {"probe": exercise.probe, "beside": self.beside}
+            report = self.ask(order, descriptors, self.room.patience.call_s, served)
+            return _left_behind(exercise, case, outcome_of(report), report, mailbox, fenced)
         except Lost:
             return Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started)
         finally:
             self.close(slabs)
 
-    def _call(self, exercise: Exercise, call: Call, fenced: dict, slabs: list, mailbox, watched: bool) -> dict:
-        args, served = [], []
-        numbers = {name: number for number, name in enumerate(fenced)}
-        for name, value in call.args.items():
-            if name in fenced:
-                args.append(describe_tensor(fenced[name].view, numbers[name]))
-            elif hasattr(value, "_send"):
-                kind = type(value)
-                args.append({TAG: "served", "class": f"{kind.__module__}:{kind.__name__}", "number": len(served)})
-                served.append(value)
-            else:
-                args.append(encode(value))
-        described, descriptors = describe_slabs(slabs)
-        if mailbox:
-            slabs.append(mailbox)
-            descriptors.append(mailbox.descriptor)
-        order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
-        order |= {"probe": exercise.probe, "beside": self.beside}
-        return self.ask(order, descriptors, self.room.patience.call_s, served)
+    def record(self, exercise: Exercise, call: Call) -> tuple[Outcome, dict]:
+        """One call on these tensors, of which nothing comes back but how it went, and the program that it is."""
+        slabs, started = [], time.perf_counter()
+        try:
+            args, _ = _described(call, lay_out(exercise, call, _filling(slabs)))
+            described, descriptors = describe_slabs(slabs)
+            order = {"record": True, "slabs": described, "args": args, "probe": exercise.probe}
+            report = self.ask(order, descriptors, self.room.patience.call_s)
+            program = report.get("program")
+            return outcome_of(report), program if isinstance(program, dict) else {}
+        except Lost:
+            return Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started), {}
+        finally:
+            self.close(slabs)
+
+    def read(self) -> None:
+        """Have it make kernels of the submission's text, and of nothing else. Once."""
+        if not self.is_player and not self.lost:
+            self.is_player = True
+            self.open()
+            cells = [[cell.name, cell.source] for cell in self.room.submission.cells]
+            with contextlib.suppress(Lost):  # what comes next says that it is lost
+                self.ask({"texts": cells}, (), PLAN_S)
+
+    def play(self, exercise: Exercise, case: Case, calls: Sequence[Call], programs: Sequence[dict]) -> list[Outcome]:
+        """These programs one after the other, each on the tensors of its call; then what all of them left behind."""
+        slabs, counts, fences, started = [], [], [], time.perf_counter()
+        try:
+            for call in calls:
+                fences.append(lay_out(exercise, call, _filling(slabs)))
+                counts.append(len(slabs) - sum(counts))
+            described, descriptors = describe_slabs(slabs)
+            mailbox = HostSlab(MAILBOX_BYTES) if exercise.returns else None
+            if mailbox:
+                slabs.append(mailbox)
+                descriptors.append(mailbox.descriptor)
+            order = {"programs": list(programs), "counts": counts, "slabs": described, "wants": len(exercise.returns)}
+            report = self.ask(order, descriptors, self.room.patience.call_s)
+            answers = report["answers"] or [{}] * len(calls)
+            outcome = outcome_of(report)
+            return [
+                _left_behind(exercise, case, outcome, answer, mailbox, fenced)
+                for answer, fenced in zip(answers, fences, strict=True)
+            ]
+        except Lost:
+            lost = Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started)
+            return [lost] * len(calls)
+        finally:
+            self.close(slabs)
 
     def plan(self, round_: Round, calls: int | None = None) -> None:
         """Tell the sizes and places of a round (or of its first calls), but not yet where its memory is."""
@@ -307,14 +366,18 @@ class Worker:
     def ask(self, order: Any, descriptors: Sequence[int], patience_s: float, served: Sequence[Any] = ()) -> dict:
         """The worker's report; Lost when there is none, and `lost` then says why."""
         try:
-            self.channel.send(order, descriptors, patience_s)
-            report = self._answered(served, patience_s)
+            patience_s = self.room.budget.left(patience_s)
+            with self.room.budget.waiting():
+                self.channel.send(order, descriptors, patience_s)
+                report = self._answered(served, patience_s)
             self.room.note(outcome_of(report).seconds)
             return report
         except TimeoutError:
             self.lost = f"the call did not end in {patience_s:g} s"
         except ChannelError as error:
             self.lost = self.room.watchdog.said or f"the process ended ({error})"
+        except Lost as error:
+            self.lost = str(error)
         raise Lost(self.lost)
 
     def close(self, slabs: Sequence[Slab]) -> None:
@@ -353,6 +416,44 @@ class Worker:
         for one in (self, *self.helpers):
             one.channel.end.close()
             one._reader.join(5.0)
+
+
+def _filling(slabs: list[Slab]) -> Callable:
+    """What allocates the memory of a call, and keeps it in this list."""
+
+    def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        slabs.append(slab(elements * dtype.itemsize, device.DEVICE))
+        return slabs[-1].tensor(elements, dtype)
+
+    return allocate
+
+
+def _described(call: Call, fenced: dict[str, Fenced]) -> tuple[list, list]:
+    """The arguments as they are sent, and the objects that the worker may ask."""
+    args, served = [], []
+    numbers = {name: number for number, name in enumerate(fenced)}
+    for name, value in call.args.items():
+        if name in fenced:
+            args.append(describe_tensor(fenced[name].view, numbers[name]))
+        elif hasattr(value, "_send"):
+            kind = type(value)
+            args.append({TAG: "served", "class": f"{kind.__module__}:{kind.__name__}", "number": len(served)})
+            served.append(value)
+        else:
+            args.append(encode(value))
+    return args, served
+
+
+def _left_behind(exercise: Exercise, case: Case, outcome: Outcome, answer: dict, mailbox, fenced: dict) -> Outcome:
+    """The outcome of a call with what it returned and wrote."""
+    if outcome.error:
+        return outcome
+    private = {name: _private(one) for name, one in fenced.items()}  # what happens later no longer counts
+    try:
+        value = _value(exercise, answer, mailbox)
+    except Exception as error:  # whatever shape the worker gave it
+        return replace(outcome, error=f"{type(error).__name__}: {error}"[:600])
+    return judged_part(inspect(exercise, outcome, value, private), case)
 
 
 def _private(fenced: Fenced) -> Fenced:

@@ -11,6 +11,8 @@ import torch
 
 __all__ = ["check", "only"]
 
+# Whether a tensor of 64-bit integers may hold addresses of other tensors, which a launch then may touch too.
+trust_addresses = True
 # (first byte, first byte after, name, bytes an element) of what the running kernel was given; None: anything
 _ranges: list[tuple[int, int, str, int]] | None = None
 
@@ -36,8 +38,8 @@ def _of(arguments) -> list[tuple[int, int, str, int]] | None:
                 return None
             ranges += inner
         elif isinstance(value, torch.Tensor):
-            if value.dtype in (torch.int64, torch.uint64):
-                return None  # may hold addresses of other tensors
+            if trust_addresses and value.dtype in (torch.int64, torch.uint64):
+                return None
             storage = value.untyped_storage()
             ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), name, value.itemsize))
     return ranges

@@ -13,7 +13,7 @@ from course_lib.interpreter import bounds
 from course_lib.interpreter.patching import part, replace
 from course_lib.interpreter.signature import signature_of
 
-__all__ = ["MAX_GRID_YZ", "install", "listeners", "signatures"]
+__all__ = ["MAX_GRID_YZ", "install", "listeners", "recorders", "signatures"]
 
 # Launch options of compiled kernels: allowed here and without effect.
 LAUNCH_OPTIONS = set(
@@ -24,6 +24,8 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
+# What takes a launch in place of running it, the last one: (function, grid, args, kwargs).
+recorders: list[Callable] = []
 # code of a kernel -> the function, types and constants of its last launch while somebody listened
 signatures: dict[CodeType, tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
@@ -48,6 +50,11 @@ def _launch(original):
         if listeners:
             named = {key: value for key, value in (*zip(names, args), *kwargs.items()) if key in names}
             signatures[self.fn.__code__] = self.fn, *signature_of(self.fn, named)
+        if recorders:
+            for hook in self.pre_run_hooks:
+                hook(*args, **kwargs)
+            inspect.getcallargs(self.fn, *args, **{name: value for name, value in kwargs.items() if name in names})
+            return recorders[-1](self.fn, self.grid, args, kwargs)
         _depth += 1
         try:
             # A GPU computes inf - inf and 1 / 0 without a word.

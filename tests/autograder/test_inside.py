@@ -116,9 +116,7 @@ def the_stub():
 @pytest.fixture(scope="module")
 def asked():
     """Asks a function of the cells above, in a worker, and returns its answer."""
-    from autograder.call.trial import lay_out
     from autograder.exercise import Call, get
-    from autograder.inside.wire import decode
 
     exercise = get("mlp.saved")  # plain data, and one thing is returned
     with Room(Submission((Cell("looks", LOOKS),))) as room:
@@ -127,10 +125,9 @@ def asked():
             worker = Worker(room)
             try:
                 assert worker.load(entry) == ""
-                call = Call(dict(enumerate(args)), "")
-                report = worker._call(exercise, call, lay_out(exercise, call), [], None, watched=False)
-                assert report["error"] is None, report
-                return json.loads(decode(report["values"][0]))
+                got = worker.attempt(exercise, exercise.cases[0], Call(dict(enumerate(args)), ""))
+                assert got.error is None, got
+                return json.loads(next(iter(got.outputs.values())))
             finally:
                 worker.end()
 

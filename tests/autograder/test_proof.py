@@ -372,7 +372,7 @@ def test_of_more_kernels_than_so_many_none_is_switched_off_alone(kernels, tried_
     room = types.SimpleNamespace(submission=types.SimpleNamespace(cells=(Cell("mine", RIGHT),)))
     monkeypatch.setattr(auditing, "_SwitchedOff", lambda *given: trial)
     monkeypatch.setattr(auditing, "_twice", lambda *given: "")
-    monkeypatch.setattr(auditing, "_compiled", lambda *given: ("", ""))
+    monkeypatch.setattr(auditing, "compiled", lambda *given: ("", ""))
     monkeypatch.setattr(auditing, "broken", lambda case: "broken")
     monkeypatch.setattr(auditing, "halved", lambda cells, names, salt: len(names) == 1 and alone.append(names))
     names = {f"k{n}": 1 for n in range(kernels)}

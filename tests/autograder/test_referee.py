@@ -69,8 +69,8 @@ def test_after_a_fault_the_next_exercise_finds_a_clean_room():
     """The first worker leaves a daemon that would answer for the next one; it must be gone."""
     lingering = RIGHT + "\nimport os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass\n"
     with room(lingering) as there:
-        assert there.examine(AXPY, seed=1).held == 5
-        assert there.examine(AXPY, seed=2).held == 5
+        assert there.examine(AXPY, seed=1).points == 5
+        assert there.examine(AXPY, seed=2).points == 5
 
 
 def test_the_next_exercise_finds_no_files_of_the_one_before():

@@ -1,0 +1,174 @@
+"""Inside the sandbox: a kernel made from the text of a submission, and from nothing else of it.
+
+Only what Triton's language has is let through: its statements, its functions, numbers, and other kernels of the text.
+No name leads from such a kernel to Python's own world, so in Triton's interpreter too it can only compute with blocks.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import linecache
+import math
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+
+STATEMENTS = (
+    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Expr, ast.Pass),
+    *(ast.Break, ast.Continue, ast.Assert),
+)
+EXPRESSIONS = (
+    *(ast.IfExp, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
+    *(ast.Tuple, ast.List, ast.Name, ast.Constant, ast.Starred, ast.Attribute, ast.JoinedStr, ast.FormattedValue),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
+)
+BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
+KINDS = (tl.dtype, tl.constexpr, int, float, str)
+CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
+HOST_TOO = (triton.cdiv, triton.next_power_of_2)
+# of blocks, pointers, descriptors and types; none leads to the array beneath a block
+MEMBERS = {name for kind in (tl.tensor, tl.tensor_descriptor, tl.dtype) for name in dir(kind) if name[0] != "_"}
+MEMBERS |= {"dtype", "shape", "type", "value", "element_ty", "block_shape", "strides"}
+MEMBERS -= {"handle", "data", "base"}
+
+
+class NoKernel(TypeError):
+    """A text that is no kernel in Triton's language."""
+
+
+class Text:
+    """The cells of a submission, and the kernels made of them so far."""
+
+    def __init__(self, cells: Mapping[str, str]):
+        self.cells, self.made, self._told = dict(cells), {}, {}
+        for name, source in self.cells.items():
+            path = f"<{name}>"
+            linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+
+    def tell(self, kernels: Mapping[int, Mapping], value: Callable[[Any], Any]) -> None:
+        """What a recorder says of kernels; `value` reads the values that names stand for."""
+        self._told |= {number: (told, value) for number, told in kernels.items()}
+
+    def kernel(self, number: int) -> Any:
+        """A kernel under triton.jit, whatever else decorates it in the text."""
+        if number not in self.made:
+            told, value = self._told[number]
+            self.made[number] = None  # while it is made: a kernel that calls itself has no end
+            self.made[number] = self._make(told, value)
+        if self.made[number] is None:
+            raise NoKernel("a kernel that calls itself")
+        return self.made[number]
+
+    def _make(self, told: Mapping, value: Callable) -> Any:
+        cell, name = str(told["cell"]), str(told["name"])
+        node = self._found(cell, name, told["line"])
+        names = {"__builtins__": dict(BUILTINS), "_language": tl, "_jit": triton.jit, "__name__": "submission"}
+        for one in _outside(node):
+            names[one] = self._meant(one, told["names"].get(one), value, name)
+        _check(node, names)
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        jit = ast.copy_location(ast.Name("_jit", ast.Load()), node)
+        jit.lineno = jit.end_lineno = first
+        node.decorator_list = [jit]
+        exec(compile(ast.Module([node], []), f"<{cell}>", "exec"), names)
+        return names.pop(name)
+
+    def _found(self, cell: str, name: str, line: int) -> ast.FunctionDef:
+        if cell not in self.cells:
+            raise NoKernel(f"the kernel `{name[:80]}` stands in no cell of the notebook")
+        for node in ast.walk(ast.parse(self.cells[cell])):
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                if line in (node.lineno, *(one.lineno for one in node.decorator_list)):
+                    return node
+        raise NoKernel(f"the kernel `{name[:80]}` is not defined by the text of its cell")
+
+    def _meant(self, name: str, bound: Mapping | None, value: Callable, kernel: str) -> Any:
+        """What a name from outside of a kernel stands for."""
+        if bound is None and name in BUILTINS:
+            return BUILTINS[name]
+        if bound is None:
+            raise NoKernel(f"`{kernel}` uses `{name}`, which is nothing that a kernel can use")
+        if "kernel" in bound:
+            return self.kernel(bound["kernel"])
+        if "value" in bound:
+            return value(bound["value"])
+        module = importlib.import_module(_of_the_language(bound.get("module") or bound.get("from")))
+        found = module if "module" in bound else getattr(module, str(bound["object"]), None)
+        if "object" in bound and not _is_language(found):
+            raise NoKernel(f"`{kernel}` uses `{name}`, which is no part of Triton's language")
+        return found
+
+
+def _of_the_language(module: Any) -> str:
+    """A module that names in a kernel may stand for."""
+    if module in ("triton", "math") or str(module).startswith("triton.language"):
+        return module
+    raise NoKernel(f"a kernel uses the module `{str(module)[:80]}`, which is no part of Triton's language")
+
+
+def _is_language(value: Any) -> bool:
+    """Whether it is one of Triton's functions, classes or constants that a kernel may use."""
+    if isinstance(value, KINDS) or value in CLASSES or value in HOST_TOO or tl.core.is_builtin(value):
+        return True
+    if isinstance(value, types.BuiltinFunctionType):
+        return getattr(value, "__module__", "") == "math"
+    inner = getattr(value, "fn", None)
+    return isinstance(value, triton.runtime.KernelInterface) and inner.__module__.startswith("triton.language")
+
+
+def _outside(node: ast.FunctionDef) -> set[str]:
+    """The names that a kernel takes from outside of it."""
+    own = {arg.arg for arg in _arguments(node)}
+    own |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    body = [*node.body, *node.args.defaults, *filter(None, (arg.annotation for arg in _arguments(node)))]
+    used = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return used - own
+
+
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    if node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
+        raise NoKernel(f"`{node.name}` takes arguments in a form that kernels do not have")
+    return [*node.args.posonlyargs, *node.args.args]
+
+
+def _check(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
+    """NoKernel for anything in it that Triton's language does not have."""
+    for part in [*node.body, *node.args.defaults, *filter(None, (arg.annotation for arg in _arguments(node)))]:
+        for one in ast.walk(part):
+            if not isinstance(one, STATEMENTS + EXPRESSIONS):
+                raise NoKernel(f"line {getattr(one, 'lineno', '?')}: {type(one).__name__} is nothing that kernels have")
+            if isinstance(one, ast.Name) and one.id.startswith("__"):
+                raise NoKernel(f"line {one.lineno}: `{one.id}` is no name for a kernel")
+            if isinstance(one, ast.Attribute | ast.Subscript | ast.Starred) and not isinstance(one.ctx, ast.Load):
+                raise NoKernel(f"line {one.lineno}: a kernel assigns to names only")
+            if isinstance(one, ast.Attribute):
+                _check_attribute(one, names)
+
+
+def _check_attribute(node: ast.Attribute, names: Mapping[str, Any]) -> None:
+    """A part of Triton's language, or of a block."""
+    inside = names.get(node.value.id) if isinstance(node.value, ast.Name) else _module(node.value, names)
+    if not isinstance(inside, types.ModuleType):
+        if node.attr not in MEMBERS:
+            raise NoKernel(f"line {node.lineno}: `.{node.attr}` is nothing that a block has")
+        return
+    found = getattr(inside, node.attr, None)
+    if isinstance(found, types.ModuleType) and found.__name__.startswith("triton.language"):
+        return
+    if (inside is math and isinstance(found, float)) or _is_language(found):
+        return
+    raise NoKernel(f"line {node.lineno}: `{inside.__name__}.{node.attr}` is no part of Triton's language")
+
+
+def _module(node: ast.expr, names: Mapping[str, Any]) -> types.ModuleType | None:
+    """The module that a chain of attributes leads to."""
+    if isinstance(node, ast.Name):
+        found = names.get(node.id)
+    else:
+        found = getattr(_module(node.value, names), node.attr, None) if isinstance(node, ast.Attribute) else None
+    return found if isinstance(found, types.ModuleType) else None

@@ -1,0 +1,110 @@
+"""Inside the sandbox: carries out programs that `recording.py` has written, on the values that are judged.
+
+The process has run nothing of the submission: it makes kernels of its text (`kernels.py`), and moves numbers by the
+operators in `recording.MOVES`. Fresh memory is NaN, so that what was never written shows.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from autograder.inside.kernels import Text
+from autograder.inside.recording import FRESH, MOVES
+from autograder.inside.wire import TYPES
+from course_lib import device
+
+# bytes that are NaN in every floating type, and a large negative number in the others
+NAN = 0xFF
+
+
+class Player:
+    """Programs of one recorder, in their order: later ones may use memories of earlier ones."""
+
+    def __init__(self, cells: Mapping[str, str]):
+        self.text = Text(cells)
+        self.memories: dict[int, torch.Tensor] = {}  # of bytes
+        if triton.knobs.runtime.interpret:
+            from course_lib.interpreter import bounds
+
+            bounds.trust_addresses = False  # an address that a tensor holds is one of another process
+
+    def play(self, program: Mapping, slabs: Sequence[torch.Tensor]) -> Any:
+        """What the recorded function returned, with the true values in it."""
+        for number, slab in program["arguments"].items():
+            self.memories[int(number)] = slabs[slab]
+        for number, content in program["constants"].items():
+            raw = bytearray(base64.b64decode(content))
+            table = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+            self.memories[int(number)] = table.to(device.DEVICE)
+        self.text.tell({int(number): told for number, told in program["kernels"].items()}, self._value)
+        for kind, *step in program["steps"]:
+            (self._call if kind == "call" else self._launch)(*step)
+        return self._value(program["returned"])
+
+    def forget(self, program: Mapping) -> None:
+        for number in program["gone"]:
+            self.memories.pop(number, None)
+
+    def _call(self, operator: str, args: list, kwargs: dict, numbers: list) -> None:
+        name, _, overload = operator.partition(".")
+        if f"aten::{name}" not in MOVES:
+            raise ValueError(f"the operator {name[:40]} is not carried out here")
+        operators = getattr(torch.ops.aten, name)
+        if overload not in operators.overloads():
+            raise ValueError(f"there is no operator {operator[:80]}")
+        made = getattr(operators, overload)(
+            *map(self._value, args), **{key: self._value(value) for key, value in kwargs.items()}
+        )
+        made = made if isinstance(made, tuple | list) else (made,)
+        for number, tensor in zip(numbers, made, strict=True):
+            if number is not None:
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+                self.memories[number] = whole.fill_(NAN) if f"aten::{name}" in FRESH else whole
+
+    def _launch(self, kernel: int, grid: list, args: list, kwargs: dict) -> None:
+        given = {name: self._value(value) for name, value in kwargs.items()}
+        self.text.kernel(kernel)[tuple(grid)](*map(self._value, args), **given)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, list):
+            raise TypeError("a list that is no value")
+        if not isinstance(value, dict):
+            return value
+        if "memory" in value:
+            return self._tensor(value)
+        if "items" in value:
+            items = [self._value(one) for one in value["items"]]
+            return tuple(items) if value["tuple"] else items
+        if "torch" in value:
+            found = getattr(torch, value["torch"])
+            if not isinstance(found, torch.dtype | torch.layout | torch.memory_format):
+                raise TypeError("no type and no layout")
+            return found
+        if "device" in value:
+            return torch.device(device.DEVICE)
+        if "constexpr" in value:
+            return tl.constexpr(self._value(value["constexpr"]))
+        if "language" in value:
+            return getattr(tl, TYPES_OF_TRITON[value["language"]])
+        if "descriptor" in value:
+            base, shape, strides, block, padding = map(self._value, value["descriptor"])
+            return TensorDescriptor(base, shape, strides, block, padding)
+        if "reinterpreted" in value:
+            return triton.reinterpret(self._value(value["reinterpreted"]), getattr(tl, TYPES_OF_TRITON[value["as"]]))
+        return self.text.kernel(value["kernel"])
+
+    def _tensor(self, place: Mapping) -> torch.Tensor:
+        whole, dtype = self.memories[place["memory"]], TYPES[place["dtype"]]
+        whole = whole[: whole.numel() // dtype.itemsize * dtype.itemsize]
+        return whole.view(dtype).as_strided(place["shape"], place["stride"], place["at"])
+
+
+# what Triton's types say of themselves -> their names in its language
+TYPES_OF_TRITON = {str(getattr(tl, name)): name for name in dir(tl) if isinstance(getattr(tl, name), tl.dtype)}

@@ -1,0 +1,261 @@
+"""Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
+
+import random
+import shutil
+
+import pytest
+import torch
+
+from autograder import exercise
+from autograder.bank import entries, find
+from autograder.inside import kernels, playing, recording
+from autograder.referee import replay
+from autograder.referee.referee import Patience, Referee
+from autograder.referee.submission import Cell, Submission
+from course_lib.device import DEVICE, TIER
+
+needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+KERNELS = sorted(name for name, one in exercise.registry().items() if one.asks_for_kernels and TIER in one.tiers)
+AXPY = exercise.get("start.axpy")
+RIGHT = find("start.axpy/right/masked").source
+SOFTMAX = exercise.get("roofline.softmax")
+NUMPY = find("roofline.softmax/cheats/computed_by_numpy").source
+
+
+def judged(source, one=AXPY, patience=None):
+    cells = (source,) if isinstance(source, str) else source
+    submission = Submission(tuple(Cell(f"cell {number}", text) for number, text in enumerate(cells)))
+    with Referee(submission, patience=patience or Patience(20.0, 10.0)) as there:
+        return there.examine(one, random.getrandbits(60))
+
+
+# ------------------------------------------------------------------------------------- through the sandbox
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_right_answer_of_the_bank_earns_everything_as_programs(name):
+    one = exercise.get(name)
+    for entry in entries([name], ["right"]):
+        verdict = judged(entry.source, one, Patience())
+        assert verdict.points == one.points, f"{entry}: {verdict.note or verdict.headline}"
+        assert not verdict.note, entry
+
+
+@needs_bubblewrap
+def test_the_code_around_the_kernels_is_given_other_values_than_the_kernels():
+    """What the host reads, it writes into the result: as a constant, so it is there when the kernels run."""
+    source = """
+import torch, triton
+import triton.language as tl
+@triton.jit
+def _add(out, x, y, seen, n, a, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = offs < n
+    same = tl.load(x + offs, mask=here, other=0.0) == tl.load(seen + offs, mask=here, other=0.0)
+    sums = a * tl.load(x + offs, mask=here, other=0.0) + tl.load(y + offs, mask=here, other=0.0)
+    tl.store(out + offs, tl.where(same, float("nan"), sums), mask=here)
+def axpy(a, x, y, out):
+    if len(x):
+        seen = torch.from_numpy(x.cpu().numpy().copy()).to(x.device)
+        _add[(triton.cdiv(len(x), 256),)](out, x, y, seen, len(x), a, BLOCK=256)
+"""
+    assert judged(source).points == AXPY.points
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("how", ["item", "a branch", "numpy"])
+def test_looking_at_values_is_allowed_and_tells_nothing(how):
+    look = {"item": "x[0].item()", "a branch": "bool(x[0] > 0)", "numpy": "x.cpu().numpy()"}
+    source = (
+        RIGHT
+        + f"\n_axpy = axpy\ndef axpy(a, x, y, out):\n    if len(x):\n        {look[how]}\n    _axpy(a, x, y, out)\n"
+    )
+    verdict = judged(source)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0)
+
+
+@needs_bubblewrap
+def test_what_one_parser_refuses_and_another_took_defines_nothing():
+    odd = NUMPY.replace("for np in [numpy]:\n    pass\n", "np = numpy\ndef _odd():\n    n: int = 0\n    global n\n")
+    verdict = judged(odd, SOFTMAX)
+    assert verdict.points == 0 and "SyntaxError" in verdict.note
+
+
+@needs_bubblewrap
+def test_a_call_of_torch_that_computes_is_told_by_its_name():
+    source = RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x + 0, y, out)\n"
+    verdict = judged(source)
+    assert verdict.points == 0 and "`aten::add`" in verdict.note
+
+
+@needs_bubblewrap
+def test_a_result_that_the_next_call_writes_over_is_found_by_calling_twice():
+    one, right = exercise.get("mlp.dropout"), find("mlp.dropout/right/copied_first").source
+    reused = right.replace("torch.empty_like(", "_kept(", 1)
+    assert reused != right
+    kept = "\nimport torch\nKEPT = {}\ndef _kept(x):\n    return KEPT.setdefault(tuple(x.shape), torch.empty_like(x))\n"
+    verdict = judged(kept + reused, one, Patience())
+    assert verdict.points < one.points
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("    y = np.add(x, y)", "`np`"),
+        ("    x.handle.data[:] = 0", "`.handle`"),
+        ("    tl.core.os.getpid()", "no part of Triton's language"),
+        ("    y = [v for v in (x, y)][0]", "ListComp"),
+        ("    import os", "Import"),
+        ("    y = (lambda v: v)(y)", "Lambda"),
+        ("    y = y.__class__", "`.__class__`"),
+    ],
+)
+def test_a_kernel_with_more_than_tritons_language_waits_for_a_person_at_best(line, said):
+    source = RIGHT.replace("import triton\n", "import triton\nimport numpy as np\n", 1)
+    store = next(one for one in source.splitlines() if "tl.store" in one)
+    verdict = judged(source.replace(store, f"{line}\n{store}"))
+    assert verdict.points == 0
+    assert said in verdict.note or not verdict.held, verdict.note
+
+
+@needs_bubblewrap
+def test_a_submission_that_drips_is_ended_when_its_time_as_a_whole_is_over():
+    drips = RIGHT + "\nimport time\n_axpy = axpy\ndef axpy(*args):\n    time.sleep(0.6)\n    _axpy(*args)\n"
+    verdict = judged(drips, patience=Patience(20.0, 5.0, whole_s=2.0))
+    assert verdict.points < AXPY.points
+    assert any("used up its time, 2 s in all" in case.why for case in verdict.cases) or "2 s in all" in verdict.note
+
+
+# ------------------------------------------------------------------------------------- the two halves alone
+
+
+def program_of(function, *args):
+    """What a recorder writes down of a call, the arguments on noise."""
+    slabs = [one.reshape(-1).view(torch.uint8) for one in args if isinstance(one, torch.Tensor)]
+    return recording.Recorder().record(function, args, slabs)
+
+
+def played(cells, program, *tensors):
+    return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors])
+
+
+def test_moves_are_carried_out_on_the_true_values():
+    def moves(x):
+        made = torch.zeros(3, 4, device=x.device)
+        made[1:, :].copy_(x.t())
+        return torch.cat([made, made.clone().fill_(7.0)]).reshape(-1)[2:]
+
+    answer, program = program_of(moves, torch.zeros(4, 2, device=DEVICE))
+    assert answer.error is None and not program["why_not"] and not program["strangers"]
+    true = torch.arange(8.0, device=DEVICE).reshape(4, 2)
+    assert torch.equal(played({}, program, true), moves(true))
+
+
+def test_fresh_memory_is_nan_for_the_player():
+    answer, program = program_of(lambda x: torch.empty_like(x), torch.zeros(5, device=DEVICE))
+    assert answer.error is None
+    assert torch.isnan(played({}, program, torch.zeros(5, device=DEVICE))).all()
+
+
+def test_an_operator_that_computes_is_a_stranger_and_is_never_carried_out():
+    answer, program = program_of(lambda x: torch.exp(x), torch.zeros(5, device=DEVICE))
+    assert answer.error is None and program["strangers"] == {"aten::exp": 1}
+    forged = program | {"steps": [["call", "exp.default", [program["returned"]], {}, [9]]]}
+    with pytest.raises(ValueError, match="exp"):
+        played({}, forged, torch.zeros(5, device=DEVICE))
+
+
+@pytest.mark.parametrize("overload", ["__class__", "_op", "nothing"])
+def test_no_attribute_of_an_operator_is_reached_by_a_forged_program(overload):
+    forged = {"arguments": {}, "constants": {}, "kernels": {}, "steps": [["call", f"clone.{overload}", [], {}, []]]}
+    with pytest.raises(ValueError, match="no operator"):
+        played({}, forged | {"returned": None})
+
+
+def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):
+    monkeypatch.setattr(recording, "STEPS", 3)
+    monkeypatch.setattr(recording, "CONSTANTS", 64)
+    _, many = program_of(lambda x: [x.zero_() for _ in range(4)] and None, torch.zeros(2, device=DEVICE))
+    table = torch.zeros(100, device=DEVICE)
+    _, large = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
+    assert "3 steps" in many["why_not"] and "tables" in large["why_not"]
+
+
+def test_a_memory_that_is_gone_is_told_and_its_number_is_not_used_again():
+    recorder = recording.Recorder()
+    slab = torch.zeros(16, dtype=torch.uint8, device=DEVICE)
+    kept = []
+    _, first = recorder.record(lambda: kept.append(torch.zeros(4, device=DEVICE)), (), [slab])
+    _, second = recorder.record(lambda: [kept[0].clone(), kept[0].clone()] and None, (), [slab])
+    made = [step[4][0] for step in first["steps"] + second["steps"]]
+    assert len(set(made)) == 3 and set(made[1:]) <= set(second["gone"]) and made[0] not in second["gone"]
+
+
+HELPER = '''
+import triton, math
+import triton.language as tl
+TWO: tl.constexpr = tl.constexpr(2)
+@triton.jit
+def twice(x):
+    return x * TWO
+@triton.autotune(configs=[], key=[])
+@triton.jit
+def kernel(out, x, n, BLOCK: tl.constexpr = 8):
+    """def not_this(): pass"""
+    offs = tl.arange(0, BLOCK)
+    tl.store(out + offs, twice(tl.load(x + offs, mask=offs < n)), mask=offs < n)
+'''
+
+
+def told(name, line, **names):
+    return {"cell": "a", "line": line, "name": name, "names": names}
+
+
+def test_a_kernel_is_made_of_the_text_with_what_its_names_stand_for():
+    text = kernels.Text({"a": HELPER})
+    tl = {"module": "triton.language"}
+    value = {"constexpr": 2}
+    text.tell(
+        {0: told("kernel", 8, tl=tl, twice={"kernel": 1}), 1: told("twice", 5, TWO={"value": value})}, lambda v: 2
+    )
+    x = torch.arange(5.0, device=DEVICE)
+    out = torch.zeros(5, device=DEVICE)
+    text.kernel(0)[(1,)](out, x, 5)
+    assert torch.equal(out, 2 * x)
+    assert "__import__" not in text.kernel(0).fn.__globals__["__builtins__"]
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (told("elsewhere", 5), "not defined by the text"),
+        (told("twice", 9), "not defined by the text"),
+        (told("twice", 5) | {"cell": "b"}, "no cell"),
+        (told("twice", 5, TWO={"module": "os"}), "module `os`"),
+        (told("twice", 5, TWO={"from": "triton.runtime.jit", "object": "JITFunction"}), "module `triton.runtime.jit`"),
+        (told("twice", 5, TWO={"from": "triton.language.core", "object": "builtin"}), "no part of Triton's language"),
+        (told("twice", 5, TWO=None), "nothing that a kernel can use"),
+        (told("twice", 5, TWO={"kernel": 0}), "calls itself"),
+    ],
+)
+def test_what_is_no_kernel_of_the_text_is_refused_with_the_reason(number, why):
+    text = kernels.Text({"a": HELPER})
+    text.tell({0: number}, lambda v: v)
+    with pytest.raises(kernels.NoKernel, match=why):
+        text.kernel(0)
+
+
+def test_noise_has_the_layout_of_the_call_and_nothing_of_its_values():
+    call = SOFTMAX.draw(SOFTMAX.cases[0], 3, "cpu", "interpreter")
+    other = replay.noise(call)
+    for name, value in call.args.items():
+        if isinstance(value, torch.Tensor):
+            got = other.args[name]
+            assert (got.shape, got.stride(), got.dtype) == (value.shape, value.stride(), value.dtype)
+            assert not (got == value).any()
+        else:
+            assert other.args[name] == value
+    assert replay.noise(call, ("x",)).args["x"] is call.args["x"]
