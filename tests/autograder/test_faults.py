@@ -271,12 +271,12 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch, neighbour):
 @pytest.mark.parametrize("lack", [torch.OutOfMemoryError("no memory"), RuntimeError("CUDA error: out of memory")])
 @pytest.mark.parametrize("held", [0.1, 0.6])
 def test_memory_that_judging_lacks_is_the_submissions_fault_only_where_it_held_it(held, lack, monkeypatch):
-    from autograder.referee import clock, referee
+    from autograder.referee import clock, referee, replay
 
     free = iter([(0.05, 1.0), (0.05 + held, 1.0)])
     monkeypatch.setattr(clock, "memory", lambda: next(free))
     with monkeypatch.context() as short, Referee(Submission((Cell("cell", RIGHT + RIGHT_WORK),))) as room:
-        short.setattr(referee, "judge", lambda *_: (_ for _ in ()).throw(lack))
+        short.setattr(replay, "judge", lambda *_: (_ for _ in ()).throw(lack))
         if held < referee.TOO_MUCH:
             with pytest.raises(torch.OutOfMemoryError):
                 room.examine(AXPY, 1)
