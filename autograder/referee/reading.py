@@ -12,6 +12,7 @@ import re
 import symtable
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import Cell
@@ -48,6 +49,8 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
+DEEPEST = 20  # attributes in a row: a.b.c has two
+COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
 LOOKED_UP = re.compile(r"\{\w*[.\[][^{}]*\}|__\w+__(?<!__main__)|/proc/")
@@ -126,8 +129,8 @@ def suspicious(
     for _, tree in trees:
         aliases |= _imported(tree)
     jits = _jits(cells)
-    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits)
-    found = []
+    found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
+    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, aliases)
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
@@ -209,6 +212,24 @@ def _jits(cells: tuple[Cell, ...]) -> frozenset[str]:
     return names_of_jit(tuple(cell.source for cell in cells))
 
 
+def _disguised(tree: ast.AST, jits: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Where a name that stands for triton.jit is given to something else, which then looks like a kernel."""
+    names = {name.removesuffix(".jit") for name in jits}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and (_dotted_names(node.value) & jits):
+            continue
+        given = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        bound = {n.id for one in filter(None, given) for n in ast.walk(one) if isinstance(n, ast.Name)}
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound = {node.name}
+        yield from ((node.lineno, f"gives `{name}` another meaning") for name in sorted(bound & names))
+
+
+def _dotted_names(node: ast.AST) -> set[str]:
+    """What an assigned value is called: `jit`, `triton.jit`."""
+    return {ast.unparse(node)} if isinstance(node, ast.Name | ast.Attribute) else set()
+
+
 def _name(node: ast.AST) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
@@ -228,14 +249,27 @@ def _tree(cell: Cell) -> ast.Module | None:
 
 def _imported(tree: ast.AST) -> dict[str, str]:
     """Names that imports bind, and what they stand for: tl -> triton.language."""
-    names = {}
+    return {name: _followed(dotted) for name, dotted in _imports(tree)}
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                names[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
+                yield one.asname or one.name.split(".")[0], one.name if one.asname else one.name.split(".")[0]
         elif isinstance(node, ast.ImportFrom):
-            names |= {one.asname or one.name: f"{node.module or ''}.{one.name}" for one in node.names}
-    return names
+            yield from ((one.asname or one.name, f"{node.module or ''}.{one.name}") for one in node.names)
+
+
+@functools.lru_cache(maxsize=256)
+def _followed(dotted: str) -> str:
+    """Where a name comes from that a module of the course has imported itself: numpy for course_lib.numerics.np."""
+    module, _, name = dotted.rpartition(".")
+    if not module.startswith("course_lib"):
+        return dotted
+    path = COURSE.joinpath(*module.split("."))
+    files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+    return dict(_imports(ast.parse(files[0].read_text(encoding="utf-8")))).get(name, dotted) if files else dotted
 
 
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
@@ -268,7 +302,9 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
 
 def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) -> Iterator[str]:
     dotted, root = _dotted(node, aliases), _root(node)
-    if node.attr in ATTRIBUTES - (CALLED if called else set()) or _is_dunder(node.attr):
+    if _is_long(node):
+        yield f"follows more than {DEEPEST} attributes in a row"
+    elif node.attr in ATTRIBUTES - (CALLED if called else set()) or _is_dunder(node.attr):
         yield f"uses .{node.attr}"
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
@@ -276,6 +312,12 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
         yield f"uses {dotted or '.' + node.attr}, a private part"
     elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN:
         yield f"sets or deletes .{node.attr}"
+
+
+def _is_long(node: ast.AST) -> bool:
+    for _ in range(DEEPEST):
+        node = getattr(node, "value", None) if isinstance(node, ast.Attribute) else None
+    return isinstance(node, ast.Attribute)
 
 
 def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
@@ -299,12 +341,12 @@ def _read_host(top: ast.stmt, aliases: dict[str, str]) -> Iterator[tuple[ast.AST
 
 
 def _beside_kernels(
-    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str]
+    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str], aliases: dict[str, str]
 ) -> set[ast.stmt]:
     """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
     tops = [node for tree in trees for node in _statements(tree)]
     kernels = {node.name for node in tops if is_kernel(node, jits)}
-    binds = {node: _bound(node) for node in tops if not is_kernel(node, jits)}
+    binds = {node: _bound(node) - aliases.keys() for node in tops if not is_kernel(node, jits)}
     binds = {node: names for node, names in binds.items() if names}
     uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
     binds = {node: binds[node] for node in binds.keys() - (_led_to(free, binds, uses) - _led_to(judged, binds, uses))}
@@ -357,18 +399,35 @@ def _used(table: symtable.SymbolTable) -> set[str]:
 
 
 def _bound(node: ast.stmt) -> set[str]:
+    """The global names that a statement gives a value, in whatever way, or whose value it may change."""
+    inner = list(ast.walk(node))
+    made_global = {name for one in inner if isinstance(one, ast.Global) for name in one.names}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
-    return set()
+        return {node.name} | made_global
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
+    stored = {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    caught = {name for one in inner if (name := getattr(one, "name", None)) and not isinstance(one, ast.alias)}
+    return stored | made_global | {name for name in caught if isinstance(name, str)} | _changed(inner)
+
+
+def _changed(nodes: list[ast.AST]) -> set[str]:
+    """The names of what is changed in place: HELPERS of `HELPERS.append(f)`, TABLE of `TABLE["f"] = f`."""
+    places = [n for n in nodes if isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load)]
+    called = [n.func for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    return {_holder(place) for place in [*places, *called]} - {""}
+
+
+def _holder(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     """torch.nn.functional.softmax for F.softmax; "" for what no import leads to."""
     parts = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) <= DEEPEST:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id not in aliases:
@@ -377,9 +436,10 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
 
 
 def _root(node: ast.AST) -> str:
-    """The name that a chain of attributes starts from, or ""."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
+    """The name that a chain of attributes starts from, or "" where there is none or the chain is long."""
+    for _ in range(DEEPEST):
+        if isinstance(node, ast.Attribute):
+            node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 

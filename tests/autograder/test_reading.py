@@ -1,5 +1,6 @@
 """The reading of a submission's text: silent on honest answers, and it points at the line of others."""
 
+import time
 from pathlib import Path
 
 import jupytext
@@ -143,6 +144,37 @@ def test_the_caller_of_a_kernel_s_caller_is_read_too(entry):
 
 
 LAYER = "def layer(x, y):\n    axpy(1.0, x, y, y)\n    return torch.nn.functional.relu(y) @ y\n"
+
+
+LAUNDERED = [find(f"roofline.softmax/cheats/{name}") for name in (
+    "computed_by_numpy",
+    "computed_through_a_list",
+    "computed_under_a_decorator_called_jit",
+    "computed_by_a_module_that_the_course_imports",
+    "computed_by_torch_in_a_thread",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", LAUNDERED, ids=str)
+def test_what_computes_is_found_however_its_name_was_bound(entry):
+    assert suspicious((Cell("mine", entry.source),), *entries_of(get(entry.exercise)))
+
+
+@pytest.mark.parametrize(
+    "line", ["jit = staticmethod", "def jit(f): return f", "class jit: pass", "for jit in [f]: pass", "tr = f"]
+)
+def test_another_meaning_of_the_name_of_triton_s_jit_is_pointed_at(line):
+    source = (
+        f"from triton import jit\nimport triton as tr\n{line}\n@jit\ndef kernel(x): pass\n@tr.jit\ndef other(x): pass"
+    )
+    assert any("another meaning" in why for _, _, why in suspicious((Cell("mine", source),)))
+
+
+def test_a_long_chain_of_attributes_is_pointed_at_and_soon_read():
+    began = time.perf_counter()
+    found = suspicious((Cell("mine", "x = torch" + ".a" * 250),))
+    assert any("attributes in a row" in why for _, _, why in found)
+    assert time.perf_counter() - began < 5
 
 
 def test_what_only_a_free_function_leads_to_may_use_kernels_and_torch():
