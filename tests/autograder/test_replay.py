@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,6 +174,11 @@ def test_no_attribute_of_an_operator_is_reached_by_a_forged_program(overload):
     forged = {"arguments": {}, "constants": {}, "kernels": {}, "steps": [["call", f"clone.{overload}", [], {}, []]]}
     with pytest.raises(ValueError, match="no operator"):
         played({}, forged | {"returned": None})
+
+
+def test_security_md_counts_the_operators_that_are_carried_out():
+    said = (Path(__file__).parents[2] / "autograder/SECURITY.md").read_text(encoding="utf-8")
+    assert f"The player takes {len(recording.MOVES)} operators of torch" in " ".join(said.split())
 
 
 def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):

@@ -4,12 +4,13 @@ import ast
 import math
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from autograder.inside.wire import DEEPEST, Channel, ChannelError, WireError, decode, encode
+from autograder.inside.wire import DEEPEST, MESSAGE_BYTES, Channel, ChannelError, WireError, decode, encode
 
 
 @pytest.fixture
@@ -46,6 +47,16 @@ def test_a_long_message_arrives_whole_and_the_next_one_too(ends):
 def test_nothing_comes_and_it_is_a_timeout(ends):
     with pytest.raises(TimeoutError):
         ends[1].receive(0.01)
+
+
+@pytest.mark.parametrize("patience_s", [0.2, math.inf])
+def test_who_does_not_read_is_waited_for_no_longer_than_said(ends, patience_s):
+    ours, _ = ends
+    ours.send_s = 0.5
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        ours.send("x" * (MESSAGE_BYTES - 2), timeout_s=patience_s)
+    assert time.monotonic() - began < 5
 
 
 def test_an_announced_giant_is_refused(ends):
