@@ -97,19 +97,38 @@ def sweep() -> None:
 
 
 def empty(folder: str, device: int) -> None:
-    """Remove what workers left, but nothing that is mounted there from outside."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
+    """Remove what workers left, but nothing that is mounted there from outside.
+
+    What lies in a folder is brought up before the folder is removed, so no depth is too deep. What cannot be removed
+    counts as held memory.
+    """
+    removed = True
+    while removed:
+        removed = False
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            with contextlib.suppress(OSError):
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
                 elif entry.stat(follow_symlinks=False).st_dev == device:
-                    with contextlib.suppress(PermissionError):  # the home folder is not ours, and open to all
-                        os.chmod(entry.path, 0o700)
-                    empty(entry.path, device)
+                    bring_up(entry.path, folder)
                     os.rmdir(entry.path)
-            except (OSError, RecursionError):
-                continue  # what cannot be removed counts as held memory
+                    removed = True
+
+
+def bring_up(path: str, folder: str) -> None:
+    """Move what lies in a folder to the folder above; files of a folder that is not ours are removed there."""
+    with contextlib.suppress(PermissionError):  # the home folder is not ours, and open to all
+        os.chmod(path, 0o700)
+    with os.scandir(path) as entries:
+        for entry in list(entries):
+            with contextlib.suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                os.chmod(entry.path, 0o700)  # a folder that cannot be written cannot be moved
+                os.rename(entry.path, os.path.join(folder, os.urandom(8).hex()))
 
 
 def worker(talk: int, output: int) -> None:

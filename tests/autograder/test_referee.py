@@ -77,12 +77,16 @@ def test_the_next_exercise_finds_no_files_of_the_one_before():
     leaves = """
 import os
 def axpy(a, x, y, out):
-    left = [n for folder in ("/tmp", "/dev/shm", "/tmp/home") for n in os.listdir(folder) if n.startswith("left")]
+    left = [n for folder in ("/tmp", "/dev/shm", "/tmp/home") for n in os.listdir(folder) if n != "home"]
     for folder in ("/tmp/left/deep", "/tmp/home/left/deep"):
         os.makedirs(folder, exist_ok=True)
         open(f"{folder}/file", "w").close()
         os.chmod(folder, 0)
     open("/dev/shm/left", "w").close()
+    os.chdir("/tmp/left")
+    for _ in range(3000):  # deeper than Python's stack, and than any path is long
+        os.mkdir("d")
+        os.chdir("d")
     os.symlink("/usr", "/tmp/left/elsewhere") if not os.path.lexists("/tmp/left/elsewhere") else None
     raise RuntimeError(f"found {left}")
 """
