@@ -1,5 +1,6 @@
 """Every lesson of the course: its three forms agree, it keeps to our limits, and its points are what they should be."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -36,6 +37,24 @@ def test_the_three_forms_of_every_lesson_agree():
 def test_the_solution_earns_its_points_and_the_release_none(lesson):
     done = autograder("lessons", lesson.unit, "--changed")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@each_lesson
+def test_every_cell_of_the_solution_runs_here(lesson):
+    done = autograder("lessons", lesson.unit)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_lesson
+def test_the_course_has_everything_that_a_lesson_imports_from_it(lesson):
+    """A moved definition does not make kept outputs old, so its new place is looked at here."""
+    code = [cell.source for cell in lessons.read_script(lesson).cells if is_code(cell)]
+    imports = [node for source in code for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    ours = [ast.unparse(node) for node in imports if node.module.partition(".")[0] in ("autograder", "course_lib")]
+    assert ours
+    for statement in ours:
+        exec(statement, {})
 
 
 def test_every_unit_of_exercises_has_a_lesson_and_every_lesson_a_row_of_the_readme():
