@@ -70,6 +70,14 @@ def test_check_names_the_form_that_disagrees(course):
     assert "solutions/00_start/start.ipynb disagrees" in found.stdout
 
 
+def test_a_solution_without_an_end_is_one_sentence(course):
+    change(course, "    ### END SOLUTION\n", "")
+    change(course, "# %% tags", "# %%\n%%bash\nls\n\n# %% tags")
+    said = course.autograder("notebooks")
+    assert said.returncode == 1 and not said.stderr
+    assert said.stdout == "00_start, cell double, line 3: this BEGIN SOLUTION has no END SOLUTION.\n"
+
+
 def test_what_earns_points_is_run_again_and_the_rest_where_the_code_means_something_else(course):
     change(course, "import os\n", 'import json\nimport os\nTWO = json.load(open("numbers.json"))[1]\n')
     change(course, "2 * x  #", "TWO * x  #")
