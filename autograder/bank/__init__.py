@@ -35,6 +35,7 @@ from course_lib.results import ROOT
 
 BANK = ROOT / "tests" / "bank"
 KINDS = ("right", "slow", "mistakes")
+TOLD = 3  # wrong cases of a submission that are told, each whole
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,10 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
     if only and not verdict.cases:
         raise BadEdit(f"{entry}: no case of this tier is called {only[0]!r}.")
     diagnosis = verdict.diagnosis
-    wrong = "; ".join(f"{c.name} ({c.sizes}): {c.why}" for c in verdict.cases if not c.right)[:300]
-    says = " ".join(filter(None, [verdict.note, diagnosis and diagnosis.says, wrong]))
+    wrong = [f"{c.name} ({c.sizes}): {c.why}" for c in verdict.cases if not c.right]
+    if len(wrong) > TOLD:
+        wrong[TOLD:] = [f"and {len(wrong) - TOLD} other cases"]
+    says = " ".join(filter(None, [verdict.note, diagnosis and diagnosis.says, "; ".join(wrong)]))
     named = diagnosis.mistake if diagnosis else None
     return Result(entry, verdict.accepted, named, says, time.perf_counter() - start)
 
@@ -232,25 +235,31 @@ def joined(results: Iterable[Result]) -> list[Result]:
 
 
 def counts(results: list[Result]) -> list[dict]:
-    """One row an exercise: how many were accepted, caught and named, of how many that this tier could show."""
+    """One row an exercise: how many were accepted, caught and named, of how many that this tier could show.
+
+    Slow ones are right, so `right` counts them too; `slow` says how many of those they are.
+    """
     names = sorted({r.entry.exercise for r in results})
     return [_counted(name, [r for r in results if r.entry.exercise == name]) for name in names]
 
 
 def table(results: list[Result]) -> str:
     """The counts as text, with a sum."""
-    header = f"{'exercise':<24}{'right':>10}{'caught':>10}{'named':>10}{'skipped':>9}{'seconds':>9}"
+    header = f"{'exercise':<24}{'right':>10}{'slow':>8}{'caught':>10}{'named':>10}{'skipped':>9}{'seconds':>9}"
     return "\n".join([header, *map(_line, [*counts(results), _counted("all", results)])])
 
 
 def _counted(name: str, results: list[Result]) -> dict:
     ran = [r for r in results if not r.skipped]
     good = [r for r in ran if r.entry.kind != "mistakes"]
+    slow = [r for r in ran if r.entry.kind == "slow"]
     bad = [r for r in ran if r.entry.kind == "mistakes"]
     return {
         "exercise": name,
         "right": sum(r.accepted for r in good),
         "of_right": len(good),
+        "slow": sum(r.accepted for r in slow),
+        "of_slow": len(slow),
         "caught": sum(not r.accepted for r in bad),
         "named": sum(r.rightly_named for r in bad),
         "of_mistakes": len(bad),
@@ -260,8 +269,10 @@ def _counted(name: str, results: list[Result]) -> dict:
 
 
 def _line(row: dict) -> str:
-    right, caught, named = (
+    right = f"{row['right'] - row['slow']}/{row['of_right'] - row['of_slow']}"
+    slow, caught, named = (
         f"{row[part]}/{row[whole]}"
-        for part, whole in (("right", "of_right"), ("caught", "of_mistakes"), ("named", "of_mistakes"))
+        for part, whole in (("slow", "of_slow"), ("caught", "of_mistakes"), ("named", "of_mistakes"))
     )
-    return f"{row['exercise']:<24}{right:>10}{caught:>10}{named:>10}{row['skipped']:>9}{row['seconds']:>9.1f}"
+    counted = f"{right:>10}{slow:>8}{caught:>10}{named:>10}"
+    return f"{row['exercise']:<24}{counted}{row['skipped']:>9}{row['seconds']:>9.1f}"

@@ -48,11 +48,11 @@ def run(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> Not
 
 
 def record(notebook: NotebookNode) -> None:
-    """Note which source these outputs belong to, and where they were made: without a GPU no speed is settled there."""
+    """Note what the code meant that made these outputs, and where: without a GPU no speed is settled there."""
     machine = this_machine()
     notebook.metadata["speed_of_light"] = {
-        "executed_source": lessons.source_hash(notebook),
         "machine": str(machine.name),
+        "meaning": lessons.meaning(notebook),
         "tier": machine.tier,
     }
 

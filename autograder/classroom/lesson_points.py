@@ -18,7 +18,7 @@ from autograder.classroom.lessons import COURSE, Lesson
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     execute.add_arguments(parser)
     parser.add_argument(
-        "--changed", action="store_true", help="where outputs belong to the present source, read instead of running"
+        "--changed", action="store_true", help="lessons whose code means what it did: only the cells that earn points"
     )
 
 
@@ -33,22 +33,28 @@ def main(args: argparse.Namespace) -> int:
 
 
 def solution_problems(lesson: Lesson, changed_only: bool) -> list[str]:
-    """Grade cells of the solution that earn less than this machine can award."""
+    """Grade cells of the solution that earn less than the machine could award that ran them."""
+    notebook, problems = lessons.read_script(lesson), []
     if changed_only and lessons.is_current(lesson):
-        notebook = lessons.refresh(lesson)
-        has_gpu = notebook.metadata["speed_of_light"].get("tier", "gpu") == "gpu"
-    else:
-        from course_lib.device import TIER
+        kept = lessons.refresh(lesson)
+        problems = missed(kept, kept.metadata["speed_of_light"].get("tier", "gpu"), " in the outputs that are kept")
+        # Speed stands in the kept outputs: tests that share a GPU would slow each other down.
+        notebook = without_speed(graded_part(notebook))
+    from course_lib.device import TIER
 
-        try:
-            notebook = execute.run(lessons.read_script(lesson), lesson.script.parent)
-        except CellExecutionError as stopped:
-            return [f"stops with {stopped.ename}: {stopped.evalue}"]
-        has_gpu = TIER == "gpu"
+    try:
+        execute.run(notebook, lesson.script.parent)
+    except CellExecutionError as stopped:
+        return [*problems, f"stops with {stopped.ename}: {stopped.evalue}"]
+    return [*problems, *missed(notebook, TIER)]
+
+
+def missed(notebook: NotebookNode, tier: str, where: str = "") -> list[str]:
+    """What is said of each grade cell that earned less than everything, unless only a GPU could show more."""
     return [
-        f"{name} earned {got:g} of {most:g} points"
+        f"{name} earned {got:g} of {most:g} points{where}"
         for name, got, most, pending in earned(notebook)
-        if got < most and not (pending and not has_gpu)
+        if got < most and (tier == "gpu" or not pending)
     ]
 
 
@@ -80,6 +86,12 @@ def waits_for_gpu(source: str) -> bool:
     """Whether a grade cell asks for what only a GPU can show: speed, or an exercise of the GPU tier alone."""
     asked = re.search(r"""check(_speed)?\(\s*["']([\w.]+)["']""", source)
     return bool(asked and (asked.group(1) or exercise.get(asked.group(2)).tiers == ("gpu",)))
+
+
+def without_speed(notebook: NotebookNode) -> NotebookNode:
+    part = NotebookNode(notebook)
+    part.cells = [cell for cell in notebook.cells if not (utils.is_grade(cell) and "check_speed(" in cell.source)]
+    return part
 
 
 def graded_part(notebook: NotebookNode) -> NotebookNode:

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
+
+from course_lib.meaning import meaning_in_order
 
 COURSE = Path(__file__).resolve().parents[2]
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -83,18 +86,21 @@ def refresh(lesson: Lesson) -> NotebookNode:
     return notebook
 
 
-def source_hash(notebook: NotebookNode) -> str:
-    """Changes when code changes; prose may be mended without running the lesson again."""
-    code = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+def meaning(notebook: NotebookNode) -> str:
+    """Changes when code means something else; words, comments and moved files ask for no new run of the lesson."""
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    return meaning_in_order(map(TransformerManager().transform_cell, cells))  # magics become calls
 
 
 def is_current(lesson: Lesson) -> bool:
-    """Whether the solution notebook's outputs belong to the code that the script has now."""
+    """Whether the code that made the solution notebook's outputs meant what the script means now."""
     if not lesson.solution.exists():
         return False
     recorded = nbformat.read(lesson.solution, as_version=4).metadata.get("speed_of_light", {})
-    return recorded.get("executed_source") == source_hash(read_script(lesson))
+    try:
+        return recorded.get("meaning") == meaning(read_script(lesson))
+    except SyntaxError:
+        return False
 
 
 def tidy(notebook: NotebookNode) -> None:

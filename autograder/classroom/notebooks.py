@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, Lesson
+from autograder.classroom.stubs import problems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,10 @@ def main(args: argparse.Namespace) -> int:
     found = lessons.find(COURSE)
     if not found:
         print("There are no lessons in solutions/ yet.")
+    wrong = [f"{one.unit}, {says}" for one in found for says in problems(lessons.read_script(one))]
+    if wrong:
+        print("\n".join(wrong))
+        return 1
     wanted = {}
     for lesson in found:
         wanted[lesson.solution] = lessons.to_text(lessons.refresh(lesson)).encode()

@@ -47,8 +47,24 @@ class StableNotebook(NbGraderPreprocessor):
         return nb, resources
 
 
+def problems(notebook: NotebookNode) -> list[str]:
+    """A sentence for every code cell in which the solution cannot be told from the rest."""
+    found = []
+    for cell in notebook.cells:
+        try:
+            if cell.cell_type == "code":
+                stub_solutions(cell.source)
+        except SyntaxError as error:
+            found.append(f"cell {cell.id}, line {error.lineno}: {error.msg}.")
+        except ValueError as error:
+            found.append(f"cell {cell.id}, {error}.")
+    return found
+
+
 def stub_solutions(source: str, begin: str = "BEGIN SOLUTION", end: str = "END SOLUTION") -> str:
     """The cell with every solution region replaced by a stub; ValueError when the regions make no sense."""
+    if begin not in source and end not in source:
+        return source
     plain = without_magics(source)
     regions = find_regions(plain, begin, end)
     if not regions:
@@ -69,36 +85,34 @@ def stub_solutions(source: str, begin: str = "BEGIN SOLUTION", end: str = "END S
 def without_magics(source: str) -> str:
     """The same lines as plain Python: a line magic or shell line becomes `pass`."""
     if source.startswith("%%"):
-        raise ValueError("a solution cell cannot be a cell magic")
+        raise ValueError("line 1: a solution cell cannot be a cell magic")
     return re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)
 
 
 def find_regions(source: str, begin: str, end: str) -> list[tuple[int, int]]:
     """Line numbers (from 1) of each region's BEGIN and END comments; text inside strings does not count."""
-    if begin not in source and end not in source:
-        return []
     regions, start = [], 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
         if begin in token.string:
             if start:
-                raise ValueError("a solution region begins inside another")
+                raise ValueError(f"line {start}: this {begin} has no {end} before the next one begins")
             start = token.start[0]
         elif end in token.string:
             if not start:
-                raise ValueError("a solution region ends that never began")
+                raise ValueError(f"line {token.start[0]}: this {end} has no {begin}")
             regions.append((start, token.start[0]))
             start = 0
     if start:
-        raise ValueError("a solution region has no end")
+        raise ValueError(f"line {start}: this {begin} has no {end}")
     return regions
 
 
 def first_statement(tree: ast.AST, first: int, last: int) -> ast.stmt:
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and first < node.lineno < last]
     if not inside:
-        raise ValueError("a solution region holds no statement")
+        raise ValueError(f"line {first}: this solution holds no statement")
     return min(inside, key=lambda node: (node.lineno, node.col_offset))
 
 

@@ -23,9 +23,9 @@
 #   your own,
 # - say what each of these layers costs the host, and when a model waits for them.
 #
-# **Time** 5 hours; the five exercises take about two and a half of them. The sections can be done on different days.
-# Run the cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written
-# yet", or because a name is missing that such a cell would have made; go on with the cell below it.
+# **Time** 5 hours; the five exercises take almost three of them. The sections can be done on different days. Run the
+# cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written yet", or
+# because a name is missing that such a cell would have made; go on with the cell below it.
 #
 # **Needs** lesson 01: bytes and FLOPs, the ridge, overhead. Of lesson 02 only section 8, an operator of your own.
 #

@@ -8,6 +8,7 @@ import pytest
 
 from autograder import bank, exercise
 from autograder.bank import command, recording, speed
+from autograder.call.in_process import examine
 from autograder.judging.verdict import SpeedVerdict, Timed
 
 EXERCISES = sorted(exercise.registry())
@@ -161,6 +162,28 @@ def test_points_for_speed_and_the_slowest_share_are_kept_with_the_submission(mon
 
 def _pace(name: str, kind: str, points: float, out_of: float) -> speed.Pace:
     return speed.Pace(bank.Entry(name, kind, "any", Path("any.py")), accepted=True, points=points, out_of=out_of)
+
+
+def test_the_report_counts_slow_ones_beside_right_ones():
+    found = [
+        bank.Entry("roofline.chain", kind, "any", Path("any.py")) for kind in ("right", "right", "slow", "mistakes")
+    ]
+    results = [bank.Result(entry, accepted=entry.kind != "mistakes") for entry in found]
+    (row,) = bank.counts(results)
+    assert (row["right"], row["of_right"], row["slow"], row["of_slow"]) == (3, 3, 1, 1)
+    header, line, _ = (text.split() for text in bank.table(results).splitlines())
+    assert dict(zip(header, line)) == {
+        "exercise": "roofline.chain", "right": "2/2", "slow": "1/1", "caught": "1/1", "named": "0/1", "skipped": "0",
+        "seconds": "0.0",
+    }  # fmt: skip
+
+
+def test_the_first_wrong_cases_of_a_submission_are_told_whole_and_the_others_counted():
+    mistake = bank.find("roofline.work/mistakes/always_four_bytes")
+    cases = [c for c in examine(exercise.get("roofline.work"), mistake.function, seed=1).cases if not c.right]
+    said = bank.try_entry(mistake, seed=1, quick=False).says
+    assert all(f"{c.name} ({c.sizes}): {c.why}" in said for c in cases[: bank.TOLD])
+    assert said.endswith(f"; and {len(cases) - bank.TOLD} other cases") and len(cases) > bank.TOLD
 
 
 def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):

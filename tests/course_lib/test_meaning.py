@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib import meaning as module
-from course_lib.meaning import ROOT, meaning, reached
+from course_lib.meaning import ROOT, meaning, meaning_in_order, reached
 
 CODE = '''"""What it does."""
 
@@ -58,6 +58,26 @@ def test_a_definition_may_move_to_another_file_and_to_another_place(means):
     assert means(head, "import math\n\n\ndef area" + body) == means(CODE)
     assert means(CODE + "\n\nFAST = 1\nSLOW = 2\n") == means("SLOW = 2\nFAST = 1\n" + CODE)
     assert means(CODE, facts=["9 points"]) != means(CODE)
+
+
+CELLS = ["from course_lib.trace import outermost\n\nx = 2  # measured", 'print("A sentence.", outermost(x))']
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("course_lib.trace", "course_lib.profiling.trace"), ("measured", "counted"), ("A sentence.", "Another one.")],
+)
+def test_a_lesson_means_the_same_with_other_words_and_where_a_file_was_moved(old, new):
+    assert meaning_in_order([cell.replace(old, new) for cell in CELLS]) == meaning_in_order(CELLS) == "b8906f05aa76"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("print(", "id("), ("import outermost", "import inner as outermost"), ("course_lib.trace", "torch"), ("x)", "2)")],
+)
+def test_a_lesson_means_something_else_where_a_statement_or_an_imported_name_differs(old, new):
+    assert meaning_in_order([cell.replace(old, new) for cell in CELLS]) != meaning_in_order(CELLS)
+    assert meaning_in_order(reversed(CELLS)) != meaning_in_order(CELLS)
 
 
 def test_what_a_file_reaches_goes_through_packages_and_imports_inside_functions(tmp_path, monkeypatch):

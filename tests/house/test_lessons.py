@@ -1,8 +1,10 @@
 """Every lesson of the course: its three forms agree, it keeps to our limits, and its points are what they should be."""
 
+import ast
 import re
 import subprocess
 import sys
+from functools import cache
 
 import jupytext
 import nbformat
@@ -38,6 +40,24 @@ def test_the_solution_earns_its_points_and_the_release_none(lesson):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@each_lesson
+def test_every_cell_of_the_solution_runs_here(lesson):
+    done = autograder("lessons", lesson.unit)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_lesson
+def test_the_course_has_everything_that_a_lesson_imports_from_it(lesson):
+    """A moved definition does not make kept outputs old, so its new place is looked at here."""
+    code = [cell.source for cell in lessons.read_script(lesson).cells if is_code(cell)]
+    imports = [node for source in code for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    ours = [ast.unparse(node) for node in imports if node.module.partition(".")[0] in ("autograder", "course_lib")]
+    assert ours
+    for statement in ours:
+        exec(statement, {})
+
+
 def test_every_unit_of_exercises_has_a_lesson_and_every_lesson_a_row_of_the_readme():
     assert {lesson.name for lesson in FOUND} == set(exercise.UNITS)
     rows = re.findall(r"^\| \[(\d\d) .*?\]\((solutions/.*?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)
@@ -57,6 +77,68 @@ def test_its_checks_ask_for_the_exercises_of_its_unit_in_their_order_for_their_p
 
 
 @each_lesson
+def test_headings_number_sections_exercises_and_questions_and_say_their_points(lesson):
+    prose = prose_of(lesson)
+    sections = [int(number) for number in re.findall(r"^## (\d+)\. ", prose, re.MULTILINE)]
+    assert sections == list(range(1, len(sections) + 1))
+    headings = re.findall(r"^##+ (Exercise|Question) (\S+) (?:`(\S+)` )?\(\d+ min, (.*)\)$", prose, re.MULTILINE)
+    numbers = [f"{int(lesson.unit[:2])}.{place}" for place in range(1, len(headings) + 1)]
+    assert [number for _, number, _, _ in headings] == numbers
+    exercises = exercise.of_unit(lesson.name)
+    assert [(name, in_words(says)) for kind, _, name, says in headings if kind == "Exercise"] == [
+        (e.name, (e.points, e.speed.points if e.speed else 0, e.tiers == ("gpu",))) for e in exercises
+    ]
+    answers = [c.metadata.nbgrader.points for c in nbformat.read(lesson.release, 4).cells if c.source == STUB_ANSWER]
+    assert [in_words(says)[0] for kind, _, _, says in headings if kind == "Question"] == answers
+
+
+def in_words(says: str) -> tuple[int, int, bool]:
+    """(points, points for speed, on a GPU only) of a heading such as "3 points and 4 for speed; GPU only"."""
+    speed = re.search(r"(\d+) for speed", says)
+    return int(re.match(r"(\d+) points", says).group(1)), int(speed.group(1)) if speed else 0, says.endswith("GPU only")
+
+
+@each_lesson
+def test_its_counts_of_exercises_and_hours_are_those_of_its_headings_and_of_the_readme(lesson):
+    prose = " ".join(prose_of(lesson).split())
+    exercises = exercise.of_unit(lesson.name)
+    assert {number(word) for word in re.findall(r"(?:the|all) (\w+) exercises", prose)} <= {len(exercises)}
+    minutes = sum(map(int, re.findall(r"## Exercise \S+ `\S+` \((\d+) min", prose)))
+    if len(exercises) > 1:
+        told = re.search(rf"exercises take [\w ]*?\b({'|'.join(NUMBERS)})( and a half)? of them", prose)
+        assert abs(number(told[1]) + (0.5 if told[2] else 0) - minutes / 60) < 0.3, f"{minutes} minutes"
+    hours, half, unit = re.search(r"\*\*Time\*\* (\d+)( and a half)? (hours|min)", prose).groups()
+    rows = (COURSE / "README.md").read_text().splitlines()
+    row = next(line for line in rows if line.startswith(f"| [{lesson.unit[:2]} "))
+    assert f" | {hours}{'.5' if half else ''} {unit.removesuffix('ours')} | " in row
+
+
+@each_lesson
+def test_a_section_exercise_or_question_that_prose_names_is_there(lesson):
+    sections, numbered = set(), set()
+    for one in FOUND:
+        sections |= {(one.unit[:2], n) for n in re.findall(r"^## (\d+)\. ", prose_of(one), re.MULTILINE)}
+        numbered |= set(re.findall(r"^##+ (?:Exercise|Question) (\S+) ", prose_of(one), re.MULTILINE))
+    prose = " ".join(prose_of(lesson).split())
+    named = re.findall(r"(?:[Ll]esson (\d\d)(?: only|,| \()? ?)?[Ss]ections? (\d+)", prose)
+    assert not {(unit or lesson.unit[:2], section) for unit, section in named} - sections
+    assert not set(re.findall(r"(?:[Ee]xercise|[Qq]uestion) (\d+\.\d+)", prose)) - numbered
+
+
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+STUB_ANSWER = "YOUR ANSWER HERE"
+
+
+def number(word: str) -> int:
+    return NUMBERS.index(word) if word in NUMBERS else int(word)
+
+
+@cache
+def prose_of(lesson) -> str:
+    return "\n\n".join(cell.source for cell in lessons.read_script(lesson).cells if cell.cell_type == "markdown")
+
+
+@each_lesson
 def test_the_release_holds_no_line_of_a_solution(lesson):
     released = lesson.release.read_text(encoding="utf-8")
     assert not [secret for secret in SECRETS if secret in released]
@@ -71,7 +153,7 @@ def test_the_release_holds_no_line_of_a_solution(lesson):
 
 def stub_of(cell) -> str:
     if cell.cell_type == "markdown":
-        return "YOUR ANSWER HERE"
+        return STUB_ANSWER
     assert any(mark in cell.source for mark in SECRETS), (
         f"mark what is the solution in {cell.metadata.nbgrader.grade_id}"
     )

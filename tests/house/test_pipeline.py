@@ -36,11 +36,11 @@ def test_a_release_keeps_the_solution_and_the_machine_to_itself(built):
     assert cells["why"] == "YOUR ANSWER HERE"
 
 
-def test_executed_outputs_name_no_path_and_their_source(built):
+def test_executed_outputs_name_no_path_and_what_their_code_meant(built):
     text = built.solution.read_text()
     assert "run in solutions/00_start" in text
     assert str(built.root) not in text
-    assert re.fullmatch("[0-9a-f]{16}", nbformat.reads(text, 4).metadata.speed_of_light.executed_source)
+    assert re.fullmatch("[0-9a-f]{12}", nbformat.reads(text, 4).metadata.speed_of_light.meaning)
 
 
 def test_a_new_cell_changes_no_other_id_and_a_changed_cell_loses_its_output(course):
@@ -70,12 +70,33 @@ def test_check_names_the_form_that_disagrees(course):
     assert "solutions/00_start/start.ipynb disagrees" in found.stdout
 
 
-def test_outputs_that_belong_to_the_source_are_read_and_not_made_again(course):
-    assert course.autograder("lessons", "--changed").returncode == 0
+def test_a_solution_without_an_end_is_one_sentence(course):
+    change(course, "    ### END SOLUTION\n", "")
+    change(course, "# %% tags", "# %%\n%%bash\nls\n\n# %% tags")
+    said = course.autograder("notebooks")
+    assert said.returncode == 1 and not said.stderr
+    assert said.stdout == "00_start, cell double, line 3: this BEGIN SOLUTION has no END SOLUTION.\n"
+
+
+def test_what_earns_points_is_run_again_and_the_rest_where_the_code_means_something_else(course):
+    change(course, "import os\n", 'import json\nimport os\nTWO = json.load(open("numbers.json"))[1]\n')
+    change(course, "2 * x  #", "TWO * x  #")
+    change(course, "# %% [markdown] nb", "# %%\nassert TWO == 2\n\n# %% [markdown] nb")
+    for verb in ("notebooks", "execute"):
+        assert course.autograder(verb).returncode == 0
+    (course.script.parent / "numbers.json").write_text("[1, 3]\n")
+    change(course, "# the-secret", "# in other words, the-secret")
+    same = course.autograder("lessons", "--changed").stdout
+    assert "00_start solution: double_points earned 0 of 4 points\n" in same and "stops" not in same
+    change(course, "assert TWO == 2", "assert TWO < 3")
+    assert "00_start solution: stops with AssertionError" in course.autograder("lessons", "--changed").stdout
+
+
+def test_points_are_counted_in_the_outputs_that_are_kept_too(course):
     course.solution.write_text(course.solution.read_text().replace('"4"', '"3"'))
-    read = course.autograder("lessons", "start", "--changed")
-    assert read.returncode == 1
-    assert "00_start solution: double_points earned 3 of 4 points" in read.stdout
+    found = course.autograder("lessons", "start", "--changed")
+    assert found.returncode == 1
+    assert "00_start solution: double_points earned 3 of 4 points in the outputs that are kept\n" in found.stdout
 
 
 @pytest.mark.slow

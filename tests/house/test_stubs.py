@@ -97,10 +97,14 @@ def test_a_magic_and_a_string_do_not_confuse_it():
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("### BEGIN SOLUTION\nx = 1", "has no end"),
-        ("x = 1\n### END SOLUTION", "never began"),
-        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION", "inside another"),
-        ("def f():\n    return 1\n    ### BEGIN SOLUTION\n    # nothing\n    ### END SOLUTION", "no statement"),
+        ("### BEGIN SOLUTION\nx = 1", "line 1: this BEGIN SOLUTION has no END SOLUTION$"),
+        ("x = 1\n### END SOLUTION", "line 2: this END SOLUTION has no BEGIN"),
+        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION", "line 1: .* before the next one begins"),
+        (
+            "def f():\n    return 1\n    ### BEGIN SOLUTION\n    # nothing\n    ### END SOLUTION",
+            "line 3: .* no statement",
+        ),
+        ("%%bash\n### BEGIN SOLUTION\nls\n### END SOLUTION", "cannot be a cell magic"),
         ("### BEGIN SOLUTION\nif x:\n    y = 1\n### END SOLUTION\nelse:\n    y = 2", "invalid syntax"),
     ],
 )
