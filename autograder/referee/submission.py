@@ -28,6 +28,9 @@ CELLS = 1000  # of a submission that are read; the longest lesson has 177
 MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].*)$", re.MULTILINE)
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
+CHECKED = re.compile(r"""\bcheck\(\s*["']([\w.]+)["']""")  # in a check cell, whose text is the release's
+# Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 BLANK = re.compile(r"(?:[ \t\r\f\v]*+\n){100,}")  # more of them tell nobody anything, and colouring code takes seconds
 
 
@@ -44,6 +47,28 @@ class Submission:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
+    checked: Mapping[str, int] = field(default_factory=dict)  # exercise -> how many cells have run where it is checked
+
+    def as_data(self) -> dict:
+        """What JSON can hold. `of_data` makes a submission of it again."""
+        return {
+            "cells": [[cell.name, cell.source] for cell in self.cells],
+            "notes": list(self.notes),
+            "demonstrated": sorted(self.demonstrated),
+            "checked": dict(self.checked),
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping) -> Submission:
+        cells = tuple(Cell(name, source) for name, source in data["cells"])
+        return cls(cells, tuple(data["notes"]), frozenset(data["demonstrated"]), data["checked"])
+
+    def settled(self, exercise: str, entry: str) -> int:
+        """How many cells decide what the names of an exercise mean: those above its check cell, and those down to the
+        last one that defines the entry point. Names that only later cells bind are there too; a name that is bound
+        again later keeps the value that the check in the notebook saw."""
+        defining = [number for number, cell in enumerate(self.cells, 1) if entry in _defines(cell.source)]
+        return max(self.checked.get(exercise, len(self.cells)), *defining, 0)
 
     def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
         """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
@@ -64,16 +89,23 @@ def in_words(trouble: Sequence[str]) -> str:
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:
     """Both are notebooks as JSON gives them (nbformat 4)."""
+    return taken(release, submitted)[1]
+
+
+def taken(release: Mapping, submitted: Mapping) -> tuple[dict, Submission]:
+    """The repaired notebook as people may see it, and what is run of it."""
     repaired, notes = repair(release, submitted)
     ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
     changed = [cell for cell in _short_enough(submitted["cells"], []) if cell.get("id") in ids]
-    return code_of(repaired, notes, changed)
+    shown = [{**cell, "source": visible(_text(cell))} for cell in repaired["cells"]]
+    return {**repaired, "cells": shown}, code_of(repaired, notes, changed)
 
 
 def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:
     """What is run of a notebook that `repair` made. demonstrations: cells that are not run, beside those in it."""
     setups = mine = 0
-    cells = []
+    cells: list[Cell] = []
+    checked: dict[str, int] = {}
     for cell in repaired["cells"]:
         part = _part(cell)
         if part == "setup":
@@ -84,10 +116,12 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
         elif part == "own":
             mine += 1
             cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
+        elif part == "check":
+            checked |= dict.fromkeys(CHECKED.findall(_text(cell)), len(cells))
     shown = [*(c for c in repaired["cells"] if _part(c) == "demonstration"), *demonstrations]
     defined = set().union(*(_defines(cell.source) for cell in cells))
     demonstrated = set().union(*(_defines(_text(cell)) for cell in shown)) - defined
-    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated))
+    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated), checked)
 
 
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
@@ -153,6 +187,9 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
     ids = {c.get("id"): c for c in skeleton}
     at_home = {_named(c) for c in submitted if _named(c) and _named(c) == _named(ids.get(c.get("id"), {}))}
     sources = {_bare(_text(c)) for c in skeleton}
+    copied = {_bare(_text(c)) for c in skeleton if _part(c) == "demonstration"}
+    if 2 * len(ids.keys() & {c.get("id") for c in submitted}) < len(ids):
+        copied = set()  # an editor dropped the ids: then this is the lesson's own cell, and no copy
     answers: dict[str, str] = {}
     own: dict[str | None, list[dict]] = {}
     there: set[str] = set()
@@ -175,7 +212,7 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
         elif known:
             before = _marks(known).get("grade_id") or known.get("id")
             there.add(before)
-        elif _text(cell).strip() and _bare(_text(cell)) not in sources:
+        elif _text(cell).strip() and (_bare(_text(cell)) not in sources or _bare(_text(cell)) in copied):
             kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
             own.setdefault(before, []).append(_own(_text(cell), kind, own))
     return answers, own, there
@@ -220,6 +257,7 @@ def _part(cell: Mapping) -> str:
     return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
+AUTOCALL = (",", ";", "/")  # `, f a b` calls f with two strings
 TWICE = {ord(sign): sign * 2 for sign in "%!?"}
 
 
@@ -235,10 +273,8 @@ def as_python(source: str) -> str:
     if parsed(source):
         return source
     lines = source.splitlines()
-    if (
-        sum(len(line) < len(line.translate(TWICE)) for line in lines) * len(source) > PATIENT
-        or max(map(len, lines), default=0) > LINE
-    ):
+    maybe = sum(len(line) < len(line.translate(TWICE)) or line.lstrip()[:1] in AUTOCALL for line in lines)
+    if maybe * len(source) > PATIENT or max(map(len, lines), default=0) > LINE:
         return MAGIC.sub(lambda line: f"{line[1]}{line[2] or ''}{'None' if line[2] else 'pass'}", source)
     try:
         return TransformerManager().transform_cell(source)
@@ -275,6 +311,11 @@ def _text(cell: Mapping) -> str:
 def writable(text: str) -> str:
     """The text without halves of letters (lone surrogates): JSON can carry them, and no file can hold them."""
     return text.encode(errors="replace").decode()
+
+
+def visible(text: str) -> str:
+    """The text as terminals and pages may show it: a control is a question mark in a box."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", writable(text).replace("\r\n", "\n"))
 
 
 def _bare(source: str) -> str:

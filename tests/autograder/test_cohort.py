@@ -122,7 +122,13 @@ def test_two_graders_on_one_gradebook(course):
 def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(course):
     prepared(course)
     kills = 0
-    for wait_for in ("verdicts/*.seed", "autograded/ada/*/*.ipynb", "verdicts/*.json", "autograded/cleo/*/*.ipynb"):
+    for wait_for in (
+        "verdicts/handed_in/bob/.*",
+        "verdicts/*.seed",
+        "autograded/ada/*/*.ipynb",
+        "verdicts/*.json",
+        "autograded/cleo/*/*.ipynb",
+    ):
         child, until = started(course, "autograde", UNIT), time.monotonic() + 120
         while child.poll() is None and not list(course.glob(wait_for)) and time.monotonic() < until:
             time.sleep(0.02)
@@ -130,7 +136,7 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
         kills += child.poll() is None
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    assert kills >= 3
+    assert kills >= 4
     status, said = run(course, "autograde", UNIT)
     assert status == 0, said
     assert marks(course) == MARKS
@@ -142,33 +148,34 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
 
 def test_only_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path):
     hold = f"from autograder.classroom.cohort import only_one; from pathlib import Path; import time\n\
-only_one(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+with only_one(Path({str(tmp_path / 'lock')!r})): print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, cwd=COURSE)
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(BlockingIOError, match=str(other.pid)):
-        cohort.only_one(tmp_path / "lock")
+    with pytest.raises(BlockingIOError, match=str(other.pid)), cohort.only_one(tmp_path / "lock"):
+        pass
     other.kill()
     other.communicate()
-    cohort.only_one(tmp_path / "lock")
-    cohort._held.pop(tmp_path / "lock").close()
+    for _ in range(2):  # and who held it to its end lets go too
+        with cohort.only_one(tmp_path / "lock"):
+            pass
 
 
 @pytest.mark.parametrize("left", ["sanitized", "torn", "nothing"])
 def test_what_a_killed_run_left_is_dropped_and_what_is_finished_stays(left, course):
-    submission, graded = course / "submitted/ada" / UNIT, course / "autograded/ada" / UNIT
+    releases, graded = course / "notebooks" / UNIT, course / "autograded/ada" / UNIT
     path = notebook(RIGHT, graded / f"{NAME}.ipynb")
     if left == "torn":
         path.write_text(path.read_text()[:2000])
     if left == "nothing":
         path.unlink()
-    cohort.drop_unfinished(course, submission, UNIT)
+    cohort.drop_unfinished(graded, releases)
     assert not graded.exists()
     nb = json.loads(notebook(RIGHT, graded / f"{NAME}.ipynb").read_text())
     for cell in nb["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy_check":
             cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "5"}]
     path.write_text(json.dumps(nb))
-    cohort.drop_unfinished(course, submission, UNIT)
+    cohort.drop_unfinished(graded, releases)
     assert path.exists()
 
 
@@ -224,7 +231,7 @@ def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("start.ipynb", "{", "is no notebook that can be read"),
+        ("start.ipynb", "{", "is no notebook that can be read: it is no JSON"),
         ("start.ipynb", None, "No such file"),
         ("mine.ipynb", nbformat.writes(nbformat.v4.new_notebook()), "which lesson is this"),
     ],

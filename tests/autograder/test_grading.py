@@ -1,5 +1,6 @@
 """nbgrader's own commands with the referee behind them: a cohort of mixed quality."""
 
+import contextlib
 import html
 import json
 import os
@@ -111,6 +112,7 @@ def graded(tmp_path_factory):
     for name in ("old.ipynb", "new.ipynb"):
         write(course, "two_renamed", answered(release), name)
     write(course, "another_file", "a summary", "lesson.pdf")
+    hostile(course, answered(release))
     run(course, "generate_assignment", UNIT)
     kernel = course / "jupyter/kernels/python3"
     kernel.mkdir(parents=True)
@@ -127,6 +129,28 @@ def write(course, student, text, name=f"{NAME}.ipynb"):
     (folder / name).write_text(text)
 
 
+def hostile(course, notebook):
+    """Whatever stops nbgrader, or brings it to read what is not the student's."""
+    write(course, "hostile", notebook)
+    there = course / "submitted" / "hostile" / UNIT
+    for name in ("x.ipynb", "x.damaged", f"{NAME}.damaged", f"{NAME}.original", "timestamp.damaged"):
+        (there / name).mkdir()
+        (there / name / "x").write_text("x")
+    (there / "book.html").symlink_to(course / "gradebook.db")
+    (there / "solutions").symlink_to(course / "solutions" / UNIT)
+    (there / os.fsdecode(b"L\xf6sung.ipynb")).write_text(notebook)
+    os.mkfifo(there / "timestamp.txt")
+    for student in ("links_a_notebook", "links_a_lesson", "links_nowhere"):
+        (course / "submitted" / student).mkdir()
+    (course / "submitted" / "links_a_student").symlink_to(course / "submitted" / "right")
+    (course / "submitted" / "links_a_lesson" / UNIT).symlink_to(course / "solutions" / UNIT)
+    (course / "submitted" / "links_nowhere" / UNIT).symlink_to("/nowhere")
+    write(course, "links_a_notebook", "", "x")
+    there = course / "submitted" / "links_a_notebook" / UNIT
+    (there / f"{NAME}.ipynb").symlink_to(course / "submitted" / "right" / UNIT / f"{NAME}.ipynb")
+    (there / f"{NAME}.damaged").mkdir()
+
+
 def answered(release):
     notebook = json.loads(release)
     answer(notebook, KERNEL)
@@ -139,7 +163,9 @@ def run(course, *words, **more):
         "PYTHONPATH": str(course),
         **more,
     }
-    done = subprocess.run(["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -156,7 +182,8 @@ def marks(course, name="start_axpy_check"):
 
 def test_every_submission_gets_the_mark_it_earned(graded):
     full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "words_elsewhere", "renamed"}
-    everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
+    full.add("hostile")
+    everybody = (*COHORT, *REASONS)
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
     assert marks(graded) == expected
@@ -214,8 +241,18 @@ def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
     assert len({found for text in texts for found in re.findall(r"seed hidden \(hash \w{8}\)", text)}) == 1
 
 
-def test_a_damaged_notebook_is_kept(graded):
-    assert (graded / "submitted" / "damaged" / UNIT / f"{NAME}.damaged").exists()
+def test_what_was_handed_in_is_as_it_came(graded):
+    there = graded / "submitted" / "damaged" / UNIT
+    assert [path.name for path in there.iterdir()] == [f"{NAME}.ipynb"]
+    assert (there / f"{NAME}.ipynb").stat().st_size == 1000
+
+
+def test_nothing_beside_a_notebook_comes_into_feedback_or_what_formgrader_shows(graded):
+    shown = [p for room in ("autograded", "feedback", "verdicts/handed_in") for p in (graded / room).glob("*/*/*")]
+    assert {path.name for path in shown} == {f"{NAME}.ipynb", f"{NAME}.html"}
+    assert not [path for path in (graded / "feedback").rglob("*") if path.is_symlink()]
+    page = (graded / "feedback" / "hostile" / UNIT / f"{NAME}.html").read_text()
+    assert "book.html (a link)" in page
 
 
 REASONS = {
@@ -223,6 +260,11 @@ REASONS = {
     "renamed": f"my lesson (2).ipynb was taken for {NAME}.ipynb",
     "two_renamed": f"None of new.ipynb, old.ipynb is called {NAME}.ipynb",
     "another_file": "No notebook was handed in. The folder held: lesson.pdf.",
+    "hostile": "Also handed in, and not looked at: L?sung.ipynb, book.html (a link), solutions (a link)",
+    "links_a_notebook": "No notebook was handed in. The folder held: start.damaged (a folder), start.ipynb (a link)",
+    "links_a_lesson": "In place of a folder with a notebook, a link was handed in.",
+    "links_a_student": "the folder of this student is a link",
+    "links_nowhere": "In place of a folder with a notebook, a link was handed in.",
 }
 
 
@@ -265,17 +307,23 @@ def test_what_would_be_the_same_for_everybody_ends_the_run(error, tmp_path):
             judging.verdict(Asked("start.axpy", speed=False))
 
 
-def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(tmp_path, monkeypatch):
-    def fails(*_):
-        raise RuntimeError("no way")
-
+@pytest.mark.parametrize("marks", [{handed_in.PERSON: True, handed_in.CODE: Submission(()).as_data()}, {}])
+def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path):
     release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
-    monkeypatch.setattr(grading, "code_of", fails)
+    release.metadata.update(marks)
     judged = grading.JudgedNotebook(release=str(COURSE / "notebooks"), verdicts=str(tmp_path))
     names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
     notebook, _ = judged.preprocess(release, {"nbgrader": names})
     checks = [cell for cell in notebook.cells if verdicts.is_check(cell)]
     assert checks and all(grading.is_pending(cell) for cell in checks)
+
+
+@pytest.mark.parametrize("folder", ["submitted", "verdicts/handed_in"])
+def test_a_notebook_that_was_not_read_here_is_not_graded(folder, tmp_path):
+    """Should nbgrader ever begin another way."""
+    resources = {"nbgrader": {"assignment": UNIT, "student": "eve"}, "metadata": {"path": f"/x/{folder}/eve/{UNIT}"}}
+    with contextlib.nullcontext() if "verdicts" in folder else pytest.raises(ValueError, match="was not written"):
+        grading.TakenNotebook().preprocess(nbformat.v4.new_notebook(), resources)
 
 
 def test_why_points_for_speed_wait_is_said_beside_the_measurement():

@@ -167,13 +167,14 @@ def test_a_cell_of_their_own_in_place_of_a_deleted_one_is_not_undone_by_the_empt
     assert namespace["f"]() == 7
 
 
-@pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n"])
+@pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n", ", f a b\n"])
 def test_hundreds_of_magics_are_read_in_a_second(kind):
     source = ("def f():\n    pass\n" + "if True:\n" * kind.startswith(" ") + kind) * 600
     start = time.perf_counter()
     made = as_python(source)
     assert time.perf_counter() - start < 2.0
-    compile(made, "cell", "exec")
+    if not kind.startswith(","):  # nobody's magic, and no Python
+        compile(made, "cell", "exec")
     assert made.count("\n") == source.count("\n")
 
 
