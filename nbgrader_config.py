@@ -32,10 +32,13 @@ try:
         SaveCells,
     )
 
+    from autograder.classroom.collecting import Collect
     from autograder.classroom.grading import JudgedNotebook, PendingGrades, TakenNotebook, install
+    from autograder.classroom.sanitize import disarm
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
     install()
+    disarm()
 except Exception as error:
     # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
     raise SystemExit(
@@ -53,6 +56,7 @@ c.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".*", "feedback"]
 # An exchange inside the course needs no system folder; a site that has one passes --Exchange.root=/its/folder.
 exchange = COURSE / "exchange"
 c.Exchange.root = str(exchange)
+c.ExchangeFactory.collect = Collect
 if os.access(COURSE, os.W_OK):
     exchange.mkdir(exist_ok=True)  # nbgrader wants it to be there
 

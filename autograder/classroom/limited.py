@@ -26,7 +26,6 @@ LARGEST = 100 << 20  # bytes of a notebook; a lesson solved and executed has 0.6
 ANSWER = 16 << 20  # characters of what comes back; the longest lesson, solved, has 0.3 million
 MARKS = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task", "cell_type", "checksum")
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)
 
 
 class Unread(ValueError):
@@ -117,7 +116,7 @@ def parsed(text: str) -> dict:
     except ValueError as error:
         if not text.strip():
             raise Unread("it is empty") from None
-        if marks := MERGE.search(text):
+        if marks := submission().MERGE.search(text):
             line = text.count("\n", 0, marks.start()) + 1
             raise Unread(
                 f"line {line} is the mark of a merge that was not finished ({marks[0].strip()}); keep one side of each "

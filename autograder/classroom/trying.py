@@ -27,7 +27,7 @@ from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
-from autograder.referee.submission import Submission, extract
+from autograder.referee.submission import Submission, extract, visible
 from course_lib import device
 
 RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
@@ -141,16 +141,16 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
     """Print what was put right and every verdict as it comes."""
     print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {PUBLIC_SEED}", flush=True)
     for note in submission.notes:
-        print(f"  put right: {note}")
+        print(f"  put right: {visible(note)}")
     status = FULL
     for row in found:
         first, *rest = row.text
         mark = "waits" if row.pending else f"{row.points:g}/{row.out_of:g}"
-        print(f"{mark:>7}  {first}", flush=True)
+        print(f"{mark:>7}  {visible(first)}", flush=True)
         if not row.pending and row.points < row.out_of:
             status = NOT_FULL
             for line in rest:
-                print(f"{'':9}{line}", flush=True)
+                print(f"{'':9}{visible(line)}", flush=True)
     return status
 
 

@@ -12,7 +12,7 @@ import copy
 import functools
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -28,7 +28,8 @@ CELLS = 1000  # of a submission that are read; the longest lesson has 177
 MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].*)$", re.MULTILINE)
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
-CHECKED = re.compile(r"""\bcheck\(\s*["']([\w.]+)["']""")  # in a check cell, whose text is the release's
+CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a check cell, whose text is the release's
+MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
 # Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 BLANK = re.compile(r"(?:[ \t\r\f\v]*+\n){100,}")  # more of them tell nobody anything, and colouring code takes seconds
@@ -47,7 +48,7 @@ class Submission:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
-    checked: Mapping[str, int] = field(default_factory=dict)  # exercise -> how many cells have run where it is checked
+    checked: Mapping[str, int] = field(default_factory=dict)  # entry point -> how many cells stand above its check
 
     def as_data(self) -> dict:
         """What JSON can hold. `of_data` makes a submission of it again."""
@@ -63,12 +64,12 @@ class Submission:
         cells = tuple(Cell(name, source) for name, source in data["cells"])
         return cls(cells, tuple(data["notes"]), frozenset(data["demonstrated"]), data["checked"])
 
-    def settled(self, exercise: str, entry: str) -> int:
+    def settled(self, entry: str) -> int:
         """How many cells decide what the names of an exercise mean: those above its check cell, and those down to the
-        last one that defines the entry point. Names that only later cells bind are there too; a name that is bound
-        again later keeps the value that the check in the notebook saw."""
+        last one that defines its entry point. What a later cell binds again was another value when the notebook's own
+        check ran."""
         defining = [number for number, cell in enumerate(self.cells, 1) if entry in _defines(cell.source)]
-        return max(self.checked.get(exercise, len(self.cells)), *defining, 0)
+        return max(self.checked.get(entry, len(self.cells)), *defining, 0)
 
     def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
         """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
@@ -98,7 +99,30 @@ def taken(release: Mapping, submitted: Mapping) -> tuple[dict, Submission]:
     ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
     changed = [cell for cell in _short_enough(submitted["cells"], []) if cell.get("id") in ids]
     shown = [{**cell, "source": visible(_text(cell))} for cell in repaired["cells"]]
-    return {**repaired, "cells": shown}, code_of(repaired, notes, changed)
+    found = code_of(repaired, (), changed)
+    notes += _misplaced(release, repaired, changed)
+    notes += [
+        f"The cell {cell.name} holds the marks of a merge that was not finished, so it is no Python: keep one side of "
+        "each and remove the marks."
+        for cell in found.cells
+        if MERGE.search(cell.source) and not parsed(cell.source)
+    ]
+    return {**repaired, "cells": shown}, replace(found, notes=tuple(notes))
+
+
+def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) -> list[str]:
+    """What a student defined in a demonstration cell while the solution cell for it is still the empty one."""
+    empty = {_named(cell): _text(cell) for cell in release["cells"] if _part(cell) == "solution"}
+    kept = [cell for cell in repaired["cells"] if empty.get(_named(cell)) == _text(cell) and _named(cell)]
+    asked = set().union(*(_defines(_text(cell)) for cell in kept))
+    there = set().union(*(_defines(_text(c)) for c in release["cells"] if _part(c) == "demonstration"))
+    mine = set().union(*(_defines(_text(c)) for c in repaired["cells"] if _part(c) == "own"))
+    moved = set().union(*(_defines(_text(cell)) for cell in changed)) & asked - there - mine
+    return [
+        f"`{name}` is defined in a demonstration cell, and those are not part of a submission; its solution cell is "
+        "still the empty one. Move it there, or to a cell of your own."
+        for name in sorted(moved)
+    ]
 
 
 def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:

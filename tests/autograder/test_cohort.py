@@ -143,6 +143,54 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
     assert "s in all" in said  # the end of the progress
 
 
+def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobody(course, monkeypatch, request):
+    monkeypatch.chdir(course)  # and back at the end
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", course / "exchange", course / "submitted"]))  # too deep
+    inbound = course / "exchange/speed-of-light/inbound"
+    inbound.mkdir(parents=True)
+    shutil.rmtree(course / "submitted")
+    secret = course / "secret.txt"
+    secret.write_text("the instructor's own")
+
+    def handed(student):
+        folder = inbound / f"{student}+{UNIT}+2026-01-01 10:00:00.000000 UTC+00"
+        notebook(RIGHT, folder / f"{NAME}.ipynb")
+        (folder / "timestamp.txt").write_text("2026-01-01 10:00:00.000000 UTC")
+        (folder / "data").mkdir()
+        (folder / "data/numbers.csv").write_text("1,2")
+        return folder
+
+    for student in ("ada", "zoe"):
+        handed(student)
+    os.mkfifo(handed("bob") / "pipe")
+    links = handed("cleo")
+    (links / "notes.txt").symlink_to(secret)
+    (links / "course").symlink_to(course / "solutions")
+    shutil.move(handed("dan"), course / "elsewhere")
+    (inbound / f"dan+{UNIT}+2026-01-01 10:00:00.000000 UTC+00").symlink_to(course / "solutions" / UNIT)
+    (handed("eve") / "large").write_bytes(bytes(200 << 20))
+    os.chdir(handed("fay"))
+    for _ in range(1500):  # deeper than recursion
+        os.mkdir("x")
+        os.chdir("x")
+    os.chdir(course)
+    (inbound / f"ada+{UNIT}+junk+00").mkdir()
+    (handed("gil") / "timestamp.txt").write_text("junk")
+    status, said = run(course, "collect", UNIT, "--CollectApp.check_owner=False")
+    assert status == 0, said
+    there = {path.parent.name: path for path in (course / "submitted").glob(f"*/{UNIT}")}
+    assert set(there) == {"ada", "bob", "cleo", "dan", "eve", "fay", "gil", "zoe"}
+    for student, path in there.items():
+        if student != "dan":
+            assert json.dumps(RIGHT) in (path / f"{NAME}.ipynb").read_text()
+        if student not in ("dan", "fay"):
+            assert (path / "data/numbers.csv").read_text() == "1,2"
+    assert there["dan"].is_symlink() and (there["cleo"] / "notes.txt").is_symlink()
+    assert (there["cleo"] / "course").is_symlink()
+    assert not (there["bob"] / "pipe").exists() and not (there["eve"] / "large").exists()
+    assert not (there["gil"] / "timestamp.txt").exists(), "what is none ends every later run of collect"
+
+
 # ------------------------------------------------------------------------------------------- without nbgrader
 
 

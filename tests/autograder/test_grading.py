@@ -1,14 +1,18 @@
 """nbgrader's own commands with the referee behind them: a cohort of mixed quality."""
 
+import argparse
 import contextlib
 import html
 import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +21,7 @@ import pytest
 import torch
 
 from autograder.bank import find
-from autograder.classroom import grading, handed_in, report, verdicts
+from autograder.classroom import grading, handed_in, report, trying, verdicts
 from autograder.classroom.verdicts import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
@@ -33,6 +37,9 @@ pytestmark = [
 ]
 
 KERNEL = find("start.axpy/right/masked").source
+CONTROLS = "\x1b[2J\x00 \u202eevil\u2066"
+LINKS = "[a](figure.html) ![b](figure.png) [c](../../../submitted/eve/x.html) [d](//x) <a href='http:figure.html'>e</a>"
+LINKS += " [f](https://elsewhere.org/x) &#27;&#x202e;"
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
 ONE_CASE_WRONG = KERNEL + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
 COHORT = {
@@ -60,6 +67,15 @@ COHORT = {
         add(nb, ACTIVE, "raw"),
         add(nb, "half of a letter: \ud800"),
     ),
+    "links_and_controls": lambda nb: (
+        answer(nb, f"def axpy(a, x, y, out):\n    raise ValueError({CONTROLS!r})  # {CONTROLS}"),
+        rewrite(nb, "start_axpy_floor", f"own words {LINKS} {CONTROLS}"),
+        add(nb, f"# {CONTROLS}"),
+        nb["metadata"].update(title=CONTROLS),
+    ),
+    "in_a_demonstration": lambda nb: next(c for c in nb["cells"] if is_shown(c)).update(source=KERNEL),
+    "exits": lambda nb: answer(nb, f"import os\n{KERNEL}\nos._exit(0)"),
+    "merged": lambda nb: answer(nb, f"<<<<<<< HEAD\n{KERNEL}\n=======\n{KERNEL}\n>>>>>>> mine\n"),
     "raises_half_of_a_letter": lambda nb: answer(nb, "def axpy(a, x, y, out):\n    raise ValueError(chr(0xD800))"),
     "words_elsewhere": lambda nb: (answer(nb, KERNEL), add(nb, "12 bytes for each element, so ...", "markdown")),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
@@ -68,6 +84,12 @@ COHORT = {
 
 def cell(nb, grade_id):
     return next(c for c in nb["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def is_shown(cell):
+    """A demonstration cell."""
+    marks = cell["metadata"]
+    return cell["cell_type"] == "code" and not marks.get("nbgrader") and "setup" not in marks.get("tags", [])
 
 
 def rewrite(nb, grade_id, source):
@@ -112,6 +134,8 @@ def graded(tmp_path_factory):
     for name in ("old.ipynb", "new.ipynb"):
         write(course, "two_renamed", answered(release), name)
     write(course, "another_file", "a summary", "lesson.pdf")
+    write(course, "utf16", answered(release).encode("utf-16"))
+    write(course, "merged_file", json.dumps(json.loads(release), indent=1).replace(' "cells"', "<<<<<<< HEAD\n", 1))
     hostile(course, answered(release))
     run(course, "generate_assignment", UNIT)
     kernel = course / "jupyter/kernels/python3"
@@ -126,7 +150,7 @@ def graded(tmp_path_factory):
 def write(course, student, text, name=f"{NAME}.ipynb"):
     folder = course / "submitted" / student / UNIT
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def hostile(course, notebook):
@@ -182,7 +206,7 @@ def marks(course, name="start_axpy_check"):
 
 def test_every_submission_gets_the_mark_it_earned(graded):
     full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "words_elsewhere", "renamed"}
-    full.add("hostile")
+    full |= {"hostile", "utf16"}
     everybody = (*COHORT, *REASONS)
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
@@ -210,6 +234,61 @@ def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
     page = (graded / "feedback" / "acts_in_a_browser" / UNIT / f"{NAME}.html").read_text()
     assert page.count("an answer &lt;script&gt;") == 3 and "$a&lt;b$" in page
     assert not re.search(r"<script>alert|<[^>]*onerror|<[^>]*(javascript|java&#115;cript):alert", page)
+
+
+def test_no_link_of_a_student_leads_to_a_file_and_no_control_reaches_a_page(graded):
+    page = (graded / "feedback" / "links_and_controls" / UNIT / f"{NAME}.html").read_text()
+    words = page[page.index("own words") : page.index("[2J", page.index("own words"))]
+    assert re.findall(r"(?:href|src)=\"([^\"]*)", words) == ["https://elsewhere.org/x"]
+    assert not re.search("[\x00-\x08\x0b\x0e-\x1f\u202a-\u202e\u2066-\u2069]|&#27;|&#x202e;", page)
+    kept = [json.loads(path.read_text()) for path in (graded / "verdicts").glob("*.json")]
+    assert any("evil" in one["html"] for one in kept)
+    assert not [one for one in kept if re.search("[\x00\x1b\u202e]", one["html"] + "".join(one["text"]))]
+
+
+@pytest.fixture
+def formgrader(graded):
+    """Ask the formgrader of that course."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "jupyter_server", "--no-browser", f"--port={port}", "--ip=127.0.0.1", "--allow-root"]
+    line += ["--IdentityProvider.token=secret", f"--ServerApp.root_dir={graded}"]
+    line += ["--ServerApp.jpserver_extensions={'nbgrader.server_extensions.formgrader': True}"]
+    environment = os.environ | {"PYTHONPATH": str(graded)}
+    with subprocess.Popen(line, cwd=graded, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as it:
+
+        def asked(path, data=None):
+            headers = {"Authorization": "token secret"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+            return urllib.request.urlopen(request, timeout=200)
+
+        for _ in range(240):
+            try:
+                asked("/api/status").close()
+                break
+            except OSError:
+                time.sleep(0.25)
+        yield asked
+        it.terminate()
+
+
+def test_formgrader_serves_what_was_handed_in_without_rights_and_its_button_reads_it_here(graded, formgrader):
+    write(graded, "right", "<script>alert(1)</script>", "figure.html")
+    with sqlite3.connect(graded / "gradebook.db") as book:
+        submission = book.execute("select id from submitted_notebook").fetchone()[0]
+    path = f"/formgrader/submissions/{submission}/..%2f..%2f..%2fsubmitted/right/{UNIT}/figure.html"
+    with formgrader(path) as answer:
+        assert answer.status == 200 and answer.headers["Content-Security-Policy"].startswith("sandbox;")
+    before = marks(graded)
+    (graded / "verdicts/handed_in/right" / UNIT / f"{NAME}.ipynb").write_text("{")
+    with formgrader(f"/formgrader/api/submission/{UNIT}/right/autograde", b"") as answer:
+        said = json.loads(answer.read())
+    assert said["success"], said
+    assert marks(graded) == before
+    assert "not looked at: figure.html" in (graded / "autograded/right" / UNIT / f"{NAME}.ipynb").read_text()
+    with formgrader("/formgrader/api/assignments") as answer:
+        assert json.loads(answer.read())[0]["num_submissions"] >= len(COHORT), "it looks where it looked before"
 
 
 @pytest.mark.parametrize("template", ["feedback", "formgrade"])
@@ -260,6 +339,11 @@ REASONS = {
     "renamed": f"my lesson (2).ipynb was taken for {NAME}.ipynb",
     "two_renamed": f"None of new.ipynb, old.ipynb is called {NAME}.ipynb",
     "another_file": "No notebook was handed in. The folder held: lesson.pdf.",
+    "in_a_demonstration": "`axpy` is defined in a demonstration cell",
+    "exits": "The process ended while it ran the cells of this notebook.",
+    "merged": "The cell start_axpy holds the marks of a merge that was not finished",
+    "merged_file": "is the mark of a merge that was not finished (<<<<<<<)",
+    "utf16": "The file is not UTF-8; it was read as utf-16.",
     "hostile": "Also handed in, and not looked at: L?sung.ipynb, book.html (a link), solutions (a link)",
     "links_a_notebook": "No notebook was handed in. The folder held: start.damaged (a folder), start.ipynb (a link)",
     "links_a_lesson": "In place of a folder with a notebook, a link was handed in.",
@@ -272,6 +356,16 @@ REASONS = {
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
     assert html.escape(REASONS[student]) in page
+
+
+@pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
+def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
+    path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
+    trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False))
+    told = capsys.readouterr()
+    said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
+    page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
+    assert said and all("".join(one) in page for one in said)
 
 
 class Failing:

@@ -181,7 +181,7 @@ def test_what_is_no_notebook_is_graded_as_the_empty_release_and_the_true_reason_
 COSTLY = {
     "calls without brackets": ", a b\n" * 10_000,
     "a call and much else": ", f a\n" + "x = ((\n" * 18_000,
-    "equal hashes": "x = {" + ",".join(f"({n % 2**61 - 1 + n},):0" for n in range(8_000)) + "}",
+    "equal hashes": "x = {" + ",".join(f"({n * (2**61 - 1)},):0" for n in range(1, 5_000)) + "}",
     "tuples": "x = {" + ",".join(f"({n},{n}):0" for n in range(10_000)) + "}",
     "assignments": "\n".join(f"a{n} = a{n - 1}" for n in range(1, 8_000)),
     "brackets": "(" * 90_000,
