@@ -15,6 +15,7 @@ import pytest
 
 from autograder.bank import find
 from autograder.classroom import cohort, trying
+from autograder.referee.submission import Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -274,6 +275,14 @@ def test_a_rehearsal_without_a_sandbox_survives_a_crash(tmp_path):
 def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
     path = notebook(RIGHT, tmp_path / "my answers.ipynb")
     assert trying.release_for(path, None, trying.read(path)).name == f"{NAME}.ipynb"
+
+
+def test_a_rehearsal_sends_no_controls_to_the_terminal(capsys):
+    row = trying.Row(0.0, 5.0, False, ["raised \x1b[2J", "then \x1b]0;x\x07 \u202e"])
+    trying.told(Path("my.ipynb"), Submission((), notes=("\x1b[31m",)), iter([row]))
+    said = capsys.readouterr().out
+    assert "raised" in said and "then" in said and "[31m" in said
+    assert not set(said) & set("\x1b\x07\u202e")
 
 
 @pytest.mark.parametrize(

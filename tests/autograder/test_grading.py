@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from autograder.bank import find
-from autograder.classroom import grading, handed_in, report, trying, verdicts
+from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
 from autograder.classroom.verdicts import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
@@ -282,7 +282,10 @@ def test_formgrader_serves_what_was_handed_in_without_rights_and_its_button_read
         assert answer.status == 200 and answer.headers["Content-Security-Policy"].startswith("sandbox;")
     before = marks(graded)
     (graded / "verdicts/handed_in/right" / UNIT / f"{NAME}.ipynb").write_text("{")
-    with formgrader(f"/formgrader/api/submission/{UNIT}/right/autograde", b"") as answer:
+    button = f"/formgrader/api/submission/{UNIT}/right/autograde"
+    with cohort.only_one(graded / "verdicts/.grading"), formgrader(button, b"") as answer:
+        assert "Another run" in json.loads(answer.read())["error"]
+    with formgrader(button, b"") as answer:
         said = json.loads(answer.read())
     assert said["success"], said
     assert marks(graded) == before
