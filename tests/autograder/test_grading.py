@@ -242,7 +242,7 @@ def test_no_link_of_a_student_leads_to_a_file_and_no_control_reaches_a_page(grad
     assert re.findall(r"(?:href|src)=\"([^\"]*)", words) == ["https://elsewhere.org/x"]
     assert not re.search("[\x00-\x08\x0b\x0e-\x1f\u202a-\u202e\u2066-\u2069]|&#27;|&#x202e;", page)
     kept = [json.loads(path.read_text()) for path in (graded / "verdicts").glob("*.json")]
-    assert any("evil" in one["html"] for one in kept)
+    assert any("raised ValueError" in one["html"] and "[2J" in one["html"] for one in kept)
     assert not [one for one in kept if re.search("[\x00\x1b\u202e]", one["html"] + "".join(one["text"]))]
 
 

@@ -184,6 +184,7 @@ COSTLY = {
     "equal hashes": "x = {" + ",".join(f"({n * (2**61 - 1)},):0" for n in range(1, 5_000)) + "}",
     "tuples": "x = {" + ",".join(f"({n},{n}):0" for n in range(10_000)) + "}",
     "assignments": "\n".join(f"a{n} = a{n - 1}" for n in range(1, 8_000)),
+    "assignments that lead to a kernel": "a0 = axpy\n" + "\n".join(f"a{n} = a{n - 1}" for n in range(1, 8_000)),
     "brackets": "(" * 90_000,
     "minus signs": "-" * 100_000 + "1",
 }
