@@ -42,10 +42,14 @@ LINKS = "[a](figure.html) ![b](figure.png) [c](../../../submitted/eve/x.html) [d
 LINKS += " [f](https://elsewhere.org/x) &#27;&#x202e;"
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
 ONE_CASE_WRONG = KERNEL + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
+# a constant that cannot travel to where kernels are compiled
+NOT_SEEN = KERNEL.replace("n, a, BLOCK: tl", "n, a, how: tl.constexpr, BLOCK: tl").replace(
+    "a, BLOCK=", "a, object(), BLOCK="
+)
 COHORT = {
     "right": lambda nb: answer(nb, KERNEL),
     "one_case_wrong": lambda nb: answer(nb, ONE_CASE_WRONG),
-    "waits_for_a_person": lambda nb: answer(nb, "import os\n" + KERNEL),
+    "waits_for_a_person": lambda nb: answer(nb, NOT_SEEN),
     "untouched": lambda nb: None,
     "masks_forgotten": lambda nb: answer(nb, find("start.axpy/mistakes/no_mask").source),
     "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check"), spoil(nb)),
@@ -68,7 +72,7 @@ COHORT = {
         add(nb, "half of a letter: \ud800"),
     ),
     "links_and_controls": lambda nb: (
-        answer(nb, f"def axpy(a, x, y, out):\n    raise ValueError({CONTROLS!r})  # {CONTROLS}"),
+        answer(nb, f"def axpy(a, x, y, out):\n    raise ValueError({CONTROLS!r})"),
         rewrite(nb, "start_axpy_floor", f"own words {LINKS} {CONTROLS}"),
         add(nb, f"# {CONTROLS}"),
         nb["metadata"].update(title=CONTROLS),
