@@ -9,7 +9,6 @@ COURSE = Path(__file__).resolve().parent
 sys.path.insert(0, str(COURSE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
 
-GRADING = "autograde" in sys.argv
 try:
     import warnings
 
@@ -33,21 +32,18 @@ try:
         SaveCells,
     )
 
-    from autograder.classroom import cohort
-    from autograder.classroom.grading import JudgedNotebook, PendingGrades, RepairedNotebook
-    from autograder.classroom.handed_in import readable
+    from autograder.classroom.collecting import Collect
+    from autograder.classroom.grading import JudgedNotebook, PendingGrades, TakenNotebook, install
+    from autograder.classroom.sanitize import disarm
     from autograder.classroom.stubs import StableNotebook, StubSolutions
+
+    install()
+    disarm()
 except Exception as error:
     # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
     raise SystemExit(
         f"nbgrader_config.py cannot be loaded ({type(error).__name__}: {error}); nothing was done"
     ) from error
-
-if GRADING:
-    try:
-        cohort.begin(COURSE, sys.argv)
-    except Exception as error:  # whatever it is: nbgrader must not go on without the settings below
-        raise SystemExit(f"nbgrader autograde: refused. {type(error).__name__}: {error}") from error
 
 c = get_config()  # noqa: F821  traitlets puts it here
 
@@ -60,6 +56,7 @@ c.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".*", "feedback"]
 # An exchange inside the course needs no system folder; a site that has one passes --Exchange.root=/its/folder.
 exchange = COURSE / "exchange"
 c.Exchange.root = str(exchange)
+c.ExchangeFactory.collect = Collect
 if os.access(COURSE, os.W_OK):
     exchange.mkdir(exist_ok=True)  # nbgrader wants it to be there
 
@@ -85,9 +82,8 @@ c.Execute.timeout = 300
 c.Execute.startup_timeout = 120
 
 # The referee decides marks where nbgrader would run the notebook: no cell of a student runs outside the sandbox.
-c.Autograde.pre_convert_hook = readable
 c.Autograde.sanitize_preprocessors = [
-    RepairedNotebook,
+    TakenNotebook,
     ClearOutput,
     DeduplicateIds,
     OverwriteKernelspec,

@@ -6,78 +6,81 @@ before the marks were there; and it loses the submissions of one run when a seco
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import nbformat
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom import handed_in
-from autograder.referee import sandbox
 
-REFUSED = "nbgrader autograde: refused. {}"
-
-
-progress: Progress | None = None  # of the run in this process, when `begin` has begun one
+progress: Progress | None = None  # of the run in this process
 
 
-def begin(course: Path, words: list[str]) -> None:
-    """Before any submission is touched. Whatever is wrong ends the command: stock nbgrader must not take over."""
+def begin(coursedir: CourseDirectory, taken: str, force: bool) -> None:
+    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`."""
     global progress
-    try:
-        sandbox.require()
-        only_one(course / "verdicts" / ".grading")
-    except (sandbox.NoSandbox, OSError) as error:
-        raise SystemExit(REFUSED.format(error)) from error
-    lesson = next((w for w in words[1:] if (course / "notebooks" / w).is_dir()), None) or _named(words, "assignment")
-    todo = submitted(course, lesson, _named(words, "student")) if lesson else []
-    for path in todo:
-        drop_unfinished(course, path, lesson)
-        handed_in.prepare(path, course / "notebooks" / lesson)
-    if "--force" not in words:
-        todo = [path for path in todo if not _graded(course, path, lesson).exists()]
-    notebooks = len(list((course / "notebooks" / lesson).glob("*.ipynb"))) if lesson else 1
-    progress = Progress(len(todo) * notebooks)
+    lesson, todo = coursedir.assignment_id, 0
+    releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
+    found = submitted(coursedir, coursedir.submitted_directory, releases)
+    for there in submitted(coursedir, taken, releases).keys() - found.keys():
+        shutil.rmtree(Path(coursedir.format_path(taken, there, lesson)))
+    for student, submission in found.items():
+        there, graded = (
+            Path(coursedir.format_path(step, student, lesson)) for step in (taken, coursedir.autograded_directory)
+        )
+        drop_unfinished(graded, releases)
+        handed_in.put_aside_bad_stamp(submission)
+        waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
+        if waits or not there.exists():
+            handed_in.take(submission, releases, there)
+        todo += waits
+    progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
 
 
-_held: dict[Path, TextIO] = {}  # locks of this process; the kernel lets go of them when it ends, however it ends
-
-
-def only_one(lock: Path) -> None:
-    """Hold the lock for as long as this process lives; OSError when another one holds it or it cannot be written."""
-    if lock in _held:  # nbgrader reads its settings more than once
-        return
+@contextlib.contextmanager
+def only_one(lock: Path) -> Iterator[None]:
+    """Hold the lock; OSError when another process holds it or it cannot be written. The kernel lets go of it when this
+    process ends, however it ends."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(lock.parent, os.W_OK):
         raise PermissionError(f"{lock.parent} cannot be written")
-    file = lock.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        other = f"process {file.read().strip()}"
-        file.close()
-        raise BlockingIOError(f"Another run ({other}) grades into this gradebook; begin when it ended.") from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    _held[lock] = file
+    with lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            other = f"process {file.read().strip()}"
+            raise BlockingIOError(f"Another run ({other}) grades into this gradebook; begin when it ended.") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
-def submitted(course: Path, lesson: str, student: str | None) -> list[Path]:
-    return sorted(path for path in (course / "submitted").glob(f"{student or '*'}/{lesson}") if path.is_dir())
+def submitted(coursedir: CourseDirectory, step: str, releases: Path) -> dict[str, Path]:
+    """Student -> whatever lies where a submission should: a folder, or a link or a file in its place."""
+    found = {}
+    for path in map(Path, glob.glob(coursedir.format_path(step, coursedir.student_id, releases.name))):
+        if path.parent.name.isprintable():
+            found[path.parent.name] = path
+        else:  # such as half of a letter, which stands for a byte that is not UTF-8
+            print(f"{path.parent.name!a} cannot be the name of a student, so it is not graded", file=sys.stderr)
+    return dict(sorted(found.items()))
 
 
-def drop_unfinished(course: Path, submission: Path, lesson: str) -> None:
+def drop_unfinished(graded: Path, releases: Path) -> None:
     """What a killed run left of a submission goes, so that nbgrader grades it again."""
-    graded = _graded(course, submission, lesson)
-    expected = [p.name for p in (course / "notebooks" / lesson).glob("*.ipynb") if (submission / p.name).exists()]
-    if graded.exists() and not all(is_finished(graded / name) for name in expected):
+    if graded.exists() and not all(is_finished(graded / release.name) for release in releases.glob("*.ipynb")):
         shutil.rmtree(graded)
 
 
@@ -90,18 +93,9 @@ def is_finished(notebook: Path) -> bool:
     return all(c.outputs for c in cells if c.cell_type == "code" and is_grade(c) and not is_solution(c))
 
 
-def _graded(course: Path, submission: Path, lesson: str) -> Path:
-    return course / "autograded" / submission.parent.name / lesson
-
-
-def _named(words: list[str], option: str) -> str | None:
-    """The value of `--option=value` or `--option value`."""
-    for word, after in zip(words, [*words[1:], ""]):
-        if word == f"--{option}":
-            return after
-        if word.startswith(f"--{option}="):
-            return word.partition("=")[2]
-    return None
+def _stamp(graded: Path) -> str:
+    path = graded / handed_in.STAMP
+    return path.read_text() if path.exists() else ""
 
 
 class Progress:

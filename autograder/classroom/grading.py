@@ -1,25 +1,29 @@
 """The referee where nbgrader executes notebooks: nbgrader's own commands, marks decided out of the student's reach.
 
-pre_convert_hook         handed_in.readable(): damaged or misnamed notebooks are put right, the originals kept
-sanitize_preprocessors   RepairedNotebook: the release with the student's cells in it
+Autograde                nbgrader's own, over a folder that handed_in.take wrote: it opens nothing that was handed in
+sanitize_preprocessors   TakenNotebook: refuses every notebook that was not written there
 autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run, no kernel started;
                          PendingGrades after SaveAutoGrades: what waits for a GPU goes to a person
 """
 
 from __future__ import annotations
 
+import contextlib
 from html import escape
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
+from nbgrader import converters
 from nbgrader.api import Gradebook
+from nbgrader.apps import api, autogradeapp
+from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
 from autograder.classroom import cohort
-from autograder.classroom.handed_in import NOTES, is_ours, notes_of
+from autograder.classroom.handed_in import CODE, NOTES, PERSON
 from autograder.classroom.verdicts import (
     OUR_FAULT,
     ROOT,
@@ -31,34 +35,50 @@ from autograder.classroom.verdicts import (
     trace,
     unjudged,
 )
-from autograder.referee.submission import OWN, code_of, repair
+from autograder.referee import sandbox
+from autograder.referee.submission import OWN, Submission
 
-PERSON = "speed_of_light_person"  # in a repaired notebook's metadata: nothing of it could be judged
 WORDS = 20  # characters of a cell of text that may be somebody's answer
+TAKEN = "verdicts/handed_in"  # below the course: what was handed in, as it was read
 
 
 def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
     return Path(folder) / assignment / f"{notebook}.ipynb"
 
 
-class RepairedNotebook(NbGraderPreprocessor):
-    """The first step: whatever was submitted becomes the release with the student's cells in it."""
+class Autograde(converters.Autograde):
+    """nbgrader's own command, and the button of formgrader, over folders that were written here."""
 
-    release = Unicode(str(ROOT / "notebooks"), help="folder of the released lessons").tag(config=True)
+    def start(self) -> None:
+        with contextlib.ExitStack() as held:
+            try:
+                sandbox.require()
+                held.enter_context(cohort.only_one(Path(self.coursedir.root) / "verdicts" / ".grading"))
+                cohort.begin(self.coursedir, TAKEN, self.force)
+            except (sandbox.NoSandbox, OSError) as error:
+                self.log.error("nbgrader autograde: refused. %s", error)
+                raise NbGraderException(str(error)) from error
+            held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
+            self.coursedir.submitted_directory = TAKEN
+            super().start()
+
+
+def install() -> None:
+    """Wherever nbgrader begins to autograde, it begins ours."""
+    for place in (autogradeapp, api):
+        if not issubclass(place.Autograde, converters.Autograde):
+            raise TypeError(f"{place.__name__} no longer says what autogrades")
+        place.Autograde = Autograde
+
+
+class TakenNotebook(NbGraderPreprocessor):
+    """The first step: whatever was not written by `handed_in.take` ends the grading of that submission."""
 
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]
-        released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
-        handed_in = Path(resources["metadata"]["path"]) / f"{names['notebook']}.ipynb"
-        try:
-            repaired, notes = repair(released, nb)
-        except OUR_FAULT as error:
-            trace()
-            repaired, notes = released, [f"It could not be taken apart ({type(error).__name__}): a person should look."]
-            released.metadata[PERSON] = True
-        repaired = nbformat.from_dict(repaired)
-        repaired.metadata[NOTES] = [*(notes_of(nb) if is_ours(handed_in) else []), *notes]
-        return repaired, resources
+        if not Path(resources["metadata"]["path"]).match(f"{TAKEN}/{names['student']}/{names['assignment']}"):
+            raise ValueError(f"{resources['metadata']['path']} was not written by handed_in.take")
+        return nb, resources
 
 
 class JudgedNotebook(NbGraderPreprocessor):
@@ -71,10 +91,11 @@ class JudgedNotebook(NbGraderPreprocessor):
         names = resources["nbgrader"]
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
         seed, checks = run_seed(Path(self.verdicts), names["assignment"]), list(filter(is_check, nb.cells))
+        code, person = nb.metadata.pop(CODE, None), nb.metadata.pop(PERSON, False)
         try:
-            if nb.metadata.get(PERSON):
+            if person or code is None:
                 raise ValueError("the notebook could not be taken apart")
-            with Judging(code_of(nb), released, seed, Path(self.verdicts)) as judging:
+            with Judging(Submission.of_data(code), released, seed, Path(self.verdicts)) as judging:
                 kept = [judging.verdict(asked) if asked else UNKNOWN for asked in map(asked_by, checks)]
         except OUR_FAULT as error:
             if same_for_everybody(error):
@@ -85,7 +106,7 @@ class JudgedNotebook(NbGraderPreprocessor):
             cell.outputs = outputs_of(verdict)
         if cohort.progress:
             cohort.progress.step(names["student"], kept)
-        tell(nb, notes_of(nb))
+        tell(nb, nb.metadata.get(NOTES, []))
         return nb, resources
 
 

@@ -1,208 +1,222 @@
-"""Whatever was handed in becomes one readable notebook of the lesson's name, or the empty release with the reason.
+"""What was handed in becomes a folder that nbgrader may read: one notebook of the lesson's name, written here.
 
-What the student handed in stays as it was beside it: a damaged notebook as `.damaged`, an odd one as `.original`.
+nbgrader opens nothing that a student handed in, and nothing there is changed: whatever its name, its size, its form, it
+stays as it came. `take` reads it once. What cannot be read is graded as the empty release, and the reason is told.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import itertools
 import json
-import logging
 import os
 import re
 import shutil
+import stat
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
-from nbformat import NotebookNode
 from nbgrader.utils import parse_utc
 
-from autograder.referee.submission import CELLS, writable
+from autograder.classroom import limited
+from autograder.classroom.limited import Unread
+from autograder.referee.submission import extract, visible
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORD = ROOT / "submitted" / ".put_right"  # hashes of the notebooks that were written here
 NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
-LARGE, LARGEST = 1 << 20, 32 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
-METADATA = 2_000  # characters of a cell's metadata
-MARKS = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task", "cell_type", "checksum")
-ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+CODE = "speed_of_light_code"  # there: what is run of it, as `Submission.as_data` gives it
+PERSON = "speed_of_light_person"  # there: it could not be judged, and that may be our own fault
+STAMP, STAMPED = "timestamp.txt", re.compile(r"\d[\w:.,+\- ]{7,60}(?:[A-Z][\w+\-]*(?:/[A-Z][\w+\-]*)*)?", re.ASCII)
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+NAMED = 20  # names of files that a report lists, at most
 
 
-def readable(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Before nbgrader reads a submission: a notebook that cannot be read, or has another name, is put right.
+def take(submission: Path, releases: Path, to: Path) -> None:
+    """Make the folder `to`, wholly or not at all. Whatever is wrong with a submission costs that one, and is told."""
+    new, old = to.with_name(f".{to.name}.new"), to.with_name(f".{to.name}.old")
+    _remove(new)
+    _remove(old)
+    new.mkdir(parents=True)
+    with _opened(submission) as folder:
+        if stamp := _stamp(folder):
+            (new / STAMP).write_text(stamp)
+        for release in sorted(releases.glob("*.ipynb")):
+            notebook = _taken(folder, release)
+            (new / release.name).write_text(json.dumps(notebook), encoding="utf-8")
+    if to.exists():
+        os.rename(to, old)  # a folder is removed in many steps, and between them it would be there in part
+    os.rename(new, to)
+    _remove(old)
 
-    nbgrader swallows what a hook raises, so nothing may be raised here; `notebooks` is changed in place.
-    """
-    log = logging.getLogger("speed of light")
+
+def stamp_of(submission: Path) -> str:
+    """When it was handed in, as its timestamp says; '' where there is none that can be read."""
+    with _opened(submission) as folder:
+        return _stamp(folder)
+
+
+def put_aside_bad_stamp(submission: Path) -> None:
+    """nbgrader's own pages read the timestamps of all submissions, and end at one that is none."""
+    with _opened(submission) as folder, contextlib.suppress(OSError):
+        if STAMP in folder.names and not _stamp(folder):
+            number = next(n for n in itertools.count() if f"{STAMP}.{n}" not in folder.names)
+            os.rename(STAMP, f"{STAMP}.{number}", src_dir_fd=folder.number, dst_dir_fd=folder.number)
+
+
+# ------------------------------------------------------------------------------------------- one notebook
+
+
+def _taken(folder: Folder, release: Path) -> dict:
+    released = json.loads(release.read_text(encoding="utf-8"))
+    person = False
     try:
-        for release in sorted((ROOT / "notebooks" / assignment).glob("*.ipynb")):
-            expected = [Path(n) for n in notebooks if Path(n).name == release.name]
-            said: list[str] = []
-            if notebooks and (not expected or (len(notebooks) > 1 and is_ours(expected[0]))):
-                said = _named(release, notebooks)
-            for path in (Path(n) for n in notebooks if Path(n).name == release.name):
-                _parsed(release, path, said)
-                for say in said:
-                    log.warning("%s: %s", path, say)
+        if folder.why_not:
+            raise Unread(folder.why_not)
+        with _notebook(folder, release) as (file, said):
+            try:
+                read = limited.taken_apart(file, release)
+            except Unread as why:
+                said.append(f"The notebook could not be read: {why}.")
+                raise Unread(" ".join(said)) from None
+        said += read["notes"]
+        notebook, code = read["notebook"], read["code"]
     except Exception as error:
-        log.error("%s, %s: could not be looked at: %s", student, assignment, error)
+        notebook, code, said = released, extract(released, released).as_data(), [str(error)]
+        if not isinstance(error, Unread):
+            print(visible(traceback.format_exc()), file=sys.stderr)
+            said = [f"It could not be looked at ({type(error).__name__}): a person should look."]
+            person = True
+    said += _beside(folder, release)
+    metadata = {**notebook["metadata"], NOTES: [visible(say) for say in said], CODE: code, PERSON: person}
+    return {**notebook, "cells": [_whole(cell) for cell in notebook["cells"]], "metadata": metadata}
 
 
-def prepare(submission: Path, releases: Path) -> None:
-    """Before nbgrader looks at the folder: what it would pass over without a word, or would raise at."""
-    stamp = submission / "timestamp.txt"
+@contextlib.contextmanager
+def _notebook(folder: Folder, release: Path) -> Iterator[tuple[int, list[str]]]:
+    """The open file that stands for this release, and what is to be said of its name. Another name counts where it is
+    the only one; of several, nobody can tell which."""
+    names = [name for name in folder.names if name.endswith(".ipynb") and not name.startswith(".")]
+    files = [name for name in names if _kind(folder.number, name) == "a file"]
+    others = [name for name in files if name != release.name and not (release.parent / name).exists()]
+    said = []
+    if release.name in files:
+        chosen = release.name
+    elif len(others) == 1:
+        chosen = others[0]
+        said.append(f"{_shown(chosen)} was taken for {release.name}.")
+    elif others:
+        listed = ", ".join(map(_shown, others[:NAMED]))
+        raise Unread(f"None of {listed} is called {release.name}, so none was graded. Rename the one that counts.")
+    else:
+        raise Unread(f"No notebook was handed in. The folder held: {_listed(folder, folder.names) or 'nothing'}.")
+    with _file(folder, chosen) as file:
+        yield file, said
+
+
+def _beside(folder: Folder, release: Path) -> list[str]:
+    """What else was handed in: it is not shown with the notebook, and does nothing."""
+    if not any(name.endswith(".ipynb") for name in folder.names):
+        return []
+    ours = {STAMP, *(path.name for path in release.parent.iterdir())}
+    others = [n for n in folder.names if n not in ours and not n.startswith((".", STAMP))]
+    return [f"Also handed in, and not looked at: {_listed(folder, others)}."] if others else []
+
+
+def _whole(cell: dict) -> dict:
+    """As nbformat wants it."""
+    if cell["cell_type"] == "code" and "outputs" not in cell:
+        return {**cell, "outputs": [], "execution_count": None}
+    return cell
+
+
+# ------------------------------------------------------------------------------------------- files, never through links
+
+
+@dataclass
+class Folder:
+    """The folder of a submission, reached through no link of a student's."""
+
+    number: int = -1  # of the open folder
+    names: tuple[str, ...] = ()
+    why_not: str = ""  # it is not open
+
+
+@contextlib.contextmanager
+def _opened(submission: Path) -> Iterator[Folder]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as held:
+        try:
+            student = os.open(submission.parent, flags)
+            held.callback(os.close, student)
+            if (kind := _kind(student, submission.name)) == "a folder":
+                number = os.open(submission.name, flags, dir_fd=student)
+                held.callback(os.close, number)
+                found = Folder(number, tuple(sorted(os.listdir(number))))
+            else:
+                found = Folder(why_not=f"In place of a folder with a notebook, {kind} was handed in.")
+        except OSError as error:
+            linked = submission.parent.is_symlink()
+            why = "the folder of this student is a link" if linked else error.strerror
+            found = Folder(why_not=f"What was handed in could not be opened: {why}.")
+        yield found
+
+
+@contextlib.contextmanager
+def _file(folder: Folder, name: str) -> Iterator[int]:
+    """An open regular file; what is anything else by now is not opened, or not read."""
     try:
-        if stamp.exists():
-            parse_utc(stamp.read_text().strip())
-    except (ValueError, OverflowError, OSError):
-        os.replace(stamp, stamp.with_suffix(".damaged"))
-    for folder in (path for path in submission.glob("*.ipynb") if path.is_dir()):
-        os.replace(folder, folder.with_suffix(".damaged"))
-    if any(submission.glob("*.ipynb")):
-        return
-    held = ", ".join(sorted(_name(p) for p in submission.iterdir() if p.name != "timestamp.txt")) or "nothing"
-    for release in releases.glob("*.ipynb"):
-        _stand_in(release, submission / release.name, [f"No notebook was handed in. The folder held: {held}."])
-
-
-def _name(path: Path) -> str:
-    """For reports and terminals: a file can be called anything."""
-    return "".join(c if c.isprintable() else "?" for c in writable(path.name))[:80]
-
-
-def _named(release: Path, notebooks: list[str]) -> list[str]:
-    """One notebook under another name stands for the one that is missing; of several, nobody can tell which."""
-    others = [Path(n) for n in notebooks if Path(n).name != release.name]
-    names = ", ".join(map(_name, others))
-    missing = others[0].with_name(release.name)
-    notebooks[:] = [str(missing)]
-    if len(others) == 1 and not others[0].is_symlink() and others[0].is_file():
-        shutil.copyfile(others[0], missing)
-        return [f"{names} was taken for {release.name}."]
-    say = f"None of {names} is called {release.name}, so none was graded. Rename the one that counts."
-    _stand_in(release, missing, [say])
-    return []
-
-
-def _parsed(release: Path, path: Path, said: list[str]) -> None:
-    """nbformat is never given what was handed in if that is large or odd: some files of a few KB take it minutes, or
-    gigabytes. Then its cells are read here, and written anew. What is no notebook is kept aside, and the empty release
-    graded in its place."""
-    if is_ours(path):
-        return
-    try:
-        size = path.stat().st_size
-        if path.is_symlink() or not path.is_file():
-            raise Unread("it is no file")
-        if size > LARGEST:
-            raise Unread(f"it has {size / 2**20:.0f} MB, at most {LARGEST / 2**20:.0f} are read")
-        data = json.loads(path.read_bytes().decode("utf-8-sig"))
-        odd, cells = _odd(data, size) or _invalid(path), _clean(_cells(data))
-        if not odd and not said:
-            return
-    except Exception as error:
-        why = str(error) if isinstance(error, Unread) else type(error).__name__
-        os.replace(path, path.with_suffix(".damaged"))
-        said.append(f"The notebook could not be read ({why}); the original is kept.")
-        _stand_in(release, path, said)
-        return
-    os.replace(path, path.with_suffix(".original"))
-    if odd:
-        said.append(f"The notebook {odd}. Its cells were read all the same, without outputs; the original is kept.")
-    _write({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, path, said)
-
-
-class Unread(ValueError):
-    """What is not even looked at."""
-
-
-def _cells(data: dict) -> list[dict]:
-    """Of nbformat 4, or of 3, which had worksheets and headings; KeyError where it is no notebook."""
-    if data["nbformat"] == 3:
-        found = [cell for sheet in data["worksheets"] for cell in sheet["cells"]]
-        return [{**cell, "source": cell.get("input", cell.get("source", ""))} for cell in found]
-    return list(data["cells"])
-
-
-def _odd(data: dict, size: int) -> str:
-    """Why nbformat should not read it, or ''."""
-    cells = data["cells"] if data.get("nbformat") == 4 else []
-    ids = [cell.get("id") for cell in cells if "id" in cell]
-    texts = [cell.get("source") for cell in cells]
-    if size > LARGE:
-        return f"has {size / 2**20:.1f} MB"
-    if data.get("nbformat") != 4:
-        return "has an old format"
-    if len(cells) > CELLS or len(set(map(str, ids))) < len(ids):
-        return "has cells twice, or thousands"
-    if any(len(json.dumps(cell.get(part, {}))) > METADATA for cell in cells for part in ("metadata", "attachments")):
-        return "holds more than text and code"
-    if not all(isinstance(line, str) for text in texts for line in (text if isinstance(text, list) else [text])):
-        return "has cells without text"
-    return ""
-
-
-def _invalid(path: Path) -> str:
-    """Why nbformat does not take it, or ''."""
-    try:
-        nbformat.validate(nbformat.read(path, as_version=4))
-    except Exception as error:
-        return f"is not valid ({type(error).__name__})"
-    return ""
-
-
-def _clean(cells: list[dict]) -> list[dict]:
-    """Type, text and name of each cell, and nothing else; with ids of ours where there are none that can stay."""
-    made, ids = [], set()
-    for number, cell in enumerate(cells[: 2 * CELLS]):
-        source, metadata = cell.get("source", ""), cell.get("metadata", {})
-        parts = source if isinstance(source, list) else [source]
-        marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-        kept = (
-            {"nbgrader": {n: v for n, v in marks.items() if n in MARKS and isinstance(v, str | bool | int)}}
-            if isinstance(marks, dict)
-            else {}
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder.number
         )
-        known = cell.get("id")
-        if not (isinstance(known, str) and ID.fullmatch(known)) or known in ids:
-            known = f"read-{number}"
-        ids.add(known)
-        kind = cell.get("cell_type") if cell.get("cell_type") in ("code", "raw") else "markdown"
-        one = {
-            "cell_type": kind,
-            "id": known,
-            "metadata": kept,
-            "source": "".join(p for p in parts if isinstance(p, str)),
-        }
-        made.append(one | ({"outputs": [], "execution_count": None} if kind == "code" else {}))
-    return made
+    except OSError as error:
+        raise Unread(f"{_shown(name)} could not be opened: {error.strerror}.") from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Unread(f"{_shown(name)} is no file.")
+        yield file
+    finally:
+        os.close(file)
 
 
-def is_ours(path: Path) -> bool:
-    """Whether we wrote this very file, so that what it says was put right is true, and what lies beside it may be
-    newer. A student's notebook can hold the same words, and its hash is not in our list."""
-    return path.exists() and RECORD.exists() and _hash(path) in RECORD.read_text().split()
+def _stamp(folder: Folder) -> str:
+    """The text of timestamp.txt, if nbgrader can read it."""
+    if STAMP not in folder.names:
+        return ""
+    try:
+        with _file(folder, STAMP) as file:
+            data = os.read(file, 200)
+        if len(data) < 200 and STAMPED.fullmatch(text := data.decode().strip()):
+            parse_utc(text)
+            return text
+    except Exception:  # dateutil raises many kinds
+        pass
+    return ""
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _kind(folder: int, name: str) -> str:
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError as error:
+        return f"what cannot be opened ({error.strerror})"
+    return "a file" if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "no file")
 
 
-def notes_of(notebook: NotebookNode) -> list[str]:
-    """What was put right so far; a student's notebook may hold anything in its place."""
-    notes = notebook.metadata.get(NOTES)
-    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+def _listed(folder: Folder, names: Sequence[str]) -> str:
+    shown = []
+    for name in [name for name in names if name != STAMP][:NAMED]:
+        kind = _kind(folder.number, name)
+        shown.append(_shown(name) if kind == "a file" else f"{_shown(name)} ({kind})")
+    more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
+    return ", ".join([*shown, *more])
 
 
-def _stand_in(release: Path, path: Path, said: list[str]) -> None:
-    """The empty release in place of what was handed in, and why."""
-    _write(json.loads(release.read_text(encoding="utf-8")), path, said)
+def _shown(name: str) -> str:
+    """For reports and terminals: a file can be called anything."""
+    return "".join(c if c.isprintable() else "?" for c in visible(name))[:80]
 
 
-def _write(notebook: dict, path: Path, said: list[str]) -> None:
-    notebook["metadata"][NOTES] = said
-    path.write_text(json.dumps(notebook), encoding="utf-8")
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    with RECORD.open("a") as record:
-        record.write(f"{_hash(path)}\n")
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

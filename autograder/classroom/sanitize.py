@@ -1,14 +1,21 @@
 """What formgrader and feedback show of a student's markdown: text, tables, links and pictures; nothing that acts.
 
 nbgrader renders markdown as it stands, and markdown may hold any HTML. nbconvert's own `sanitize_html` leaves neither
-paragraphs nor headings of a lesson, nor the figures of our reports.
+paragraphs nor headings of a lesson, nor the figures of our reports. formgrader also serves files of the course, with
+all the rights of Jupyter: so no link leads to one, and no file that it serves can act.
 """
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import bleach
 from bleach.css_sanitizer import CSSSanitizer
 from nbconvert.filters import strip_files_prefix
+from nbgrader.server_extensions.formgrader.handlers import SubmissionFilesHandler
+
+from autograder.referee.submission import visible
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 TAGS = {
@@ -19,7 +26,20 @@ TAGS = {
 ATTRIBUTES = {name: ["id"] for name in HEADINGS}
 ATTRIBUTES |= {name: ["class"] for name in ("div", "span", "pre", "code")}  # colours of code
 ATTRIBUTES |= {name: ["style"] for name in ("td", "th")}  # alignment
-ATTRIBUTES |= {"a": ["class", "href", "title"], "img": ["alt", "src", "title"]}
+# Elsewhere, or on the same page: `http:page.html` is a file beside this page, and `//name` a server like this one.
+ELSEWHERE = re.compile(r"(?:https?://\w|mailto:)", re.IGNORECASE)
+NUMBERED = re.compile(r"&#(?:[0-9]+|x[0-9a-f]+);?", re.IGNORECASE)
+
+
+def _of_link(tag: str, name: str, value: str) -> bool:
+    return name in ("class", "title") or (name == "href" and bool(value[:1] == "#" or ELSEWHERE.match(value)))
+
+
+def _of_picture(tag: str, name: str, value: str) -> bool:
+    return name in ("alt", "title") or (name == "src" and bool(ELSEWHERE.match(value)))
+
+
+ATTRIBUTES |= {"a": _of_link, "img": _of_picture}
 CLEANER = bleach.Cleaner(
     TAGS, ATTRIBUTES, protocols=("http", "https", "mailto"), css_sanitizer=CSSSanitizer(["text-align"])
 )
@@ -27,4 +47,21 @@ CLEANER = bleach.Cleaner(
 
 def harmless(html: str) -> str:
     """A cell's rendered markdown; a tag that is not on the list is shown as text."""
-    return CLEANER.clean(strip_files_prefix(html))
+    cleaned = CLEANER.clean(strip_files_prefix(html))
+    return visible(NUMBERED.sub(lambda number: _unless_control(number[0]), cleaned))
+
+
+def _unless_control(number: str) -> str:
+    """Python has no letter for some numbers that a browser has a control for."""
+    letter = unescape(number)
+    return number if letter and visible(letter) == letter else "\N{REPLACEMENT CHARACTER}"
+
+
+def disarm() -> None:
+    """formgrader serves any file of the course folder by its path, what was handed in too: as pages that cannot act."""
+    SubmissionFilesHandler.set_extra_headers = _without_rights
+
+
+def _without_rights(handler: SubmissionFilesHandler, path: str) -> None:
+    handler.set_header("Content-Security-Policy", "sandbox; default-src 'none'; img-src 'self'")
+    handler.set_header("X-Content-Type-Options", "nosniff")

@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -20,13 +20,14 @@ from nbformat import NotebookNode
 
 from autograder import exercise
 from autograder.call.in_process import examine
+from autograder.classroom import limited
 from autograder.classroom.report import TIERS
 from autograder.classroom.verdicts import Asked, asked_by, imported_by, is_check, stored
 from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
-from autograder.referee.submission import Submission, extract
+from autograder.referee.submission import Submission, extract, visible
 from course_lib import device
 
 RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
@@ -60,15 +61,16 @@ def main(args: argparse.Namespace) -> int:
             print(WARNING, file=sys.stderr, flush=True)
         else:
             require_sandbox()
+        submission = replace(submission, notes=(*written["notes"], *submission.notes))
         return told(args.notebook, submission, rows(submission, release, args.unsafe_no_sandbox))
     except CannotTry as why:
         print(f"{args.notebook}: {why}", file=sys.stderr)
         return NOT_TRIED
 
 
-def _of_the_same_cells(found: list[Path], written: NotebookNode) -> list[Path]:
+def _of_the_same_cells(found: list[Path], written: dict) -> list[Path]:
     """Releases of which the notebook has most of the cells: grading takes it under any name, in the lesson's folder."""
-    ids = {cell.get("id") for cell in written.cells}
+    ids = {cell["id"] for cell in written["cells"]}
 
     def shared(path: Path) -> bool:
         cells = nbformat.read(path, as_version=4).cells
@@ -77,7 +79,7 @@ def _of_the_same_cells(found: list[Path], written: NotebookNode) -> list[Path]:
     return list(filter(shared, found))
 
 
-def release_for(notebook: Path, lesson: str | None, written: NotebookNode) -> Path:
+def release_for(notebook: Path, lesson: str | None, written: dict) -> Path:
     """The released notebook that this one came from."""
     found = sorted(RELEASES.glob(f"{lesson or '*'}/*.ipynb"))
     same_name = [path for path in found if path.name == notebook.name]
@@ -88,18 +90,18 @@ def release_for(notebook: Path, lesson: str | None, written: NotebookNode) -> Pa
     raise CannotTry(f"which lesson is this? Say --lesson and one of: {known}")
 
 
-def read(notebook: Path) -> NotebookNode:
+def read(notebook: Path) -> dict:
+    """Its cells, read as grading reads them."""
     try:
-        found = nbformat.read(notebook, as_version=4)
-        nbformat.validate(found)
+        with notebook.open("rb") as file:
+            return limited.taken_apart(file.fileno())
     except OSError as error:
         raise CannotTry(f"cannot be opened: {error.strerror}") from error
-    except Exception as error:
+    except limited.Unread as why:
         raise CannotTry(
-            f"is no notebook that can be read ({type(error).__name__}). Grading would give it no points: open it in "
-            "JupyterLab and save it again, or copy your answers into a fresh copy of the lesson"
-        ) from error
-    return found
+            f"is no notebook that can be read: {why}. Grading would give it no points: open it in JupyterLab and save "
+            "it again, or copy your answers into a fresh copy of the lesson"
+        ) from why
 
 
 def require_sandbox() -> None:
@@ -139,16 +141,16 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
     """Print what was put right and every verdict as it comes."""
     print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {PUBLIC_SEED}", flush=True)
     for note in submission.notes:
-        print(f"  put right: {note}")
+        print(f"  put right: {visible(note)}")
     status = FULL
     for row in found:
         first, *rest = row.text
         mark = "waits" if row.pending else f"{row.points:g}/{row.out_of:g}"
-        print(f"{mark:>7}  {first}", flush=True)
+        print(f"{mark:>7}  {visible(first)}", flush=True)
         if not row.pending and row.points < row.out_of:
             status = NOT_FULL
             for line in rest:
-                print(f"{'':9}{line}", flush=True)
+                print(f"{'':9}{visible(line)}", flush=True)
     return status
 
 

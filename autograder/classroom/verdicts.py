@@ -26,7 +26,7 @@ from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
-from autograder.referee.submission import Submission, writable
+from autograder.referee.submission import Submission, visible
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,8 +142,8 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "points": verdict.points,
             "out_of": verdict.out_of,
             "pending": verdict.pending,
-            "text": [writable(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
-            "html": writable((report.speed_html if is_speed else report.html)(verdict)),
+            "text": [visible(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
+            "html": visible((report.speed_html if is_speed else report.html)(verdict)),
         }
 
 
@@ -184,7 +184,7 @@ def same_for_everybody(error: Exception) -> bool:
 
 def trace() -> None:
     """For the instructor."""
-    print(writable(traceback.format_exc()), file=sys.stderr)
+    print(visible(traceback.format_exc()), file=sys.stderr)
 
 
 def unjudged(asked: Asked, error: Exception) -> dict:
@@ -192,5 +192,5 @@ def unjudged(asked: Asked, error: Exception) -> dict:
     exercise = exercises.get(asked.name)
     out_of = exercise.speed.points if asked.speed else exercise.points
     says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
-    why = writable(escape(f"{type(error).__name__}: {error}"[:300]))
+    why = visible(escape(f"{type(error).__name__}: {error}"[:300]))
     return {"points": 0.0, "out_of": out_of, "pending": True, "html": f"<p>{says}</p><p><small>{why}</small></p>"}

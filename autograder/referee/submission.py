@@ -12,7 +12,7 @@ import copy
 import functools
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -28,6 +28,10 @@ CELLS = 1000  # of a submission that are read; the longest lesson has 177
 MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].*)$", re.MULTILINE)
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
+CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a check cell, whose text is the release's
+MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
+# Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 BLANK = re.compile(r"(?:[ \t\r\f\v]*+\n){100,}")  # more of them tell nobody anything, and colouring code takes seconds
 
 
@@ -44,6 +48,28 @@ class Submission:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
+    checked: Mapping[str, int] = field(default_factory=dict)  # entry point -> how many cells stand above its check
+
+    def as_data(self) -> dict:
+        """What JSON can hold. `of_data` makes a submission of it again."""
+        return {
+            "cells": [[cell.name, cell.source] for cell in self.cells],
+            "notes": list(self.notes),
+            "demonstrated": sorted(self.demonstrated),
+            "checked": dict(self.checked),
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping) -> Submission:
+        cells = tuple(Cell(name, source) for name, source in data["cells"])
+        return cls(cells, tuple(data["notes"]), frozenset(data["demonstrated"]), data["checked"])
+
+    def settled(self, entry: str) -> int:
+        """How many cells decide what the names of an exercise mean: those above its check cell, and those down to the
+        last one that defines its entry point. What a later cell binds again was another value when the notebook's own
+        check ran."""
+        defining = [number for number, cell in enumerate(self.cells, 1) if entry in _defines(cell.source)]
+        return max(self.checked.get(entry, len(self.cells)), *defining, 0)
 
     def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
         """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
@@ -64,16 +90,46 @@ def in_words(trouble: Sequence[str]) -> str:
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:
     """Both are notebooks as JSON gives them (nbformat 4)."""
+    return taken(release, submitted)[1]
+
+
+def taken(release: Mapping, submitted: Mapping) -> tuple[dict, Submission]:
+    """The repaired notebook as people may see it, and what is run of it."""
     repaired, notes = repair(release, submitted)
     ids = {c.get("id") for c in release["cells"] if _part(c) == "demonstration"}
     changed = [cell for cell in _short_enough(submitted["cells"], []) if cell.get("id") in ids]
-    return code_of(repaired, notes, changed)
+    shown = [{**cell, "source": visible(_text(cell))} for cell in repaired["cells"]]
+    found = code_of(repaired, (), changed)
+    notes += _misplaced(release, repaired, changed)
+    notes += [
+        f"The cell {cell.name} holds the marks of a merge that was not finished, so it is no Python: keep one side of "
+        "each and remove the marks."
+        for cell in found.cells
+        if MERGE.search(cell.source) and not parsed(cell.source)
+    ]
+    return {**repaired, "cells": shown}, replace(found, notes=tuple(notes))
+
+
+def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) -> list[str]:
+    """What a student defined in a demonstration cell while the solution cell for it is still the empty one."""
+    empty = {_named(cell): _text(cell) for cell in release["cells"] if _part(cell) == "solution"}
+    kept = [cell for cell in repaired["cells"] if empty.get(_named(cell)) == _text(cell) and _named(cell)]
+    asked = set().union(*(_defines(_text(cell)) for cell in kept))
+    there = set().union(*(_defines(_text(c)) for c in release["cells"] if _part(c) == "demonstration"))
+    mine = set().union(*(_defines(_text(c)) for c in repaired["cells"] if _part(c) == "own"))
+    moved = set().union(*(_defines(_text(cell)) for cell in changed)) & asked - there - mine
+    return [
+        f"`{name}` is defined in a demonstration cell, and those are not part of a submission; its solution cell is "
+        "still the empty one. Move it there, or to a cell of your own."
+        for name in sorted(moved)
+    ]
 
 
 def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:
     """What is run of a notebook that `repair` made. demonstrations: cells that are not run, beside those in it."""
     setups = mine = 0
-    cells = []
+    cells: list[Cell] = []
+    checked: dict[str, int] = {}
     for cell in repaired["cells"]:
         part = _part(cell)
         if part == "setup":
@@ -84,10 +140,12 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
         elif part == "own":
             mine += 1
             cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
+        elif part == "check":
+            checked |= dict.fromkeys(CHECKED.findall(_text(cell)), len(cells))
     shown = [*(c for c in repaired["cells"] if _part(c) == "demonstration"), *demonstrations]
     defined = set().union(*(_defines(cell.source) for cell in cells))
     demonstrated = set().union(*(_defines(_text(cell)) for cell in shown)) - defined
-    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated))
+    return Submission(tuple(cells), tuple(notes), frozenset(demonstrated), checked)
 
 
 def repair(release: Mapping, submitted: Mapping) -> tuple[dict, list[str]]:
@@ -153,6 +211,9 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
     ids = {c.get("id"): c for c in skeleton}
     at_home = {_named(c) for c in submitted if _named(c) and _named(c) == _named(ids.get(c.get("id"), {}))}
     sources = {_bare(_text(c)) for c in skeleton}
+    copied = {_bare(_text(c)) for c in skeleton if _part(c) == "demonstration"}
+    if 2 * len(ids.keys() & {c.get("id") for c in submitted}) < len(ids):
+        copied = set()  # an editor dropped the ids: then this is the lesson's own cell, and no copy
     answers: dict[str, str] = {}
     own: dict[str | None, list[dict]] = {}
     there: set[str] = set()
@@ -175,7 +236,7 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
         elif known:
             before = _marks(known).get("grade_id") or known.get("id")
             there.add(before)
-        elif _text(cell).strip() and _bare(_text(cell)) not in sources:
+        elif _text(cell).strip() and (_bare(_text(cell)) not in sources or _bare(_text(cell)) in copied):
             kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
             own.setdefault(before, []).append(_own(_text(cell), kind, own))
     return answers, own, there
@@ -220,6 +281,7 @@ def _part(cell: Mapping) -> str:
     return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
+AUTOCALL = (",", ";", "/")  # `, f a b` calls f with two strings
 TWICE = {ord(sign): sign * 2 for sign in "%!?"}
 
 
@@ -235,10 +297,8 @@ def as_python(source: str) -> str:
     if parsed(source):
         return source
     lines = source.splitlines()
-    if (
-        sum(len(line) < len(line.translate(TWICE)) for line in lines) * len(source) > PATIENT
-        or max(map(len, lines), default=0) > LINE
-    ):
+    maybe = sum(len(line) < len(line.translate(TWICE)) or line.lstrip()[:1] in AUTOCALL for line in lines)
+    if maybe * len(source) > PATIENT or max(map(len, lines), default=0) > LINE:
         return MAGIC.sub(lambda line: f"{line[1]}{line[2] or ''}{'None' if line[2] else 'pass'}", source)
     try:
         return TransformerManager().transform_cell(source)
@@ -275,6 +335,11 @@ def _text(cell: Mapping) -> str:
 def writable(text: str) -> str:
     """The text without halves of letters (lone surrogates): JSON can carry them, and no file can hold them."""
     return text.encode(errors="replace").decode()
+
+
+def visible(text: str) -> str:
+    """The text as terminals and pages may show it: a control is a question mark in a box."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", writable(text).replace("\r\n", "\n"))
 
 
 def _bare(source: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from autograder.bank import find
 from autograder.classroom import cohort, trying
+from autograder.referee.submission import Submission
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -122,7 +123,13 @@ def test_two_graders_on_one_gradebook(course):
 def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(course):
     prepared(course)
     kills = 0
-    for wait_for in ("verdicts/*.seed", "autograded/ada/*/*.ipynb", "verdicts/*.json", "autograded/cleo/*/*.ipynb"):
+    for wait_for in (
+        "verdicts/handed_in/bob/.*",
+        "verdicts/*.seed",
+        "autograded/ada/*/*.ipynb",
+        "verdicts/*.json",
+        "autograded/cleo/*/*.ipynb",
+    ):
         child, until = started(course, "autograde", UNIT), time.monotonic() + 120
         while child.poll() is None and not list(course.glob(wait_for)) and time.monotonic() < until:
             time.sleep(0.02)
@@ -130,11 +137,59 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
         kills += child.poll() is None
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    assert kills >= 3
+    assert kills >= 4
     status, said = run(course, "autograde", UNIT)
     assert status == 0, said
     assert marks(course) == MARKS
     assert "s in all" in said  # the end of the progress
+
+
+def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobody(course, monkeypatch, request):
+    monkeypatch.chdir(course)  # and back at the end
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", course / "exchange", course / "submitted"]))  # too deep
+    inbound = course / "exchange/speed-of-light/inbound"
+    inbound.mkdir(parents=True)
+    shutil.rmtree(course / "submitted")
+    secret = course / "secret.txt"
+    secret.write_text("the instructor's own")
+
+    def handed(student):
+        folder = inbound / f"{student}+{UNIT}+2026-01-01 10:00:00.000000 UTC+00"
+        notebook(RIGHT, folder / f"{NAME}.ipynb")
+        (folder / "timestamp.txt").write_text("2026-01-01 10:00:00.000000 UTC")
+        (folder / "data").mkdir()
+        (folder / "data/numbers.csv").write_text("1,2")
+        return folder
+
+    for student in ("ada", "zoe"):
+        handed(student)
+    os.mkfifo(handed("bob") / "pipe")
+    links = handed("cleo")
+    (links / "notes.txt").symlink_to(secret)
+    (links / "course").symlink_to(course / "solutions")
+    shutil.move(handed("dan"), course / "elsewhere")
+    (inbound / f"dan+{UNIT}+2026-01-01 10:00:00.000000 UTC+00").symlink_to(course / "solutions" / UNIT)
+    (handed("eve") / "large").write_bytes(bytes(200 << 20))
+    os.chdir(handed("fay"))
+    for _ in range(1500):  # deeper than recursion
+        os.mkdir("x")
+        os.chdir("x")
+    os.chdir(course)
+    (inbound / f"ada+{UNIT}+junk+00").mkdir()
+    (handed("gil") / "timestamp.txt").write_text("junk")
+    status, said = run(course, "collect", UNIT, "--CollectApp.check_owner=False")
+    assert status == 0, said
+    there = {path.parent.name: path for path in (course / "submitted").glob(f"*/{UNIT}")}
+    assert set(there) == {"ada", "bob", "cleo", "dan", "eve", "fay", "gil", "zoe"}
+    for student, path in there.items():
+        if student != "dan":
+            assert json.dumps(RIGHT) in (path / f"{NAME}.ipynb").read_text()
+        if student not in ("dan", "fay"):
+            assert (path / "data/numbers.csv").read_text() == "1,2"
+    assert there["dan"].is_symlink() and (there["cleo"] / "notes.txt").is_symlink()
+    assert (there["cleo"] / "course").is_symlink()
+    assert not (there["bob"] / "pipe").exists() and not (there["eve"] / "large").exists()
+    assert not (there["gil"] / "timestamp.txt").exists(), "what is none ends every later run of collect"
 
 
 # ------------------------------------------------------------------------------------------- without nbgrader
@@ -142,33 +197,34 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
 
 def test_only_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path):
     hold = f"from autograder.classroom.cohort import only_one; from pathlib import Path; import time\n\
-only_one(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+with only_one(Path({str(tmp_path / 'lock')!r})): print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, cwd=COURSE)
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(BlockingIOError, match=str(other.pid)):
-        cohort.only_one(tmp_path / "lock")
+    with pytest.raises(BlockingIOError, match=str(other.pid)), cohort.only_one(tmp_path / "lock"):
+        pass
     other.kill()
     other.communicate()
-    cohort.only_one(tmp_path / "lock")
-    cohort._held.pop(tmp_path / "lock").close()
+    for _ in range(2):  # and who held it to its end lets go too
+        with cohort.only_one(tmp_path / "lock"):
+            pass
 
 
 @pytest.mark.parametrize("left", ["sanitized", "torn", "nothing"])
 def test_what_a_killed_run_left_is_dropped_and_what_is_finished_stays(left, course):
-    submission, graded = course / "submitted/ada" / UNIT, course / "autograded/ada" / UNIT
+    releases, graded = course / "notebooks" / UNIT, course / "autograded/ada" / UNIT
     path = notebook(RIGHT, graded / f"{NAME}.ipynb")
     if left == "torn":
         path.write_text(path.read_text()[:2000])
     if left == "nothing":
         path.unlink()
-    cohort.drop_unfinished(course, submission, UNIT)
+    cohort.drop_unfinished(graded, releases)
     assert not graded.exists()
     nb = json.loads(notebook(RIGHT, graded / f"{NAME}.ipynb").read_text())
     for cell in nb["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy_check":
             cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "5"}]
     path.write_text(json.dumps(nb))
-    cohort.drop_unfinished(course, submission, UNIT)
+    cohort.drop_unfinished(graded, releases)
     assert path.exists()
 
 
@@ -221,10 +277,18 @@ def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
     assert trying.release_for(path, None, trying.read(path)).name == f"{NAME}.ipynb"
 
 
+def test_a_rehearsal_sends_no_controls_to_the_terminal(capsys):
+    row = trying.Row(0.0, 5.0, False, ["raised \x1b[2J", "then \x1b]0;x\x07 \u202e"])
+    trying.told(Path("my.ipynb"), Submission((), notes=("\x1b[31m",)), iter([row]))
+    said = capsys.readouterr().out
+    assert "raised" in said and "then" in said and "[31m" in said
+    assert not set(said) & set("\x1b\x07\u202e")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("start.ipynb", "{", "is no notebook that can be read"),
+        ("start.ipynb", "{", "is no notebook that can be read: it is no JSON"),
         ("start.ipynb", None, "No such file"),
         ("mine.ipynb", nbformat.writes(nbformat.v4.new_notebook()), "which lesson is this"),
     ],

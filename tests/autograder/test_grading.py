@@ -1,13 +1,18 @@
 """nbgrader's own commands with the referee behind them: a cohort of mixed quality."""
 
+import argparse
+import contextlib
 import html
 import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +21,7 @@ import pytest
 import torch
 
 from autograder.bank import find
-from autograder.classroom import grading, handed_in, report, verdicts
+from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
 from autograder.classroom.verdicts import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
@@ -32,12 +37,19 @@ pytestmark = [
 ]
 
 KERNEL = find("start.axpy/right/masked").source
+CONTROLS = "\x1b[2J\x00 \u202eevil\u2066"
+LINKS = "[a](figure.html) ![b](figure.png) [c](../../../submitted/eve/x.html) [d](//x) <a href='http:figure.html'>e</a>"
+LINKS += " [f](https://elsewhere.org/x) &#27;&#x202e;"
 ACTIVE = "an answer <script>alert(1)</script><img src='x' onerror='alert(1)'> [a](java&#115;cript:alert(1)) $a<b$"
 ONE_CASE_WRONG = KERNEL + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
+# a constant that cannot travel to where kernels are compiled
+NOT_SEEN = KERNEL.replace("n, a, BLOCK: tl", "n, a, how: tl.constexpr, BLOCK: tl").replace(
+    "a, BLOCK=", "a, object(), BLOCK="
+)
 COHORT = {
     "right": lambda nb: answer(nb, KERNEL),
     "one_case_wrong": lambda nb: answer(nb, ONE_CASE_WRONG),
-    "waits_for_a_person": lambda nb: answer(nb, "import os\n" + KERNEL),
+    "waits_for_a_person": lambda nb: answer(nb, NOT_SEEN),
     "untouched": lambda nb: None,
     "masks_forgotten": lambda nb: answer(nb, find("start.axpy/mistakes/no_mask").source),
     "check_deleted": lambda nb: (answer(nb, KERNEL), drop(nb, "start_axpy_check"), spoil(nb)),
@@ -59,6 +71,15 @@ COHORT = {
         add(nb, ACTIVE, "raw"),
         add(nb, "half of a letter: \ud800"),
     ),
+    "links_and_controls": lambda nb: (
+        answer(nb, f"def axpy(a, x, y, out):\n    raise ValueError({CONTROLS!r})"),
+        rewrite(nb, "start_axpy_floor", f"own words {LINKS} {CONTROLS}"),
+        add(nb, f"# {CONTROLS}"),
+        nb["metadata"].update(title=CONTROLS),
+    ),
+    "in_a_demonstration": lambda nb: next(c for c in nb["cells"] if is_shown(c)).update(source=KERNEL),
+    "exits": lambda nb: answer(nb, f"import os\n{KERNEL}\nos._exit(0)"),
+    "merged": lambda nb: answer(nb, f"<<<<<<< HEAD\n{KERNEL}\n=======\n{KERNEL}\n>>>>>>> mine\n"),
     "raises_half_of_a_letter": lambda nb: answer(nb, "def axpy(a, x, y, out):\n    raise ValueError(chr(0xD800))"),
     "words_elsewhere": lambda nb: (answer(nb, KERNEL), add(nb, "12 bytes for each element, so ...", "markdown")),
     "looks_for_grades": lambda nb: answer(nb, "import autograder.exercises"),
@@ -67,6 +88,12 @@ COHORT = {
 
 def cell(nb, grade_id):
     return next(c for c in nb["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def is_shown(cell):
+    """A demonstration cell."""
+    marks = cell["metadata"]
+    return cell["cell_type"] == "code" and not marks.get("nbgrader") and "setup" not in marks.get("tags", [])
 
 
 def rewrite(nb, grade_id, source):
@@ -111,6 +138,9 @@ def graded(tmp_path_factory):
     for name in ("old.ipynb", "new.ipynb"):
         write(course, "two_renamed", answered(release), name)
     write(course, "another_file", "a summary", "lesson.pdf")
+    write(course, "utf16", answered(release).encode("utf-16"))
+    write(course, "merged_file", json.dumps(json.loads(release), indent=1).replace(' "cells"', "<<<<<<< HEAD\n", 1))
+    hostile(course, answered(release))
     run(course, "generate_assignment", UNIT)
     kernel = course / "jupyter/kernels/python3"
     kernel.mkdir(parents=True)
@@ -124,7 +154,29 @@ def graded(tmp_path_factory):
 def write(course, student, text, name=f"{NAME}.ipynb"):
     folder = course / "submitted" / student / UNIT
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def hostile(course, notebook):
+    """Whatever stops nbgrader, or brings it to read what is not the student's."""
+    write(course, "hostile", notebook)
+    there = course / "submitted" / "hostile" / UNIT
+    for name in ("x.ipynb", "x.damaged", f"{NAME}.damaged", f"{NAME}.original", "timestamp.damaged"):
+        (there / name).mkdir()
+        (there / name / "x").write_text("x")
+    (there / "book.html").symlink_to(course / "gradebook.db")
+    (there / "solutions").symlink_to(course / "solutions" / UNIT)
+    (there / os.fsdecode(b"L\xf6sung.ipynb")).write_text(notebook)
+    os.mkfifo(there / "timestamp.txt")
+    for student in ("links_a_notebook", "links_a_lesson", "links_nowhere"):
+        (course / "submitted" / student).mkdir()
+    (course / "submitted" / "links_a_student").symlink_to(course / "submitted" / "right")
+    (course / "submitted" / "links_a_lesson" / UNIT).symlink_to(course / "solutions" / UNIT)
+    (course / "submitted" / "links_nowhere" / UNIT).symlink_to("/nowhere")
+    write(course, "links_a_notebook", "", "x")
+    there = course / "submitted" / "links_a_notebook" / UNIT
+    (there / f"{NAME}.ipynb").symlink_to(course / "submitted" / "right" / UNIT / f"{NAME}.ipynb")
+    (there / f"{NAME}.damaged").mkdir()
 
 
 def answered(release):
@@ -139,7 +191,9 @@ def run(course, *words, **more):
         "PYTHONPATH": str(course),
         **more,
     }
-    done = subprocess.run(["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -156,7 +210,8 @@ def marks(course, name="start_axpy_check"):
 
 def test_every_submission_gets_the_mark_it_earned(graded):
     full = {"right", "check_deleted", "scratch_cell_raises", "acts_in_a_browser", "words_elsewhere", "renamed"}
-    everybody = (*COHORT, "damaged", "renamed", "two_renamed", "another_file")
+    full |= {"hostile", "utf16"}
+    everybody = (*COHORT, *REASONS)
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
     expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
     assert marks(graded) == expected
@@ -183,6 +238,64 @@ def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
     page = (graded / "feedback" / "acts_in_a_browser" / UNIT / f"{NAME}.html").read_text()
     assert page.count("an answer &lt;script&gt;") == 3 and "$a&lt;b$" in page
     assert not re.search(r"<script>alert|<[^>]*onerror|<[^>]*(javascript|java&#115;cript):alert", page)
+
+
+def test_no_link_of_a_student_leads_to_a_file_and_no_control_reaches_a_page(graded):
+    page = (graded / "feedback" / "links_and_controls" / UNIT / f"{NAME}.html").read_text()
+    words = page[page.index("own words") : page.index("[2J", page.index("own words"))]
+    assert re.findall(r"(?:href|src)=\"([^\"]*)", words) == ["https://elsewhere.org/x"]
+    assert not re.search("[\x00-\x08\x0b\x0e-\x1f\u202a-\u202e\u2066-\u2069]|&#27;|&#x202e;", page)
+    kept = [json.loads(path.read_text()) for path in (graded / "verdicts").glob("*.json")]
+    assert any("raised ValueError" in one["html"] and "[2J" in one["html"] for one in kept)
+    assert not [one for one in kept if re.search("[\x00\x1b\u202e]", one["html"] + "".join(one["text"]))]
+
+
+@pytest.fixture
+def formgrader(graded):
+    """Ask the formgrader of that course."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "jupyter_server", "--no-browser", f"--port={port}", "--ip=127.0.0.1", "--allow-root"]
+    line += ["--IdentityProvider.token=secret", f"--ServerApp.root_dir={graded}"]
+    line += ["--ServerApp.jpserver_extensions={'nbgrader.server_extensions.formgrader': True}"]
+    environment = os.environ | {"PYTHONPATH": str(graded)}
+    with subprocess.Popen(line, cwd=graded, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as it:
+
+        def asked(path, data=None):
+            headers = {"Authorization": "token secret"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+            return urllib.request.urlopen(request, timeout=200)
+
+        for _ in range(240):
+            try:
+                asked("/api/status").close()
+                break
+            except OSError:
+                time.sleep(0.25)
+        yield asked
+        it.terminate()
+
+
+def test_formgrader_serves_what_was_handed_in_without_rights_and_its_button_reads_it_here(graded, formgrader):
+    write(graded, "right", "<script>alert(1)</script>", "figure.html")
+    with sqlite3.connect(graded / "gradebook.db") as book:
+        submission = book.execute("select id from submitted_notebook").fetchone()[0]
+    path = f"/formgrader/submissions/{submission}/..%2f..%2f..%2fsubmitted/right/{UNIT}/figure.html"
+    with formgrader(path) as answer:
+        assert answer.status == 200 and answer.headers["Content-Security-Policy"].startswith("sandbox;")
+    before = marks(graded)
+    (graded / "verdicts/handed_in/right" / UNIT / f"{NAME}.ipynb").write_text("{")
+    button = f"/formgrader/api/submission/{UNIT}/right/autograde"
+    with cohort.only_one(graded / "verdicts/.grading"), formgrader(button, b"") as answer:
+        assert "Another run" in json.loads(answer.read())["error"]
+    with formgrader(button, b"") as answer:
+        said = json.loads(answer.read())
+    assert said["success"], said
+    assert marks(graded) == before
+    assert "not looked at: figure.html" in (graded / "autograded/right" / UNIT / f"{NAME}.ipynb").read_text()
+    with formgrader("/formgrader/api/assignments") as answer:
+        assert json.loads(answer.read())[0]["num_submissions"] >= len(COHORT), "it looks where it looked before"
 
 
 @pytest.mark.parametrize("template", ["feedback", "formgrade"])
@@ -214,8 +327,18 @@ def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
     assert len({found for text in texts for found in re.findall(r"seed hidden \(hash \w{8}\)", text)}) == 1
 
 
-def test_a_damaged_notebook_is_kept(graded):
-    assert (graded / "submitted" / "damaged" / UNIT / f"{NAME}.damaged").exists()
+def test_what_was_handed_in_is_as_it_came(graded):
+    there = graded / "submitted" / "damaged" / UNIT
+    assert [path.name for path in there.iterdir()] == [f"{NAME}.ipynb"]
+    assert (there / f"{NAME}.ipynb").stat().st_size == 1000
+
+
+def test_nothing_beside_a_notebook_comes_into_feedback_or_what_formgrader_shows(graded):
+    shown = [p for room in ("autograded", "feedback", "verdicts/handed_in") for p in (graded / room).glob("*/*/*")]
+    assert {path.name for path in shown} == {f"{NAME}.ipynb", f"{NAME}.html"}
+    assert not [path for path in (graded / "feedback").rglob("*") if path.is_symlink()]
+    page = (graded / "feedback" / "hostile" / UNIT / f"{NAME}.html").read_text()
+    assert "book.html (a link)" in page
 
 
 REASONS = {
@@ -223,6 +346,16 @@ REASONS = {
     "renamed": f"my lesson (2).ipynb was taken for {NAME}.ipynb",
     "two_renamed": f"None of new.ipynb, old.ipynb is called {NAME}.ipynb",
     "another_file": "No notebook was handed in. The folder held: lesson.pdf.",
+    "in_a_demonstration": "`axpy` is defined in a demonstration cell",
+    "exits": "The process ended while it ran the cells of this notebook.",
+    "merged": "The cell start_axpy holds the marks of a merge that was not finished",
+    "merged_file": "is the mark of a merge that was not finished (<<<<<<<)",
+    "utf16": "The file is not UTF-8; it was read as utf-16.",
+    "hostile": "Also handed in, and not looked at: L?sung.ipynb, book.html (a link), solutions (a link)",
+    "links_a_notebook": "No notebook was handed in. The folder held: start.damaged (a folder), start.ipynb (a link)",
+    "links_a_lesson": "In place of a folder with a notebook, a link was handed in.",
+    "links_a_student": "the folder of this student is a link",
+    "links_nowhere": "In place of a folder with a notebook, a link was handed in.",
 }
 
 
@@ -230,6 +363,16 @@ REASONS = {
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
     assert html.escape(REASONS[student]) in page
+
+
+@pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
+def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
+    path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
+    trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False))
+    told = capsys.readouterr()
+    said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
+    page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
+    assert said and all("".join(one) in page for one in said)
 
 
 class Failing:
@@ -265,17 +408,23 @@ def test_what_would_be_the_same_for_everybody_ends_the_run(error, tmp_path):
             judging.verdict(Asked("start.axpy", speed=False))
 
 
-def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(tmp_path, monkeypatch):
-    def fails(*_):
-        raise RuntimeError("no way")
-
+@pytest.mark.parametrize("marks", [{handed_in.PERSON: True, handed_in.CODE: Submission(()).as_data()}, {}])
+def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path):
     release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
-    monkeypatch.setattr(grading, "code_of", fails)
+    release.metadata.update(marks)
     judged = grading.JudgedNotebook(release=str(COURSE / "notebooks"), verdicts=str(tmp_path))
     names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
     notebook, _ = judged.preprocess(release, {"nbgrader": names})
     checks = [cell for cell in notebook.cells if verdicts.is_check(cell)]
     assert checks and all(grading.is_pending(cell) for cell in checks)
+
+
+@pytest.mark.parametrize("folder", ["submitted", "verdicts/handed_in"])
+def test_a_notebook_that_was_not_read_here_is_not_graded(folder, tmp_path):
+    """Should nbgrader ever begin another way."""
+    resources = {"nbgrader": {"assignment": UNIT, "student": "eve"}, "metadata": {"path": f"/x/{folder}/eve/{UNIT}"}}
+    with contextlib.nullcontext() if "verdicts" in folder else pytest.raises(ValueError, match="was not written"):
+        grading.TakenNotebook().preprocess(nbformat.v4.new_notebook(), resources)
 
 
 def test_why_points_for_speed_wait_is_said_beside_the_measurement():

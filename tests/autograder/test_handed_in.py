@@ -1,7 +1,8 @@
-"""What was handed in becomes a readable notebook: whatever its name, its size, its form."""
+"""What was handed in is read once, in a process with limits, and never changed: whatever its name, size or form."""
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,16 +13,17 @@ import nbformat
 import pytest
 
 from autograder.bank import find
-from autograder.classroom import handed_in
-from autograder.referee.submission import extract
+from autograder.classroom import handed_in, limited
+from autograder.referee.submission import Submission
 
 COURSE = Path(__file__).resolve().parents[2]
 UNIT, NAME = "00_start", "start"
+RELEASES = COURSE / "notebooks" / UNIT
 
 
 def _answered() -> str:
     """Lesson 00 with a right answer, as a file."""
-    notebook = json.loads((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text())
+    notebook = json.loads((RELEASES / f"{NAME}.ipynb").read_text())
     for cell in notebook["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
             cell["source"] = find("start.axpy/right/masked").source
@@ -31,58 +33,51 @@ def _answered() -> str:
 ANSWERED = _answered()
 
 
-def test_a_notebook_handed_in_beside_what_an_earlier_grading_put_there_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
-    folder = tmp_path / "submitted" / "late" / UNIT
-    folder.mkdir(parents=True)
-    (folder / "lesson.pdf").write_text("a summary")
-    handed_in.prepare(folder, COURSE / "notebooks" / UNIT)
-    (folder / "at last.ipynb").write_text(ANSWERED)
-    notebooks = sorted(map(str, folder.glob("*.ipynb")))
-    handed_in.readable(UNIT, "late", notebooks)
-    assert notebooks == [str(folder / f"{NAME}.ipynb")]
-    assert "_axpy" in (folder / f"{NAME}.ipynb").read_text() and "at last" in (folder / f"{NAME}.ipynb").read_text()
-
-
-def put(tmp_path, monkeypatch, notebook):
-    """A notebook that was handed in, as `readable` finds it."""
-    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
-    path = tmp_path / "submitted" / "somebody" / UNIT / f"{NAME}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook))
-    handed_in.readable(UNIT, "somebody", [str(path)])
+@pytest.fixture
+def folder(tmp_path):
+    """Where a student hands in."""
+    path = tmp_path / "submitted" / "eve" / UNIT
+    path.mkdir(parents=True)
     return path
 
 
-def test_what_was_put_right_is_told_only_of_a_notebook_that_was_written_here(tmp_path, monkeypatch):
-    forged = json.loads(ANSWERED)
-    forged["metadata"][handed_in.NOTES] = ["Graded again by hand: full points."]
-    assert not handed_in.is_ours(put(tmp_path, monkeypatch, forged))
-    path = put(tmp_path, monkeypatch, "{")
-    assert handed_in.is_ours(path)
-    assert "could not be read" in nbformat.read(path, as_version=4).metadata[handed_in.NOTES][0]
-    path.write_text(path.read_text() + " ")
-    assert not handed_in.is_ours(path)
+class Taken:
+    """What `take` made of a folder."""
+
+    def __init__(self, submission: Path):
+        self.folder = submission.parents[2] / "taken" / submission.parent.name / UNIT
+        handed_in.take(submission, RELEASES, self.folder)
+        self.notebook = nbformat.read(self.folder / f"{NAME}.ipynb", as_version=4)
+        nbformat.validate(self.notebook)
+        self.said = " ".join(self.notebook.metadata[handed_in.NOTES])
+        self.code = Submission.of_data(self.notebook.metadata[handed_in.CODE])
+
+    @property
+    def has_answer(self) -> bool:
+        part = "tl.program_id(0).to(tl.int64) * BLOCK"
+        shown = any(part in cell.source for cell in self.notebook.cells)
+        assert shown == any(part in cell.source for cell in self.code.cells)
+        return shown
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_a_large_notebook_is_read_without_its_outputs_and_the_original_kept(ids, tmp_path, monkeypatch):
-    notebook = json.loads(ANSWERED)
-    shown = {"output_type": "stream", "name": "stdout", "text": "x" * handed_in.LARGE}
-    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["outputs"] = [shown]
-    if not ids:
-        notebook["nbformat_minor"] = 4
-        for one in notebook["cells"]:
-            del one["id"]
-    path = put(tmp_path, monkeypatch, notebook)
-    assert path.stat().st_size < 100_000 < path.with_suffix(".original").stat().st_size
-    assert "_axpy" in path.read_text() and "without outputs" in path.read_text()
-    assert any("_axpy" in one.source for one in extract_of(path).cells)
+def put(folder: Path, notebook: str | bytes | dict, name: str = f"{NAME}.ipynb") -> Path:
+    data = json.dumps(notebook) if isinstance(notebook, dict) else notebook
+    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    return folder / name
 
 
-def extract_of(path):
-    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
-    return extract(release, nbformat.read(path, as_version=4))
+def contents(folder: Path) -> list:
+    return [(p, p.read_bytes() if p.is_file() and not p.is_symlink() else None) for p in sorted(folder.rglob("*"))]
+
+
+def full(folder: Path) -> Path:
+    """A folder that nothing can be renamed to."""
+    folder.mkdir()
+    (folder / "x").write_text("x")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------- odd and heavy notebooks
 
 
 def odd(change):
@@ -100,6 +95,10 @@ def heading(nb):
     nb.update({"worksheets": [{"cells": cells}], "nbformat": 3, "nbformat_minor": 0})
 
 
+def shows(*outputs):
+    return lambda nb: next(one for one in nb["cells"] if one["cell_type"] == "code").update(outputs=[*outputs])
+
+
 ODD = {
     "many tags": lambda nb: nb["cells"][0]["metadata"].update(tags=[*range(8000), "a"]),
     "heading": heading,
@@ -114,79 +113,356 @@ ODD = {
     "an extra key": lambda nb: nb["cells"][0].update(mine=1),
     "one id for all": lambda nb: [one.update(id="same") for one in nb["cells"]],
     "thousands of cells": lambda nb: nb["cells"].extend({**nb["cells"][0], "id": f"x{n}"} for n in range(4000)),
+    "a cell that is none": lambda nb: nb["cells"].insert(0, 5),
+    "marks that are none": lambda nb: nb["cells"][0]["metadata"].update(nbgrader=[1]),
+    "no format": lambda nb: (nb.pop("nbformat"), nb.pop("nbformat_minor"), nb.pop("metadata")),
+    "44 MB of outputs": shows({"output_type": "stream", "name": "stdout", "text": "x" * (44 << 20)}),
+    "80,000 empty outputs": shows(*[{}] * 80_000),
+    "50 MB attached": lambda nb: nb["cells"][0].update(attachments={"a.png": {"image/png": "x" * (50 << 20)}}),
 }
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_an_odd_notebook_is_read_in_seconds_and_its_answer_kept(kind, tmp_path, monkeypatch):
+def test_an_odd_or_heavy_notebook_is_read_in_seconds_and_its_answer_kept(kind, folder):
+    put(folder, odd(ODD[kind]))
+    before, start = contents(folder), time.perf_counter()
+    taken = Taken(folder)
+    assert time.perf_counter() - start < 8.0
+    assert taken.has_answer and "could not be read" not in taken.said
+    assert contents(folder) == before, "what was handed in stays as it came"
+    assert (taken.folder / f"{NAME}.ipynb").stat().st_size < 300_000
+
+
+ENCODED = {
+    "a mark at the beginning": ("utf-8-sig", ""),
+    "UTF-16": ("utf-16", "read as utf-16"),
+    "UTF-16 without a mark": ("utf-16-le", "read as utf-16-le"),
+    "UTF-32": ("utf-32", "read as utf-32"),
+    "Windows": ("cp1252", "read as latin-1"),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODED)
+def test_a_notebook_in_another_encoding_is_read_and_told(kind, folder):
+    encoding, said = ENCODED[kind]
+    words = odd(lambda nb: nb["cells"].insert(3, {"cell_type": "markdown", "id": "x", "source": "gr\xf6\xdfer"}))
+    put(folder, json.dumps(words, ensure_ascii=False).encode(encoding))
+    taken = Taken(folder)
+    assert taken.has_answer and said in taken.said and bool(said) == bool(taken.said)
+    assert "gr\xf6\xdfer" in [cell.source for cell in taken.notebook.cells]
+
+
+WITHOUT_CELLS = '{"cells": ['
+NO_NOTEBOOK = {
+    "empty": ("", "it is empty"),
+    "cut off": (ANSWERED[:1000], "no JSON"),
+    "merged": (json.dumps(json.loads(ANSWERED), indent=1).replace(' "cells"', "<<<<<<< mine\n", 1), "merge"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 99, "no JSON"),
+    "a list": ("[1, 2]", "no notebook"),
+    "no cells": ("{}", "no notebook"),
+    "objects": ("{}," * 2_000_000, "no JSON"),
+    "millions of cells": (WITHOUT_CELLS + "{}," * 20_000_000 + "{}]}", "1 GB of memory"),
+    "lists": ("[" * 5_000_000, "nested too deeply"),
+    "too large": (b" " * (limited.LARGEST + 9), "more than 100 MB"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NOTEBOOK)
+def test_what_is_no_notebook_is_graded_as_the_empty_release_and_the_true_reason_told(kind, folder):
+    data, reason = NO_NOTEBOOK[kind]
+    put(folder, data)
     start = time.perf_counter()
-    path = put(tmp_path, monkeypatch, odd(ODD[kind]))
+    taken = Taken(folder)
+    assert time.perf_counter() - start < 15.0
+    assert "could not be read" in taken.said and reason in taken.said and not taken.has_answer
+    assert "static_assert(False" in "".join(cell.source for cell in taken.notebook.cells), "the empty release"
+
+
+COSTLY = {
+    "calls without brackets": ", a b\n" * 10_000,
+    "a call and much else": ", f a\n" + "x = ((\n" * 18_000,
+    "equal hashes": "x = {" + ",".join(f"({n * (2**61 - 1)},):0" for n in range(1, 5_000)) + "}",
+    "tuples": "x = {" + ",".join(f"({n},{n}):0" for n in range(10_000)) + "}",
+    "assignments": "\n".join(f"a{n} = a{n - 1}" for n in range(1, 8_000)),
+    "assignments that lead to a kernel": "a0 = axpy\n" + "\n".join(f"a{n} = a{n - 1}" for n in range(1, 8_000)),
+    "brackets": "(" * 90_000,
+    "minus signs": "-" * 100_000 + "1",
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_code_that_is_costly_to_read_ends_within_its_limits(kind, folder):
+    new = {"cell_type": "code", "id": "x", "metadata": {}, "source": COSTLY[kind]}
+    put(folder, odd(lambda nb: nb["cells"].insert(3, new)))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    taken = Taken(folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < limited.SECONDS + 2
+    assert taken.has_answer or "takes more than" in taken.said or "ended by itself" in taken.said
+
+
+SPENDS = {
+    "time": ("while True: pass", "more than 1 s of a processor"),
+    "memory": ("bytes(1 << 31)", "more than 1 GB of memory"),
+    "itself": ("os.abort()", "ended by itself"),
+    "patience": ("import time; time.sleep(60)", "no end after 2 s"),
+}
+
+
+@pytest.mark.parametrize("kind", SPENDS)
+def test_however_the_process_that_reads_ends_there_is_a_reason(kind, folder, tmp_path, monkeypatch):
+    does, reason = SPENDS[kind]
+    text = Path(limited.__file__).read_text().replace("SECONDS, MEMORY = 10,", "SECONDS, MEMORY = 1,")
+    spends = tmp_path / "limited.py"
+    spends.write_text(text.replace("    text, notes = decoded(data)\n", f"    {does}\n"))
+    monkeypatch.setattr(limited, "__file__", str(spends))
+    monkeypatch.setattr(limited, "SECONDS", 1)
+    monkeypatch.setattr(limited, "PATIENCE_S", 2 if kind == "patience" else 30)
+    put(folder, ANSWERED)
+    taken = Taken(folder)
+    assert reason in taken.said and not taken.has_answer
+
+
+def test_the_process_that_reads_holds_no_torch_and_no_nbformat():
+    held = "print(*{name.split('.')[0] for name in sys.modules})"
+    line = f"import sys, types; sys.path.insert(0, {str(limited.ROOT / 'autograder/classroom')!r})\n"
+    line += f"sys.path.insert(1, {str(limited.ROOT)!r})\nimport limited; limited.submission()\n{held}"
+    done = subprocess.run([sys.executable, "-I", "-c", line], capture_output=True, text=True, check=True)
+    assert "IPython" in done.stdout.split() and not {"torch", "nbformat", "numpy"} & set(done.stdout.split())
+
+
+def test_a_fault_of_ours_costs_nobody_a_grade_and_goes_to_a_person(folder, monkeypatch):
+    def fails(*_):
+        raise KeyError("surprise")
+
+    put(folder, ANSWERED)
+    monkeypatch.setattr(limited, "taken_apart", fails)
+    taken = Taken(folder)
+    assert taken.notebook.metadata[handed_in.PERSON] and "a person should look" in taken.said
+    assert not taken.has_answer, "what nobody could look at is not shown"
+
+
+# ------------------------------------------------------------------------------------------- odd and hostile folders
+
+
+def link(path: Path, to: Path | str) -> None:
+    if path.is_dir():
+        path.rmdir()
+    path.symlink_to(to)
+
+
+NAMES_OF_BYTES = os.fsdecode(b"L\xf6sung\x1b[2J")
+# what is done to a folder -> a part of what is told
+GRADED = {
+    "alone": (lambda f: None, ""),
+    "a folder for damaged ones": (lambda f: full(f / f"{NAME}.damaged"), "start.damaged (a folder)"),
+    "a folder for originals": (lambda f: full(f / f"{NAME}.original"), "start.original (a folder)"),
+    "a folder like a notebook": (lambda f: (full(f / "x.ipynb"), full(f / "x.damaged")), "x.ipynb (a folder)"),
+    "a name that is not UTF-8": (lambda f: put(f, ANSWERED, f"{NAMES_OF_BYTES}.ipynb"), "L?sung"),
+    "a link beside it": (lambda f: link(f / "book.html", "/etc/passwd"), "book.html (a link)"),
+    "a linked folder beside it": (lambda f: link(f / "deep", "/etc"), "deep (a link)"),
+    "a pipe beside it": (lambda f: os.mkfifo(f / "pipe.ipynb"), "pipe.ipynb (a pipe)"),
+    "a page beside it": (lambda f: put(f, "<script>", "figure.html"), "not looked at: figure.html"),
+    "hundreds of files": (lambda f: [put(f, "x", f"f{n}") for n in range(300)], "and 280 more"),
+}
+
+
+@pytest.mark.parametrize("kind", GRADED)
+def test_a_notebook_counts_whatever_lies_beside_it_and_none_of_that_goes_further(kind, folder):
+    change, said = GRADED[kind]
+    put(folder, ANSWERED)
+    change(folder)
+    before = contents(folder)
+    taken = Taken(folder)
+    assert taken.has_answer and said in taken.said and bool(said) == bool(taken.said)
+    assert taken.said.isprintable() and contents(folder) == before
+    assert [path.name for path in taken.folder.iterdir()] == [f"{NAME}.ipynb"]
+
+
+def neighbour(folder: Path) -> Path:
+    """Somebody who has the answer."""
+    other = folder.parents[1] / "ada" / UNIT
+    other.mkdir(parents=True)
+    return put(other, ANSWERED)
+
+
+NOT_GRADED = {
+    "nothing": (lambda f: None, "The folder held: nothing."),
+    "another file": (lambda f: put(f, "words", "lesson.pdf"), "The folder held: lesson.pdf."),
+    "a link": (lambda f: link(f / f"{NAME}.ipynb", neighbour(f)), "start.ipynb (a link)"),
+    "a link and no place": (
+        lambda f: (link(f / f"{NAME}.ipynb", neighbour(f)), full(f / f"{NAME}.damaged")),
+        "start.ipynb (a link)",
+    ),
+    "a dangling link": (lambda f: link(f / f"{NAME}.ipynb", "/nowhere"), "start.ipynb (a link)"),
+    "a link under another name": (lambda f: link(f / "my.ipynb", neighbour(f)), "my.ipynb (a link)"),
+    "a folder": (lambda f: full(f / f"{NAME}.ipynb"), "start.ipynb (a folder)"),
+    "a pipe": (lambda f: os.mkfifo(f / f"{NAME}.ipynb"), "start.ipynb (a pipe)"),
+    "two under other names": (lambda f: [put(f, ANSWERED, n) for n in ("a.ipynb", "b.ipynb")], "None of a.ipynb, b.ip"),
+    "a linked folder": (lambda f: link(f, neighbour(f).parent), "In place of a folder with a notebook, a link"),
+    "a folder that is nowhere": (lambda f: link(f, "/nowhere"), "In place of a folder with a notebook, a link"),
+    "a file for a folder": (lambda f: (f.rmdir(), f.write_text(ANSWERED)), "In place of a folder with a notebook, a"),
+    "a linked student": (
+        lambda f: (f.rmdir(), link(f.parent, neighbour(f).parents[1])),
+        "the folder of this student is a link",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_GRADED)
+def test_what_is_no_regular_file_of_the_students_own_is_not_opened_and_told(kind, folder):
+    change, reason = NOT_GRADED[kind]
+    change(folder)
+    taken = Taken(folder)
+    assert reason in taken.said and not taken.has_answer
+    assert [path.name for path in taken.folder.iterdir()] == [f"{NAME}.ipynb"]
+
+
+def test_one_notebook_under_another_name_is_taken_and_told(folder):
+    put(folder, ANSWERED, "my lesson (2).ipynb")
+    taken = Taken(folder)
+    assert taken.has_answer and "my lesson (2).ipynb was taken for start.ipynb" in taken.said
+
+
+def test_what_was_put_right_is_told_in_our_words_only(folder):
+    forged = json.loads(ANSWERED)
+    forged["metadata"][handed_in.NOTES] = ["Graded again by hand: full points."]
+    forged["metadata"][handed_in.CODE] = {"cells": [["x", "y"]]}
+    put(folder, forged)
+    taken = Taken(folder)
+    assert taken.said == "" and taken.has_answer
+
+
+def test_a_notebook_handed_in_later_counts(folder):
+    put(folder, "{")
+    assert not Taken(folder).has_answer
+    put(folder, ANSWERED)
+    assert Taken(folder).has_answer
+
+
+STAMPS = {
+    "2026-01-01 10:00:00 UTC": True,
+    "2026-01-01 10:00:00.123456 America/Los_Angeles": True,
+    "2026-01-01T10:00:00+01:00": True,
+    "junk": False,
+    "9" * 20: False,
+    "2026-01-01 10:00:00 /etc/localtime": False,
+    "": False,
+    "2026-01-01 10:00:00 UTC" + " " * 500 + "x": False,
+}
+
+
+@pytest.mark.parametrize("text", STAMPS, ids=lambda text: text.strip()[:40] or "empty")
+def test_a_timestamp_counts_where_nbgrader_can_read_it_and_is_put_aside_where_not(text, folder):
+    full(folder / f"{handed_in.STAMP}.0")
+    full(folder / "timestamp.damaged")
+    put(folder, text, handed_in.STAMP)
+    put(folder, ANSWERED)
+    taken = Taken(folder)
+    assert taken.has_answer and (taken.folder / handed_in.STAMP).exists() == STAMPS[text]
+    handed_in.put_aside_bad_stamp(folder)
+    assert (folder / handed_in.STAMP).exists() == STAMPS[text] != (folder / f"{handed_in.STAMP}.1").exists()
+
+
+NO_STAMP = {
+    "pipe": os.mkfifo,
+    "a gigabyte of zeros": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 30),
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "folder": full,
+}
+
+
+@pytest.mark.parametrize("kind", NO_STAMP)
+def test_whatever_is_called_timestamp_stops_nobody(kind, folder):
+    put(folder, ANSWERED)
+    NO_STAMP[kind](folder / handed_in.STAMP)
+    start = time.perf_counter()
+    taken = Taken(folder)
+    handed_in.put_aside_bad_stamp(folder)
     assert time.perf_counter() - start < 5.0
-    assert path.with_suffix(".original").exists() and handed_in.is_ours(path)
-    nbformat.validate(nbformat.read(path, as_version=4))
-    assert any("_axpy" in one.source for one in extract_of(path).cells)
+    assert taken.has_answer and not (taken.folder / handed_in.STAMP).exists()
+    assert not (folder / handed_in.STAMP).exists(), "nbgrader's pages read it too"
 
 
-def test_a_mark_at_the_beginning_of_the_file_is_no_reason_to_give_up(tmp_path, monkeypatch):
-    text = "\ufeff" + ANSWERED
-    assert any("_axpy" in one.source for one in extract_of(put(tmp_path, monkeypatch, text)).cells)
+# ------------------------------------------------------------------------------------------- kills
+
+KILLED = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+from autograder.classroom import handed_in
+submission, releases, to = map(Path, sys.argv[1:])
+WRITES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree", "subprocess.Popen")
+
+def steps_until(last):
+    '''Take it in a process that is killed before its step number `last`; whether it came to its end.'''
+    child = os.fork()
+    if child == 0:
+        done = 0
+        def count(event, arguments):
+            nonlocal done
+            if event in WRITES:
+                done += 1
+                if done == last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(count)
+        handed_in.take(submission, releases, to)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+def seen():
+    return {str(p.relative_to(to)): p.read_text() for p in sorted(to.rglob("*"))} if to.exists() else None
+
+handed_in.take(submission, releases, to)
+old = seen()
+(submission / "start.ipynb").write_text((submission / "start.ipynb").read_text().replace("eve was here", "eve is here"))
+handed_in.take(submission, releases, to)
+new = seen()
+assert old != new and len(new) == 2
+for before in (None, old):
+    killed = 0
+    while True:
+        shutil.rmtree(to, ignore_errors=True)
+        if before:
+            to.mkdir()
+            for name, text in before.items():
+                (to / name).write_text(text)
+        ended = steps_until(killed + 1)
+        assert seen() in (None, before, new), "wholly or not at all"
+        handed_in.take(submission, releases, to)
+        assert seen() == new
+        assert sorted(p.name for p in to.parent.iterdir()) == [to.name], "nothing else is left"
+        if ended:
+            break
+        killed += 1
+    print(killed)
+"""
 
 
-def test_a_link_is_nobodys_notebook(tmp_path, monkeypatch):
-    put(tmp_path, monkeypatch, ANSWERED)
-    folder = tmp_path / "submitted" / "copies" / UNIT
-    folder.mkdir(parents=True)
-    (folder / f"{NAME}.ipynb").symlink_to(tmp_path / "submitted" / "somebody" / UNIT / f"{NAME}.ipynb")
-    handed_in.readable(UNIT, "copies", [str(folder / f"{NAME}.ipynb")])
-    assert "it is no file" in (folder / f"{NAME}.ipynb").read_text()
-    assert "static_assert(False" in (folder / f"{NAME}.ipynb").read_text(), "the empty release"
-
-
-def test_names_and_times_that_cannot_be_read_stop_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "RECORD", tmp_path / "submitted" / ".put_right")
-    folder = tmp_path / "submitted" / "eve" / UNIT
-    folder.mkdir(parents=True)
-    (folder / f"{NAME}.ipynb").mkdir()
-    (folder / os.fsdecode(b"L\xf6sung\x1b[2J.pdf")).write_text("words")
-    for text in ("junk", "9" * 20, "2026-01-01 10:00:00 UTC"):
-        (folder / "timestamp.txt").write_text(text)
-        handed_in.prepare(folder, COURSE / "notebooks" / UNIT)
-        assert (folder / "timestamp.txt").exists() == text.startswith("2026")
-    assert "L?sung?[2J.pdf" in (folder / f"{NAME}.ipynb").read_text()
+def test_killed_at_every_step_and_begun_again_the_same_is_read(folder):
+    words = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "eve was here"}
+    put(folder, odd(lambda nb: nb["cells"].insert(3, words)))
+    put(folder, "2026-01-01 10:00:00 UTC", handed_in.STAMP)
+    to = folder.parents[2] / "taken" / "eve" / UNIT
+    line = [sys.executable, "-c", KILLED, str(folder), str(RELEASES), str(to)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, cwd=COURSE)
+    assert done.returncode == 0, done.stderr
+    fresh, again = map(int, done.stdout.split())
+    assert 5 < fresh < again, "a second time the folder of the first has to go"
 
 
 def test_settings_whose_beginning_fails_end_the_command(tmp_path):
     shutil.copy(COURSE / "nbgrader_config.py", tmp_path)
     for room in ("autograder", "course_lib", "notebooks"):
         (tmp_path / room).symlink_to(COURSE / room)
-    (tmp_path / "submitted" / "eve" / UNIT).mkdir(parents=True)
-    broken = "def prepare(*_):\n    raise UnicodeEncodeError('utf-8', '', 0, 1, 'x')\n"
-    broken += "from autograder.classroom import handed_in\nhanded_in.prepare = prepare\n"
+    put_there = tmp_path / "submitted" / "eve" / UNIT
+    put_there.mkdir(parents=True)
+    broken = "def take(*_):\n    raise UnicodeEncodeError('utf-8', '', 0, 1, 'x')\n"
+    broken += "from autograder.classroom import handed_in\nhanded_in.take = take\n"
     (tmp_path / "sitecustomize.py").write_text(broken)
     done = subprocess.run(
         [sys.executable, "-m", "nbgrader", "autograde", UNIT],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{COURSE}"}, capture_output=True, text=True,
         timeout=120,
     )  # fmt: skip
-    assert done.returncode != 0 and "refused. UnicodeEncodeError" in done.stderr
+    assert done.returncode != 0 and "UnicodeEncodeError" in done.stderr
     assert not (tmp_path / "autograded").exists()
-
-
-NO_NOTEBOOK = {
-    "objects": "{}," * 2_000_000,
-    "cells": '{"cells": [' + "{}," * 1_500_000 + "{}]}",
-    "lists": "[" * 5_000_000,
-}
-
-
-@pytest.mark.parametrize("kind", NO_NOTEBOOK)
-def test_a_large_file_that_is_no_notebook_is_put_aside_in_seconds(kind, tmp_path, monkeypatch):
-    start = time.perf_counter()
-    path = put(tmp_path, monkeypatch, NO_NOTEBOOK[kind])
-    assert time.perf_counter() - start < 15.0
-    assert "could not be read" in path.read_text() and path.with_suffix(".damaged").exists()
-
-
-def test_a_file_too_large_to_be_read_is_put_aside_and_its_size_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "LARGEST", 5 << 20)
-    assert "it has 6 MB, at most 5 are read" in put(tmp_path, monkeypatch, " " * (6 << 20)).read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autograder.referee import submission
-from autograder.referee.submission import as_python, extract, repair
+from autograder.referee.submission import Submission, as_python, extract, repair
 
 COURSE = Path(__file__).resolve().parents[2]
 
@@ -167,13 +167,14 @@ def test_a_cell_of_their_own_in_place_of_a_deleted_one_is_not_undone_by_the_empt
     assert namespace["f"]() == 7
 
 
-@pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n"])
+@pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n", ", f a b\n"])
 def test_hundreds_of_magics_are_read_in_a_second(kind):
     source = ("def f():\n    pass\n" + "if True:\n" * kind.startswith(" ") + kind) * 600
     start = time.perf_counter()
     made = as_python(source)
     assert time.perf_counter() - start < 2.0
-    compile(made, "cell", "exec")
+    if not kind.startswith(","):  # nobody's magic, and no Python
+        compile(made, "cell", "exec")
     assert made.count("\n") == source.count("\n")
 
 
@@ -259,6 +260,68 @@ def test_the_text_of_the_lesson_itself_takes_nothing_from_what_a_student_may_wri
     repaired, said = repair(lesson, written)
     assert said == [] and len(questions) > 1
     assert sum("".join(cell["source"]) == "because " * 500 for cell in repaired["cells"]) == len(questions)
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_demonstration_cell_copied_into_an_own_cell_runs(ids):
+    """Where an editor dropped the ids, the lesson's own demonstration cells look like copies."""
+
+    def change(cells):
+        cells.insert(2, code("shown = 1", cell_id="new"))
+        for cell in [] if ids else cells:
+            del cell["id"]
+
+    assert sources(submitted(change)) == (["import torch", "shown = 1", *PLAIN[1:]] if ids else PLAIN)
+
+
+def test_a_copy_of_a_check_or_of_an_empty_cell_does_not_run():
+    again = [code(RELEASE["cells"][n]["source"], cell_id=f"copy{n}") for n in (0, 2, 3)]
+    assert sources(submitted(lambda cells: cells.extend(again))) == PLAIN
+
+
+def test_a_solution_in_a_demonstration_cell_is_told():
+    def change(cells):
+        cells[1]["source"] = "def f(): return 1"
+        cells[2]["source"] = RELEASE["cells"][2]["source"]
+
+    assert any("`f` is defined in a demonstration cell" in note for note in extract(RELEASE, submitted(change)).notes)
+    both = submitted(lambda cells: cells[1].update(source="def f(): return 1"))
+    assert not extract(RELEASE, both).notes, "its solution cell is not empty"
+
+
+def test_marks_of_a_merge_in_a_cell_are_told():
+    text = "<<<<<<< HEAD\ndef f(): return 1\n=======\ndef f(): return 2\n>>>>>>> mine\n"
+    notes = extract(RELEASE, submitted(lambda cells: cells[2].update(source=text))).notes
+    assert ["a merge that was not finished" in note for note in notes] == [True]
+    fine = 'words = """\n=======\n"""'
+    assert not extract(RELEASE, submitted(lambda cells: cells[2].update(source=fine))).notes
+
+
+def test_the_cells_that_decide_an_exercise_end_at_its_check_or_where_its_entry_is_last_defined():
+    found = extract(RELEASE, submitted(lambda cells: cells.append(code("BLOCK = 2", cell_id="new"))))
+    assert [cell.name for cell in found.cells] == ["setup 1", "f", "g", "your cell 1"]
+    assert found.settled("f") == 2, "above check('f', f)"
+    assert found.settled("g") == 4, "no check cell names it"
+    again = extract(RELEASE, submitted(lambda cells: cells.append(code("def f(): return 3", cell_id="new"))))
+    assert again.settled("f") == 4
+
+
+def test_a_submission_is_the_same_after_its_way_through_json():
+    found = extract(RELEASE, submitted(lambda cells: cells[1].update(source="def helper(): pass")))
+    assert Submission.of_data(json.loads(json.dumps(found.as_data()))) == found
+
+
+def test_controls_are_not_shown_and_letters_of_every_script_are():
+    assert submission.visible("a\x1b[2J\x00\u202eb\r\nc\td") == "a\ufffd[2J\ufffd\ufffdb\nc\td"
+    for text in ("\u05e9\u05dc\u05d5\u05dd", "gr\xf6\xdfer", "\U0001f469\u200d\U0001f52c", "a\n\tb"):
+        assert submission.visible(text) == text
+
+
+def test_what_is_run_is_what_was_written_and_what_is_shown_is_visible():
+    text = "def f(): return '\u202e\x0c'"
+    shown, found = submission.taken(RELEASE, submitted(lambda cells: cells[2].update(source=text)))
+    assert found.cells[1].source == text
+    assert shown["cells"][2]["source"] == "def f(): return '\ufffd\ufffd'"
 
 
 def test_a_name_from_a_demonstration_cell_is_reported_as_that():

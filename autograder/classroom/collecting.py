@@ -1,0 +1,71 @@
+"""`nbgrader collect` without following links, and without ending at the first folder that cannot be copied.
+
+nbgrader's own copies what a link leads to with the rights of the instructor: a student who links a notebook to somebody
+else's hands that one in. Here a link stays a link, and `handed_in.take` then says that it is one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nbgrader.exchange.default import ExchangeCollect
+from nbgrader.utils import parse_utc
+
+from autograder.classroom import handed_in
+
+
+class Collect(ExchangeCollect):
+    def _path_to_record(self, path: str) -> dict:
+        """A name that tells no time is older than any other, and ends nothing."""
+        try:
+            return super()._path_to_record(path)
+        except (ValueError, OverflowError, IndexError):
+            name = os.path.basename(path)
+            return {"username": name.split("+")[0], "filename": name, "timestamp": parse_utc("1970-01-01 00:00:00 UTC")}
+
+    def do_copy(self, src: str, dest: str, log=None) -> None:
+        limits = [1000 * most or math.inf for most in (self.coursedir.max_file_size, self.coursedir.max_dir_size)]
+        try:
+            for left in copied(Path(src), Path(dest), self.coursedir.ignore, *limits):
+                self.log.warning("Not collected: %s", ascii(left))
+            handed_in.put_aside_bad_stamp(Path(dest))
+        except (OSError, RuntimeError) as error:  # a path too long, folders too deep: one student's
+            self.log.error("%s could not be collected whole: %s", ascii(src), error)
+
+
+def copied(source: Path, to: Path, ignore: Sequence[str], most: float, in_all: float) -> Iterator[str]:
+    """Copy regular files, and links as links. Yields what was left out: pipes and the like, and what is too large.
+
+    Students may still write there, so nothing is opened by a path in which a folder could become a link.
+    """
+    if source.is_symlink():
+        to.symlink_to(os.readlink(source))
+        return
+    to.mkdir()
+    for folder, folders, files, here in os.fwalk(source, follow_symlinks=False):
+        there = to / Path(folder).relative_to(source)
+        folders[:] = [name for name in folders if not _ignored(name, ignore)]
+        for name in [*folders, *files]:
+            kind = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if stat.S_ISLNK(kind.st_mode):
+                os.symlink(os.readlink(name, dir_fd=here), there / name)
+            elif stat.S_ISDIR(kind.st_mode):
+                (there / name).mkdir()
+            elif not _ignored(name, ignore):
+                if not stat.S_ISREG(kind.st_mode) or kind.st_size > min(most, in_all):
+                    yield os.path.join(folder, name)
+                    continue
+                in_all -= kind.st_size
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+                with open(file, "rb") as opened, (there / name).open("xb") as copy:
+                    shutil.copyfileobj(opened, copy)
+
+
+def _ignored(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
