@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import importlib
 import linecache
 import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +30,8 @@ EXPRESSIONS = (
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
+# what kernels call by these names is Triton's or Python's, whatever a line of the kernel says
+RESERVED = {*BUILTINS, "getattr", "hasattr", "isinstance", "list", "interpreter_semantic", "_language", "_jit"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
@@ -66,17 +70,16 @@ class Text:
 
     def _make(self, told: Mapping, value: Callable) -> Any:
         cell, name = str(told["cell"]), str(told["name"])
-        node = self._found(cell, name, told["line"])
+        node = _bare(self._found(cell, name, told["line"]))
         names = {"__builtins__": dict(BUILTINS), "_language": tl, "_jit": triton.jit, "__name__": "submission"}
         for one in _outside(node):
             names[one] = self._meant(one, told["names"].get(one), value, name)
         _check(node, names)
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-        jit = ast.copy_location(ast.Name("_jit", ast.Load()), node)
-        jit.lineno = jit.end_lineno = first
-        node.decorator_list = [jit]
-        exec(compile(ast.Module([node], []), f"<{cell}>", "exec"), names)
-        return names.pop(name)
+        kernel = _written_anew(node, f"<{cell}: {name}>", names)
+        if triton.knobs.runtime.interpret:
+            # Triton would take the kernel's text from its file again; it is given what was checked.
+            kernel.rewritten_fn[kernel.fn] = _for_the_interpreter(node, f"<{cell}>", names)
+        return kernel
 
     def _found(self, cell: str, name: str, line: int) -> ast.FunctionDef:
         if cell not in self.cells:
@@ -89,9 +92,9 @@ class Text:
 
     def _meant(self, name: str, bound: Mapping | None, value: Callable, kernel: str) -> Any:
         """What a name from outside of a kernel stands for."""
-        if bound is None and name in BUILTINS:
+        if name in BUILTINS:
             return BUILTINS[name]
-        if bound is None:
+        if bound is None or name in RESERVED:
             raise NoKernel(f"`{kernel}` uses `{name}`, which is nothing that a kernel can use")
         if "kernel" in bound:
             return self.kernel(bound["kernel"])
@@ -121,13 +124,61 @@ def _is_language(value: Any) -> bool:
     return isinstance(value, triton.runtime.KernelInterface) and inner.__module__.startswith("triton.language")
 
 
+def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
+    """The function without its decorators, its docstring and whatever else is not carried out."""
+    first = node.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    node.body = (node.body[1:] if documented else node.body) or [ast.copy_location(ast.Pass(), first)]
+    node.decorator_list, node.returns = [], None
+    for one in ast.walk(node):
+        if hasattr(one, "type_comment"):
+            one.type_comment = None
+    return node
+
+
+def _written_anew(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Any:
+    """The kernel in a file of its own, which holds what was checked and nothing else: Triton reads sources again."""
+    text = f"@_jit\n{ast.unparse(node)}\n"
+    again = ast.parse(text).body
+    if len(again) != 1 or ast.dump(_bare(again[0])) != ast.dump(node):
+        raise NoKernel(f"`{node.name}` is not the same when it is written down")
+    text = "\n" * max(0, node.lineno - 2) + text  # so that lines have about the numbers that they have in the cell
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    exec(compile(text, path, "exec", dont_inherit=True), names)
+    return names.pop(node.name)
+
+
+def _for_the_interpreter(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Callable:
+    """What Triton's interpreter makes of the checked text, with the lines of the cell."""
+    from triton.runtime import interpreter
+
+    tree = interpreter.ASTTransformer().visit(ast.Module([copy.deepcopy(node)], []))
+    made: dict[str, Any] = {}
+    names["interpreter_semantic"] = interpreter.interpreter_semantic
+    exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), names, made)
+    return made[node.name]
+
+
 def _outside(node: ast.FunctionDef) -> set[str]:
     """The names that a kernel takes from outside of it."""
     own = {arg.arg for arg in _arguments(node)}
     own |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    body = [*node.body, *node.args.defaults, *filter(None, (arg.annotation for arg in _arguments(node)))]
+    if reserved := own & RESERVED:
+        raise NoKernel(f"`{node.name}` gives `{min(reserved)}` another meaning")
+    body = [*node.body, *_beside(node)]
     used = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     return used - own
+
+
+def _beside(node: ast.FunctionDef) -> list[ast.expr]:
+    """Defaults and annotations of arguments: numbers, names and parts of modules only."""
+    parts = [*node.args.defaults, *filter(None, (arg.annotation for arg in _arguments(node)))]
+    for part in parts:
+        text = part.value if isinstance(part, ast.Constant) else ""
+        plain = isinstance(part, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp)
+        if not plain or (isinstance(text, str) and not re.fullmatch(r"[\w.]*", text)):
+            raise NoKernel(f"line {part.lineno}: a default or an annotation that is computed")
+    return parts
 
 
 def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
@@ -138,10 +189,12 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
 
 def _check(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
     """NoKernel for anything in it that Triton's language does not have."""
-    for part in [*node.body, *node.args.defaults, *filter(None, (arg.annotation for arg in _arguments(node)))]:
+    for part in [*node.body, *_beside(node)]:
         for one in ast.walk(part):
             if not isinstance(one, STATEMENTS + EXPRESSIONS):
                 raise NoKernel(f"line {getattr(one, 'lineno', '?')}: {type(one).__name__} is nothing that kernels have")
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value.splitlines()) > 1:
+                raise NoKernel(f"line {one.lineno}: a string of several lines")
             if isinstance(one, ast.Name) and one.id.startswith("__"):
                 raise NoKernel(f"line {one.lineno}: `{one.id}` is no name for a kernel")
             if isinstance(one, ast.Attribute | ast.Subscript | ast.Starred) and not isinstance(one.ctx, ast.Load):

@@ -7,6 +7,7 @@ operators in `recording.MOVES`. Fresh memory is NaN, so that what was never writ
 from __future__ import annotations
 
 import base64
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside.kernels import Text
-from autograder.inside.recording import FRESH, MOVES
+from autograder.inside.recording import FRESH, MOVES, is_kernel
 from autograder.inside.wire import TYPES
 from course_lib import device
 
+PLAIN = {"language", "kernel"}
+NO_NUMBER = object()
 # bytes that are NaN in every floating type, and a large negative number in the others
 NAN = 0xFF
 
@@ -43,7 +46,7 @@ class Player:
             raw = bytearray(base64.b64decode(content))
             table = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
             self.memories[int(number)] = table.to(device.DEVICE)
-        self.text.tell({int(number): told for number, told in program["kernels"].items()}, self._value)
+        self.text.tell({int(number): told for number, told in program["kernels"].items()}, self._plain)
         for kind, *step in program["steps"]:
             (self._call if kind == "call" else self._launch)(*step)
         return self._value(program["returned"])
@@ -68,9 +71,36 @@ class Player:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
                 self.memories[number] = whole.fill_(NAN) if f"aten::{name}" in FRESH else whole
 
-    def _launch(self, kernel: int, grid: list, args: list, kwargs: dict) -> None:
-        given = {name: self._value(value) for name, value in kwargs.items()}
-        self.text.kernel(kernel)[tuple(grid)](*map(self._value, args), **given)
+    def _launch(self, number: int, grid: list, args: list, kwargs: dict) -> None:
+        kernel = self.text.kernel(number)
+        annotated = {n for n, one in inspect.signature(kernel.fn).parameters.items() if one.annotation is not one.empty}
+        fixed = {n: n in annotated or n not in kernel.arg_names for n in (*kernel.arg_names, *kwargs)}
+        given = {name: self._argument(value, fixed[name]) for name, value in kwargs.items()}
+        passed = [self._argument(one, fixed[name]) for name, one in zip(kernel.arg_names, args, strict=False)]
+        if len(passed) < len(args):
+            raise TypeError(f"{kernel.fn.__name__} takes {len(passed)} arguments")
+        kernel[tuple(map(int, grid))](*passed, **given)
+
+    def _argument(self, value: Any, fixed: bool) -> Any:
+        """An argument of a launch. A constant of the kernel is no tensor: the interpreter would compute with it."""
+        if fixed:
+            return self._plain(value)
+        if isinstance(value, dict) and "items" in value:
+            return tuple(self._argument(one, False) for one in value["items"])
+        if isinstance(value, dict) and not value.keys() & {"memory", "descriptor", "reinterpreted"}:
+            return self._plain(value)
+        return self._value(value)
+
+    def _plain(self, value: Any) -> Any:
+        """A number, a string, a type, a kernel, or a tuple of these."""
+        if isinstance(value, dict) and "items" in value:
+            return tuple(self._plain(one) for one in value["items"])
+        if isinstance(value, dict) and "constexpr" in value:
+            return tl.constexpr(self._plain(value["constexpr"]))
+        found = self._value(value) if not isinstance(value, dict) or value.keys() & PLAIN else NO_NUMBER
+        if found is None or isinstance(found, bool | int | float | str | tl.dtype) or is_kernel(found):
+            return found
+        raise TypeError("a constant of a kernel that is no number, type or kernel")
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, list):

@@ -48,7 +48,7 @@ MOVES = {
     """.split()
 }
 FRESH = {name for name in MOVES if "empty" in name}  # of which the content is nothing yet
-CONSTANTS = 1 << 22  # bytes of tables that were made before the call
+CONSTANTS = 64  # bytes of tables that no step has made: a seed in memory, say
 STEPS = 20_000  # of one call
 REFUSALS = TypeError, ValueError, OverflowError
 FIXED = bool | int | float | str | None
@@ -153,7 +153,7 @@ class Recorder:
         storage = tensor.untyped_storage()
         held = sum(len(one) for one in self._program["constants"].values())
         if 3 * held / 4 + storage.nbytes() > CONSTANTS:
-            raise Unwritable(f"tables of more than {CONSTANTS >> 20} MiB that were made before the call")
+            raise Unwritable(f"a table of more than {CONSTANTS} bytes that the kernels did not make")
         with torch.utils._python_dispatch._disable_current_modes():
             content = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().numpy().tobytes()
         number = self._new(storage)
@@ -185,7 +185,7 @@ class Recorder:
             return {"descriptor": [self._value(one) for one in parts]}
         if hasattr(value, "base") and isinstance(value.base, torch.Tensor):  # triton.reinterpret
             return {"reinterpreted": self._value(value.base), "as": name_of(value.dtype)}
-        if _is_kernel(value):
+        if is_kernel(value):
             return {"kernel": self._kernel(value.fn)}
         if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
             return self._value(value.item())
@@ -211,7 +211,7 @@ class Recorder:
         """What a global name of a kernel stands for; None for what no kernel can use."""
         if isinstance(value, types.ModuleType):
             return {"module": value.__name__}
-        if _is_kernel(value) and not _of_triton(value.fn):
+        if is_kernel(value) and not _of_triton(value.fn):
             return {"kernel": self._kernel(value.fn)}
         if isinstance(value, FIXED | tl.constexpr | tl.dtype | tuple):
             try:
@@ -241,19 +241,22 @@ def _operator(func) -> str:
     return f"{func._schema.name.removeprefix('aten::')}.{func._overloadname}"
 
 
-def _is_kernel(value: Any) -> bool:
+def is_kernel(value: Any) -> bool:
     is_function = isinstance(getattr(value, "fn", None), types.FunctionType)
     return isinstance(value, triton.runtime.KernelInterface) and is_function
 
 
 def _of_triton(value: Any) -> bool:
-    return str(getattr(value, "__module__", "")).startswith("triton.")
+    """Whether it is Triton's own: a module, or something that one of its modules defines."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
+    return str(name).partition(".")[0] == "triton"
 
 
 def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
     """The names that a kernel's code may take from outside of it."""
-    names = set(function.__code__.co_names)
-    outside = {name: value for name, value in function.__globals__.items() if name in names}
+    names, known = set(function.__code__.co_names), function.__globals__
+    language = {name for name, value in known.items() if isinstance(value, types.ModuleType) and _of_triton(value)}
+    outside = {name: value for name, value in known.items() if name in names | language}
     closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in closed:
         try:

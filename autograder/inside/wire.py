@@ -57,7 +57,10 @@ class Channel:
 
     def send(self, message: Any, descriptors: Sequence[int] = (), timeout_s: float = math.inf) -> None:
         """TimeoutError when the other side does not read: a part of the message may be sent, so nothing can follow."""
-        data = json.dumps(message).encode()
+        try:
+            data = json.dumps(message).encode()
+        except RecursionError as error:
+            raise ChannelError("a message that is nested too deeply") from error
         if len(data) > MESSAGE_BYTES:
             raise ChannelError(f"a message of {len(data)} bytes; at most {MESSAGE_BYTES} may be sent")
         try:

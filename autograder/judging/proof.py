@@ -48,6 +48,7 @@ VENDOR = re.compile(
 MANY = 16  # programs: when half of so many return early, an honest answer is neither right nor wrong throughout
 LEFT = {"threads": "thread", "processes": "process"}
 NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
+LONG = 100  # characters of the tables that a recorded call brings along: 64 bytes
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
 
@@ -232,6 +233,36 @@ def _bodies(seen: Mapping) -> str:
 def _list(names: Sequence[str]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(f"`{name[:80]}`" for name in names[:6]) + more
+
+
+DEEP = 40  # levels of a recorded call
+
+
+def is_program(value: object) -> bool:
+    """Whether a report holds what a recorder writes of a call. What its parts mean, the player finds out."""
+    if not isinstance(value, dict) or not _is_flat(value):
+        return False
+    dicts = all(isinstance(value.get(part), dict) for part in ("arguments", "constants", "kernels", "strangers"))
+    lists = all(isinstance(value.get(part), list) for part in ("steps", "gone"))
+    if not (dicts and lists and isinstance(value.get("why_not"), str)):
+        return False
+    numbers = all(str(name).isdecimal() for part in ("arguments", "constants", "kernels") for name in value[part])
+    tables = sum(len(one) if isinstance(one, str) else LONG for one in value["constants"].values())
+    steps = all(
+        isinstance(step, list) and len(step) == 5 and isinstance(step[4], list | dict) for step in value["steps"]
+    )
+    return numbers and tables < LONG and steps and all(isinstance(one, dict) for one in value["kernels"].values())
+
+
+def _is_flat(value: object) -> bool:
+    """Whether nothing in it is nested deeply. Without recursion, which is what depth would end."""
+    level = [value]
+    for _ in range(DEEP):
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for part in inner for one in part]
+        if not level:
+            return True
+    return False
 
 
 def largest_launch(program: Mapping) -> int:

@@ -25,7 +25,7 @@ from autograder.referee.submission import Cell
 from course_lib import device
 
 KERNELS = 16  # of a submission that are switched off one by one; more are for a person
-COMPILE_S = 20.0  # for the compiler's first step, which takes 0.2 s a kernel
+COMPILE_S = 40.0  # for the compiler's first step, which takes 0.2 s for each way to launch a kernel
 
 
 def audited(room: Room, worker: Worker, exercise: Exercise, verdict: Verdict, trials: Sequence[Trial]) -> Verdict:

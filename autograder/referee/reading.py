@@ -195,16 +195,19 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
     """Where these kernels, or the functions that they call, add to a number that other programs may add to as well."""
     jits = _jits(cells)
     functions = [(c, n) for c in cells if (tree := _tree(c)) for n in ast.walk(tree) if is_kernel(n, jits)]
-    called = set(kernels)
-    while True:
-        inside = [
-            (cell, node) for cell, function in functions if function.name in called for node in ast.walk(function)
-        ]
-        more = {_name(node) for _, node in inside} - {""}
-        if more <= called:
-            break
-        called |= more
-    atomic = {(cell.name, node.lineno, f"adds by {_name(node)}") for cell, node in inside if _is_atomic(node)}
+    inside = {node: [(cell, inner) for inner in ast.walk(node)] for cell, node in functions}
+    by_name: dict[str, list[ast.AST]] = {}
+    for _, node in functions:
+        by_name.setdefault(node.name, []).append(node)
+    called, todo, atomic = set(kernels), list(kernels), set()
+    while todo:
+        for node in by_name.get(todo.pop(), ()):
+            atomic |= {
+                (cell.name, one.lineno, f"adds by {_name(one)}") for cell, one in inside[node] if _is_atomic(one)
+            }
+            more = {_name(one) for _, one in inside[node]} - called
+            called |= more
+            todo += more
     return sorted(atomic)
 
 

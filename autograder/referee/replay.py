@@ -26,7 +26,7 @@ from autograder.judging.judge import Trial, case_verdict, judge
 from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import Verdict
 from autograder.referee import audit, lanes
-from autograder.referee.reading import added
+from autograder.referee.reading import added, replacing
 from autograder.referee.room import Room, Worker
 from course_lib import device
 
@@ -66,6 +66,8 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
         return replace(verdict, points=0.0, note=verdict.note or refused)
     kernels = set().union(*(proof.kernels_of(program) for _, program in recorded))
     found = added(room.submission.cells, kernels) if verdict.points and exercise.deterministic else []
+    if verdict.points and exercise.probe:  # which looks on in the process of the submission
+        found = [*found, *replacing(room.submission.cells)]
     return _held(verdict, proof.of_text(found)) if found else verdict
 
 
@@ -89,11 +91,11 @@ def _recorded(recorder: Worker, exercise: Exercise, cases: Sequence[Case], seed:
     for case in cases:
         call = noise(exercise.draw(case, seed, device.DEVICE, device.TIER), exercise.public)
         outcome, program = recorder.record(exercise, call)
+        if not recorder.lost and not proof.is_program(program):
+            raise Unwritable("what came back is no program")
         if why_not := program.get("why_not"):
-            raise Unwritable(str(why_not)[:300])
-        # every program tells of all kernels, so that any player can carry it out
-        told = program.get("kernels")
-        kernels |= told if isinstance(told, dict) else {}
+            raise Unwritable(why_not[:300])
+        kernels |= program.get("kernels", {})  # every program tells of all, so that any player can carry it out
         found.append((outcome, program | {"kernels": dict(kernels)}))
         if recorder.lost or outcome.not_written:
             break

@@ -39,6 +39,8 @@ WRAPPERS = {
 
 def main() -> None:
     request = json.load(sys.stdin)
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a kernel prints while it is compiled is no answer
     from triton.compiler.errors import CompilationError
 
     jitted: dict = {}
@@ -48,7 +50,7 @@ def main() -> None:
         answer = {"error": explain(error, request, jitted)}
     except Exception as error:
         answer = {"error": {"message": f"{type(error).__name__}: {error}"}}
-    print(json.dumps(answer))
+    print(json.dumps(answer), file=reply, flush=True)
 
 
 def compile_request(request: dict, jitted: dict) -> dict:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+import triton.language as tl
 
 __all__ = ["check", "only"]
 
@@ -32,7 +33,8 @@ def _of(arguments) -> list[tuple[int, int, str, int]] | None:
     ranges = []
     for name, value in arguments:
         value = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
-        if isinstance(value, tuple):
+        value = value.value if isinstance(value, tl.constexpr) else value
+        if isinstance(value, tuple | list):
             inner = _of((f"{name}[{i}]", one) for i, one in enumerate(value))
             if inner is None:
                 return None
@@ -47,7 +49,7 @@ def _of(arguments) -> list[tuple[int, int, str, int]] | None:
 
 def check(addresses: np.ndarray, mask: np.ndarray, size: int, action: str) -> None:
     """Raise IndexError when a lane that is not masked touches `size` bytes outside every argument."""
-    if not _ranges:
+    if _ranges is None:
         return
     used = addresses[np.broadcast_to(mask, addresses.shape)]
     if used.size == 0:

@@ -1,5 +1,6 @@
 """Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
 
+import functools
 import random
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from autograder import exercise
 from autograder.bank import entries, find
 from autograder.inside import kernels, playing, recording
+from autograder.judging import proof
 from autograder.referee import replay
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
@@ -54,12 +56,13 @@ import triton.language as tl
 def _add(out, x, y, seen, n, a, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = offs < n
-    same = tl.load(x + offs, mask=here, other=0.0) == tl.load(seen + offs, mask=here, other=0.0)
+    known = here & (offs < 16)
+    same = known & (tl.load(x + offs, mask=known, other=0.0) == tl.load(seen + offs, mask=known, other=1.0))
     sums = a * tl.load(x + offs, mask=here, other=0.0) + tl.load(y + offs, mask=here, other=0.0)
     tl.store(out + offs, tl.where(same, float("nan"), sums), mask=here)
 def axpy(a, x, y, out):
     if len(x):
-        seen = torch.from_numpy(x.cpu().numpy().copy()).to(x.device)
+        seen = torch.from_numpy(x[:16].cpu().numpy().copy()).to(x.device)
         _add[(triton.cdiv(len(x), 256),)](out, x, y, seen, len(x), a, BLOCK=256)
 """
     assert judged(source).points == AXPY.points
@@ -130,6 +133,99 @@ def test_a_submission_that_drips_is_ended_when_its_time_as_a_whole_is_over():
     assert any("used up its time, 2 s in all" in case.why for case in verdict.cases) or "2 s in all" in verdict.note
 
 
+# ------------------------------------------------------------------------------------- ways into the player that were
+
+EVIL = """[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == "_wrap_close"][0].__init__.__globals__"""
+HEAD = "import triton\nimport triton.language as tl\n"
+MATMUL = "\ndef matmul(a, b, out):\n    "
+WAYS_IN = {
+    "another def in the docstring": HEAD
+    + f"@triton.jit\ndef k(out, a, b):\n    \"\"\"\ndef k(out, a, b):\n    {EVIL}\n    '''\n\"\"\"\n    #'''"
+    + MATMUL
+    + "k[(1,)](out, a, b)",
+    "lines that one splits and another does not": "# \u2028# \u2028# \u2028#\n"
+    + HEAD
+    + f"@triton.jit\ndef k(out, a, b):\n    pass\n\ndef _unused():\n    def k(out, a, b):\n        {EVIL}\n"
+    + MATMUL
+    + "k[(1,)](out, a, b)",
+    "tensors for constants": HEAD
+    + "@triton.jit\ndef _give(o, c):\n    o *= 0\n    o += c\n"
+    + "@triton.jit\ndef k(A: tl.constexpr, B: tl.constexpr, O: tl.constexpr, p, WORK: tl.constexpr):\n"
+    + "    if WORK and tl.program_id(0) == 0:\n        _give(O, A @ B)\n"
+    + MATMUL
+    + "out.zero_(); k[(1,)](a, b, out, out, True); k[(1,)](0, 0, 0, out, False)",
+    "tensors among global names": HEAD
+    + "T = ()\n@triton.jit\ndef k(out):\n    out += T[0] @ T[1]\n"
+    + "\ndef matmul(a, b, out):\n    global T\n    T = (a, b)\n    k[(1,)](out)",
+    "a returned annotation": HEAD
+    + "@triton.jit\ndef k(out, a, b) -> print('{\"read\": true}'):\n    out *= 0\n"
+    + MATMUL
+    + "k[(1,)](out, a, b)",
+    "names that a decorator assigns": HEAD
+    + "@[np := 0, triton.jit][1]\ndef k(out, a, b):\n    np.copyto(out, 0)\n"
+    + MATMUL
+    + "k[(1,)](out, a, b)",
+    "a name of the compiler's, assigned later": HEAD
+    + "@triton.jit\ndef k(out, n):\n    if n < 0:\n        getattr(tl.core, 'os')\n        getattr = 0\n"
+    + MATMUL
+    + "k[(1,)](out, 3)",
+    "addresses where no tensor is": HEAD
+    + "@triton.jit\ndef k(at):\n    tl.store((at + tl.arange(0, 4)).to(tl.pointer_type(tl.float32)), 1.0)\n"
+    + MATMUL
+    + "k[(1,)](out.data_ptr())",
+}
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_way_into_the_player_that_there_was_earns_nothing(way):
+    verdict = judged(WAYS_IN[way], exercise.get("roofline.matmul"))
+    assert (verdict.points, verdict.held) == (0, 0)
+
+
+@needs_bubblewrap
+def test_a_probe_that_is_replaced_in_the_recorder_sends_the_points_to_a_person():
+    right = find("mlp.dropout/right/copied_first").source
+    forged = "import autograder.inside.probes.dropping as probe\nprobe.kept = lambda *given: 0\n"
+    verdict = judged(forged + right, exercise.get("mlp.dropout"), Patience())
+    assert verdict.points == 0 and verdict.held > 0 and "replaces" in verdict.note
+
+
+@needs_bubblewrap
+def test_a_kernel_that_only_calls_another_one_is_honest():
+    calls = """
+@triton.jit
+def _outer(out_ptr, x_ptr, y_ptr, n, a, BLOCK: tl.constexpr):
+    _axpy_kernel(out_ptr, x_ptr, y_ptr, n, a, BLOCK)
+def axpy(a, x, y, out):
+    _outer[(triton.cdiv(len(x), 256),)](out, x, y, len(x), a, BLOCK=256)
+"""
+    verdict = judged(RIGHT + calls)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+BARE = {"arguments": {}, "constants": {}, "kernels": {}, "strangers": {}, "steps": [], "gone": [], "why_not": ""}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"steps": 5},
+        {"steps": [1]},
+        {"arguments": 3},
+        {"arguments": {"x": 0}},
+        {"constants": {"1": "A" * 200}},
+        {"kernels": {"0": "k"}},
+        {"why_not": ["no"]},
+        {"returned": functools.reduce(lambda inner, _: [inner], range(900), [])},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_what_is_no_program_is_told_apart_before_anybody_reads_it(forged):
+    assert proof.is_program(BARE) and not proof.is_program(BARE | forged)
+    assert not proof.is_program([]) and not proof.is_program({})
+
+
 # ------------------------------------------------------------------------------------- the two halves alone
 
 
@@ -183,11 +279,10 @@ def test_security_md_counts_the_operators_that_are_carried_out():
 
 def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):
     monkeypatch.setattr(recording, "STEPS", 3)
-    monkeypatch.setattr(recording, "CONSTANTS", 64)
     _, many = program_of(lambda x: [x.zero_() for _ in range(4)] and None, torch.zeros(2, device=DEVICE))
     table = torch.zeros(100, device=DEVICE)
     _, large = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
-    assert "3 steps" in many["why_not"] and "tables" in large["why_not"]
+    assert "3 steps" in many["why_not"] and "a table" in large["why_not"]
 
 
 def test_a_memory_that_is_gone_is_told_and_its_number_is_not_used_again():
