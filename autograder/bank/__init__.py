@@ -14,6 +14,7 @@ submissions: there a process goes on with the next one that is made of kernels, 
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import multiprocessing.connection
 import time
@@ -166,8 +167,11 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
 
 def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: float = 120.0, task=try_entry):
     """Results in the order in which they end; at most `workers` at a time, each the outcome of one `task`."""
+    # Once, and not in each child: torch imports its compiler at the first tensor mode, process group or compilation,
+    # which takes a second.
+    importlib.import_module("torch._functorch.aot_autograd")
     if any(get(entry.exercise).kind == "distributed" for entry in todo):
-        in_ranks.prepare()  # once, and not in each child
+        in_ranks.prepare()
     waiting, free, running = list(reversed(todo)), [], {}
     try:
         while waiting or running:

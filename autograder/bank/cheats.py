@@ -138,8 +138,8 @@ def cheats(names: Iterable[str] = ()) -> list[Cheat]:
 
 
 def one_each_family(found: Iterable[Cheat]) -> list[Cheat]:
-    """The first of each family that this machine can try."""
-    return list({c.family: c for c in reversed([c for c in found if device.TIER in c.tiers])}.values())[::-1]
+    """The last of each family that this machine can try: of start.axpy where it can be, which is soonest judged."""
+    return list({c.family: c for c in found if device.TIER in c.tiers}.values())
 
 
 @dataclass(frozen=True)

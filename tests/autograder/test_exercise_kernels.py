@@ -23,11 +23,18 @@ every_kernel = pytest.mark.parametrize("name", KERNELS)
 
 @cache
 def situations(name):
-    """The live cases of an exercise on the interpreter tier (of one that needs a GPU, those), drawn on the CPU."""
+    """The live cases of an exercise on the interpreter tier (of one that needs a GPU, those), drawn on the CPU, and
+    what is true of each."""
     exercise = KERNELS[name]
     tier = exercise.tiers[0]
     cases = [case for case in exercise.cases if case.live and tier in case.tiers]
-    return tier, [(case, exercise.draw(case, 20, "cpu", tier)) for case in cases]
+    drawn = [(case, exercise.draw(case, 20, "cpu", tier)) for case in cases]
+    return tier, [(case, call, exercise.oracle(call.args)) for case, call in drawn]
+
+
+@cache
+def limits_of(name):
+    return tolerance.derive(KERNELS[name], [(call.args, want) for _, call, want in situations(name)[1]])
 
 
 def type_of(exercise, args, output):
@@ -40,8 +47,8 @@ def verdict_of(name, answer):
     exercise = KERNELS[name]
     tier, drawn = situations(name)
     trials = []
-    for case, call in drawn:
-        made = answer(call.args, exercise.oracle(call.args))
+    for case, call, want in drawn:
+        made = answer(call.args, want)
         outputs = {output: made[output].to(type_of(exercise, call.args, output)) for output in exercise.outputs}
         trials.append((case, call, Outcome(outputs, launches=1)))
     return judge(exercise, tier, 20, trials)
@@ -95,9 +102,8 @@ def test_one_precision_lower_earns_nothing(name):
 def test_good_and_lower_precision_are_far_enough_apart(name):
     """In all cases together, or in one that was made to tell."""
     exercise = KERNELS[name]
-    calls = [call.args for _, call in situations(name)[1]]
-    pairs = [(args, exercise.oracle(args)) for args in calls]
-    limits = tolerance.derive(exercise, pairs)
+    pairs = [(call.args, want) for _, call, want in situations(name)[1]]
+    limits = limits_of(name)
 
     def over(output: str, dtype, limit: float) -> float:
         """The largest error of the lower precision in one case, over the limit."""
@@ -116,14 +122,11 @@ def test_good_and_lower_precision_are_far_enough_apart(name):
 def test_a_mistake_is_wrong_somewhere(name, mistake):
     exercise = KERNELS[name]
     wrong = exercise.mistake(mistake)
-    calls = [call.args for _, call in situations(name)[1]]
-    truths = [exercise.oracle(args) for args in calls]
-    limits = tolerance.derive(exercise, zip(calls, truths, strict=True))
     for variant in [(v,) for v in wrong.variants] or [()]:
-        for args, want in zip(calls, truths, strict=True):
-            for output, claimed in wrong.answer(args, *variant).items():
+        for _, call, want in situations(name)[1]:
+            for output, claimed in wrong.answer(call.args, *variant).items():
                 found = error(claimed, want[output])
-                if tolerance.exceeded(found, limits[output, type_of(exercise, args, output)]):
+                if tolerance.exceeded(found, limits_of(name)[output, type_of(exercise, call.args, output)]):
                     return
     pytest.fail("this mistake gives right answers in every case")
 
