@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.break_even_mistakes import MISTAKES, SAMPLES, SETTLED, calls_until, totals
+from autograder.exercises.telling import telling
 
 WITHIN, WITHIN_CALLS = 0.12, 2
 
@@ -174,7 +175,7 @@ BREAK_EVEN = Exercise(
     entry="break_even",
     points=4,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"calls": v["want"]}, MISTAKES, accept),
     oracle=lambda v: {"calls": v["want"]},
     mistakes=MISTAKES,
     returns=("calls",),

@@ -19,6 +19,7 @@ import math
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.flash.merge_mistakes import MISTAKES, merged
+from autograder.exercises.telling import telling
 
 EMPTY = -math.inf
 LIMIT = 1e-9
@@ -92,7 +93,7 @@ MERGE = Exercise(
     entry="merge",
     points=3,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"merged": merged(v)}, MISTAKES, accept),
     oracle=lambda v: {"merged": merged(v)},
     mistakes=MISTAKES,
     returns=("merged",),

@@ -28,6 +28,7 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp import sums
 from autograder.exercises.mlp.accumulate_mistakes import MISTAKES
 from autograder.exercises.mlp.sums import answer, near
+from autograder.exercises.telling import telling
 
 ONE, PAIRS, KAHAN = ORDERS = ("one by one", "in pairs", "compensated")
 RIVALS = {  # the right way first
@@ -170,7 +171,7 @@ ACCUMULATE = Exercise(
     entry="accumulate",
     points=5,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, answer, MISTAKES, accept),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("sum",),

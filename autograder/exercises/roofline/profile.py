@@ -33,6 +33,7 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.roofline.profile_mistakes import MISTAKES
 from autograder.exercises.roofline.trace_reading import answer, counted, kernel_time, of, window_of
 from autograder.exercises.roofline.traces import Plan, record
+from autograder.exercises.telling import telling
 
 # -------------------------------------------------------------------------------------------- the comparison
 
@@ -151,7 +152,7 @@ PROFILE = Exercise(
     entry="profile",
     points=8,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, answer, MISTAKES, accept),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("profile",),

@@ -15,6 +15,7 @@ import math
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.rope.relative_mistakes import MISTAKES, score
 from autograder.exercises.rope.rotation import LAYOUTS
+from autograder.exercises.telling import telling
 
 LIMIT = 1e-9
 HALVES, INTERLEAVED = LAYOUTS
@@ -58,7 +59,7 @@ RELATIVE = Exercise(
     entry="relative_score",
     points=2,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"score": score(v)}, MISTAKES, accept),
     oracle=lambda v: {"score": score(v)},
     mistakes=MISTAKES,
     returns=("score",),
