@@ -10,6 +10,7 @@ Every other case counts as before.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import Counter
@@ -17,10 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from autograder import bank
 from autograder.bank import Entry, Result
 from autograder.call.in_process import examine
-from autograder.exercise import Case, Exercise, get
+from autograder.exercise import Call, Case, Draw, Exercise, get
+from autograder.exercises.telling import Telling
 from autograder.inside.calling import describe, quiet, through
 from autograder.inside.worker import copy_returned
 from autograder.judging.score import credit
@@ -64,9 +68,36 @@ def plain(exercise: Exercise) -> bool:
     return exercise.kind == "scenario" and not exercise.probe
 
 
+class Kept:
+    """Calls of a case, each drawn once: what is drawn before a process is forked, its children know."""
+
+    def __init__(self, draw: Callable[[Draw], Call]):
+        self.draw, self.calls = draw, {}
+
+    def __call__(self, d: Draw) -> Call:
+        if d.seed not in self.calls:
+            self.calls[d.seed] = self.draw(d)
+        return self.calls[d.seed]
+
+
+@functools.cache
+def undiagnosed(name: str) -> Exercise:
+    """The exercise without its mistakes, as nobody asks which it is; what is drawn many times over is kept."""
+    exercise = get(name)
+    cases = (replace(c, draw=Kept(c.draw)) if isinstance(c.draw, Telling) else c for c in exercise.cases)
+    return replace(exercise, mistakes=(), cases=tuple(cases))
+
+
+def draw_before(name: str, seeds: Iterable[int]) -> None:
+    for case in undiagnosed(name).cases:
+        if isinstance(case.draw, Kept) and device.TIER in case.tiers:
+            for seed in seeds:
+                undiagnosed(name).draw(case, seed, device.DEVICE, device.TIER)
+
+
 def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     """One submission under `seeds` seeds, from `seed` on, in this process."""
-    start, exercise = time.perf_counter(), replace(get(entry.exercise), mistakes=())  # nobody asks which it is
+    start, exercise = time.perf_counter(), undiagnosed(entry.exercise)
     module = bank.load(entry)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
@@ -126,12 +157,22 @@ def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:
 
 
 def main(names: Iterable[str], seed: int, seeds: int) -> int:
+    """Judge an exercise at a time and print what is not as it should be."""
     todo = bank.entries(names)
-    limit_s, workers = LIMIT_S * seeds, len(os.sched_getaffinity(0))
-    faults: dict[str, list[str]] = {}
-    for result in bank.run(todo, seed, workers=workers, limit_s=limit_s, task=partial(try_seeds, seeds=seeds)):
-        drawn = result if isinstance(result, Drawn) else Drawn(result.entry, says=result.says)
-        for fault in drawn.faults:
-            faults.setdefault(result.entry.exercise, []).append(fault)
-            print(fault, flush=True)
-    return 1 if faults or not todo else 0
+    wrong = sum(bool(judged(name, seed, seeds)) for name in dict.fromkeys(entry.exercise for entry in todo))
+    return 1 if wrong or not todo else 0
+
+
+def judged(name: str, seed: int, seeds: int) -> list[str]:
+    """What is not as it should be in one exercise, a sentence each."""
+    began, todo = time.perf_counter(), bank.entries([name])
+    torch.set_num_threads(1)  # or the children would wait for threads that only this process has
+    draw_before(name, range(seed, seed + seeds))
+    task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
+    results = bank.run(todo, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
+    drawn = [one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results]
+    faults = [fault for one in drawn for fault in one.faults]
+    took = time.perf_counter() - began
+    print(f"{name}: {len(drawn)} submissions under {seeds} seeds in {took:.0f} s, {len(faults)} faults", flush=True)
+    print(*(f"  {fault}" for fault in faults), sep="\n", flush=True)
+    return faults
