@@ -163,9 +163,9 @@ def main(names: Iterable[str], seed: int, seeds: int) -> int:
     return 1 if wrong or not todo else 0
 
 
-def judged(name: str, seed: int, seeds: int) -> list[str]:
-    """What is not as it should be in one exercise, a sentence each."""
-    began, todo = time.perf_counter(), bank.entries([name])
+def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) -> list[str]:
+    """What is not as it should be in one exercise, a sentence each, of all its submissions or of `todo`."""
+    began, todo = time.perf_counter(), bank.entries([name]) if todo is None else todo
     torch.set_num_threads(1)  # or the children would wait for threads that only this process has
     draw_before(name, range(seed, seed + seeds))
     task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
@@ -174,5 +174,6 @@ def judged(name: str, seed: int, seeds: int) -> list[str]:
     faults = [fault for one in drawn for fault in one.faults]
     took = time.perf_counter() - began
     print(f"{name}: {len(drawn)} submissions under {seeds} seeds in {took:.0f} s, {len(faults)} faults", flush=True)
-    print(*(f"  {fault}" for fault in faults), sep="\n", flush=True)
+    for fault in faults:
+        print(f"  {fault}", flush=True)
     return faults
