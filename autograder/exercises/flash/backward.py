@@ -127,6 +127,10 @@ CASES = (
         lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
     ),
     Case(
+        "very negative scores",
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(66, 89), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
+    ),
+    Case(
         "a negative scale",
         lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, mask={"scale": -0.3}),
     ),
