@@ -16,7 +16,7 @@ from autograder.exercise import Call, Case, Draw, Mistake, Values
 from autograder.judging.compare import same
 
 LOOKED_AT = 7  # draws among which the typical one is found; of fixed seeds, so that it is the same everywhere
-MOST = 400  # draws of one call; the last resort is the draw that is nearest to the typical one
+MOST = 4000  # draws of one call; the last resort is the draw that is nearest to the typical one
 
 Shown = tuple[bool, ...]  # for each wrong answer whether it differs from the truth
 
