@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
+    parser.add_argument("--seeds", type=int, metavar="N", help="whose points vary between N seeds, instead")
     parser.add_argument("--nccl", action="store_true", help="the distributed exercises, with NCCL and a GPU a rank")
     parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
     parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
@@ -49,6 +50,10 @@ def _main(args: argparse.Namespace) -> int:
         from autograder.bank import cheats  # needs bubblewrap, which the rest of the bank does not
 
         return cheats.main(args.exercise, seed, args.quick, args.record)
+    if args.seeds:
+        from autograder.bank import seeds  # needs the referee's rounds
+
+        return seeds.main(args.exercise, seed, args.seeds)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
     found, part, workers, limit_s = entries(args.exercise), "bank", len(os.sched_getaffinity(0)), 120.0

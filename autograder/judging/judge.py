@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,11 +18,12 @@ from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict,
 from course_lib.numerics import error
 
 Trial = tuple[Case, Call, Outcome]
+Siblings = Callable[[Case, int], list[Values]]
 
 
 def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> Verdict:
     """The verdict over all calls of one submission; the truth is computed here, after every call has ended."""
-    cases, evidence = _compared(exercise, trials)
+    cases, evidence = _compared(exercise, trials, _siblings(exercise, tier, seed))
     note = _note(exercise, evidence)
     right = sum(case.right for case in cases)
     return Verdict(
@@ -44,19 +45,42 @@ def case_verdict(exercise: Exercise, trial: Trial) -> CaseVerdict:
     return _compared(exercise, [trial])[0][0]
 
 
-def _compared(exercise: Exercise, trials: Sequence[Trial]) -> tuple[tuple[CaseVerdict, ...], Evidence]:
+def _compared(
+    exercise: Exercise, trials: Sequence[Trial], siblings: Siblings | None = None
+) -> tuple[tuple[CaseVerdict, ...], Evidence]:
     known = [{**call.args, **call.secret} for _, call, _ in trials]
     wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
-    limits = tolerance.derive(exercise, _situations(exercise, trials, known, wants)) if exercise.precision else {}
+    groups = list(_groups(exercise, trials, known, wants, siblings)) if exercise.precision else [()] * len(trials)
+    limits = tolerance.derive_from_groups(exercise, groups) if exercise.precision else {}
     tried, cases = [], []
-    for (case, call, outcome), args, want in zip(trials, known, wants, strict=True):
+    for (case, call, outcome), args, want, group in zip(trials, known, wants, groups, strict=True):
         outcome = _beside(outcome, want)
-        why, errors = wrong(exercise, args, want, outcome, limits)
+        of_call = tolerance.of_call(limits, group) if len(group) > 1 else limits
+        why, errors = wrong(exercise, args, want, outcome, of_call)
         why = brief(why, SAID)
-        picture = _picture(want, outcome, limits) if why else None
+        picture = _picture(want, outcome, of_call) if why else None
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
         tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
+
+
+def _siblings(exercise: Exercise, tier: str, seed: int) -> Siblings:
+    """Further calls of a case, of the same sizes with other values, as `known` to the oracle."""
+
+    def drawn(case: Case, count: int) -> list[Values]:
+        calls = (exercise.draw(case, seed, "cpu", tier, values=seed + n) for n in range(count))
+        return [{**call.args, **call.secret} for call in calls]
+
+    return drawn
+
+
+def _groups(
+    exercise: Exercise, trials: Sequence[Trial], known, wants, siblings: Siblings | None
+) -> Iterator[list[tuple[Values, Values]]]:
+    """Every call with the siblings that its small outputs are measured with."""
+    for (case, _, _), (args, want) in zip(trials, _situations(exercise, trials, known, wants), strict=True):
+        count = tolerance.siblings_needed(want) if siblings and not case.part else 0
+        yield [(args, want), *((other, exercise.oracle(other)) for other in (siblings(case, count) if count else ()))]
 
 
 def _situations(exercise: Exercise, trials: Sequence[Trial], known, wants) -> Iterator[tuple[Values, Values]]:

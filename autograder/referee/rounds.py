@@ -130,23 +130,38 @@ class Round:
     def wrong(self, limits: tolerance.Limits | None = None) -> str:
         """The first thing that is wrong with any output of any call, or ''. Every element is looked at.
 
-        Without limits: all calls are checked against float64, within limits derived from the first. With limits: one
-        random call is checked against float64, the rest against the reference kernel (or the exercise's honest
-        computation in fp32), which is many times faster.
+        Without limits: all calls are checked against float64, within limits derived from all of them, and from further
+        siblings where outputs have few elements. With limits: one random call is checked against float64, the rest
+        against the reference kernel (or the exercise's honest computation in fp32), which is many times faster.
         """
         chosen = self.rng.randrange(len(self.calls))
         with quiet():
+            if not limits:
+                return self._far_from_truth()
             for number, args in enumerate(self.calls):
-                if limits and number != chosen:
+                if number != chosen:
                     why = self._far_from_good(number, limits)
                 else:
-                    want = self.exercise.oracle(args)
-                    by_output = limits or tolerance.derive(self.exercise, [(args, want)])
-                    outcome = Outcome(outputs=self.outputs(number))
-                    why, _ = wrong(self.exercise, args, want, outcome, by_output)
+                    why, _ = wrong(self.exercise, args, self.exercise.oracle(args), self._outcome(number), limits)
                 if why:
                     return why
         return ""
+
+    def _far_from_truth(self) -> str:
+        known = [(args, self.exercise.oracle(args)) for args in self.calls]
+        needed = 1 + tolerance.siblings_needed(known[0][1]) - len(known)
+        others = (self._draw().args for _ in range(needed))
+        known += [(args, self.exercise.oracle(args)) for args in others]
+        limits = tolerance.derive_from_groups(self.exercise, [known])
+        for number, (args, want) in enumerate(known[: len(self.calls)]):
+            group = [known[number], *known[:number], *known[number + 1 :]]
+            why, _ = wrong(self.exercise, args, want, self._outcome(number), tolerance.of_call(limits, group))
+            if why:
+                return why
+        return ""
+
+    def _outcome(self, number: int) -> Outcome:
+        return Outcome(outputs=self.outputs(number))
 
     def _far_from_good(self, number: int, limits: tolerance.Limits) -> str:
         good = self._good(self.calls[number])

@@ -51,7 +51,8 @@ def check(addresses: np.ndarray, mask: np.ndarray, size: int, action: str) -> No
     """Raise IndexError when a lane that is not masked touches `size` bytes outside every argument."""
     if _ranges is None:
         return
-    used = addresses[np.broadcast_to(mask, addresses.shape)]
+    # a mask that is the product of a block and a number is one of integers, which numpy would take for places
+    used = addresses[np.broadcast_to(mask, addresses.shape).astype(bool)]
     if used.size == 0:
         return
     low, high = int(used.min()), int(used.max()) + size

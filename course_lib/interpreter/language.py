@@ -1,5 +1,7 @@
 """Patches of Triton's language around its operations: scalars, truth of blocks, reductions, scans, autotuning."""
 
+import ast
+import functools
 import sys
 
 import numpy as np
@@ -18,6 +20,7 @@ __all__ = ["install"]
 def install() -> None:
     _patch_arguments()
     _patch_truth()
+    _patch_loops()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
     _patch_axes(part(triton_interpreter, "ReduceOps"))  # installed later, so it runs before the patch above
     _patch_axes(part(triton_interpreter, "ScanOps"))
@@ -67,6 +70,28 @@ def _patch_truth() -> None:
 
     part(triton_interpreter, "_LangPatchScope")
     replace(triton_interpreter, "_patch_lang_tensor", with_truth)
+
+
+class LoopNumber(int):
+    """The number of a loop: for Triton a scalar with a type, for Python an int."""
+
+    def to(self, dtype, **_):
+        return tl.full((), int(self), dtype)
+
+
+def _patch_loops() -> None:
+    """`r.to(tl.int64)` of a loop's number raised, though widening is what a large offset needs."""
+
+    def visit_for(self, node):
+        self.generic_visit(node)
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        if getattr(called, "id", getattr(called, "attr", None)) == "range":
+            node.iter = ast.Call(ast.Name("_loop_numbers", ast.Load()), [node.iter], [])
+        return node
+
+    # a kernel finds the names of this module of Triton among its own
+    triton_interpreter._loop_numbers = functools.partial(map, LoopNumber)
+    part(triton_interpreter, "ASTTransformer").visit_For = visit_for
 
 
 def _patch_axes(operation) -> None:

@@ -9,8 +9,10 @@ import torch
 from autograder.call.in_process import examine
 from autograder.classroom import report
 from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
+from autograder.exercises.dtypes import significant
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
+from autograder.referee.rounds import Round
 
 
 def _double(v, dtype):
@@ -219,6 +221,65 @@ def test_the_limit_lies_between_its_two_measurements():
     for limit in limits["out", torch.float32].values():
         assert limit.good < limit.limit < limit.lower
         assert limit.lower / limit.limit == pytest.approx(limit.limit / limit.good)
+
+
+def _sums(n: int) -> Exercise:
+    """out = sums of 24 numbers with signs, which cancel at times; `lower` is what TF32 would make of them."""
+
+    def draw(d):
+        return Call({"x": d.normal(24, n), "out": d.empty(n)}, f"{n} sums")
+
+    def added(v, dtype=torch.float64, of=None):
+        return {"out": (v["x"] if of is None else of).to(dtype).sum(0)}
+
+    return _exercise(
+        cases=(Case("sums", draw),),
+        oracle=added,
+        precision=Precision(
+            lambda v: added(v, torch.float32), "fp32",
+            lambda v: added(v, torch.float32, significant(v["x"], 11)), "TF32",
+            floor_ulps=0.5,
+        ),
+        mistakes=(),
+    )  # fmt: skip
+
+
+def _one_by_one(x, out):
+    """The same sums as `_sums` in another honest order: all partial sums in fp32, from the last number to the first."""
+    total = torch.zeros_like(out)
+    for row in x.flip(0):
+        total += row
+    out.copy_(total)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 17, 29, 47, 63, 64])
+def test_another_honest_order_of_a_few_sums_is_right_whatever_is_drawn(n):
+    exercise = _sums(n)
+    wrong = [s for s in range(60) if not examine(exercise, _one_by_one, s).accepted]
+    twice = [s for s in range(60) if _in_a_round(exercise, _one_by_one, s)]
+    assert (wrong, twice) == ([], [])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 17, 29, 47, 63, 64])
+def test_few_sums_that_are_wrong_by_a_percent_of_their_terms_never_pass(n):
+    exercise = _sums(n)
+
+    def off(x, out):
+        _one_by_one(x, out)
+        out += 0.01 * x[0].abs().max().clamp(min=0.1)
+
+    assert not any(examine(exercise, off, s).accepted for s in range(60))
+    assert all(_in_a_round(exercise, off, s) for s in range(60))
+
+
+def _in_a_round(exercise, function, seed) -> str:
+    """What is wrong after two calls in a row."""
+    round_ = Round(exercise, exercise.cases[0], seed, 2, "cpu", "interpreter")
+    for args in round_.calls:
+        function(*args.values())
+    why = round_.wrong()
+    round_.close()
+    return why
 
 
 @pytest.mark.parametrize(

@@ -167,3 +167,33 @@ def test_installing_twice_changes_nothing():
 def test_a_triton_without_a_private_part_is_named():
     with pytest.raises(RuntimeError, match=rf"Autotuner\.gone.*triton {triton.__version__}"):
         patching.part(language.autotuner.Autotuner, "gone")
+
+
+@triton.jit
+def _rows_from(out_ptr, n, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), n, tl.num_programs(0)):
+        offs = row.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out_ptr + offs, offs.to(tl.float32), mask=(tl.arange(0, BLOCK) < BLOCK) & (n > 0))
+    for step in tl.range(0, 2):
+        tl.static_assert(step.to(tl.int64).dtype == tl.int64)
+
+
+def test_the_number_of_a_loop_can_be_widened_and_a_mask_may_be_combined_with_a_number():
+    out = torch.full((5, 4), torch.nan)
+    _rows_from[(2,)](out, 5, BLOCK=4)
+    assert torch.equal(out, torch.arange(20.0).reshape(5, 4))
+    one = torch.full((1, 1), torch.nan)
+    _rows_from[(1,)](one, 1, BLOCK=1)
+    assert one.item() == 0.0
+
+
+@triton.jit
+def _masked_by_both(x_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, 1.0, mask=(offs < n) & (n > 0))
+
+
+def test_the_mask_of_a_short_block_may_hold_a_comparison_of_numbers():
+    x = torch.zeros(1)
+    _masked_by_both[(1,)](x, 1, BLOCK=16)
+    assert x.item() == 1.0

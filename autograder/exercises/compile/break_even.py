@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.break_even_mistakes import MISTAKES, SAMPLES, SETTLED, calls_until, totals
+from autograder.exercises.telling import telling
 
 WITHIN, WITHIN_CALLS = 0.12, 2
 
@@ -169,12 +170,26 @@ CASES = (
     Case("loses in the end", _loses_in_the_end),
 )
 
+# Mistakes that some draws of a case show and others do not
+UNSTEADY = {
+    "one shape": "gain_forgotten",
+    "a long compilation": "gain_forgotten",
+    "ahead at once": "gain_forgotten eager_warm_up_forgotten run_in_the_compilation",
+    "several slow calls": "gain_forgotten",
+    "disturbed timings": "gain_forgotten",
+    "two shapes in turn": "gain_forgotten",
+    "four shapes in turn": "gain_forgotten",
+    "a late shape": "gain_forgotten",
+    "slower in a rare shape": "gain_forgotten one_compilation",
+    "the gain comes late": "run_in_the_compilation",
+}
+
 BREAK_EVEN = Exercise(
     name="compile.break_even",
     entry="break_even",
     points=4,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"calls": v["want"]}, MISTAKES, accept, among=UNSTEADY),
     oracle=lambda v: {"calls": v["want"]},
     mistakes=MISTAKES,
     returns=("calls",),

@@ -46,7 +46,7 @@ def _call(
     d: Draw,
     kind: str,
     span: tuple[float, float] = (1 / 64, 256),
-    ranks: tuple[int, ...] = (2, 3, 4, 8),
+    ranks: tuple[int, ...] = (3, 4, 8),  # of two ranks each sends as much as the buffer holds, which hides the factor
     sizes: int | None = None,
     slow_first: bool = False,
     disturbed: bool = False,

@@ -92,6 +92,7 @@ def projected_with_gap(shape):
 DOUT = {"dout": projected_with_gap}
 DOUT_TURNED = {"dout": columns_apart, "out": rows_apart}
 
+# Lengths of causal cases: one is odd and the other even, so no tile begins or ends where the keys of a row end.
 CASES = (
     Case("one query", lambda d: _call(d, 1, 1, 1, d.odd(17, 29), 16)),
     Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
@@ -102,8 +103,14 @@ CASES = (
     Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
     Case("grouped heads", lambda d: _call(d, 2, (6, 2), d.odd(17, 29), d.odd(34, 49), 16)),
     Case("causal", lambda d: _square(d, mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
-    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, d.odd(200, 229), d.odd(130, 149), 32, mask=CAUSAL)),
+    Case(
+        "causal, more keys than queries",
+        lambda d: _call(d, 1, 1, d.odd(34, 59), 2 * d.integer(57, 63), 32, mask=CAUSAL),
+    ),
+    Case(
+        "causal, more queries than keys",
+        lambda d: _call(d, 1, 1, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
+    ),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
@@ -118,6 +125,10 @@ CASES = (
     Case(
         "large scores",
         lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+    ),
+    Case(
+        "very negative scores",
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(66, 89), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
     ),
     Case(
         "a negative scale",

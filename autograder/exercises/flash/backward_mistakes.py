@@ -20,6 +20,12 @@ KEYLESS = ("causal, more queries than keys", "a sequence without keys")
 HALF_CASES = ("large partial sums", "fp16", "bf16", "large", "bf16, head size 72", "more than 65535 heads")
 
 SIGNS = (
+    Mistake(
+        "keys_past_the_end",
+        "Keys behind the last count: their k is 0, so their score is 0 and p is exp(-L). That vanishes in the product "
+        "with k as long as p is finite. Let p be 0 where offs_n >= n_k, `tl.where(see, tl.exp(s - l), 0.0)`.",
+        sign=lambda e: e.failed_only("very negative scores") and wrong.some_nan(e),
+    ),
     int32_offset("a sequence", "batch"),
     grid_dimension("heads", "B * H", "more than 65535 heads"),
     Mistake(

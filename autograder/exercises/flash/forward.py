@@ -80,6 +80,7 @@ SOME_SIZE = (24, 40, 48, 56, 80, 96, 112)
 PROJECTED = {"q": rows_apart, "k": lambda shape: rows_apart(shape, 8), "v": rows_apart}
 TURNED = {"q": columns_apart, "k": columns_apart, "v": columns_apart}
 
+# Lengths of causal cases: one is odd and the other even, so no tile begins or ends where the keys of a row end.
 CASES = (
     Case("one query, one key", lambda d: _call(d, 1, 1, 1, 1, 16)),
     Case("whole tiles", lambda d: _call(d, 1, 1, 128, 128, 64)),
@@ -90,8 +91,14 @@ CASES = (
     Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
     Case("grouped heads", lambda d: _call(d, 2, (6, 2), d.odd(17, 29), d.odd(34, 49), 16)),
     Case("causal", lambda d: _square(d, mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 2, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
-    Case("causal, more queries than keys", lambda d: _call(d, 1, 2, d.odd(200, 229), d.odd(130, 149), 32, mask=CAUSAL)),
+    Case(
+        "causal, more keys than queries",
+        lambda d: _call(d, 1, 2, d.odd(34, 59), 2 * d.integer(57, 63), 32, mask=CAUSAL),
+    ),
+    Case(
+        "causal, more queries than keys",
+        lambda d: _call(d, 1, 2, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
+    ),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),

@@ -19,6 +19,7 @@ import math
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.flash.merge_mistakes import MISTAKES, merged
+from autograder.exercises.telling import telling
 
 EMPTY = -math.inf
 LIMIT = 1e-9
@@ -87,12 +88,15 @@ def _off(got, want, size: float, name: str) -> str | None:
     return f"{name} is wrong: got {got:.6g}"
 
 
+# which part holds the larger score
+SHOWN = tuple(lambda v, part=part: {"merged": {**merged(v), "m": v[part]["m"]}} for part in "ab")
+
 MERGE = Exercise(
     name="flash.merge",
     entry="merge",
     points=3,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"merged": merged(v)}, MISTAKES, accept, also=SHOWN),
     oracle=lambda v: {"merged": merged(v)},
     mistakes=MISTAKES,
     returns=("merged",),

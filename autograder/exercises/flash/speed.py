@@ -56,8 +56,14 @@ CASES = (
     Case("head size 72", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), 72)),
     Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
     Case("causal", lambda d: _square(d, d.odd(70, 99), mask=CAUSAL)),
-    Case("causal, more keys than queries", lambda d: _call(d, 1, 1, d.odd(34, 59), d.odd(100, 139), 32, mask=CAUSAL)),
-    Case("causal, more queries than keys", lambda d: _call(d, 1, 1, d.odd(80, 109), d.odd(34, 49), 32, mask=CAUSAL)),
+    Case(
+        "causal, more keys than queries",
+        lambda d: _call(d, 1, 1, d.odd(34, 59), 2 * d.integer(57, 63), 32, mask=CAUSAL),
+    ),
+    Case(
+        "causal, more queries than keys",
+        lambda d: _call(d, 1, 1, d.odd(80, 109), 2 * d.integer(17, 23), 32, mask=CAUSAL),
+    ),
     Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, layout=STRIDED)),
     Case(
         "large scores",

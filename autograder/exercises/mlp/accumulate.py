@@ -28,6 +28,7 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp import sums
 from autograder.exercises.mlp.accumulate_mistakes import MISTAKES
 from autograder.exercises.mlp.sums import answer, near
+from autograder.exercises.telling import telling
 
 ONE, PAIRS, KAHAN = ORDERS = ("one by one", "in pairs", "compensated")
 RIVALS = {  # the right way first
@@ -165,12 +166,40 @@ def accept(got, want, args) -> str | None:
     return None
 
 
+# Mistakes that some draws of a case show and others do not
+_ROUNDING = "terms_not_rounded ties_not_to_even"
+_AT_THE_END = f"rounded_at_the_end {_ROUNDING}"
+_PAIRED = f"order_ignored {_AT_THE_END}"
+_STUCK = "stuck_off_by_one stuck_never stuck_total"
+UNSTEADY = {
+    "one term": "terms_not_rounded",
+    "fp16": _AT_THE_END,
+    "fp32": "rounded_at_the_end ties_not_to_even",
+    "fp16 terms, bf16 sum": f"sum_in_format_of_terms terms_in_format_of_sum {_AT_THE_END} {_STUCK}",
+    "terms beside a tie": "rounded_twice terms_in_format_of_sum terms_not_rounded",
+    "mixed signs": f"first_stall {_AT_THE_END}",
+    "fp16 until it sticks": _ROUNDING,
+    "bf16 until it sticks": _ROUNDING,
+    "largest first": _ROUNDING,
+    "zeros follow": _AT_THE_END,
+    "ties": _STUCK,
+    "too large for fp16": "ties_not_to_even",
+    "in pairs": f"pairs_far_apart {_PAIRED}",
+    "in pairs, an odd number": _PAIRED,
+    "in pairs, bf16": _PAIRED,
+    "in pairs, fp32": _PAIRED,
+    "compensated": f"lost_in_float64 subnormals_flushed {_AT_THE_END}",
+    "compensated, all sizes": f"lost_added_up order_ignored {_ROUNDING}",
+    "compensated, bf16": f"order_ignored {_ROUNDING}",
+    "compensated, fp32": "order_ignored ties_not_to_even",
+}
+
 ACCUMULATE = Exercise(
     name="mlp.accumulate",
     entry="accumulate",
     points=5,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, answer, MISTAKES, accept, among=UNSTEADY),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("sum",),

@@ -23,6 +23,7 @@ recorded an operator at a time (`python -m benchmarks autocast`). The rule itsel
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp.autocast_mistakes import MISTAKES
 from autograder.exercises.mlp.autocast_rule import truth
+from autograder.exercises.telling import telling
 
 LOW = ("bf16", "fp16")
 PLAIN = ("relu", "gelu", "exp", "pow", "softmax", "sum")
@@ -167,7 +168,7 @@ AUTOCAST = Exercise(
     entry="autocast",
     points=4,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"types": truth(v)}, MISTAKES, accept),
     oracle=lambda v: {"types": truth(v)},
     mistakes=MISTAKES,
     returns=("types",),

@@ -19,6 +19,7 @@ it is kept first. An operator keeps nothing when no gradient has to pass it.
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp.kept_bytes import kept
 from autograder.exercises.mlp.saved_mistakes import MISTAKES
+from autograder.exercises.telling import telling
 
 
 def linear(out: int, frozen=False) -> dict:
@@ -128,7 +129,7 @@ SAVED = Exercise(
     entry="saved",
     points=4,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"bytes": kept(v)}, MISTAKES, accept),
     oracle=lambda v: {"bytes": kept(v)},
     mistakes=MISTAKES,
     returns=("bytes",),

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from autograder.exercise import Case, Exercise
 from autograder.exercises.roofline.growth import Situation, answer, near, table
-from autograder.exercises.roofline.regime_mistakes import MISTAKES
+from autograder.exercises.roofline.regime_mistakes import MISTAKES, SHOWN
+from autograder.exercises.telling import telling
 
 LABELS = ("overhead", "bandwidth", "compute")
 
@@ -101,7 +102,7 @@ REGIME = Exercise(
     entry="regimes",
     points=6,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, answer, (), accept, also=SHOWN),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("labels", "overhead_ends"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median
 
 from autograder.exercise import Mistake
 from autograder.exercises.roofline.growth import answer, ends_of, side_of_the_ridge, true_regimes
@@ -105,6 +105,37 @@ def _edges(v, below, above):
     """Something else where overhead ends outside the table."""
     end = ends_of(v["rows"], v["crossing"])
     return answer(v, ends=above if end is None else below if end == 0 else end)
+
+
+# ------------------------------------------------------------------- what a draw shows or not, as these answers show it
+
+
+def _from_ratios(v, one_of) -> dict:
+    """A right answer from one number a row: overhead where a row is much slower than the roof, against the last."""
+    times, floors = [one_of(row["seconds"]) for row in v["rows"]], _floors(v)
+    if times[-1] < 1.3 * times[0] and floors[-1] > 2 * floors[0]:
+        return _until(v, None)
+    slower = [time / floor for time, floor in zip(times, floors, strict=True)]
+    return _from(v, [ratio > 1.3 * median(slower[-3:]) for ratio in slower])
+
+
+def _ridge_a_thousandth(row, roof) -> str:
+    return side_of_the_ridge({**row, "flops": 1e3 * row["flops"]}, roof)
+
+
+SHOWN = (
+    lambda v: _from_ratios(v, mean),
+    lambda v: _from_ratios(v, lambda seconds: seconds[0]),
+    lambda v: _from_ratios(v, max),
+    lambda v: _until(v, _first(floor / t >= 0.8 for floor, t in zip(_floors(v), _times(v), strict=True))),
+    lambda v: _until(v, _first(t >= 5e-6 for t in _times(v))),
+    lambda v: _until(v, sum(t < 1e-5 for t in _times(v))),
+    lambda v: _first_rise(v, 1.01, "the row before"),
+    lambda v: _first_rise(v, 1.02, "the first row"),
+    lambda v: _first_size_is_overhead(v, 1.5),
+    lambda v: _until(v, sum(floor < min(_times(v)) for floor in _floors(v))),
+    lambda v: _relabelled(v, _ridge_a_thousandth),
+)
 
 
 MISTAKES = (

@@ -37,6 +37,7 @@ Bytes
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.roofline.ledger import answer
 from autograder.exercises.roofline.work_mistakes import MISTAKES
+from autograder.exercises.telling import telling
 
 
 def accept(got, want, args) -> str | None:
@@ -115,7 +116,7 @@ WORK = Exercise(
     entry="work",
     points=6,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, answer, MISTAKES, accept),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("work",),

@@ -12,9 +12,12 @@ Plain Python, `math` is enough. Right means: within 1e-9 of the truth, relative 
 
 import math
 
+import torch
+
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.rope.relative_mistakes import MISTAKES, score
 from autograder.exercises.rope.rotation import LAYOUTS
+from autograder.exercises.telling import telling
 
 LIMIT = 1e-9
 HALVES, INTERLEAVED = LAYOUTS
@@ -53,12 +56,25 @@ def accept(got, want, args) -> str | None:
     return None if off <= LIMIT else f"the score is wrong: got {got:.6g}, off by {off:.1e} of |q| |k|, limit {LIMIT:g}"
 
 
+def _frequencies_in_fp32(v) -> dict:
+    half, base = len(v["q"]) // 2, v["base"]
+    frequencies = (base ** (-torch.arange(half) / half)).tolist()
+    return {"score": score(v, exponent=lambda j, size: math.log(frequencies[j]) / math.log(base))}
+
+
+# which layout it is, and whether fp32 is seen
+SHOWN = (
+    *(lambda v, layout=layout: {"score": score(v, layout=layout)} for layout in LAYOUTS),
+    _frequencies_in_fp32,
+)
+
+
 RELATIVE = Exercise(
     name="rope.relative",
     entry="relative_score",
     points=2,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"score": score(v)}, MISTAKES, accept, also=SHOWN),
     oracle=lambda v: {"score": score(v)},
     mistakes=MISTAKES,
     returns=("score",),

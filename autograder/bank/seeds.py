@@ -1,0 +1,179 @@
+"""The bank under many seeds: the same answer earns the same points whatever is drawn.
+
+Of every submission the points under each seed are compared. A right one must earn all of them under every seed, a
+mistake never all of them, and the points of none may vary.
+
+An exercise of plain data is judged wholly under every seed. Elsewhere a call takes up to seconds, so a mistake runs on
+all cases under the first seeds only; then on the case that catches it and on those where the first seeds disagree.
+Every other case counts as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from autograder import bank
+from autograder.bank import Entry, Result
+from autograder.call.in_process import examine
+from autograder.exercise import Call, Case, Draw, Exercise, get
+from autograder.exercises.telling import Telling
+from autograder.inside.calling import describe, quiet, through
+from autograder.inside.worker import copy_returned
+from autograder.judging.score import credit
+from autograder.referee.rounds import Round
+from course_lib import device
+
+FIRST = 3  # seeds under which every case runs
+LIMIT_S = 60.0  # for one submission and one seed
+
+
+@dataclass(frozen=True)
+class Drawn(Result):
+    points: tuple[float, ...] = ()  # a seed
+    out_of: float = 0.0
+    differing: tuple[tuple[str, int], ...] = ()  # cases that are right under some seeds only, and under how many
+    refused: str = ""  # what was wrong with a right one, and under which seed
+
+    @property
+    def faults(self) -> list[str]:
+        """What is not as it should be, a sentence each."""
+        if self.skipped:
+            return []
+        if not self.points:
+            return [f"{self.entry} could not be judged: {self.says}"]
+        if self.refused:
+            return [f"{self.entry} was refused: {self.refused}"]
+        all_of_it = sum(points == self.out_of for points in self.points)
+        said = []
+        if self.entry.kind == "mistakes" and all_of_it:
+            said.append(f"{self.entry} earns everything under {all_of_it} of {len(self.points)} seeds")
+        if len(counts := Counter(self.points)) > 1:
+            least, most, usual = min(counts), max(counts), counts.most_common(1)[0][1]
+            cases = ", ".join(f"“{name}” right under {n}" for name, n in self.differing)
+            others = len(self.points) - usual
+            said.append(f"{self.entry} earns {least:g} to {most:g}, unlike usual under {others} seeds: {cases}")
+        return said
+
+
+def plain(exercise: Exercise) -> bool:
+    """Whether a call takes milliseconds: no kernel, no compiler, no ranks."""
+    return exercise.kind == "scenario" and not exercise.probe
+
+
+class Kept:
+    """Calls of a case, each drawn once: what is drawn before a process is forked, its children know."""
+
+    def __init__(self, draw: Callable[[Draw], Call]):
+        self.draw, self.calls = draw, {}
+
+    def __call__(self, d: Draw) -> Call:
+        if d.seed not in self.calls:
+            self.calls[d.seed] = self.draw(d)
+        return self.calls[d.seed]
+
+
+@functools.cache
+def undiagnosed(name: str) -> Exercise:
+    """The exercise without its mistakes, as nobody asks which it is; what is drawn many times over is kept."""
+    exercise = get(name)
+    cases = (replace(c, draw=Kept(c.draw)) if isinstance(c.draw, Telling) else c for c in exercise.cases)
+    return replace(exercise, mistakes=(), cases=tuple(cases))
+
+
+def draw_before(name: str, seeds: Iterable[int]) -> None:
+    for case in undiagnosed(name).cases:
+        if isinstance(case.draw, Kept) and device.TIER in case.tiers:
+            for seed in seeds:
+                undiagnosed(name).draw(case, seed, device.DEVICE, device.TIER)
+
+
+def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
+    """One submission under `seeds` seeds, from `seed` on, in this process."""
+    start, exercise = time.perf_counter(), undiagnosed(entry.exercise)
+    module = bank.load(entry)
+    if device.TIER not in getattr(module, "TIERS", exercise.tiers):
+        return Drawn(entry, skipped=True)
+    seen: list[dict[str, bool]] = []
+    points, refused = [], ""
+    for number in range(seed, seed + seeds):
+        right, note, why = _judged(entry, exercise, number, _again(entry, exercise, seen))
+        seen.append({**(seen[0] if seen else {}), **right})
+        points.append(0.0 if note else credit(sum(seen[-1].values()), len(seen[-1]), exercise.points))
+        if why and entry.kind != "mistakes":
+            refused = f"seed {number}: {why}"
+            break
+    right_under = Counter(name for one in seen for name, right in one.items() if right)
+    differing = tuple((name, n) for name in seen[0] if 0 < (n := right_under[name]) < len(seen))
+    took = time.perf_counter() - start
+    return Drawn(entry, not refused, None, "", took, False, False, tuple(points), exercise.points, differing, refused)
+
+
+def _again(entry: Entry, exercise: Exercise, seen: list[dict[str, bool]]) -> tuple[str, ...]:
+    """The cases to run under the next seed; () for all."""
+    if plain(exercise) or entry.kind != "mistakes" or len(seen) < FIRST:
+        return ()
+    differing = [name for name in seen[0] if len({one[name] for one in seen}) > 1]
+    return (entry.killed_by, *differing)
+
+
+def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) -> tuple[dict[str, bool], str, str]:
+    """Which cases were right, a reason why they earn nothing, and what is wrong with a submission that is right."""
+    function = entry.function  # loaded anew: what it keeps from one grading run, no other knows
+    verdict = examine(exercise, function, seed, only=only)
+    right = {case.name: case.right for case in verdict.cases}
+    why = next((f"“{case.name}” ({case.sizes}): {case.why}" for case in verdict.cases if not case.right), "")
+    why = why or verdict.note
+    if not why and exercise.asks_for_kernels and entry.kind != "mistakes":
+        cases = [case for case in exercise.cases if case.name in right and not case.part]
+        case = cases[seed % len(cases)]
+        why = twice(exercise, case, seed, function)
+        why = why and f"called twice in a row in “{case.name}”: {why}"
+    return right, verdict.note, why
+
+
+def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:
+    """What is wrong after two calls of the same sizes in a row, or "": the referee's check, in this process."""
+    round_ = Round(exercise, case, seed, 2, device.DEVICE, device.TIER)
+    try:
+        for args in round_.calls:
+            values, returns = list(args.values()), len(exercise.returns)
+            with quiet():
+                value = through(exercise.probe, function)(*values[: len(values) - returns])
+            if returns:
+                copy_returned(value, values[-returns:])
+        return round_.wrong()
+    except Exception as error:
+        return f"raised {describe(error)}"
+    finally:
+        round_.close()
+
+
+def main(names: Iterable[str], seed: int, seeds: int) -> int:
+    """Judge an exercise at a time and print what is not as it should be."""
+    todo = bank.entries(names)
+    wrong = sum(bool(judged(name, seed, seeds)) for name in dict.fromkeys(entry.exercise for entry in todo))
+    return 1 if wrong or not todo else 0
+
+
+def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) -> list[str]:
+    """What is not as it should be in one exercise, a sentence each, of all its submissions or of `todo`."""
+    began, todo = time.perf_counter(), bank.entries([name]) if todo is None else todo
+    torch.set_num_threads(1)  # or the children would wait for threads that only this process has
+    draw_before(name, range(seed, seed + seeds))
+    task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
+    results = bank.run(todo, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
+    drawn = [one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results]
+    faults = [fault for one in drawn for fault in one.faults]
+    took = time.perf_counter() - began
+    print(f"{name}: {len(drawn)} submissions under {seeds} seeds in {took:.0f} s, {len(faults)} faults", flush=True)
+    for fault in faults:
+        print(f"  {fault}", flush=True)
+    return faults
