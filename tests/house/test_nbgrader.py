@@ -19,7 +19,10 @@ RIGHT = find("start.axpy/right/masked").source
 ONE_CASE_WRONG = RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out) if x.numel() else 1 / 0\n"
 
 
+@pytest.mark.slow
 def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, course):
+    """`make test` grades a cohort in test_grading.py, with generate_assignment, autograde and generate_feedback."""
+
     def nbgrader(*words):
         done = course.run("nbgrader", *words)
         assert done.returncode == 0, f"nbgrader {' '.join(words)}\n{done.stdout}{done.stderr}"
