@@ -6,7 +6,9 @@
               carries them out with kernels made from the text (inside/playing.py, inside/kernels.py).
 
 What is judged is what the player left behind. NumPy, torch's operators, threads and forged reports have only noise to
-work on. What has no such form is judged the other way (audit.py), and a person looks at it.
+work on. What has no such form is judged the other way (audit.py), and a person looks at it. On a GPU everything is
+judged the other way still: an autotuned kernel that is right was refused here, and several players side by side were
+slow.
 """
 
 from __future__ import annotations

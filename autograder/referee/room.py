@@ -336,14 +336,16 @@ class Worker:
                 fences.append(lay_out(exercise, call, _filling(slabs)))
                 counts.append(len(slabs) - sum(counts))
             described, descriptors = describe_slabs(slabs)
-            mailbox = HostSlab(MAILBOX_BYTES) if exercise.returns else None
+            mailbox = HostSlab(MAILBOX_BYTES * len(calls)) if exercise.returns else None
             if mailbox:
                 slabs.append(mailbox)
                 descriptors.append(mailbox.descriptor)
             order = {"programs": list(programs), "counts": counts, "slabs": described, "wants": len(exercise.returns)}
             report = self.ask(order, descriptors, self.room.patience.call_s)
-            answers = report["answers"] or [{}] * len(calls)
             outcome = outcome_of(report)
+            if outcome.error:
+                return [outcome] * len(calls)
+            answers = report["answers"] or [{}] * len(calls)
             return [
                 _left_behind(exercise, case, outcome, answer, mailbox, fenced)
                 for answer, fenced in zip(answers, fences, strict=True)
