@@ -31,7 +31,8 @@ EXPRESSIONS = (
 )
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
 # what kernels call by these names is Triton's or Python's, whatever a line of the kernel says
-RESERVED = {*BUILTINS, "getattr", "hasattr", "isinstance", "list", "interpreter_semantic", "_language", "_jit"}
+OF_THE_INTERPRETER = {"interpreter_semantic", "_loop_numbers"}  # what it and the course write into a kernel
+RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_jit"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
@@ -154,7 +155,7 @@ def _for_the_interpreter(node: ast.FunctionDef, path: str, names: dict[str, Any]
 
     tree = interpreter.ASTTransformer().visit(ast.Module([copy.deepcopy(node)], []))
     made: dict[str, Any] = {}
-    names["interpreter_semantic"] = interpreter.interpreter_semantic
+    names |= {name: vars(interpreter)[name] for name in OF_THE_INTERPRETER}
     exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), names, made)
     return made[node.name]
 

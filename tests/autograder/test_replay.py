@@ -192,6 +192,34 @@ def test_a_probe_that_is_replaced_in_the_recorder_sends_the_points_to_a_person()
 
 
 @needs_bubblewrap
+def test_a_kernel_with_every_kind_of_statement_is_carried_out():
+    """What the interpreter, and the course's patches of it, write into a kernel is there in the player too."""
+    source = """
+import triton
+import triton.language as tl
+STEP: tl.constexpr = tl.constexpr(64)
+@triton.jit
+def _axpy(out_ptr, x_ptr, y_ptr, n, a, BLOCK: tl.constexpr, ADD: tl.constexpr = True):
+    \"\"\"a * x + y\"\"\"
+    first = tl.program_id(0) * BLOCK
+    for step in range(0, BLOCK, STEP):
+        offs = first + step + tl.arange(0, STEP)
+        here = offs < n
+        total = tl.zeros((STEP,), dtype=tl.float32)
+        if ADD:
+            total += tl.load(y_ptr + offs, mask=here, other=0.0)
+        for _ in tl.static_range(1):
+            total += a * tl.load(x_ptr + offs, mask=here, other=0.0)
+        tl.store(out_ptr + offs, total, mask=here)
+def axpy(a, x, y, out):
+    if len(x):
+        _axpy[(triton.cdiv(len(x), 256),)](out, x, y, len(x), a, BLOCK=256, num_warps=4)
+"""
+    verdict = judged(source)
+    assert (verdict.points, verdict.note) == (AXPY.points, "")
+
+
+@needs_bubblewrap
 def test_a_kernel_that_only_calls_another_one_is_honest():
     calls = """
 @triton.jit
