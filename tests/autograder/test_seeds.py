@@ -14,13 +14,12 @@ from autograder.exercises.telling import telling
 EXERCISES = sorted(exercise.registry())
 SAMPLE = ("flash.merge", "rope.relative", "roofline.work")
 MANY, SOME = 200, 20  # seeds of an exercise of plain data, and of one with kernels, compilers or ranks
-# In these a mistake still earns more under some seeds. A case of the first three draws what a mistake gets right or
-# wrong by chance, and judging one draw takes too long to draw again.
+# In these a mistake still earns more under some seeds: a draw shows by chance what it gets right or wrong, and looking
+# at one draw takes too long to draw again until it does.
 VARY = {
     "dispatch.keys": "mixtures are drawn from 50 rules at once",
     "compile.guards": "a draw takes 0.3 s",
     "roofline.stopwatch": "the device answers while it is measured, so its mistakes have no formula",
-    "ddp.cost": "noise decides whether plain least squares is near enough",
 }
 
 

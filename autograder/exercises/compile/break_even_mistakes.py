@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
+from math import ceil
 from statistics import mean, median
 
 from autograder.exercise import Mistake
@@ -119,7 +120,7 @@ def _first_call_over_gain(v):
     """The whole first calls are taken for compilation, though each runs the work too, and eager pays nothing."""
     usual = {shape: e - c for shape in v["eager"] for _, e, c in [_costs(v, shape)]}
     gain = mean(usual[shape] for shape in v["steps"])
-    return sum(times[0] for times in v["compiled"].values()) / gain if gain > 0 else None
+    return ceil(sum(times[0] for times in v["compiled"].values()) / gain) if gain > 0 else None
 
 
 def _costs_over_mean_gain(v):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.table_mistakes import MISTAKES, Table
+from autograder.exercises.telling import telling
 from autograder.inside.probes.dispatching import ran
 
 NAMES = ("Python", "Functionalize", "Autocast", "AutogradCPU", "ADInplaceOrView", "Batched", "Profiler", "CPU")
@@ -262,7 +263,7 @@ TABLE = Exercise(
     entry="Dispatcher",
     points=8,
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"events": ran(Table, v["scenario"])}, MISTAKES, accept),
     oracle=lambda v: {"events": ran(Table, v["scenario"])},
     mistakes=MISTAKES,
     returns=("events",),
