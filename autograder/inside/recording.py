@@ -48,7 +48,7 @@ MOVES = {
     """.split()
 }
 FRESH = {name for name in MOVES if "empty" in name}  # of which the content is nothing yet
-CONSTANTS = 64  # bytes of tables that no step has made: a seed in memory, say
+CONSTANTS = 1 << 22  # bytes of tables that no step has made
 STEPS = 20_000  # of one call
 REFUSALS = TypeError, ValueError, OverflowError
 FIXED = bool | int | float | str | None
@@ -153,7 +153,7 @@ class Recorder:
         storage = tensor.untyped_storage()
         held = sum(len(one) for one in self._program["constants"].values())
         if 3 * held / 4 + storage.nbytes() > CONSTANTS:
-            raise Unwritable(f"a table of more than {CONSTANTS} bytes that the kernels did not make")
+            raise Unwritable(f"tables of more than {CONSTANTS >> 20} MiB that the kernels did not make")
         with torch.utils._python_dispatch._disable_current_modes():
             content = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().numpy().tobytes()
         number = self._new(storage)

@@ -48,7 +48,7 @@ VENDOR = re.compile(
 MANY = 16  # programs: when half of so many return early, an honest answer is neither right nor wrong throughout
 LEFT = {"threads": "thread", "processes": "process"}
 NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
-LONG = 100  # characters of the tables that a recorded call brings along: 64 bytes
+SMALL = 64  # bytes of tables that a recorded call brings along: a seed in memory, say
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
 
@@ -247,11 +247,11 @@ def is_program(value: object) -> bool:
     if not (dicts and lists and isinstance(value.get("why_not"), str)):
         return False
     numbers = all(str(name).isdecimal() for part in ("arguments", "constants", "kernels") for name in value[part])
-    tables = sum(len(one) if isinstance(one, str) else LONG for one in value["constants"].values())
+    tables = all(isinstance(one, str) for one in value["constants"].values())
     steps = all(
         isinstance(step, list) and len(step) == 5 and isinstance(step[4], list | dict) for step in value["steps"]
     )
-    return numbers and tables < LONG and steps and all(isinstance(one, dict) for one in value["kernels"].values())
+    return numbers and tables and steps and all(isinstance(one, dict) for one in value["kernels"].values())
 
 
 def _is_flat(value: object) -> bool:
@@ -302,6 +302,13 @@ def kernels_of(program: Mapping) -> set[str]:
     kernels = program.get("kernels")
     told = kernels.values() if isinstance(kernels, dict) else ()
     return {str(one.get("name"))[:NAMES] for one in told if isinstance(one, dict)}
+
+
+def of_tables(programs: Iterable[Mapping]) -> str:
+    """Why a person should look at what recorded calls brought along, or ""."""
+    coded = [[one.rstrip("=") for one in program["constants"].values()] for program in programs]
+    most = max((sum(len(one) * 3 // 4 for one in tables) for tables in coded), default=0)
+    return f"A call brought along tables of {most} bytes that no kernel made." if most > SMALL else ""
 
 
 def operators_of(program: Mapping) -> dict[str, int]:

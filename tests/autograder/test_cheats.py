@@ -242,7 +242,11 @@ def test_where_the_cheats_of_an_exercise_ran_on_an_h200_none_earned_a_point(exer
     if not rows:
         pytest.skip(f"not yet recorded on a GPU: run `{command('bank_cheats', exercise)}`")
     assert {row["verdict"] for row in rows} <= {"0 points", "held"}
-    assert {row["cheat"] for row in rows} == {str(c) for c in CHEATS if c.exercise == exercise and "gpu" in c.tiers}
+    known = {str(c) for c in CHEATS if c.exercise == exercise and "gpu" in c.tiers}
+    recorded = {row["cheat"] for row in rows}
+    assert recorded <= known
+    if recorded < known:
+        pytest.skip(f"not yet run on a GPU: {', '.join(sorted(known - recorded))}")
 
 
 @needs_bubblewrap

@@ -242,7 +242,7 @@ BARE = {"arguments": {}, "constants": {}, "kernels": {}, "strangers": {}, "steps
         {"steps": [1]},
         {"arguments": 3},
         {"arguments": {"x": 0}},
-        {"constants": {"1": "A" * 200}},
+        {"constants": {"1": 200}},
         {"kernels": {"0": "k"}},
         {"why_not": ["no"]},
         {"returned": functools.reduce(lambda inner, _: [inner], range(900), [])},
@@ -307,10 +307,43 @@ def test_security_md_counts_the_operators_that_are_carried_out():
 
 def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):
     monkeypatch.setattr(recording, "STEPS", 3)
+    monkeypatch.setattr(recording, "CONSTANTS", 300)
     _, many = program_of(lambda x: [x.zero_() for _ in range(4)] and None, torch.zeros(2, device=DEVICE))
     table = torch.zeros(100, device=DEVICE)
     _, large = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
-    assert "3 steps" in many["why_not"] and "a table" in large["why_not"]
+    assert "3 steps" in many["why_not"] and "tables" in large["why_not"]
+
+
+@pytest.mark.parametrize("elements, why", [(16, ""), (17, "68 bytes")])
+def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
+    table = torch.zeros(elements, device=DEVICE)
+    _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
+    assert not program["why_not"] and why in proof.of_tables([BARE, program])
+    assert bool(proof.of_tables([program])) == bool(why)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("told", ["values", "zeros"])
+def test_kernels_that_read_a_table_are_held_when_right_and_earn_nothing_when_the_table_told_the_answer(told):
+    """A table of zeros changes nothing; one of values holds what the host computed of noise."""
+    source = RIGHT.replace("def axpy(", "def _axpy(") + """
+import torch
+from course_lib.numerics import np
+@triton.jit
+def _add(out, table, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = offs < n
+    tl.store(out + offs, tl.load(out + offs, mask=here) + tl.load(table + offs, mask=here), mask=here)
+def axpy(a, x, y, out):
+    _axpy(NUMBER, x, y, out)
+    values = x.float().cpu().numpy()
+    table = torch.from_numpy(TABLE).to(x.device)
+    _add[(triton.cdiv(len(x), 256),)](out, table, len(x), BLOCK=256)
+"""
+    number, table = {"values": ("0.0", "a * values"), "zeros": ("a", "np.zeros_like(values)")}[told]
+    verdict = judged(source.replace("NUMBER", number).replace("TABLE", table))
+    assert verdict.points == 0 and verdict.held == (AXPY.points if told == "zeros" else 0), verdict.note
+    assert "tables" in verdict.note or told == "values"
 
 
 def test_a_memory_that_is_gone_is_told_and_its_number_is_not_used_again():
