@@ -181,7 +181,9 @@ def unprotected(submission: Submission, asked: Asked) -> Row:
 
 
 def _judge_here(pipe, submission: Submission, wanted) -> None:
-    names, troubles = run_cells([(cell.name, cell.source) for cell in submission.cells], CELLS_S)
+    names, troubles = run_cells(
+        [(cell.name, cell.source) for cell in submission.cells], CELLS_S, submission.settled(wanted.entry)
+    )
     if wanted.entry in names:
         said = stored(examine(wanted, names[wanted.entry], PUBLIC_SEED, live=True))
     else:

@@ -120,7 +120,16 @@ class Judging:
         """The hash of all that a verdict depends on."""
         here = device.machine()
         parts = [[c.name, c.source] for c in self.submission.cells]
-        parts += [asked.name, asked.speed, grader_hash(), here.name, here.torch, here.triton, self.seed]
+        parts += [
+            asked.name,
+            asked.speed,
+            self.submission.settled(exercises.get(asked.name).entry),
+            grader_hash(),
+            here.name,
+            here.torch,
+            here.triton,
+            self.seed,
+        ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 

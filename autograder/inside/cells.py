@@ -22,19 +22,20 @@ class _Nothing:
 
 
 def run_cells(
-    cells: Iterable[tuple[str, str]], seconds: float, apart: bool = False
+    cells: Iterable[tuple[str, str]], seconds: float, settled: str = "", apart: bool = False
 ) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
     """The names that the cells leave behind, and for each cell that raised: its name, the error, the line.
 
     cells: name and source of each. Each may use a third of the seconds that are left, so that one endless loop is not
-    the end. apart: where something is hidden, a statement that needs it costs the cell that statement and not what
-    comes after it.
+    the end. settled: the cell after which names keep their values: what later cells bind again counts only while these
+    run, and what they bind for the first time stays. apart: where something is hidden, a statement that needs it costs
+    the cell that statement and not what comes after it.
     """
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, ends = [], time.monotonic() + seconds
+    troubles, kept, ends = [], {}, time.monotonic() + seconds
     signal.signal(signal.SIGALRM, _overdue)
     for name, source in cells:
         path = f"<{name}>"
@@ -53,6 +54,9 @@ def run_cells(
             except BaseException as error:  # `exit()` in a cell ends that cell only
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 troubles.append(_trouble(name, error))
+        if name == settled:
+            kept = dict(module.__dict__)
+    module.__dict__.update(kept)
     return module.__dict__, troubles
 
 

@@ -166,7 +166,7 @@ def serve(channel: Channel) -> None:
             channel.send(uncompiled())
             continue
         if "cells" in order:
-            names, troubles = run_cells(order["cells"], order["seconds"], order["apart"])
+            names, troubles = run_cells(order["cells"], order["seconds"], order["settled"], order["apart"])
             function = names.get(order["entry"])
             channel.send({"troubles": troubles, "callable": callable(function), "defined": order["entry"] in names})
             continue

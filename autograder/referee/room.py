@@ -257,6 +257,7 @@ class Worker:
         patience_s = self.room.budget.left(self.room.patience.cells_s)
         order = {"cells": [[c.name, c.source] for c in submission.cells], "entry": entry}
         order |= {"seconds": SHARE_OF_CELLS * patience_s, "apart": bool(self.room.hides)}
+        order["settled"] = submission.settled(entry)
         try:
             with self.room.budget.waiting():
                 self.channel.send(order)

@@ -48,7 +48,7 @@ class Submission:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
-    checked: Mapping[str, int] = field(default_factory=dict)  # entry point -> how many cells stand above its check
+    checked: Mapping[str, str] = field(default_factory=dict)  # entry point -> the last cell above its check
 
     def as_data(self) -> dict:
         """What JSON can hold. `of_data` makes a submission of it again."""
@@ -64,12 +64,13 @@ class Submission:
         cells = tuple(Cell(name, source) for name, source in data["cells"])
         return cls(cells, tuple(data["notes"]), frozenset(data["demonstrated"]), data["checked"])
 
-    def settled(self, entry: str) -> int:
-        """How many cells decide what the names of an exercise mean: those above its check cell, and those down to the
-        last one that defines its entry point. What a later cell binds again was another value when the notebook's own
-        check ran."""
-        defining = [number for number, cell in enumerate(self.cells, 1) if entry in _defines(cell.source)]
-        return max(self.checked.get(entry, len(self.cells)), *defining, 0)
+    def settled(self, entry: str) -> str:
+        """The last of the cells that decide what the names of an exercise mean: those above its check, and those down
+        to the last one that defines its entry point. What a later cell binds again was another value when the
+        notebook, run from top to bottom, came to that check."""
+        last = self.checked.get(entry, self.cells[-1].name if self.cells else "")
+        deciding = [cell.name for cell in self.cells if cell.name == last or entry in _defines(cell.source)]
+        return deciding[-1] if deciding else ""
 
     def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
         """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
@@ -129,7 +130,7 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
     """What is run of a notebook that `repair` made. demonstrations: cells that are not run, beside those in it."""
     setups = mine = 0
     cells: list[Cell] = []
-    checked: dict[str, int] = {}
+    checked: dict[str, str] = {}
     for cell in repaired["cells"]:
         part = _part(cell)
         if part == "setup":
@@ -141,7 +142,7 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
             mine += 1
             cells.append(Cell(f"your cell {mine}", as_python(_text(cell))))
         elif part == "check":
-            checked |= dict.fromkeys(CHECKED.findall(_text(cell)), len(cells))
+            checked |= dict.fromkeys(CHECKED.findall(_text(cell)), cells[-1].name if cells else "")
     shown = [*(c for c in repaired["cells"] if _part(c) == "demonstration"), *demonstrations]
     defined = set().union(*(_defines(cell.source) for cell in cells))
     demonstrated = set().union(*(_defines(_text(cell)) for cell in shown)) - defined

@@ -41,6 +41,17 @@ def test_one_sandbox_serves_several_exercises():
     assert [(verdict.points, verdict.note) for verdict in verdicts] == [(5, "")] * 3
 
 
+@pytest.mark.parametrize(("settled", "points"), [("cell 0", 5), ("cell 2", 0)])
+def test_a_name_that_is_bound_again_below_a_check_means_what_it_meant_there(settled, points):
+    """What a later cell binds for the first time is there: a helper may be written below."""
+    mine = RIGHT.replace("n = x.numel()", "n = count(x)").replace("512", "BLOCK") + "\nBLOCK = 512\n"
+    texts = mine, "def count(x):\n    return x.numel()", "BLOCK = 500"
+    cells = tuple(Cell(f"cell {number}", text) for number, text in enumerate(texts))
+    with Referee(Submission(cells, checked={"axpy": settled})) as there:
+        verdict = there.examine(AXPY, seed=1)
+    assert verdict.points == points, verdict.note
+
+
 FAULTS = {  # beside those that `make test` tries in test_faults.py
     "segmentation fault": ("import ctypes\ndef axpy(a, x, y, out):\n    ctypes.string_at(0)", "process ended"),
     "ignores signals": (

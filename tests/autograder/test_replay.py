@@ -314,7 +314,7 @@ def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):
     assert "3 steps" in many["why_not"] and "tables" in large["why_not"]
 
 
-@pytest.mark.parametrize("elements, why", [(16, ""), (17, "68 bytes")])
+@pytest.mark.parametrize(("elements", "why"), [(16, ""), (17, "68 bytes")])
 def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
     table = torch.zeros(elements, device=DEVICE)
     _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
@@ -326,7 +326,9 @@ def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
 @pytest.mark.parametrize("told", ["values", "zeros"])
 def test_kernels_that_read_a_table_are_held_when_right_and_earn_nothing_when_the_table_told_the_answer(told):
     """A table of zeros changes nothing; one of values holds what the host computed of noise."""
-    source = RIGHT.replace("def axpy(", "def _axpy(") + """
+    source = (
+        RIGHT.replace("def axpy(", "def _axpy(")
+        + """
 import torch
 from course_lib.numerics import np
 @triton.jit
@@ -340,6 +342,7 @@ def axpy(a, x, y, out):
     table = torch.from_numpy(TABLE).to(x.device)
     _add[(triton.cdiv(len(x), 256),)](out, table, len(x), BLOCK=256)
 """
+    )
     number, table = {"values": ("0.0", "a * values"), "zeros": ("a", "np.zeros_like(values)")}[told]
     verdict = judged(source.replace("NUMBER", number).replace("TABLE", table))
     assert verdict.points == 0 and verdict.held == (AXPY.points if told == "zeros" else 0), verdict.note

@@ -300,10 +300,10 @@ def test_marks_of_a_merge_in_a_cell_are_told():
 def test_the_cells_that_decide_an_exercise_end_at_its_check_or_where_its_entry_is_last_defined():
     found = extract(RELEASE, submitted(lambda cells: cells.append(code("BLOCK = 2", cell_id="new"))))
     assert [cell.name for cell in found.cells] == ["setup 1", "f", "g", "your cell 1"]
-    assert found.settled("f") == 2, "above check('f', f)"
-    assert found.settled("g") == 4, "no check cell names it"
+    assert found.settled("f") == "f", "above check('f', f)"
+    assert found.settled("g") == "your cell 1", "no check cell names it"
     again = extract(RELEASE, submitted(lambda cells: cells.append(code("def f(): return 3", cell_id="new"))))
-    assert again.settled("f") == 4
+    assert again.settled("f") == "your cell 1"
 
 
 def test_a_submission_is_the_same_after_its_way_through_json():
