@@ -7,12 +7,13 @@ the report. Grading for marks does not trust this process: that is the referee's
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autograder import exercise as exercises
 from autograder.call.in_process import examine, examine_speed
-from autograder.classroom import report
+from autograder.classroom import demonstrated, report
 from autograder.inside.calling import quiet
 from autograder.judging.verdict import SpeedVerdict, Verdict
 
@@ -46,7 +47,14 @@ class Score:
 def check(name: str, function: Callable, seed: int | None = None) -> Score:
     """Try `function` on the live cases of an exercise, with inputs drawn afresh; `seed` repeats an earlier draw."""
     exercise = exercises.get(name)
-    verdict = examine(exercise, function, _new_seed() if seed is None else seed, live=True)
+    with demonstrated.withheld(function) as missing:
+        verdict = examine(exercise, function, _new_seed() if seed is None else seed, live=True)
+    met = {one for one in missing for case in verdict.cases if re.search(rf"\b{one}\b.*is not defined", case.why)}
+    if exercise.entry in missing and getattr(function, "__name__", "") == exercise.entry:
+        verdict, met = replace(verdict, points=0.0), {exercise.entry}
+    if met:
+        note = " ".join(["In grading:", *map(demonstrated.said_of, sorted(met)), verdict.note])
+        verdict = replace(verdict, note=note.strip())
     return Score(verdict.points, verdict)
 
 

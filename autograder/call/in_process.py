@@ -5,6 +5,7 @@ Nothing here protects the verdict from the code that is tried; the referee does 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from autograder.call import in_ranks
 from autograder.call.trial import attempt, judged_part
 from autograder.exercise import Call, Case, Exercise
 from autograder.inside.calling import describe, quiet
+from autograder.inside.recording import counting
+from autograder.judging import proof
 from autograder.judging.judge import Trial, judge, no_speed
 from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.score import speed_credit
@@ -37,9 +40,12 @@ def examine(
     cases = [
         c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and (not only or c.name in only)
     ]
-    trials = _trials(exercise, cases, function, seed)
+    computed: Counter[str] = Counter()
+    trials = _trials(exercise, cases, counting(function, computed) if exercise.asks_for_kernels else function, seed)
     with quiet():
         verdict = judge(exercise, device.TIER, seed, trials)
+    if verdict.points and (refused := proof.of_operators(exercise, computed)):
+        return replace(verdict, points=0.0, note=refused)
     fault = next((case.name for case, _, outcome in trials if outcome.fault), None)
     return replace(verdict, note=_after_fault(fault)) if fault else verdict
 

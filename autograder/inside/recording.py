@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import inspect
 import threading
 import types
@@ -33,6 +34,7 @@ import triton
 import triton.language as tl
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside import calling
@@ -86,13 +88,12 @@ class Recorder:
     def _called(self, func, args, kwargs, results) -> None:
         """An operator of torch has run."""
         name = func._schema.name
-        made = results if isinstance(results, tuple | list) else (results,)
-        tensors = [one for one in made if isinstance(one, torch.Tensor)]
+        tensors = _tensors(results)
         new = [self._number(one) is None for one in tensors]
         if name not in MOVES:
-            if func._schema.is_mutable or any(new) or len(tensors) < len(made) or not made:
+            if _computes(func, results, new):
                 self._program["strangers"][name] += 1
-            return  # what is left only looks at memory in another way
+            return  # what computes nothing only looks at memory in another way
         if not func._schema.is_mutable and not any(new):
             return
 
@@ -222,6 +223,36 @@ class Recorder:
         if _of_triton(found):
             return {"from": getattr(found, "__module__", ""), "object": getattr(found, "__name__", "")}
         return None
+
+
+def counting(function: Callable, strangers: Counter) -> Callable:
+    """The function, which counts the operators of torch that compute while it runs, as a recorder would."""
+
+    def tell(func, args, kwargs, results) -> None:
+        given = {one.untyped_storage()._cdata for one in _tensors(tree_leaves((args, kwargs)))}
+        new = [one.untyped_storage()._cdata not in given for one in _tensors(results)]
+        if func._schema.name not in MOVES and _computes(func, results, new):
+            strangers[func._schema.name] += 1
+
+    @functools.wraps(function)
+    def counted(*args):
+        with _Watch(tell):
+            return function(*args)
+
+    return counted
+
+
+def _computes(func, results: Any, new: Sequence[bool]) -> bool:
+    """Whether an operator does more than look at memory in another way. new: which tensors it made lie elsewhere."""
+    return func._schema.is_mutable or any(new) or len(new) < len(_several(results)) or not _several(results)
+
+
+def _several(results: Any) -> Sequence[Any]:
+    return results if isinstance(results, tuple | list) else (results,)
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    return [one for one in _several(results) if isinstance(one, torch.Tensor)]
 
 
 class _Watch(TorchDispatchMode):

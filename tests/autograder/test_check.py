@@ -1,14 +1,18 @@
 """What a notebook shows: the bare score as text, the report as HTML, nothing on stderr."""
 
+import runpy
 import sys
 import warnings
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 from autograder import check, check_speed
+from autograder.bank import find
 from autograder.call.in_process import examine
 from autograder.call.trial import judged_part
+from autograder.classroom import demonstrated
 from autograder.exercise import Call, Case, get
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
 from autograder.live import Score
@@ -114,3 +118,68 @@ def test_a_speed_report_shows_time_floor_and_reference():
     assert "200.0 us [190.0, 210.0], floor 100.0 us, reference 180.0 us" in score.explain()
     assert "<img" in score._repr_html_()
     assert row.share == pytest.approx(0.9)
+
+
+KERNEL_AND_TORCH = """
+def axpy(a, x, y, out):
+    _axpy(a, x, y, out)
+    out.copy_(out if out.numel() < 100 else a * x + y)
+"""
+
+
+def ran(folder, source):
+    """The names that a file leaves behind: Triton reads a kernel's text from one."""
+    path = folder / f"cell_{len(list(folder.iterdir()))}.py"
+    path.write_text(source, encoding="utf-8")
+    return runpy.run_path(str(path))
+
+
+def test_torchs_arithmetic_beside_a_kernel_earns_nothing_as_in_grading(tmp_path):
+    right = find("start.axpy/right/masked").source
+    score = check("start.axpy", ran(tmp_path, right.replace("def axpy(", "def _axpy(") + KERNEL_AND_TORCH)["axpy"])
+    assert score.points == 0 and score.verdict.right == len(score.verdict.cases)
+    assert "torch computed: `aten::mul`, `aten::add`" in score.explain()
+    views = ran(tmp_path, right.replace("n = x.numel()", "n = x.view(-1)[:].numel()"))["axpy"]
+    assert check("start.axpy", views).points == 5
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A notebook that runs here: `notebook(text)` runs a cell and returns its names."""
+    shell = InteractiveShell(user_ns={})
+    monkeypatch.setattr(demonstrated, "_shell", lambda: shell)
+
+    def run(text):
+        shell.run_cell(text, store_history=True).raise_error()
+        return shell.user_ns
+
+    yield run
+    shell.history_manager.end_session()
+
+
+SHOWN = 'GPU = TIER == "gpu"  # a demonstration cell of the lesson on attention'
+WORK = "def work(op, sizes, dtype):\n    return {'flops': int(GPU)}"
+
+
+@pytest.mark.parametrize("own", ["", "GPU = 0", "for GPU in [1]: pass", "import torch as GPU"])
+def test_a_name_that_only_a_demonstration_cell_binds_is_missing_in_a_check_as_it_will_be_in_grading(
+    notebook, monkeypatch, own
+):
+    monkeypatch.setattr(demonstrated, "_demonstrations", lambda: {demonstrated._bare(SHOWN): frozenset({"GPU"})})
+    notebook("TIER = 'gpu'")
+    notebook(SHOWN)
+    names = notebook(own + "\n" + WORK)
+    score = check("roofline.work", names["work"])
+    assert ("`GPU` is defined only in a demonstration cell" in score.explain()) == (not own)
+    assert names["GPU"] is not None, "the notebook has it again"
+
+
+def test_an_answer_in_a_demonstration_cell_earns_nothing_and_is_told(notebook, monkeypatch):
+    monkeypatch.setattr(demonstrated, "_demonstrations", lambda: {demonstrated._bare(WORK): frozenset({"work"})})
+    score = check("roofline.work", notebook(WORK)["work"])
+    assert score.points == 0 and "`work` is defined only in a demonstration cell" in score.explain()
+
+
+def test_demonstration_cells_are_those_of_the_released_lessons_that_are_not_set_up_cells():
+    bound = set().union(*demonstrated._demonstrations().values())
+    assert "GPU" in bound and "check" not in bound

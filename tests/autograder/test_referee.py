@@ -1,6 +1,7 @@
 """The referee judges from outside; whatever a submission does costs itself only."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_the_next_exercise_finds_no_files_of_the_one_before():
     leaves = """
 import os
 def axpy(a, x, y, out):
-    left = [n for folder in ("/tmp", "/dev/shm", "/tmp/home") for n in os.listdir(folder) if n != "home"]
+    left = [n for folder in ("/tmp", "/dev/shm", "/tmp/home") for n in os.listdir(folder) if n not in KNOWN]
     for folder in ("/tmp/left/deep", "/tmp/home/left/deep"):
         os.makedirs(folder, exist_ok=True)
         open(f"{folder}/file", "w").close()
@@ -98,6 +99,7 @@ def axpy(a, x, y, out):
     os.symlink("/usr", "/tmp/left/elsewhere") if not os.path.lexists("/tmp/left/elsewhere") else None
     raise RuntimeError(f"found {left}")
 """
+    leaves = leaves.replace("KNOWN", repr(["home", *Path(__file__).parts]))  # the course may lie in /tmp itself
     with room(leaves) as there:
         assert "found []" in there.examine(AXPY, seed=1).cases[0].why
         assert "found []" in there.examine(AXPY, seed=2).cases[0].why

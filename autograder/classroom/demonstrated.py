@@ -1,0 +1,84 @@
+"""Names that a notebook holds and grading does not: those that only demonstration cells bind.
+
+A submission is its setup cells, its solution cells and the student's own cells. A check that resolved more names than
+these would be green where grading gives 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import symtable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+@contextlib.contextmanager
+def withheld(function: Callable) -> Iterator[frozenset[str]]:
+    """Inside, the notebook lacks the names that a submission would lack; which these are."""
+    names = _only_demonstrated()
+    space: dict[str, Any] = getattr(function, "__globals__", {})
+    kept = {name: space.pop(name) for name in names & space.keys()}
+    try:
+        yield names
+    finally:
+        space.update(kept)
+
+
+def said_of(missing: str) -> str:
+    """What to do about a name that grading will not find."""
+    return (
+        f"`{missing}` is defined only in a demonstration cell, and those are not part of a submission. Define it in "
+        "the solution cell or in a cell of your own."
+    )
+
+
+def _only_demonstrated() -> frozenset[str]:
+    """The names that only demonstration cells have bound in the notebook that runs here; none outside of one."""
+    shell = _shell()
+    ran = shell.user_ns.get("In", []) if shell else []
+    shown, others = set(), set()
+    for text in ran:
+        found = _demonstrations().get(_bare(text))
+        if found is None:
+            others |= _bound(shell.transform_cell(text))
+        else:
+            shown |= found
+    return frozenset(shown - others)
+
+
+def _shell():
+    """The notebook's own Python, where there is one."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+@functools.cache
+def _demonstrations() -> dict[str, frozenset[str]]:
+    """Every demonstration cell of the released lessons, without blanks -> the names that it binds."""
+    found = {}
+    for path in sorted(RELEASES.glob("*/*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            metadata = cell["metadata"]
+            if cell["cell_type"] == "code" and "nbgrader" not in metadata and "setup" not in metadata.get("tags", ()):
+                text = "".join(cell["source"])
+                found[_bare(text)] = _bound(text)
+    return found
+
+
+def _bound(text: str) -> frozenset[str]:
+    """The names that a cell binds; none of what is no Python."""
+    try:
+        symbols = symtable.symtable(text, "<cell>", "exec").get_symbols()
+    except (SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(one.get_name() for one in symbols if one.is_assigned() or one.is_imported())
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"\s+", "", text)
