@@ -21,6 +21,7 @@ import select
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ SEND_S = 20.0  # for a worker to read a message, if nothing shorter is said
 TAG = "$"
 GIANT = 1 << 63  # the first integer that may not fit into what it is compared with: no float holds 10**400
 DEEPEST = 50  # levels of lists, tuples and dicts
+ALIKE = 64  # keys of one hash: a dict of so many is made in no time, and one of 100,000 in minutes
 DIMENSIONS, LONGEST = 16, 1 << 31  # of a tensor: more than any answer has
 NUMBERS = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 # Types that can be computed with. torch has more, and some of them end a process that looks at their elements. In a
@@ -166,7 +168,10 @@ def decode(value: Any, tensors: bool = False, depth: int = 0) -> Any:
         return tuple(decode(one, tensors, depth + 1) for one in items)
     if kind == "dict" and isinstance(items, list):
         pairs = [pair for pair in items if isinstance(pair, list) and len(pair) == 2]
-        return {_key(decode(key, False, depth + 1)): decode(one, tensors, depth + 1) for key, one in pairs}
+        keys = [_key(decode(key, False, depth + 1)) for key, _ in pairs]
+        if max(Counter(map(hash, keys)).values(), default=0) > ALIKE:
+            raise WireError(f"a dict with more than {ALIKE} keys of one hash")
+        return {key: decode(one, tensors, depth + 1) for key, (_, one) in zip(keys, pairs, strict=True)}
     raise WireError("an object of an unknown kind")
 
 

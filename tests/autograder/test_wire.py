@@ -1,6 +1,7 @@
 """Messages between the referee and its workers, and what can stand in them."""
 
 import ast
+import itertools
 import math
 import os
 import socket
@@ -116,6 +117,20 @@ def test_what_has_no_form_is_refused_where_it_is_encoded(value):
 def test_what_was_never_encoded_is_refused(value):
     with pytest.raises(ValueError):
         decode(value, tensors=True)
+
+
+def test_a_dict_whose_keys_share_a_hash_is_refused_in_a_second():
+    """Integers that differ by 2**61 - 1 have equal hashes, and so have tuples of them."""
+    numbers = [n * (2**61 - 1) for n in range(-3, 4)]
+    keys = list(itertools.islice(itertools.product(numbers, repeat=7), 60_000))
+    assert len({hash(key) for key in keys}) == 1
+    message = encode(dict.fromkeys(keys[:50], 1.0))
+    assert len(decode(message)) == 50
+    message["items"] = [[{"$": "tuple", "items": list(key)}, 1.0] for key in keys]
+    start = time.perf_counter()
+    with pytest.raises(WireError, match="keys of one hash"):
+        decode(message)
+    assert time.perf_counter() - start < 5.0
 
 
 def test_a_tensor_travels_only_where_it_is_expected():
