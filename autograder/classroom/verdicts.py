@@ -55,9 +55,9 @@ def asked_by(cell: NotebookNode) -> Asked | None:
 
 
 def run_seed(folder: Path, assignment: str) -> int:
-    """One seed a grading run, the same for all students; delete the file to begin another run.
+    """One seed a grading run, from which every text gets its own; delete the file to begin another run.
 
-    Reports show a hash of it, so it is too long to be found by trying.
+    Reports show a hash of what is made of it, so it is too long to be found by trying.
     """
     path = folder / f"{assignment}.seed"
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,11 +70,18 @@ def run_seed(folder: Path, assignment: str) -> int:
     return int(path.read_text())
 
 
+def own_seed(run: int, submission: Submission) -> int:
+    """The seed of one text in a run. A report tells inputs and expected values: they are of no use to the next text."""
+    parts = [run, [[cell.name, cell.source] for cell in submission.cells]]
+    return int(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:30], 16)
+
+
 class Judging:
     """The verdicts of one submission: read where they are known, made in a sandbox where not."""
 
-    def __init__(self, submission: Submission, release: NotebookNode, seed: int, folder: Path):
-        self.submission, self.seed, self.folder = submission, seed, folder
+    def __init__(self, submission: Submission, release: NotebookNode, run: int, folder: Path):
+        """run: the seed of the whole grading run."""
+        self.submission, self.seed, self.folder = submission, own_seed(run, submission), folder
         self.imports = imported_by(release)
         self.asked = list(filter(None, map(asked_by, filter(is_check, release.cells))))
         self.referee: Referee | None = None

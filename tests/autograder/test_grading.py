@@ -22,11 +22,11 @@ import torch
 
 from autograder.bank import find
 from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
-from autograder.classroom.verdicts import Asked, Judging
+from autograder.classroom.verdicts import Asked, Judging, own_seed
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
-from autograder.referee.submission import Submission, extract
+from autograder.referee.submission import Cell, Submission, extract
 from course_lib import device
 
 COURSE = Path(__file__).resolve().parents[2]
@@ -318,13 +318,18 @@ print(exporter.environment.filters["strip_files_prefix"]("<h2>title</h2><script>
     assert done.stdout == "<h2>title</h2>&lt;script&gt;alert(1)&lt;/script&gt;\n", done.stderr
 
 
-def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
+def test_no_report_tells_the_seed_and_every_text_has_inputs_of_its_own(graded):
+    """Equal texts have equal ones, so nobody's mark depends on when or for whom it was made."""
     seed = (graded / "verdicts" / f"{UNIT}.seed").read_text()
     assert int(seed) > 2**64
     pages = [*(graded / "feedback").rglob("*.html"), *(graded / "autograded").rglob("*.ipynb")]
     texts = [path.read_text() for path in (*pages, *(graded / "verdicts").glob("*.json"))]
     assert not [text for text in texts if seed in text]
-    assert len({found for text in texts for found in re.findall(r"seed hidden \(hash \w{8}\)", text)}) == 1
+    told = {path: re.findall(r"seed hidden \(hash (\w{8})\)", path.read_text()) for path in pages}
+    assert all(len(set(hashes)) <= 1 for hashes in told.values()), "one of a submission"
+    assert 1 < len({hashes[0] for hashes in told.values() if hashes})
+    one, same, other = (Submission((Cell("f", text),)) for text in ("f = 1", "f = 1", "f = 2"))
+    assert own_seed(5, one) == own_seed(5, same) not in (own_seed(5, other), own_seed(6, one))
 
 
 def test_what_was_handed_in_is_as_it_came(graded):
