@@ -1,6 +1,8 @@
 """The referee judges from outside; whatever a submission does costs itself only."""
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,11 @@ import pytest
 from autograder import exercise
 from autograder.bank import find
 from autograder.referee.referee import Patience, Referee
-from autograder.referee.submission import Cell, Submission
+from autograder.referee.submission import Cell, Submission, extract
 from course_lib.device import TIER
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+COURSE = Path(__file__).resolve().parents[2]
 RIGHT = find("start.axpy/right/masked").source
 AXPY = exercise.get("start.axpy")
 
@@ -51,6 +54,21 @@ def test_a_name_that_is_bound_again_below_a_check_means_what_it_meant_there(sett
     with Referee(Submission(cells, checked={"axpy": settled})) as there:
         verdict = there.examine(AXPY, seed=1)
     assert verdict.points == points, verdict.note
+
+
+def test_a_right_answer_whose_names_another_exercise_binds_again_keeps_its_points_in_a_solved_lesson():
+    """`work` and the later exercises of lesson 01 each have a `softmax` of their own."""
+    release, solved = (
+        json.loads((COURSE / folder / "01_roofline/roofline.ipynb").read_text(encoding="utf-8"))
+        for folder in ("notebooks", "solutions")
+    )
+    lesson = extract(release, solved)
+    (number,) = (n for n, cell in enumerate(lesson.cells) if "def work(" in cell.source)
+    mine = find("roofline.work/right/kernels_composed").source
+    cells = (*lesson.cells[:number], Cell("mine", mine), *lesson.cells[number + 1 :])
+    with Referee(replace(lesson, cells=cells)) as there:
+        verdict = there.examine(exercise.get("roofline.work"), seed=1)
+    assert verdict.points == verdict.out_of, verdict.note
 
 
 FAULTS = {  # beside those that `make test` tries in test_faults.py
