@@ -14,7 +14,7 @@ from autograder.inside import kernels, playing, recording
 from autograder.judging import proof
 from autograder.referee import replay
 from autograder.referee.referee import Patience, Referee
-from autograder.referee.submission import Cell, Submission
+from autograder.referee.submission import Cell, Submission, extract
 from course_lib.device import DEVICE, TIER
 
 needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -230,6 +230,38 @@ def axpy(a, x, y, out):
 """
     verdict = judged(RIGHT + calls)
     assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+EVERYDAY = (
+    "import numpy as np\nx = torch.randn(999)\nout = torch.empty(999)\naxpy(2.0, x, x, out)",
+    "np.testing.assert_allclose(out.numpy(), 3 * x.numpy(), rtol=1e-5)",
+    "assert torch.allclose(out, torch.add(x, x, alpha=2.0))",
+    "import matplotlib.pyplot as plt\nplt.plot(x.sort().values)\nplt.show()",
+    "import time\nstart = time.perf_counter()\naxpy(2.0, x, x, out)\nprint(time.perf_counter() - start)",
+    "def shown(input, file=None, eval=0):\n    return input",
+    "%pip install something\n!nvidia-smi",
+    "from google.colab import drive\ndrive.mount('/content')",
+    "import os, inspect\nos.environ['TRITON_CACHE_DIR'] = '.'\nprint(inspect.getsource(shown))",
+    "name = input('Your name?')",
+    "import asyncio\nawait asyncio.sleep(0)",
+    "with open('notes.txt', 'w') as file:\n    file.write('block 512')",
+)
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(TIER == "gpu", reason="on a GPU the text is read, and some of these wait for a person")
+def test_everyday_cells_of_a_students_own_cost_nothing_and_nobody_has_to_look():
+    cells = [code("import torch, triton", "setup"), code("", "axpy", solution=True)]
+    release = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    mine = [cells[0], {**cells[1], "source": RIGHT}, *(code(text, f"mine {n}") for n, text in enumerate(EVERYDAY))]
+    with Referee(extract(release, {**release, "cells": mine})) as there:
+        verdict = there.examine(AXPY, random.getrandbits(60))
+    assert (verdict.points, verdict.held, verdict.note) == (AXPY.points, 0.0, "")
+
+
+def code(source, name, **marks):
+    nbgrader = {"nbgrader": {"grade_id": name, **marks}} if marks else {}
+    return {"cell_type": "code", "id": name, "source": source, "metadata": nbgrader}
 
 
 BARE = {"arguments": {}, "constants": {}, "kernels": {}, "strangers": {}, "steps": [], "gone": [], "why_not": ""}
