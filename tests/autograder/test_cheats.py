@@ -13,6 +13,8 @@ import torch
 
 from autograder.bank import cheats
 from autograder.bank.recording import command, kept
+from autograder.exercise import get
+from autograder.referee import audit, replay
 from course_lib import device
 
 CHEATS = cheats.cheats()
@@ -49,8 +51,10 @@ IN_ONE_PROCESS = """
 import linecache, os, sys, types
 from autograder import check, check_speed, exercise, live
 from autograder.bank import cheats
+from autograder.call import in_process
 import torch
 torch.set_num_threads(1)
+in_process.counting = lambda function, seen: function  # it tells honest students of torch's arithmetic
 for cheat in cheats.cheats():
     if str(cheat) not in sys.argv[2:]:
         continue
@@ -253,3 +257,16 @@ def test_where_the_cheats_of_an_exercise_ran_on_an_h200_none_earned_a_point(exer
 @pytest.mark.slow
 def test_every_cheat_earns_nothing_and_harms_nobody():
     assert not missed(HERE, SEED + 2)
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+@pytest.mark.skipif(device.TIER == "gpu", reason="on a GPU the reading of the text is a part of the evidence")
+def test_no_cheat_of_a_kernel_exercise_earns_a_point_when_the_text_is_not_read(monkeypatch):
+    for room, readings in ((replay, ("added", "replacing")), (audit, ("added", "replacing", "suspicious"))):
+        for name in readings:
+            monkeypatch.setattr(room, name, lambda *_: [])
+    kernels = [cheat for cheat in HERE if get(cheat.exercise).asks_for_kernels]
+    assert len(kernels) > 60
+    rewarded = [f"{one.cheat}: {one.points:g} points" for one in cheats.run(kernels, SEED + 3) if one.points]
+    assert not rewarded
