@@ -165,6 +165,8 @@ class Exercise:
     cases: tuple[Case, ...]
     oracle: Callable[[Values], Values]  # args and secret -> float64 tensors or plain data, one entry an output
     mistakes: tuple[Mistake, ...]
+    about: str = ""  # what it is about, in one line
+    point: tuple[str, ...] = ()  # cases that hold this: while one of them is wrong, at most half of the points
     writes: tuple[str, ...] = ()  # arguments that the function fills; poisoned with NaN before the call
     returns: tuple[str, ...] = ()  # names of the returned values
     precision: Precision | None = None  # kernels

@@ -106,7 +106,7 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     for number in range(seed, seed + seeds):
         right, note, why = _judged(entry, exercise, number, _again(entry, exercise, seen))
         seen.append({**(seen[0] if seen else {}), **right})
-        points.append(0.0 if note else credit(sum(seen[-1].values()), len(seen[-1]), exercise.points))
+        points.append(0.0 if note else credit(exercise, seen[-1]))
         if why and entry.kind != "mistakes":
             refused = f"seed {number}: {why}"
             break

@@ -9,6 +9,7 @@ from html import escape
 import torch
 
 from autograder.exercise import find
+from autograder.judging.score import missed
 from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict
 
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
@@ -21,12 +22,21 @@ def lines(verdict: Verdict) -> list[str]:
         said.append(verdict.note)
     if verdict.diagnosis:
         said += [text for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
+    said += _missed(verdict)
     said += ["  " + case_line(case) for case in verdict.cases]
     said += [f"Limit for {limit}." for limit in verdict.limits]
     said.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
     if verdict.shows_not:
         said.append(f"This tier does not show {verdict.shows_not}.")
     return said
+
+
+def _missed(verdict: Verdict) -> list[str]:
+    """Why many right cases are worth no more than half of the points."""
+    judged = find(verdict.exercise)
+    names = missed(judged, {case.name: case.right for case in verdict.cases}) if judged else []
+    shown = ", ".join(f"\u201c{name}\u201d" for name in names)
+    return [f"The point here is {judged.about}: at most half of the points before {shown} is right."] if names else []
 
 
 def _where(verdict: Verdict) -> str:
@@ -48,6 +58,7 @@ def html(verdict: Verdict) -> str:
         parts.append(escape(verdict.note))
     if verdict.diagnosis:
         parts += [escape(text) for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
+    parts += map(escape, _missed(verdict))
     parts.append(_picture(verdict))
     parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
     small = [f"Limit for {limit}." for limit in verdict.limits]

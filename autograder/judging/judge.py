@@ -25,12 +25,11 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
     """The verdict over all calls of one submission; the truth is computed here, after every call has ended."""
     cases, evidence = _compared(exercise, trials, _siblings(exercise, tier, seed))
     note = _note(exercise, evidence)
-    right = sum(case.right for case in cases)
     return Verdict(
         exercise=exercise.name,
         tier=tier,
         seed=seed,
-        points=0.0 if note else credit(right, len(cases), exercise.points),
+        points=0.0 if note else credit(exercise, {case.name: case.right for case in cases}),
         out_of=exercise.points,
         cases=cases,
         diagnosis=diagnose(evidence),

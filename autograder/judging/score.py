@@ -1,15 +1,27 @@
 """Points: finite, rounded to 0.01, never above what a cell is worth."""
 
 import math
+from collections.abc import Mapping
+
+from autograder.exercise import Exercise
+
+AT_MOST = 0.5  # of the points for an answer that misses what its exercise is about
 
 
-def credit(right: int, total: int, points: float) -> float:
-    """Half of the cases right is worth nothing, all of them everything, linear between.
+def credit(exercise: Exercise, right: Mapping[str, bool]) -> float:
+    """The points for these cases: half of them right is worth nothing, all of them everything, linear between.
 
-    An answer that forgets its masks is right wherever the length happens to fit, which is about half of the time.
+    An answer that forgets its masks is right wherever the length happens to fit, which is about half of the time. One
+    that misses the exercise's point is wrong in few cases, so these count for half of the points.
     """
-    share = right / total if total else 0.0
-    return settle(points * max(0.0, 2.0 * share - 1.0), points)
+    share = sum(right.values()) / len(right) if right else 0.0
+    most = AT_MOST if missed(exercise, right) else 1.0
+    return settle(exercise.points * min(most, max(0.0, 2.0 * share - 1.0)), exercise.points)
+
+
+def missed(exercise: Exercise, right: Mapping[str, bool]) -> list[str]:
+    """The wrong ones among the cases that hold what the exercise is about."""
+    return [name for name in exercise.point if not right.get(name, True)]
 
 
 def speed_credit(share: float, full: float, none: float, points: float) -> float:

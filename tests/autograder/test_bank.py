@@ -24,6 +24,10 @@ def test_every_exercise_has_two_right_solutions_and_an_edit_for_every_mistake(na
     assert not command.unmatched(files)
     assert {e.killed_by for e in mistakes} <= {case.name for case in asked.cases}
     assert bool(asked.speed) == any(e.kind == "slow" for e in files)
+    assert len(asked.about) > 15 and not asked.about.endswith("."), "what it is about, as a part of a sentence"
+    here = {case.name for case in asked.cases if set(case.tiers) >= set(asked.tiers)}
+    assert asked.point and set(asked.point) <= here, "every tier shows its point"
+    assert set(asked.point) & {e.killed_by for e in mistakes}, "and the bank misses it"
 
 
 @pytest.mark.parametrize("name", EXERCISES)

@@ -12,6 +12,7 @@ from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
 from autograder.exercises.dtypes import significant
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
+from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee.rounds import Round
 
 
@@ -286,7 +287,27 @@ def _in_a_round(exercise, function, seed) -> str:
     ("right", "total", "points"), [(10, 10, 5.0), (5, 10, 0.0), (4, 10, 0.0), (9, 10, 4.0), (0, 0, 0.0), (2, 3, 1.66)]
 )
 def test_half_right_is_worth_nothing(right, total, points):
-    assert score.credit(right, total, 5) == points
+    axpy = replace(get("start.axpy"), point=())
+    assert score.credit(axpy, {str(number): number < right for number in range(total)}) == points
+
+
+def test_an_answer_that_misses_what_an_exercise_is_about_earns_at_most_half():
+    axpy = replace(get("start.axpy"), point=("whole", "short"))
+    cases = {**dict.fromkeys(map(str, range(98)), True), "whole": True, "short": True}
+    assert score.credit(axpy, cases) == 5
+    assert score.credit(axpy, {**cases, "0": False}) == 4.9
+    assert score.credit(axpy, {**cases, "short": False}) == 2.5
+    assert score.credit(axpy, {name: name == "whole" for name in cases}) == 0
+    assert score.credit(axpy, {"0": True, "short": False}) == 0
+    assert score.missed(axpy, {**cases, "short": False}) == ["short"] and not score.missed(axpy, {"0": True})
+
+
+def test_a_report_says_what_the_point_was():
+    name = get("start.axpy").point[0]
+    cases = (CaseVerdict("one element", "n = 1", True), CaseVerdict(name, "n = 7", False, "wrong"))
+    said = "\n".join(report.lines(Verdict("start.axpy", "interpreter", 1, 2.5, 5, cases)))
+    assert f"The point here is {get('start.axpy').about}: at most half" in said and name in said
+    assert "The point here" not in report.html(Verdict("start.axpy", "interpreter", 1, 5, 5, cases[:1]))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -1.0, 7.0, 3.14159])

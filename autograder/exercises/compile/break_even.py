@@ -203,6 +203,8 @@ BREAK_EVEN = Exercise(
     name="compile.break_even",
     entry="break_even",
     points=4,
+    about="the number of calls after which compiling has paid for good",
+    point=("four shapes in turn", "a late shape", "a late shape, paid for in advance"),
     kind="scenario",
     cases=telling(CASES, lambda v: {"calls": v["want"]}, MISTAKES, accept, among=UNSTEADY),
     oracle=lambda v: {"calls": v["want"]},

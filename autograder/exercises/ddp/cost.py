@@ -135,6 +135,8 @@ COST = Exercise(
     name="ddp.cost",
     entry="what_it_costs",
     points=4,
+    about="the device's fixed cost and bandwidth, apart from the host's cost",
+    point=("added", "hidden", "not waited for"),
     kind="scenario",
     cases=telling(CASES, lambda v: {"costs": v["want"]}, (), accept, also=SHOWN),
     oracle=lambda v: {"costs": v["want"]},

@@ -119,6 +119,8 @@ METER = Exercise(
     name="dispatch.meter",
     entry="Meter",
     points=6,
+    about="FLOP and bytes of what really ran",
+    point=("products", "views", "in place"),
     kind="scenario",
     cases=telling(CASES, _truth, MISTAKES, accept, among=UNSTEADY),
     oracle=_truth,

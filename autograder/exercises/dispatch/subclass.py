@@ -182,6 +182,8 @@ SUBCLASS = Exercise(
     name="dispatch.subclass",
     entry="Scaled",
     points=6,
+    about="a tensor that keeps its scale apart for as long as that is exact",
+    point=("views", "products", "refused"),
     kind="scenario",
     cases=telling(
         CASES,

@@ -95,6 +95,8 @@ MERGE = Exercise(
     name="flash.merge",
     entry="merge",
     points=3,
+    about="parts of a softmax brought to one maximum",
+    point=("larger scores in the second part", "larger scores in the first part"),
     kind="scenario",
     cases=telling(CASES, lambda v: {"merged": merged(v)}, MISTAKES, accept, also=SHOWN),
     oracle=lambda v: {"merged": merged(v)},

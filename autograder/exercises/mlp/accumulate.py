@@ -199,6 +199,8 @@ ACCUMULATE = Exercise(
     name="mlp.accumulate",
     entry="accumulate",
     points=5,
+    about="where a sum in few bits stops growing, and which order or correction helps",
+    point=("terms beside a tie", "fp16 until it sticks", "compensated"),
     kind="scenario",
     cases=telling(CASES, answer, MISTAKES, accept, among=UNSTEADY),
     oracle=answer,

@@ -159,6 +159,8 @@ PROFILE = Exercise(
     name="roofline.profile",
     entry="profile",
     points=8,
+    about="the device's time, given to the code that launched it",
+    point=("the device is behind", "two streams"),
     kind="scenario",
     cases=telling(CASES, answer, MISTAKES, accept, among=UNSTEADY),
     oracle=answer,

@@ -101,6 +101,8 @@ REGIME = Exercise(
     name="roofline.regime",
     entry="regimes",
     points=6,
+    about="telling launch cost, memory and arithmetic apart",
+    point=("overhead, bandwidth, compute", "only bandwidth", "far below the roof"),
     kind="scenario",
     cases=telling(CASES, answer, (), accept, also=SHOWN),
     oracle=answer,

@@ -73,6 +73,8 @@ RELATIVE = Exercise(
     name="rope.relative",
     entry="relative_score",
     points=2,
+    about="a score that depends on the distance only",
+    point=("halves", "the key comes later"),
     kind="scenario",
     cases=telling(CASES, lambda v: {"score": score(v)}, MISTAKES, accept, also=SHOWN),
     oracle=lambda v: {"score": score(v)},
