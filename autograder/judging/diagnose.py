@@ -34,7 +34,7 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         if raised.outcome.fault:
             says += ". A kernel reached far outside its arrays: look at its masks and its strides."
         return Diagnosis(None, says, pattern)
-    return Diagnosis(None, failing[0].why, pattern)
+    return Diagnosis(None, f"In the case \u201c{failing[0].case.name}\u201d: {failing[0].why}", pattern)
 
 
 def _known(evidence: Evidence) -> Mistake | None:
@@ -97,9 +97,9 @@ def _pattern(evidence: Evidence) -> str:
     if all(t.outcome.error or t.outcome.changed for t in evidence.failing):
         return ""
     for output in evidence.exercise.outputs:
-        found = [kinds for kinds in evidence.patterns(output) if kinds]
-        if found:
+        case, kinds = next((found for found in evidence.patterns(output) if found[1]), ("", {}))
+        if kinds:
             places = evidence.places(output)
-            kind = next(iter(found[0].values())) if not places or found[0].keys() & ABOUT_VALUES else ""
-            return f"{output}: {'; '.join(filter(None, [kind, places]))}."
+            kind = next(iter(kinds.values())) if not places or kinds.keys() & ABOUT_VALUES else ""
+            return f"{output}, in \u201c{case}\u201d: {'; '.join(filter(None, [kind, places]))}."
     return ""

@@ -77,17 +77,17 @@ class Evidence:
 
     def has_pattern(self, kind: str, output: str) -> bool:
         """Every failing case with that output shows the pattern (see judging.patterns)."""
-        seen = list(self.patterns(output))
+        seen = [kinds for _, kinds in self.patterns(output)]
         return bool(seen) and all(kind in kinds for kinds in seen)
 
     # ---- what diagnosis asks
 
-    def patterns(self, output: str) -> Iterator[dict[str, str]]:
-        """The patterns of every wrong case that wrote `output`, the largest case first."""
+    def patterns(self, output: str) -> Iterator[tuple[str, dict[str, str]]]:
+        """Every wrong case that wrote `output`, and its patterns, the largest case first."""
         for t in sorted(self.failing, key=lambda t: -size_of(t.want.get(output))):
             got, want = t.outcome.outputs.get(output), t.want.get(output)
             if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor) and got.shape == want.shape:
-                yield patterns.describe(got, want, self.wrong(t, output))
+                yield t.case.name, patterns.describe(got, want, self.wrong(t, output))
 
     def places(self, output: str) -> str:
         """Where the largest wrong case is wrong, in the words of an exercise that has some."""
