@@ -110,7 +110,7 @@ def _note(exercise: Exercise, evidence: Evidence) -> str:
 
 
 def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
-    """(one sentence about the first thing that is wrong, or "", and the errors of every output)."""
+    """(what is wrong, output by output, or "", and the errors of every output)."""
     if outcome.error and outcome.error.startswith(NOT_TRIED):
         return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}
     if outcome.lost:
@@ -121,15 +121,17 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
         return f"wrote {damage.total} elements outside `{name}`", {}
     for name, count in outcome.changed.items():
         return f"changed {count} elements of the input `{name}`", {}
-    errors, first = {}, ""
+    errors, whys, fine = {}, [], []
     for name, truth in want.items():
         got = outcome.outputs.get(name)
         if isinstance(truth, torch.Tensor):
             why, errors[name] = _tensor_wrong(exercise, name, got, truth, limits, outcome, args)
         else:
             why = _plain_wrong(exercise, got, truth, args)
-        first = first or why or ""
-    return first, {name: e for name, e in errors.items() if e is not None}
+        whys += [why] if why else []
+        fine += [] if why else [f"`{name}`"]
+    said = "; ".join([*whys, *([f"{' and '.join(fine)} {'is' if len(fine) == 1 else 'are'} right"] if fine else [])])
+    return said if whys else "", {name: e for name, e in errors.items() if e is not None}
 
 
 def _plain_wrong(exercise: Exercise, got, truth, args: Values) -> str | None:

@@ -12,6 +12,8 @@ from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
 from autograder.exercises.dtypes import significant
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
+from autograder.judging.judge import wrong
+from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee.rounds import Round
 
@@ -371,3 +373,16 @@ def test_plain_data_that_differs_is_told_without_the_expected_value(got, want):
     sentence = same(got, want)
     assert sentence
     assert repr(want) not in sentence.replace(repr(got), "")
+
+
+def test_several_outputs_are_told_one_by_one():
+    plain = replace(get("compile.backend"), accept=None)
+    want, right = (
+        {"results": 1.0, "counts": 2.0, "sum": 3.0},
+        Outcome(outputs={"results": 1.0, "counts": 2.0, "sum": 3.0}),
+    )
+    assert wrong(plain, {}, want, right, {}) == ("", {})
+    one, _ = wrong(plain, {}, want, replace(right, outputs={**right.outputs, "counts": 5.0}), {})
+    assert "5" in one and one.endswith("; `results` and `sum` are right")
+    both, _ = wrong(plain, {}, want, replace(right, outputs={**want, "counts": 5.0, "sum": 7.0}), {})
+    assert "5" in both and "7" in both and both.endswith("; `results` is right")
