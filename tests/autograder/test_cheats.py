@@ -111,10 +111,6 @@ def _is_more_than_nothing(points: str) -> bool:
         return False
 
 
-def test_one_cheat_a_family_gets_points_where_there_is_no_referee(course):
-    assert not without_points(course, cheats.one_each_family(c for c in CHEATS if c.naive))
-
-
 @pytest.mark.slow
 def test_every_naive_cheat_gets_points_where_there_is_no_referee(course):
     assert not without_points(course, [cheat for cheat in HERE if cheat.naive])

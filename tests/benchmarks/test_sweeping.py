@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COURSE = Path(__file__).resolve().parents[2]
 SWEEP = '''
 """A sweep whose second job fails, whose third ends its process, and whose fifth never answers."""
@@ -33,6 +35,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_what_fails_crashes_or_hangs_costs_its_own_line_and_no_other(tmp_path):
     (tmp_path / "some_sweep.py").write_text(SWEEP)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{COURSE}"}

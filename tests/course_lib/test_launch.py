@@ -288,7 +288,7 @@ SLEEPS = """
 """
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_caller_that_is_interrupted_or_killed_leaves_no_process_and_no_file(tmp_path, by):
     process = script(tmp_path, SLEEPS)
     files = [tmp_path / f"script.py.{rank}" for rank in range(2)]

@@ -32,6 +32,7 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_without_a_display_the_address_and_token_are_printed_and_answer(course):
     port = free_port()
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}

@@ -91,6 +91,7 @@ def test_what_earns_points_is_run_again_and_the_rest_where_the_code_means_someth
     assert "00_start solution: stops with AssertionError" in course.autograder("lessons", "--changed").stdout
 
 
+@pytest.mark.slow
 def test_points_are_counted_in_the_outputs_that_are_kept_too(course):
     course.solution.write_text(course.solution.read_text().replace('"4"', '"3"'))
     found = course.autograder("lessons", "start", "--changed")
@@ -111,6 +112,7 @@ def test_speed_is_asked_for_only_where_the_outputs_come_from_a_gpu(course):
         assert says in course.autograder("lessons", "--changed").stdout
 
 
+@pytest.mark.slow
 def test_a_solution_that_misses_a_point_and_a_release_that_gets_one_are_named(course):
     free = '# %% nbgrader={"grade": true, "grade_id": "free", "locked": true, "points": 1, "schema_version": 3,'
     change(course, "# %% [markdown] nb", free + ' "solution": false, "task": false}\n1\n\n# %% [markdown] nb')

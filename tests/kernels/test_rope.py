@@ -26,6 +26,7 @@ U = 2.0**-24  # half a unit in the last place of fp32, relative
 # three times (2.4 U), and the polynomials are off by 3 U.
 ROUNDINGS = {Tables: 4, Computed: 9}
 LAYOUTS = ["halves", "interleaved"]
+LONG = [pytest.mark.slow] if TIER == "interpreter" else []  # seconds without a GPU, for one more of a kind
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ def check(assert_within):
         (1, 1, 1, 1, 2, 2),
         (2, 4, 2, 5, 16, 16),
         (1, 5, 1, 3, 24, 24),  # 12 pairs: a block of 16
-        (2, 3, 3, 4, 72, 72),
+        pytest.param(2, 3, 3, 4, 72, 72, marks=LONG),
         (1, 2, 4, 7, 40, 12),  # a part of the head; more heads of keys than of queries
         (1, 1, 3, 6, 33, 32),  # rows that start anywhere
     ],
@@ -116,7 +117,7 @@ def test_positions_begin_at_the_offset(kind, make, check):
 
 
 @pytest.mark.parametrize("kind", [Tables, Computed])
-@pytest.mark.parametrize("dtype_of_ids", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype_of_ids", [torch.int32, pytest.param(torch.int64, marks=LONG)])
 def test_every_sequence_may_have_positions_of_its_own(kind, dtype_of_ids, make, check):
     packed = [[0, 1, 2, 0, 1, 0, 1], [5, 4, 3, 2, 40, 0, 9]]  # three sequences in one row; any order
     positions = torch.tensor(packed, device=DEVICE, dtype=dtype_of_ids)
@@ -168,7 +169,7 @@ KINDS = ["heads inside", "head size outside", "padded", "every third", "columns 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", [0, 3, *(pytest.param(n, marks=LONG) for n in (1, 2, 4))])
 def test_strides_may_be_anything_and_differ_between_q_and_k(number, layout, dtype, make, check):
     q, k = make(2, 3, 2, 5, 24, dtype)
     check(scattered(q, KINDS[number]), scattered(k, KINDS[number - 1]), 16, layout=layout)
@@ -239,7 +240,7 @@ def test_nothing_to_turn_is_no_special_case(shape, make, check):
     check(*make(*shape, torch.float32), 16)
 
 
-@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("computed", [True, pytest.param(False, marks=LONG)])
 def test_the_operators_pass_opcheck(computed, make):
     q, k = make(1, 2, 1, 3, 16, torch.float32)
     first, second = angles_of(Computed if computed else Tables, 16).parts
