@@ -9,6 +9,7 @@ from autograder.judging.compare import same
 from autograder.judging.evidence import Evidence, TriedCase
 from autograder.judging.verdict import Diagnosis
 
+AGAINST = 3  # cases that a formula explains for each right case in which it predicts an error, at least
 ABOUT_VALUES = {"unwritten", "nan", "constant factor"}  # patterns that say more than where
 
 
@@ -45,9 +46,27 @@ def _known(evidence: Evidence) -> Mistake | None:
             explained = _explained(mistake, evidence, most)
         except Exception:  # it looked into an answer that was forged to have another form: no mistake that people make
             continue
-        if explained > most:
+        if explained > most and AGAINST * _against(mistake, evidence) <= explained:
             best, most = mistake, explained
     return best
+
+
+def _against(mistake: Mistake, evidence: Evidence) -> int:
+    """In how many right cases the formula of a mistake predicts an answer that would have been wrong."""
+    if mistake.answer is None:
+        return 0
+    variants = [(v,) for v in mistake.variants] or [()]
+    right = [t for t in evidence.tried if t.right]
+    return sum(all(_would_be_wrong(mistake.answer(t.args, *v), t, evidence) for v in variants) for t in right)
+
+
+def _would_be_wrong(answer, t: TriedCase, evidence: Evidence) -> bool:
+    """Whether that answer would not have been accepted in this case, where a right one came."""
+    if not answer:
+        return False
+    if any(isinstance(value, torch.Tensor) for value in answer.values()):
+        return evidence.differs(t, answer)
+    return not _agrees(answer, t, evidence)
 
 
 def _explained(mistake: Mistake, evidence: Evidence, most: int) -> int:

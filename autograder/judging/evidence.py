@@ -124,10 +124,13 @@ class Evidence:
             off = error(got, t.want[name]).rms
             if not (off < 100 * limits["rms"].limit and found.rms <= 0.25 * off):
                 return False
+        return self.differs(t, answer)
+
+    def differs(self, t: TriedCase, answer: Values) -> bool:
+        """Whether a wrong answer is wrong here: where it meets the truth, it explains no failure."""
         return any(self._differs(t, name, claimed) for name, claimed in answer.items())
 
     def _differs(self, t: TriedCase, name: str, claimed: torch.Tensor) -> bool:
-        """Whether a wrong answer is wrong here: where it meets the truth, it explains no failure."""
         limits = self.limits[(name, t.outcome.outputs[name].dtype)]
         return bool(tolerance.exceeded(error(claimed, t.want[name]), limits))
 
