@@ -1882,7 +1882,8 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # and, not causal, at 128 are written in **Gluon**, the layer below Triton's language in which one says which warp does
 # what. One warp fetches tiles by the TMA, and two groups of four warps compute (**warp specialisation**) and take turns
 # at the tensor cores (**ping-pong**), so that one group's exponentials fall beside the other's products.
-# FlashAttention-3 does the same in CUDA.
+# FlashAttention-3 does the same in CUDA. (All of these are products at the limit of power, timed in turn on one chip.
+# What each takes alone was not recorded; lesson 05, section 3, has a case in which the two differ.)
 
 # %%
 rates = {}
