@@ -242,12 +242,18 @@ def test_cublas_is_faster_than_the_floor_where_the_timer_lets_it_rest():
         assert took[f"{rows} rows, bf16"] == near(us, 1) and us < 0.97 * 2 * rows * 14336 * 4096 / rate / 1e6
 
 
-def test_tuned_products_win_up_to_16_rows_and_lose_a_seventh_at_64():
+def test_tuned_products_win_up_to_16_rows_and_lose_at_every_size_from_64_on():
+    says(
+        MX, "0.60 to 0.68 of bf16's time, for 0.52. At 32 rows 1 % is left", "slower at every size from 64 rows to 8192"
+    )
+    says(MX, "18 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 % at 8192")
     ratios = {name: row["ratio"] for name, row in whole_rows("mx").items() if name.endswith("x 14336 x 4096")}
     rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
-    assert all(0.55 < rows[n] < 0.69 for n in (1, 2, 4, 8, 16))
-    assert 0.94 < rows[32] < 1 and rows[64] == near(1.15)
-    assert all(rows[n] > 1.2 for n in (128, 256, 1024)) and rows[8192] < 1.05
+    few = [rows[n] for n in (1, 2, 4, 8, 16)]
+    assert [round(min(few), 2), round(max(few), 2), round(rows[32], 2)] == [0.6, 0.68, 0.99]
+    assert min(ratio for n, ratio in rows.items() if n >= 64) > 1 and max(rows) == 8192
+    assert [round(rows[64], 2), round(max(rows.values()), 1), round(rows[8192], 2)] == [1.18, 2.4, 1.02]
+    assert max(rows, key=rows.get) == 128
     assert 30 < whole_rows("mx")["product 1 x 14336 x 4096"]["cublas bf16 us"] < 31.5
 
 
