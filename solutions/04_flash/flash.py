@@ -208,8 +208,7 @@ def draw_sizes(rows):
     )
     for i, kind in enumerate(KINDS):
         look = {"color": plots.PALETTE[i], "marker": plots.MARKERS[i], "linestyle": plots.LINES[i], "label": kind}
-        if kind == "compiled":  # what lies on it leaves its edges free
-            look |= {"linewidth": 5, "linestyle": "-", "alpha": 0.4}
+        look |= {"linewidth": 5, "linestyle": "-", "alpha": 0.4} if kind == "compiled" else {}  # the others lie on it
         lengths = [row["length"] for row in rows]
         left.plot(lengths, [(row[f"{kind} forward us"] + row[f"{kind} backward us"]) / 1e3 for row in rows], **look)
         right.plot(lengths, [row[f"{kind} MiB held"] for row in rows], **look)
