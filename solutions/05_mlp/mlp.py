@@ -672,13 +672,13 @@ for row in recorded("linear_gelu"):
 # library's.**
 #
 # Where is the rest lost? Much of it between two tiles. A tile of 128 x 128 here takes 135 registers in each of 256
-# threads (so says the compiler for this device). A multiprocessor has 65,536, so it holds one such program and not two,
-# and while that one takes its GELU, stores, and fetches the first blocks of the next tile, nobody multiplies. The
-# epilogue alone is counted with 2050 clocks, beside 9200 of multiplying: a part of the factor of 1.8, and not all of
-# it. The course's ladder begins at the same place (`tiled`, 414 us) and climbs by filling that pause: programs that
-# stay and fetch the next tile meanwhile (`persistent`, 290), then two groups of warps of which one multiplies while the
-# other is in its epilogue (`pingpong`, 254). The last one takes 4 % longer *with* GELU than the library's product takes
-# without.
+# threads (so says the compiler for this device). A multiprocessor has 65,536, so it holds one such program and not two
+# (an **occupancy** of 8 warps of 64), and while that one takes its GELU, stores, and fetches the first blocks of the
+# next tile, nobody multiplies. The epilogue alone is counted with 2050 clocks, beside 9200 of multiplying: a part of
+# the factor of 1.8, and not all of it. The course's ladder begins at the same place (`tiled`, 414 us) and climbs by
+# filling that pause: programs that stay and fetch the next tile meanwhile (`persistent`, 290), then two groups of warps
+# of which one multiplies while the other is in its epilogue (`pingpong`, 254). The last one takes 4 % longer *with*
+# GELU than the library's product takes without.
 #
 # **Two ratios.** The best peer in that table is the vendor's own fused epilogue, cublasLt. *In turn* with it, on one
 # chip with one limit of power, ours takes 0.79 of its time at width 1152 and 0.91 at 4096. But there each kernel runs
