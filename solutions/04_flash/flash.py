@@ -448,6 +448,8 @@ check("flash.merge", merge)
 # $b$ has only `k_lengths[b]` keys; what lies behind them must not count, whatever its values. In this lesson the
 # diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
 # last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
+# (Libraries also take sequences packed without padding, *varlen*, and servers keep K and V in pages. The walk over
+# tiles stays the same; only where a tile lies is looked up.)
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)

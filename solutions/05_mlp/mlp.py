@@ -262,7 +262,8 @@ plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of term
 #     - `"compensated"`: from `total = lost = 0`, for each term: `wanted = R(t - lost)`;
 #       `following = R(total + wanted)`; `lost = R(R(following - total) - wanted)`; `total = following`
 # - `total`: the sum so made; 0 where there are no terms
-# - `drift`: total less the exact sum of the terms *as they were given*
+# - `drift`: total less the exact sum of the terms *as they were given* (the figure above measures from the rounded
+#   ones)
 # - `stuck`: for "one by one", after how many terms the total does not change any more although terms other than 0 (as
 #   rounded) follow; `None` where there is no such place, and in the other orders
 
@@ -1815,8 +1816,9 @@ for row in recorded("mlp"):
 #   dw = \sum_{\text{rows}} dy \circ \hat h \qquad db = \sum_{\text{rows}} dy$$
 #
 # Why two means? The mean and the size of $\hat h$ do not depend on two directions of $s$: a constant added to a row,
-# and a row made longer. The gradient must have no part in these directions, and the two terms take it out. Check it:
-# the columns below should be zero.
+# and a row made longer. The gradient must have no part in these directions, and the two terms take it out. (RMSNorm
+# subtracts no mean. It depends on the constant direction, and the term $\mathrm{mean}(g)$ falls out.) Check it: the
+# columns below should be zero.
 
 # %%
 s = torch.randn(6, 40, dtype=torch.float64, requires_grad=True)

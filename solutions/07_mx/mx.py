@@ -1252,10 +1252,10 @@ results.beside("lesson07.model_bytes", saved, unit="MiB")
 # %% [markdown]
 # ### Outliers
 # Why groups, and not one scale for a whole row or matrix? Trained language models have a few channels of activations
-# that are many times as large as others. Where such a channel is scaled down before a layer, the weights that read it
-# are scaled up. The cell does that to our model without changing what it computes: in both places one input channel of
-# `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it rounds the weights of `up` in four
-# ways. Predict which of them suffer, and how much.
+# that are many times as large as others. Where such a channel is scaled down before a layer, as SmoothQuant does on
+# purpose, the weights that read it are scaled up. The cell does that to our model without changing what it computes: in
+# both places one input channel of `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it
+# rounds the weights of `up` in four ways. Predict which of them suffer, and how much.
 
 # %%
 predicted_outlier = None  # replace None: the worst of the four, and its error of the logits at s = 64
@@ -1296,7 +1296,9 @@ print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, 
 # All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the
 # whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of groups of 64, because a
 # quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is the trade of a block
-# format: shorter groups confine an outlier, and cost more bytes of exponents.
+# format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies choose the rounded
+# weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for the errors of earlier
+# ones.)
 #
 # A group of 64 is a row here, and still a scale a row is better: it makes the largest 127, where a power of two makes
 # it 64 to 127, which costs up to one bit of the mantissa. What the power of two buys is an exact conversion to bf16.

@@ -851,9 +851,10 @@ widgets.bucket_explorer()
 
 # %% [markdown]
 # Three things to see. *Where there is much to compute*, all but the last bucket are hidden: it can only begin when
-# backward has ended. A smaller last bucket is better, and $\alpha$ is invisible as long as the queue drains. *Where
-# there is little*, the network sets the time from the first bucket on, and every $\alpha$ shows. And *whatever slows
-# computing while something travels* is paid even if everything is hidden.
+# backward has ended. A smaller last bucket is better, and $\alpha$ is invisible as long as the queue drains. (With its
+# default of 25 MiB torch's DDP makes the *first* bucket small, 1 MiB, so that sending begins early.) *Where there is
+# little*, the network sets the time from the first bucket on, and every $\alpha$ shows. And *whatever slows computing
+# while something travels* is paid even if everything is hidden.
 #
 # ### On paper
 # For your machine: the line of section 3, and the time that forward and backward take alone.
@@ -1331,7 +1332,7 @@ print(done.stdout or done.stderr[-2000:])
 # layer, or an `if rank == 0:` with an evaluation or a checkpoint that contains a collective. Find out: the stack of
 # every rank (py-spy, faulthandler, `launch`'s report): do they stand in different collectives, or one outside of any?
 # Then print, for that step, the number of batches and what each rank began; `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares
-# the collectives of the ranks.
+# the collectives of the ranks, and torch's flight recorder keeps the last ones of each.
 #
 # *Marking guide.* 1 point for each cause that makes ranks begin different collectives (at most 2). 1 for looking at the
 # stacks of *all* ranks, or comparing collectives.
