@@ -763,7 +763,7 @@ def versions(length):
 
 
 # %%
-LENGTHS = (16, 128, 512, 2048, 8192) if GPU else (16, 64, 256, 1024)
+LENGTHS = (16, 128, 512, 2048, 8192) if GPU else (24, 64, 256, 1024)
 CALLS = {n: versions(n) for n in LENGTHS}
 device_times = {n: {name: timed(call) for name, call in calls.items()} for n, calls in CALLS.items()}
 shown = {f"length {n}, {name}": took for n, by_name in device_times.items() for name, took in by_name.items()}
