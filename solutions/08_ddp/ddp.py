@@ -556,9 +556,9 @@ for make in (partial(torch.optim.SGD, lr=0.1), partial(torch.optim.AdamW, lr=1e-
 # build. What everybody sends to everybody is counted: all ranks together may send 1.3 times what all-reduces send.
 #
 # `same_start` will serve all later rungs too. `used_anywhere` is a collective, and like every other one it must come at
-# the same place on all ranks: the rungs that send during backward call it after what travels, and not first in
-# `finish()`. (It has a price: its `tolist()` makes the host wait for the device in every step. torch's DDP has such a
-# collective only with `find_unused_parameters=True`.)
+# the same place on all ranks: the rungs that send during backward note who has a gradient before zeros are filled in,
+# and send that last, not first in `finish()`. (It has a price: its `tolist()` makes the host wait for the device in
+# every step. torch's DDP has such a collective only with `find_unused_parameters=True`.)
 
 
 # %% nbgrader={"grade": false, "grade_id": "ddp_naive", "locked": false, "schema_version": 3, "solution": true, "task": false}
