@@ -102,15 +102,17 @@ def against(predicted, came):
 # forward falls to 12.3 s, backward stays.
 #
 # Before measuring, count. One score matrix of 8 heads in fp32 has $8 \cdot 16384^2 \cdot 4$ bytes, which is 8 GiB: the
-# report's figure is exactly *one* such matrix. How often does it cross the memory bus?
+# report's figure is exactly *one* such matrix. How often does it cross the memory bus? (PyTorch's softmax takes two
+# kernels on its way back: the first one writes $P \circ dP$ to memory, which one kernel for
+# both steps would keep in registers.)
 #
 # | step | forward | backward |
 # |---|---|---|
 # | $S = Q K^\top$ | writes S | reads dS twice, for dQ and for dK |
 # | scale | reads S, writes it | reads dS, writes it |
-# | softmax | reads S, writes P | reads P and dP, writes dS |
+# | softmax | reads S, writes P | two kernels: reads P and dP, writes their product; reads it and P, writes dS |
 # | $O = P V$ | reads P | reads P for dV, writes dP |
-# | crossings | **6** | **9** |
+# | crossings | **6** | **12** |
 # | products of $2 n^2 d$ FLOP | **2** | **4** |
 
 # %% [markdown]
@@ -149,7 +151,7 @@ def one_length(n, d=64, batch=8 if GPU else 2, fn=naive):
     return forward, backward, peak
 
 
-lengths = (256, 1024, 4096, 16384) if GPU else (64, 128, 256, 512)
+lengths = (256, 1024, 4096, 16384) if GPU else (60, 120, 240, 480)
 naive_cost = {n: one_length(n) for n in lengths}
 shown = {f"{name}, length {n}": c[i] for n, c in naive_cost.items() for i, name in enumerate(("forward", "backward"))}
 results.beside("lesson04.naive", shown, unit="ms")
@@ -171,8 +173,10 @@ results.beside("lesson04.naive_memory", peaks, unit="MiB")
 
 # %% [markdown]
 # **Quadratic.** For long sequences both factors come near 4, memory first; where the time's factor is far below,
-# overhead still sets the time (lesson 01). So the report's "linearly" is wrong for this code: what is kept for backward
-# is P, and P has $n^2$ numbers. It becomes right the moment P is not kept, and that is what this lesson builds.
+# overhead still sets the time (lesson 01). On a CPU the sequences are short, and both factors may be far from 4: the
+# inputs weigh more in the memory, and the caches in the time. So the report's "linearly" is wrong for this code: what
+# is kept for backward is P, and P has $n^2$ numbers. It becomes right the moment P is not kept, and that is what this
+# lesson builds.
 #
 # The whole table, recorded: 8 sequences of one head as in the report, plain attention in fp32, the same in bf16,
 # compiled, PyTorch's fused attention (SDPA), and the course's own kernels. Milliseconds are forward / backward, MiB are
@@ -204,12 +208,13 @@ def draw_sizes(rows):
     )
     for i, kind in enumerate(KINDS):
         look = {"color": plots.PALETTE[i], "marker": plots.MARKERS[i], "linestyle": plots.LINES[i], "label": kind}
+        look |= {"linewidth": 5, "linestyle": "-", "alpha": 0.4} if kind == "compiled" else {}  # the others lie on it
         lengths = [row["length"] for row in rows]
         left.plot(lengths, [(row[f"{kind} forward us"] + row[f"{kind} backward us"]) / 1e3 for row in rows], **look)
         right.plot(lengths, [row[f"{kind} MiB held"] for row in rows], **look)
     for ax, words in ((left, "forward and backward, ms"), (right, "held for backward, MiB")):
         ax.set_xscale("log", base=2)
-        ax.set(yscale="log", xlabel="length", ylabel=words)
+        ax.set(yscale="log", xlabel="length (recorded H200)", ylabel=words)
         ax.grid(True, axis="y")
     left.legend()
     return figure
@@ -222,45 +227,54 @@ if largest:
                "attention rises steeply; compiled, SDPA and ours lie on each other, far below")  # fmt: skip
 
 # %% [markdown]
-# Compiled, SDPA and ours lie on each other, and the report's compiled version did not: at 16384 tokens and head size
-# 128 its 100 forward passes fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.4 ms to 1.9. Keep
-# that in mind: section 9 shows why.
+# Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
+# version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
+# one in this table, in bf16, falls from 8.4 ms to 1.9. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
-# The table of counts says that backward has twice the products and one and a half times the crossings. So it must take
-# longer, and in fp32, as the count is made, it does in every row of the table: 1.5 to 2.5 times. (In bf16 at 8192
-# tokens both take the same within 1 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report
-# has it the other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the
-# recorded H200: the products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory
-# somewhere above 70 GB; it is hardly a faster one.) The kernels run one after the other, so the two parts are added.
+# The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
+# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.5 times as long. (In bf16 at 8192 tokens both
+# take the same within 2 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report has it the
+# other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the recorded H200: the
+# products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory somewhere above 70 GB;
+# it is hardly a faster one.) Inside a kernel arithmetic and bytes overlap, so a kernel takes at least the longer of the
+# two. The kernels run one after the other, so their times are added.
 
 # %%
 entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
 fp32_rate, copy_rate = entry["matmul fp32, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12
 one_matrix = 8 * 16384**2 * 4
+product_s = 2 * 8 * 16384**2 * 128 / fp32_rate
+KERNELS = {  # (products, crossings) of each kernel
+    "forward": ((1, 1), (0, 2), (0, 2), (1, 1)),  # S; scale; softmax; O
+    "backward": ((1, 1), (1, 1), (0, 3), (0, 3), (0, 2), (1, 1), (1, 1)),  # dV; dP; softmax; scale; dQ; dK
+}
 report_ms = {"forward": 179, "backward": 73}  # 17.9 s and 7.3 s for 100 passes
-for name, products, crossings in (("forward", 2, 6), ("backward", 4, 9)):
-    least = products * 2 * 8 * 16384**2 * 128 / fp32_rate + crossings * one_matrix / copy_rate
-    print(f"{name}: counts allow {1e3 * least:.0f} ms; the report measured {report_ms[name]} ms, "
-          f"{report_ms[name] / (1e3 * least):.1f} times that")  # fmt: skip
-    ours = [row[f"plain fp32 {name} us"] / 1e3 for row in table if (row["length"], row["head size"]) == (16384, 128)]
-    print("    plain fp32, recorded on the H200:", f"{ours[0]:.0f} ms" if ours else "not yet measured")
+plain = [row for row in table if (row["length"], row["head size"]) == (16384, 128)]
+for name, kernels in KERNELS.items():
+    least = 1e3 * sum(max(p * product_s, c * one_matrix / copy_rate) for p, c in kernels)
+    print(f"{name}: counts allow {least:.1f} ms; the report measured {report_ms[name]} ms, "
+          f"{report_ms[name] / least:.1f} times that")  # fmt: skip
+    for row in plain:
+        ours = row[f"plain fp32 {name} us"] / 1e3
+        print(f"    plain fp32, recorded on the H200: {ours:.1f} ms, {ours / least:.2f} times that")
 
 # %% [markdown]
-# The report's backward pass is near what its operators must cost. Its forward pass is far from it, so something in the
-# forward measurement is *not* these operators. Two things would fit. A softmax written by hand crosses eight times
-# instead of two (lesson 01, section 6), and a mask as in `naive` adds four more (section 9); even with both, most of
-# the gap remains. And a program that holds several matrices of 8 GiB is close to the end of an 80 GB card: the
-# allocator then gives memory back to the driver and asks for it again in every pass, which takes milliseconds, and all
-# of it falls into forward, where the large matrices are made. The report's figures cannot tell these apart; its
-# compiled forward pass, which makes fewer matrices, fell while backward stayed, which fits both. What to keep: **when a
-# time is far from its count, doubt the measurement before you explain it.** (Our own forward pass may lie some percent
-# below its count: the two rates are those of one product and one copy, and are known no better than that.)
+# Our own forward pass lies 10 % above the count and our backward pass 6 %. The report's backward pass is near what its
+# operators must cost, too. Its forward pass is far from it, so something in the forward measurement is *not* these
+# operators. Two things would fit. A softmax written by hand crosses eight times instead of two (lesson 01, section 6),
+# and a mask as in `naive` adds four more (section 9); even with both, most of the gap remains. And a program that holds
+# several matrices of 8 GiB is close to the end of an 80 GB card: the allocator then gives memory back to the driver and
+# asks for it again in every pass, which takes milliseconds, and all of it falls into forward, where the large matrices
+# are made. The report's figures cannot tell these apart; its compiled forward pass, which makes fewer matrices, fell
+# while backward stayed, which fits both. What to keep: **when a time is far from its count, doubt the measurement
+# before you explain it.**
 
 # %% [markdown]
 # ### What fusion could save
 # Now the other side: the least that attention must cost when S and P never leave the chip. The arithmetic stays. The
-# bytes are those of Q, K, V and O.
+# bytes are those of Q, K, V and O. (Each of them once. A fused kernel reads K and V again for every block of queries;
+# with blocks of 64 queries in bf16 these reads carry 64 FLOP a byte, and the L2 cache serves most of them.)
 
 # %%
 roof = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, copy_rate, entry["launch, us"] * 1e-6)
@@ -296,8 +310,9 @@ for n in (256, 1024, 4096, 16384):
 # with $m = -\infty$, $\ell = 0$, $a = 0$, "nothing seen".
 #
 # Step through it. The slider *tiles of keys done* moves the program; watch what the sums hold when a tile brings a
-# larger maximum, and what a tile costs in which the row sees nothing: query 4, its last tile. Full dots are scores that
-# were seen, hollow ones come later, triangles are hidden by the mask.
+# larger maximum. Then set the slider *query* to 4 and look at the last tile: it is fully masked. What does it change?
+# (The still picture shows another row, the last one without the causal mask.) Full dots are scores that were seen,
+# hollow ones come later, triangles are hidden by the mask.
 
 # %%
 widgets.attention_stepper(12, 14)
@@ -306,7 +321,7 @@ widgets.attention_stepper(12, 14)
 # ### Wrong turns
 # Four ways to get the three lines wrong. Each is right on *some* inputs, which is why people keep them. `walk` does one
 # row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with,
-# hatched, and the true ones, outlined.
+# hatched, and the true ones, outlined. Three of the four end with nothing but NaN.
 
 
 # %%
@@ -345,6 +360,9 @@ def draw_shares(panels):
         ax.bar(range(12), got.nan_to_num(0.0), color=plots.PALETTE[1], hatch="////", edgecolor="white", linewidth=0)
         ax.bar(range(12), right, facecolor="none", edgecolor=plots.PALETTE[6], linewidth=1.2)
         words = "\nall NaN" if got.isnan().all() else f"\nsum {got.sum():.2f}"
+        if got.isnan().all():
+            look = {"ha": "center", "va": "center", "fontsize": 16, "transform": ax.transAxes}
+            ax.text(0.3, 0.75, "NaN", color=plots.PALETTE[1], **look)
         ax.set_title(name + words, fontsize=9)
         ax.set(xlabel="key", ylim=(0, 1.15 * max(got.nan_to_num(0.0).max(), right.max())))
     axes[0].set_ylabel("share")
@@ -425,8 +443,13 @@ check("flash.merge", merge)
 # ### What has to be computed at all
 # **Causal**: a query must not see later keys. With as many queries as keys, query $m$ sees the keys $0 \dots m$. With
 # fewer queries than keys the convention of FlashAttention is **bottom-right**: the last query sees the last key, so
-# query $m$ sees key $j$ when $j \le m + n_k - n_q$. **Key lengths**: in a padded batch sequence $b$ has only
-# `k_lengths[b]` keys; what lies behind them must not count, whatever its values.
+# query $m$ sees key $j$ when $j \le m + n_k - n_q$. (`is_causal=True` of PyTorch's SDPA is *top-left*: query $m$ sees
+# the keys $0 \dots m$, whatever $n_k$ is. The two agree where $n_q = n_k$.) **Key lengths**: in a padded batch sequence
+# $b$ has only `k_lengths[b]` keys; what lies behind them must not count, whatever its values. In this lesson the
+# diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
+# last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
+# (Libraries also take sequences packed without padding, *varlen*, and servers keep K and V in pages. The walk over
+# tiles stays the same; only where a tile lies is looked up.)
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
@@ -509,8 +532,9 @@ plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 1
 #
 # $$L = m + \log \ell = \log \sum_j e^{s_j}, \qquad p_j = e^{s_j - L}.$$
 #
-# One exponential gives the *finished* probability, division included. L is stored in fp32 as a natural logarithm, also
-# by kernels that compute with powers of two inside.
+# One exponential gives the *finished* probability, division included. Here L is stored in fp32 as a natural logarithm,
+# also by kernels that compute with powers of two inside. (The Triton tutorial stores it to base 2. Its forward and
+# backward pass agree on that, and nobody else may read its L as a natural one.)
 
 # %% [markdown]
 # ## Exercise 4.2 `flash.tiled` (35 min, 4 points)
@@ -599,9 +623,10 @@ check("flash.tiled", a_key_too_few)
 n = 4096 if GPU else 1024
 q, k, v = (normal(1, 2, n, 64, dtype=torch.float32) for _ in range(3))
 far = (tiled_forward(q, k, v, True, 0.125, 64)[0] - naive(q, k, v, causal=True)).abs().max().item()
+size = "" if GPU else f", length {n}"  # another one than the recorded
 held = {
-    "naive": memory.peak(lambda: naive(q, k, v, causal=True)) / 2**20,
-    "in tiles of 64": memory.peak(lambda: tiled_forward(q, k, v, True, 0.125, 64)) / 2**20,
+    f"naive{size}": memory.peak(lambda: naive(q, k, v, causal=True)) / 2**20,
+    f"in tiles of 64{size}": memory.peak(lambda: tiled_forward(q, k, v, True, 0.125, 64)) / 2**20,
 }
 print(f"largest difference {far:.1e}; one score matrix: {2 * n * n * 4 / 2**20:.0f} MiB")
 results.beside("lesson04.tiled_memory", held, unit="MiB")
@@ -678,7 +703,8 @@ against(predicted_growth, {name: column[-1] / column[0] for name, column in erro
 # ### Where is my tile?
 # A tensor arrives as an address and four strides, and **no stride may be assumed**: q is often a transposed view. You
 # are given one helper, because 20 lines of strides teach nothing. `addresses` gives the address of each element of a
-# block of rows and columns of one head, in 64 bits where they are needed.
+# block of rows and columns of one head. Batch, head and rows are multiplied in 64 bits; a column times its stride stays
+# in the type of the stride.
 
 
 # %% tags=["setup"]
@@ -852,10 +878,11 @@ check("flash.forward", flash_forward)
 #
 # `for start in range(0, end, BLOCK_N)`: load `k_t` (transposed) and `v` at the rows `start + offs_n`, build `see` from
 # `start + offs_n < n_valid` and, when causal, `start + offs_n <= offs_m + n_k - n_q`, call `_take_in`. For two loops
-# around one body: `for EDGE in tl.static_range(2)` and inside it `range(full if EDGE else 0, end if EDGE else full,
-# BLOCK_N)`. Below `full` all queries of the block see all keys: it is `n_valid` or, when causal and smaller,
-# `first + 1 + n_k - n_q`, rounded down to whole tiles. (Addresses that are made once and moved on in every turn are
-# right too; section 8 shows their price.)
+# around one body: `for EDGE in tl.static_range(2)` and inside it
+# `range(full if EDGE else 0, end if EDGE else full, BLOCK_N)`. Below `full` all queries of the block see all keys: it
+# is `n_valid` or, when causal and smaller, `first + 1 + n_k - n_q`, which is taken as 0 where it is negative, and then
+# rounded down to whole tiles. So with `end`: both are at least 0. (Addresses that are made once and moved on in every
+# turn are right too; section 8 shows their price.)
 # </details>
 
 # %% [markdown]
@@ -986,7 +1013,7 @@ plots.show(draw_errors(errors, ("dq", "dk", "dv")), alt="Table of relative error
 # %% [markdown]
 # Read the rows. $dq$ and $dk$ wrong, $dv$ right: look at $\delta$. Only $dq$: its scale, or a leftover of base 2. $dk$
 # and $dv$ wrong and $dq$ right: the pass that owns the keys, so its mask, its lengths, its sum over a group of heads.
-# Only $dv$: it needs P, and nothing else.
+# Only $dv$: it is made of P and $dO$ alone, so look at that product.
 
 # %% [markdown]
 # ## 6. Who may write which sum?
@@ -1005,7 +1032,8 @@ plots.show(figure, alt="Two causal block maps of 16 queries and keys in tiles of
 # - **Two passes.** One kernel in which programs own queries and make $dQ$; one in which programs own keys and make $dK$
 #   and $dV$. Nothing is shared. $S$ and $dP$ are made twice: 3 products in the first, 4 in the second, **7** in all.
 # - **One pass.** Programs own keys. $dK$ and $dV$ are theirs; to $dQ$ they all add. **5** products. The additions have
-#   to be *atomic*, which means that reading, adding and writing cannot be interrupted.
+#   to be *atomic*, which means that reading, adding and writing cannot be interrupted; or *ordered*: programs take
+#   turns, or each adds to a copy of its own and a later kernel sums the copies up.
 #
 # ### Case file
 # **The report says** (systems notes of the course assignment): the handout's single-pass backward loads a $dQ$ that was
@@ -1014,9 +1042,10 @@ plots.show(figure, alt="Two causal block maps of 16 queries and keys in tiles of
 #
 # Three claims: a missing zero, a race, and a speed. Take them one by one. The missing zero first, because it is the
 # simplest: `torch.empty` gives memory as it was left. A sum that starts from it is wrong by whatever lay there. Fresh
-# memory of a process is often zero, so the mistake passes its first test and fails later. (On a GPU PyTorch keeps what
-# was freed and gives it out again: late in a notebook even a large array holds what earlier cells left.) That is why
-# the check fills every output with NaN: a sum on top of NaN stays NaN.
+# memory of a process is often zero, so the mistake passes its first test and fails later. On a CPU the next cell may
+# show anything: the 3.0 of the array before it, zeros, NaN, or huge numbers. (On a GPU PyTorch keeps what was freed and
+# gives it out again: late in a notebook even a large array holds what earlier cells left.) That is why the check fills
+# every output with NaN: a sum on top of NaN stays NaN.
 
 # %%
 left_behind = torch.full((64, 64), 3.0, device=DEVICE)
@@ -1082,33 +1111,56 @@ plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums 
 predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None: per cent
 
 # %%
-from course_lib.kernels.one_pass import backward_in_one_pass
+try:
+    from course_lib.kernels.one_pass import backward_in_one_pass
+except ImportError:
+    backward_in_one_pass = None
+    print("The course's own kernels are not here: recorded numbers stand in their place.")
 
-n = 1024 if GPU else 64
-q, k, v, do = (normal(2, 4, n, 64, dtype=torch.float16 if GPU else torch.float32) for _ in range(4))
-s = 0.125 * q.double() @ k.double().mT
-lse = torch.logsumexp(s, dim=-1).float()
-out = (torch.softmax(s, dim=-1) @ v.double()).to(q.dtype)
-want = by_hand(*(x.double() for x in (q, k, v, do)), 0.125)["dq"]
-runs = {add: [backward_in_one_pass(do, q, k, v, out, lse, False, 0.125, add)[0] for _ in range(5)]
-        for add in ("racy", "atomic")}  # fmt: skip
+
+def five_runs(n, dtype):
+    """What five racy and five atomic runs have in common, and how far they are off."""
+    q, k, v, do = (normal(2, 4, n, 64, dtype=dtype) for _ in range(4))
+    s = 0.125 * q.double() @ k.double().mT
+    lse = torch.logsumexp(s, dim=-1).float()
+    given = do, q, k, v, (torch.softmax(s, dim=-1) @ v.double()).to(dtype), lse, False, 0.125
+    want = by_hand(*(x.double() for x in (q, k, v, do)), 0.125)["dq"]
+    found = {}
+    for add in ("racy", "atomic"):
+        dqs = [backward_in_one_pass(*given, add)[0] for _ in range(5)]
+        differ = max((x != dqs[0]).double().mean().item() for x in dqs)
+        found[f"{add}, elements that differ between runs, %"] = 100 * differ
+        off = [((x - want).norm() / want.norm()).item() for x in dqs]
+        found[f"{add}, largest relative error of dq"] = max(off)
+    return found
+
+
+# %%
 found = {}
-for add, dqs in runs.items():
-    differ = max((x != dqs[0]).double().mean().item() for x in dqs)
-    found[f"{add}, elements that differ between runs, %"] = 100 * differ
-    found[f"{add}, largest relative error of dq"] = max(((x - want).norm() / want.norm()).item() for x in dqs)
+if backward_in_one_pass:
+    found = five_runs(1024 if GPU else 64, torch.float16 if GPU else torch.float32)
 results.beside("lesson04.race", found, unit="")
+
+# %%
+race = {row["name"]: row["value"] for row in recorded("lesson04.race")}
+differ = {add: race.get(f"{add}, elements that differ between runs, %") for add in ("racy", "atomic")}
+if None not in differ.values():
+    came = {f"{add}, GPU": percent for add, percent in differ.items()}
+    against(predicted_differing, came | {"racy, interpreter": 0.0})
 
 # %% [markdown]
 # Recorded with 4 x 16 heads of 4096 tokens in bf16, six runs each: how many of the six answers differ, and how far they
-# lie from those of two passes.
+# lie from those of two passes. Two passes store $dQ$ in bf16 and one pass stores it in fp32. So the 1.7e-3 of the
+# atomic rows are the rounding of the *yardstick*, and no error of atomics; what they differ by among themselves,
+# 1.7e-7, is the order of their sums.
 
 # %%
 one_pass = recorded("one_pass")
 for row in one_pass:
     if "different answers" in row:
-        print(f"{row['name']:24} {row['different answers']} different answers, relative error from "
-              f"{row['least error']:.1e} to {row['largest error']:.1e}, at most {row['furthest apart']:.1e} apart")  # fmt: skip
+        print(f"{row['name']:24} {row['different answers']} different answers, off two passes' dq by "
+              f"{row['least error']:.1e} to {row['largest error']:.1e}, "
+              f"at most {row['furthest apart']:.1e} apart")  # fmt: skip
 
 # %% [markdown]
 # **In the interpreter the racy kernel is right**, every time: it runs one program after the other, so nobody
@@ -1432,11 +1484,11 @@ def backward_times(d, causal):
     flash_forward(q, k, v, out, lse, causal, d**-0.5, None)
     given = (do, q, k, v, out, lse, causal, d**-0.5)
     delta, grads = (out.float() * do.float()).sum(-1), [torch.empty_like(q) for _ in range(3)]
-    took = {
-        "one pass, atomics": lambda: backward_in_one_pass(*given, "atomic", delta=delta),
-        "one pass, dQ left out": lambda: backward_in_one_pass(*given, "none", delta=delta),
-        "two passes, mine": lambda: flash_backward(q, k, v, out, lse, do, *grads, causal, d**-0.5, None),
-    }
+    took = {}
+    if backward_in_one_pass:
+        took["one pass, atomics"] = lambda: backward_in_one_pass(*given, "atomic", delta=delta)
+        took["one pass, dQ left out"] = lambda: backward_in_one_pass(*given, "none", delta=delta)
+    took["two passes, mine"] = lambda: flash_backward(q, k, v, out, lse, do, *grads, causal, d**-0.5, None)
     words = f"head size {d}{', causal' if causal else ''}"
     return {f"{words}: {name}": timed(fn) for name, fn in took.items()}
 
@@ -1450,6 +1502,10 @@ results.beside("lesson04.atomics", backward_ms, unit="ms")
 # The course's own two passes against the best of four settings of the one-pass kernel, recorded in turn in one process:
 
 # %%
+ratios = [row["one over two"] for row in one_pass if "one over two" in row]
+if ratios:
+    print(f"predicted: {predicted_winner}; came: two passes; one pass takes {min(ratios):.2f} to "
+          f"{max(ratios):.2f} times as long")  # fmt: skip
 for row in one_pass:
     if "one over two" in row:
         print(f"{row['name']:30} one pass {row['one pass us']:6.0f} us, without dQ {row['without dq us']:6.0f} us, "
@@ -1457,10 +1513,20 @@ for row in one_pass:
 
 # %% [markdown]
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
-# "one pass" with "two passes": on the recorded H200 two passes win in every case, one pass takes 1.3 to 1.75 times as
-# long. So determinism costs less than nothing here. Where even "without dQ" takes longer than two passes (head size 64,
-# causal), the additions are not the whole reason: the one-pass kernel was tuned less. No table shows what a result that
-# is the same every time is worth when you look for a mistake.
+# "one pass" with "two passes": in these rows two passes win, and one pass takes 1.3 to 1.75 times as long. Here the
+# deterministic version is faster.
+#
+# **How far does that reach?** It is true of *this* one-pass kernel, which is a plain one. It adds every element by
+# itself (`tl.atomic_add` over a block of addresses), masks every tile, and keeps blocks of 64-bit addresses in
+# registers; at head size 128 it spills. Where even "without dQ" takes longer than two passes (head size 64, causal),
+# the additions are not the whole reason.
+#
+# One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (Hopper's unit that
+# copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes. And cuDNN's backward pass *is* one
+# pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows.
+# (`benchmarks/notes/attention.md` has both, and how we know the second.) So one addition an element in a plain Triton
+# kernel loses, and atomics as such need not. No table shows what a result that is the same every time is worth when you
+# look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -1474,8 +1540,10 @@ for row in one_pass:
 # - **warps**: 64.
 #
 # Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the
-# exponentials are. A second program fills the pause. `num_warps` divides the same tile among more threads: fewer
-# registers each.
+# exponentials are. (The unit that makes exponentials is a second ceiling: at head size 64 it needs about as many clocks
+# as the products, as `benchmarks/notes/attention.md` counts.) A second program fills the pause. (How many warps of how
+# many programs are resident, over how many could be, is called **occupancy**.) `num_warps` divides the same tile among
+# more threads: fewer registers each.
 #
 # All this can be read **without a GPU**. The cell compiles your kernel for sm_90.
 
@@ -1627,11 +1695,13 @@ check_speed("flash.speed", attention_step)
 # </details>
 # <details><summary>Hint 2: in this order</summary>
 #
-# No spills (`compiled`). No mask in the loop over whole tiles. When causal, no tile that nobody sees, and the longest
-# programs first. `exp2` and a scale that was multiplied once. One address and an offset, not a block of addresses. Of
-# two loops that share an accumulator only one should have several stages: `tl.range(..., num_stages=1)` for the edge.
-# (Where the copy engine loads, both may have them. Head size 64, causal, is then 2 % faster for the course's kernel:
-# it begins with the edge, and walks it in blocks of 64 keys, where it takes 128 elsewhere.)
+# No spills. (`compiled` shows the forward kernel; `compile_kernel` takes any other one, with the types of its arguments
+# in a dictionary like `TYPES`. At head size 128 look at the pass for dk and dv first: it has two accumulators.) No mask
+# in the loop over whole tiles. When causal, no tile that nobody sees, and the longest programs first. `exp2` and a
+# scale that was multiplied once. One address and an offset, not a block of addresses. Of two loops that share an
+# accumulator only one should have several stages: `tl.range(..., num_stages=1)` for the edge. (Where the TMA loads,
+# through tensor descriptors, both may have them. Head size 64, causal, is then 2 % faster for the course's kernel: it
+# begins with the edge, and walks it in blocks of 64 keys, where it takes 128 elsewhere.)
 # </details>
 # <details><summary>Hint 3: settings to try</summary>
 #
@@ -1659,8 +1729,9 @@ def forward_rate(d, tiles):
 
 
 rates = {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
-for head_size in ("64", "128") if GPU else ():
-    fastest = max((name for name in rates if name.startswith(head_size + ":")), key=rates.get)
+there = rates or {row["name"]: row["value"] for row in recorded("lesson04.settings")}
+for head_size in ("64", "128") if there else ():
+    fastest = max((name for name in there if name.startswith(head_size + ":")), key=there.get)
     print(f"fastest: {fastest}; predicted {predicted_fastest[f'head size {head_size}']}")
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
@@ -1720,10 +1791,11 @@ for dtype in (torch.float32, torch.float16):
 against(predicted_gain, gains)
 
 # %% [markdown]
-# There it is. Without a library product for fp16, `bmm` falls back to a loop over the matrices: three calls of `select`
-# for each, one for every operand and one for the result, and a slow product inside. 2 products of 64 heads with 3 calls
-# are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 33 compares a fallback with a kernel. In
-# fp32, where both sides use proper products, the gain of fusion on a CPU is what the table shows.
+# Look at the row without oneDNN in fp16. Without a library product for fp16, `bmm` falls back to a loop over the
+# matrices: three calls of `select` for each, one for every operand and one for the result, and a slow product inside. 2
+# products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 33 compares
+# a fallback with a kernel; how large such a factor comes out depends on the processor. In fp32, where both sides use
+# proper products, the gain of fusion on a CPU is what the table shows.
 #
 # And on the GPU? Two products and a softmax are a handful of launches, tens of microseconds; the report's difference is
 # 4 *milliseconds*. What naive attention adds is bytes: section 1 counted six crossings. Launches explain it only for
@@ -1788,8 +1860,10 @@ def together(n=4096, d=64):
 
 # %%
 took, peaks = together() if GPU else ({}, {})
-if GPU:
-    against(predicted_share, {"compiled / naive": took["naive, compiled"].ms / took["naive"].ms})
+there = {name: one.ms for name, one in took.items()}
+there = there or {row["name"]: row["value"] for row in recorded("lesson04.together")}
+if there:
+    against(predicted_share, {"compiled / naive": there["naive, compiled"] / there["naive"]})
 results.beside("lesson04.together", took, unit="ms")
 
 # %%
@@ -1799,14 +1873,22 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # Four crossings have to stay: the first product writes S, one kernel reads it and writes P, the second product reads P.
 # So the compiled version cannot be faster than 0.4 of the naive time where bytes set it, and its memory is still
 # quadratic. On the recorded H200 it takes more than that, and both take two to three times what their crossings cost at
-# the copy rate: the softmax is a part of it (at rows of 4096 in bf16 PyTorch's takes 3.3 and the compiler's 2.5 times
-# its two crossings), by our estimate less than half; the rest was not measured apart. SDPA and your kernel have
-# neither.
+# the copy rate. The softmax is a part of it: at rows of 4096 in bf16 PyTorch's takes 3.3 and the compiler's 2.5 times
+# its two crossings (recorded with lesson 01's softmax). That makes 2.3 of the 5.1 ms that the naive version takes
+# beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement here. SDPA and your
+# kernel avoid both costs.
 #
-# Last, the best that the field has to offer. The course measures its own kernels against every backend of SDPA (`flash`
-# is the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and
-# against naive attention, all in one process and in turn. In the figure a point is one kernel in one case, named by
-# batch x heads x tokens x head size.
+# Last, the peers that come with PyTorch. The course measures its own kernels against every backend of SDPA (`flash` is
+# the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against
+# naive attention, all in one process and in turn. FlashAttention-3, the CUDA code for Hopper, does not come with
+# PyTorch and was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head size 128,
+# fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x tokens x head
+# size. "Ours" is not always plain Triton: forward at head sizes 72 and 128, at 64 where not causal, and dk and dv at 72
+# and, not causal, at 128 are written in **Gluon**, the layer below Triton's language in which one says which warp does
+# what. One warp fetches tiles by the TMA, and two groups of four warps compute (**warp specialisation**) and take turns
+# at the tensor cores (**ping-pong**), so that one group's exponentials fall beside the other's products.
+# FlashAttention-3 does the same in CUDA. (All of these are products at the limit of power, timed in turn on one chip.
+# What each takes alone was not recorded; lesson 05, section 3, has a case in which the two differ.)
 
 # %%
 rates = {}
@@ -1848,8 +1930,8 @@ if rates:
 # and comes next in all cases but one (forward at head size 72, where `flash` does).
 #
 # Eager takes 4 to 28 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
-# are 1.9 to 2.8 times ours: it rounds the scores to bf16, and again when it scales them, and only a scale that is a power
-# of two, as at head size 64, costs nothing. The others keep the scores in fp32.
+# are 1.9 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a power of two, as at
+# head size 64, is exact; other scales round again. The others keep the scores in fp32.
 #
 # ## Verdicts
 # What was claimed, and what we found. The numbers are in the tables above, on your machine and on the recorded H200.
@@ -1860,7 +1942,7 @@ if rates:
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | on the H200 they take 1.3 to 1.75 times the time of two passes | count the additions, then measure |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 33 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
@@ -1941,7 +2023,7 @@ if rates:
 # - The Triton tutorial [Fused
 #   Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
 # - Jay Shah and others, *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024,
-#   arXiv:2407.08608: what Hopper's asynchronous units add.
+#   arXiv:2407.08608: TMA, warp specialisation and ping-pong; the measurements that section 9 quotes.
 # - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
 #   arXiv:2412.05496.
 # - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted

@@ -223,8 +223,9 @@ widgets.rotation_explorer()
 
 # %% [markdown]
 # With many pairs the cosines of fast pairs cancel once the distance is large, and those of slow pairs stay near 1. So
-# the score of two equal vectors falls with their distance, quickly at first. A larger base keeps more pairs slow, which
-# is what models for long contexts do.
+# the score of two *equal* vectors falls with their distance, quickly at first. (For other vectors it need not fall: it
+# may rise and fall as their pairs turn.) A larger base keeps more pairs slow, which is what models for long contexts
+# do; YaRN slows down only the slow pairs. In pictures half of the pairs turn by the row and half by the column.
 
 # %%
 distances = [0, *(round(2 ** (k / 4)) for k in range(4 * 15 + 1))]
@@ -234,7 +235,7 @@ for base in (100.0, 10000.0, 500000.0):
     curves[f"base {base:,.0f}"] = [torch.cos(d * turns).mean().item() for d in distances]
 axes = plots.sweep(distances[1:], {name: curve[1:] for name, curve in curves.items()}, xlabel="distance",
                    ylabel="score of two equal vectors", unit="", device="64 pairs, score 1 at distance 0",
-                   title="The score falls with the distance; a larger base lets it fall later")  # fmt: skip
+                   title="Equal vectors: the score falls with distance, later with a larger base")  # fmt: skip
 axes.set_ylim(bottom=-0.3)
 axes.yaxis.set_major_formatter("{x:.1f}")
 plots.show(axes, alt="Mean cosine of 64 pairs against the distance for three bases: all fall from 1, the base 100 within "
@@ -762,7 +763,7 @@ def versions(length):
 
 
 # %%
-LENGTHS = (16, 128, 512, 2048, 8192) if GPU else (16, 64, 256, 1024)
+LENGTHS = (16, 128, 512, 2048, 8192) if GPU else (24, 64, 256, 1024)
 CALLS = {n: versions(n) for n in LENGTHS}
 device_times = {n: {name: timed(call) for name, call in calls.items()} for n, calls in CALLS.items()}
 shown = {f"length {n}, {name}": took for n, by_name in device_times.items() for name, took in by_name.items()}
@@ -840,8 +841,10 @@ if there:
 # is a property of Triton: what the compiler generates for the forward pass makes two passes too and is nearly as fast.
 #
 # **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 to 3 and not of 10,
-# because a call of a Triton kernel costs the host as much as three to five operators. (Host times scatter: the same ten
-# took 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten
+# because a call of *this* Triton kernel costs the host as much as three to five operators. That of the recorded
+# solution has 29 run-time arguments, and Triton's launcher looks at each of them before every launch, for its type and
+# for what makes a constant of it. How much of the time that is was not measured. (Host times scatter: the same ten took
+# 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten
 # kernels begin and end where one does. In the range between, many numbers can be had by the choice of a length, 8 among
 # them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls in a row find their data
 # in a cache.)
@@ -1197,8 +1200,9 @@ results.beside("lesson06.tables", table_cost, unit="us")
 # %% [markdown]
 # Beside the rotation of a long sequence the tables are small. With a short one making them costs about what the
 # rotation itself does, less on the device (32 us beside 42) and more in pace (181 us beside 121), because it is 14
-# small operators. Make them once, for all layers. Verdict: *tables made once*, unless positions have no limit or
-# frequencies change from call to call; then angles in the kernel cost nothing, if they are computed with care.
+# small operators. Make them once, for all layers. Verdict: do not make tables in every call. Make them once; or compute
+# the angles in the kernel with care, which was 1 to 2 % faster still in the recorded rows and knows no longest
+# position.
 #
 # ## 8. When does RoPE matter at all?
 # A kernel that is five times faster saves 80 % of its own time, one that is 13 times faster 92 %. What it saves of a
@@ -1313,7 +1317,8 @@ with torch.no_grad():
 results.beside("lesson06.layer_shares", shares_of, unit="%")
 
 # %%
-results.beside("lesson06.one_token", one_token, unit="us")
+size = "" if GPU else ", 2 sequences, 256 cached"  # fewer than in the recorded run
+results.beside("lesson06.one_token", {name + size: took for name, took in one_token.items()}, unit="us")
 
 # %% [markdown]
 # (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14 %,
@@ -1324,17 +1329,20 @@ results.beside("lesson06.one_token", one_token, unit="us")
 # The host is hidden there, behind a gigabyte of cached keys and values that the device has to read.
 #
 # The rule behind all of it: a part that takes the share $p$ of a program and becomes $n$ times faster makes the program
-# $1 / (1 - p + p / n)$ times faster. For 38 % and a factor of 13.5 that is 1.54, and for a twentieth it is 1.05.
+# $1 / (1 - p + p / n)$ times faster. For 38 % and a factor of 13.5 that is 1.54, and for a twentieth it is 1.05. The
+# last 3 % go where there is no kernel for RoPE at all: q and k can be turned in the epilogue of their projection, or
+# where the attention kernel loads them.
 
 # %% [markdown]
 # ## 9. At the speed of a copy
 # Two passes are the floor, so the yardstick is a copy of the same bytes. What can stand between your kernel and it?
 #
-# - **narrow accesses**: a thread should move 16 bytes at once. It does when the compiler can prove that 8 neighbours lie
-#   together and begin at a multiple of 16 bytes. A last stride that is not 1, or a P that is no multiple of 8, costs
+# - **narrow accesses**: a thread should move 16 bytes at once, and neighbouring threads neighbouring bytes
+#   (**coalescing**). It does when the compiler can prove that 8 neighbours lie together and begin at a multiple of 16
+#   bytes. A last stride that is not 1, or a P that is no multiple of 8, costs
 # - **too few bytes in flight**, by programs that are small or few; see section 4
 # - **tables read again and again**, by programs that hold one head
-# - **a second launch**, of which a short tensor notices the beginning and the end
+# - **a second launch**: its start-up and tail show for short tensors
 #
 # The first can be seen without a GPU. The cell compiles your kernel for bf16 and counts accesses to device memory by
 # their width.

@@ -182,7 +182,7 @@ plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: 
 # The specification, in plain PyTorch and float64. It is right and slow; your kernels are compared with it.
 
 
-# %%
+# %% tags=["setup"]
 def plain_quantize(x, group=32):
     """(rows, columns) of numbers -> mantissas (rows, columns) int8, exponents (rows, groups) uint8."""
     lacking = -x.shape[1] % group
@@ -699,16 +699,18 @@ for elements in (4, 8, 16):
           f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
 
 # %% [markdown]
-# The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction like any
-# other; shifting, masking and joining are several. And the scale is made once for a group, so its corner cases cost
-# next to nothing. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is
-# to count.
+# The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction; shifting,
+# masking and joining are several. And the scale is made once for a group, so its corner cases cost next to nothing. Not
+# all instructions take equally long, though: turning an integer into fp32 (`I2F`) goes at 16 lanes a clock and
+# multiprocessor, where a multiplication goes at 128, and the product needs it for each element. Section 5 will meet
+# that price. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is to
+# count.
 #
 # The table shows one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
 # store (8 numbers of two bytes) want the elements in different threads: the compiler moves them through shared memory,
 # with a barrier. With 8, load and store agree, and nothing moves. Is that better? We expected it, and on the recorded
-# H200 it was not: our kernel takes 3 % *longer* with 8 than with 16. Memory is busy either way, the exchange happens
-# meanwhile, and wider accesses are worth more than it costs. Count, then measure.
+# H200 it was not: our kernel takes 3 % *longer* with 8 than with 16. The exchange is hidden behind memory; wider
+# accesses gain more than it costs. Count, then measure.
 
 # %% [markdown]
 # ### Measure
@@ -744,8 +746,7 @@ results.beside("lesson07.dequantize", took, unit="us")
 # not what it lacks time for: there are about 10 for an element, and 21 could be issued in the time of its 3.03 bytes.
 # The course's own kernel is as fast as the compiled one (0.99 to 1.00 of its time). Three things in it differ: 16
 # elements a thread, which is worth 3 %; four times as many elements a program; and, where groups and blocks are whole,
-# no masks, with reads that the caches give up last. How the rest of the gap divides among them was not taken apart for
-# this kernel.
+# no masks, with reads that the caches give up last.
 
 # %% [markdown]
 # ## 5. The product
@@ -1002,13 +1003,16 @@ results.beside("lesson07.products", named, unit="us")
 # | bf16 first, 1024 rows | 1.23 | 1.25 |
 # | bf16 first, 4096 rows | 1.06 | 1.04 |
 #
-# **One row.** The bytes of the weights are 14 us, and `gemv` takes 28; bf16 has a floor of 28 and takes 37.5. Some 7 us
-# of both belong to the way of timing, a swept cache before each call: where each call has weights of its own instead,
-# the course's plain kernel, made like this one, takes 21 us and bf16 30 to 31. Why a kernel that only reads is slower
-# behind a sweep was not taken apart. The other 7 us of `gemv` are its instructions. The compiler makes 6.8 a weight, of
-# the 7.1 that are free, so nothing is left over for waiting; and one of them is dearer than the rest: an integer
-# becomes fp32 at 16 lanes a clock and multiprocessor, so 58.7 million weights take 16 us for that alone, as long as
-# their bytes.
+# **One row.** The bytes of the weights are 14 us, and `gemv` takes 28; bf16 has a floor of 28 and takes 37.5. About 7
+# us of both come from the cache sweep before each call: where each call has weights of its own instead, the course's
+# plain kernel, made like this one, takes 21 us and bf16 30 to 31. The sweep *writes* zeros over 256 MiB. The last of
+# them stay in the cache, not yet written to memory, and they are written back while the kernel reads: so a kernel that
+# only reads pays for somebody else's writes. (A separate run in `benchmarks/notes/mx.md` tells them apart: with a clean
+# read after the zeros the same product is as fast as with weights of its own.) Every cold time of this lesson that is
+# made by the timer holds some of that; ratios of two such times lie nearer to 1 than they would without it. The other 7
+# us of `gemv` are its instructions. The compiler makes 6.8 a weight, of the 7.1 that are free, so nothing is left over
+# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and multiprocessor,
+# so 58.7 million weights take 16 us for that alone, as long as their bytes.
 #
 # **4 and 16 rows** cost the same, as was promised for tensor cores, and gain nothing. A weight goes from memory to
 # shared memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a
@@ -1026,9 +1030,9 @@ results.beside("lesson07.products", named, unit="us")
 # The course measures its own kernels turn by turn with cuBLAS, each call on weights of its own. So compare ratios with
 # the table above, and not microseconds. Its routes are those of the exercise: no tensor cores, tensor cores, and
 # conversion first, with the crossovers measured on the device. Up to 64 rows the figure shows kernels one floor below
-# Triton (`gemv_warps.py`, `gemm_registers.py`), in which weights go from memory straight to the registers that
-# multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 2 times as
-# long. The figure sets them on the floors of section 1.
+# Triton, in **Gluon** (`gemv_warps.py`, `gemm_registers.py`), in which weights go from memory straight to the registers
+# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 2 times
+# as long. The figure sets them on the floors of section 1.
 
 # %%
 shown = [row for row in recorded("mx") if row["name"].startswith("product")]
@@ -1039,19 +1043,21 @@ if wide:
     rows = sorted(wide)
     curves = {"measured": [wide[r] for r in rows], "floors": [floors(r)["held"] / floors(r)["bf16"] for r in rows]}
     axes = plots.sweep(rows, curves, xlabel="rows of activations", ylabel="time over bf16 weights", unit="",
-                       title="Weight-only wins with few rows and loses with some hundred", device="recorded H200")  # fmt: skip
+                       title="Weight-only wins up to 16 rows and loses from 64 on", device="recorded H200")  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8)
     axes.yaxis.set_major_formatter("{x:g}")
     plots.show(axes, alt="Time with MXINT8 weights over that with bf16 weights against rows, measured and at the "
-                         "floors: below 1 for few rows, above 1 for some hundred, and near 1 for thousands")  # fmt: skip
+                         "floors: below 1 for few rows, above 1 from 64 on, most at 128, and near 1 for thousands")  # fmt: skip
 
 # %% [markdown]
-# These kernels have most of what the floors promised up to 16 rows: 0.56 to 0.68 of bf16's time, for 0.52. At 32 rows 1
-# to 5 % are left, and at 64 they lose a seventh, where the floors still promised a half.
+# These kernels have most of what the floors promised up to 16 rows: 0.60 to 0.68 of bf16's time, for 0.52. At 32 rows 1
+# % is left, and from 64 rows on they lose at every size that was measured: 18 % at 64, where the floors still promised
+# a half, a factor of 2.4 at 128, and 2 % at 8192.
 #
-# Between the two good ends there is a valley. Some hundred rows are too many for the product on the fly, where every
-# block of rows converts the weights again, and too few to pay for a conversion first. Who serves such batches keeps
-# bf16 weights, or a format that the tensor cores multiply without any conversion.
+# So there is a valley at some hundred rows. They are too many for the product on the fly, where every block of rows
+# converts the weights again, and too few to pay for a conversion first. Who serves such batches keeps bf16 weights, or
+# a format that the tensor cores multiply without any conversion: FP8 on Hopper, and on Blackwell block formats such as
+# MXFP8 and NVFP4, whose scales the tensor cores apply themselves (`tl.dot_scaled` in Triton).
 
 # %% [markdown]
 # ## 6. A model's layers, swapped
@@ -1072,7 +1078,9 @@ if wide:
 # - returned: the names as `model.named_modules()` has them, each once, in any order
 #
 # Models in the check are small, on this machine's device. Your kernels may do the work, or `plain_quantize`: the layer
-# is what counts here. `model.get_submodule(name)` and `model.set_submodule(name, layer)` read and replace by name, and
+# is what counts here. (Making the weight anew in every call is enough for the points. A layer for use would look at the
+# rows of its input: for one row that way takes 2.3 times as long as bf16, by the table of section 5, and your `gemv`
+# 0.75.) `model.get_submodule(name)` and `model.set_submodule(name, layer)` read and replace by name, and
 # `model.named_modules(remove_duplicate=False)` shows every place. About 30 lines.
 
 
@@ -1143,9 +1151,9 @@ check("mx.linear", swap_linears)
 # %% [markdown]
 # ### Measure
 # Now a language model that has learnt something: two layers of a small transformer, trained for some seconds on a text
-# of which each token depends on the one before it. In the mean its loss cannot fall below the entropy of that text:
-# what the next token leaves open when the one before it is known, at each place of a line, for the chain visits some
-# tokens more often than others.
+# of which each token depends on the one before it. The lowest average loss is the chain's conditional entropy, averaged
+# over positions: how much the next token leaves open when the one before it is known. The average over positions is
+# needed because the chain visits some tokens more often than others.
 
 # %%
 from course_lib.models.transformer import Sizes, Transformer
@@ -1244,10 +1252,10 @@ results.beside("lesson07.model_bytes", saved, unit="MiB")
 # %% [markdown]
 # ### Outliers
 # Why groups, and not one scale for a whole row or matrix? Trained language models have a few channels of activations
-# that are many times as large as others. Where such a channel is scaled down before a layer, the weights that read it
-# are scaled up. The cell does that to our model without changing what it computes: in both places one input channel of
-# `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it rounds the weights of `up` in four
-# ways. Predict which of them suffer, and how much.
+# that are many times as large as others. Where such a channel is scaled down before a layer, as SmoothQuant does on
+# purpose, the weights that read it are scaled up. The cell does that to our model without changing what it computes: in
+# both places one input channel of `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it
+# rounds the weights of `up` in four ways. Predict which of them suffer, and how much.
 
 # %%
 predicted_outlier = None  # replace None: the worst of the four, and its error of the logits at s = 64
@@ -1288,7 +1296,9 @@ print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, 
 # All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the
 # whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of groups of 64, because a
 # quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is the trade of a block
-# format: shorter groups confine an outlier, and cost more bytes of exponents.
+# format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies choose the rounded
+# weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for the errors of earlier
+# ones.)
 #
 # A group of 64 is a row here, and still a scale a row is better: it makes the largest 127, where a power of two makes
 # it 64 to 127, which costs up to one bit of the mantissa. What the power of two buys is an exact conversion to bf16.
@@ -1304,7 +1314,7 @@ print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, 
 # | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
 # | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
 # | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
-# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers; slower from 64 to some hundred | ask for the batch size first |
+# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers; slower at every size from 64 rows to 8192 | ask for the batch size first |
 
 # %% [markdown]
 # ## Questions
@@ -1318,12 +1328,12 @@ print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "mx_question_activations", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # A product of two groups of 32 is an integer dot product, $\sum m_i m'_i$, of int8 times int8 in an int32 accumulator
-# (32 products of at most $2^{14}$ fit into 19 bits and a sign), and one addition of exponents: the group's sum is
-# scaled by $2^{e + e' - 266}$ and added in fp32. Integer multipliers of 8 bits are much smaller and need less energy
-# than those of bf16 with alignment and normalisation, so more fit on a chip: twice the rate of bf16 and more. For one
-# row the weights' bytes set the time, so nothing is won there beyond weight-only (no conversion in the kernel, though).
-# For thousands of rows the arithmetic sets the time, and that is where the faster units pay; activations and the
-# key-value cache also take half the bytes.
+# (32 products of at most $2^{14}$ sum to at most $2^{19}$, which takes 20 bits and a sign; 19 where mantissas are held
+# to $\pm 127$), and one addition of exponents: the group's sum is scaled by $2^{e + e' - 266}$ and added in fp32.
+# Integer multipliers of 8 bits are much smaller and need less energy than those of bf16 with alignment and
+# normalisation, so more fit on a chip: twice the rate of bf16 and more. For one row the weights' bytes set the time, so
+# nothing is won there beyond weight-only (no conversion in the kernel, though). For thousands of rows the arithmetic
+# sets the time, and that is where the faster units pay; activations and the key-value cache also take half the bytes.
 #
 # Harder: activations are made at run time, so the maximum and the rounding come on top in every layer, along the
 # dimension that is summed over (and along the other one for the backward pass); they have outlier channels, which set

@@ -404,7 +404,9 @@ print(f"on each link {bus_bandwidth('all_reduce', 1, RANKS, line.beta_s) / 1e9:.
 # the host's network stack, which copies each byte several times even when both processes are on one machine. Without
 # GPUs your buffer rate, above, is from the same library. On two H200s one call takes longer than one in a row at the
 # largest sizes, so the clocks waited. Up to 4 MiB calls in a row take about what handing them over takes, 25 to 50 us:
-# there they show the host. And what was only queued hardly knows the size.
+# there they show the host. And what was only queued hardly knows the size. So the alpha of this line, some 27 us, is
+# the *host's* time for one call and no property of the network. Where the host runs ahead of the device, as in most
+# training steps, less of it is seen; a single small call that is waited for shows more (36 to 77 us).
 
 # %%
 for row in recorded("collectives", "All-reduce between two GPUs"):
@@ -504,7 +506,7 @@ print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v fo
 
 # %% [markdown]
 # Your function has to choose one of three stories for a real machine, and a real machine keeps to none of them exactly:
-# with gloo the host *is* the device, and a small call mostly pays for being woken up. A negative or tiny `host_s` says:
+# with gloo the host *is* the device. A small call mostly measures thread wake-up. A negative or tiny `host_s` says:
 # none of the three. With NCCL small calls scatter, on two H200s from 36 to 77 us up to 4 MiB, and one of them can
 # decide the word: one run said *hidden*, the next *added*. The four largest sizes say more: there single calls are 20
 # to 70 us longer, however large the call. Look at the table again before you believe it.
@@ -515,9 +517,36 @@ print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v fo
 # | when | what | if forgotten |
 # |---|---|---|
 # | at the start | all take weights *and buffers* of rank 0 | each trains a model of its own, with equal gradients |
-# | after backward | every gradient becomes the mean over ranks | the sum acts like a larger learning rate |
-# | one rank did not use a parameter | it takes part with zeros | the others wait, or meet another collective |
+# | after backward | every gradient becomes the mean over ranks | the sum: with SGD a larger learning rate; with AdamW hardly a trace, as the next cell shows |
+# | one rank did not use a parameter | it takes part with zeros | the others hang, or mismatch with a different collective |
 # | nobody used a parameter | it has no gradient, as in one process | AdamW moves what should rest |
+#
+# How far do the weights get by the sum of two ranks in place of the mean? Twenty steps with the same gradients, once
+# as they are and once doubled:
+
+
+# %%
+def walked(make, factor, steps=20):
+    """How far 1000 weights get; gradients pull to 0 and are noisy."""
+    draw = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(1000, generator=draw))
+    start, optimizer = weight.detach().clone(), make([weight])
+    for _ in range(steps):
+        noise = torch.randn(1000, generator=draw)
+        weight.grad = factor * (0.3 * weight.detach() + noise)
+        optimizer.step()
+    return weight.detach() - start
+
+
+for make in (partial(torch.optim.SGD, lr=0.1), partial(torch.optim.AdamW, lr=1e-3)):
+    mean, total = walked(make, 1.0), walked(make, 2.0)
+    off = ((total - mean).norm() / mean.norm()).item()
+    verdict = "far from" if off > 0.1 else "within a millionth of" if off < 1e-6 else "near"
+    print(f"{make.func.__name__}: the way by sums is {verdict} the way by means")
+
+# %% [markdown]
+# AdamW divides a gradient by its own recent size, so a factor falls out. The mistake shows where the size of a gradient
+# itself counts: gradients are clipped by their norm, or are so small that AdamW's `eps` decides.
 #
 # ## Exercise 8.3 `ddp.naive` (50 min, 4 points)
 # Write `Naive(module)` with `finish()`. After `Naive(module)` all copies equal rank 0's. Then each rank runs forward
@@ -526,7 +555,10 @@ print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v fo
 # for all, memory row by row, that a rank uses everything. Write the collectives yourself: torch's own DDP is what you
 # build. What everybody sends to everybody is counted: all ranks together may send 1.3 times what all-reduces send.
 #
-# `same_start` and `used_anywhere` will serve all later rungs too.
+# `same_start` will serve all later rungs too. `used_anywhere` is a collective, and like every other one it must come at
+# the same place on all ranks: the rungs that send during backward note who has a gradient before zeros are filled in,
+# and send that last, not first in `finish()`. (It has a price: its `tolist()` makes the host wait for the device in
+# every step. torch's DDP has such a collective only with `find_unused_parameters=True`.)
 
 
 # %% nbgrader={"grade": false, "grade_id": "ddp_naive", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -805,7 +837,8 @@ for wrap, says in {Naive: "sending begins after backward", Overlap: "sending beg
 # %% [markdown]
 # With *Naive* nothing travels before backward has ended. With *Overlap* it does, and the question is what the two do to
 # each other. Compare the lengths of backward in the two pictures: it grows, on H200s as on a CPU. What left the end of
-# the step has partly come back inside; keep that for later.
+# the step has partly come back inside; keep that for later. (A picture shows one step, and what stands after backward
+# in it. That is no measure of what overlap saves: section 7 takes that as a difference of steps.)
 #
 # ## 7. The fourth rung: buckets
 # One by one pays $\alpha$ for every parameter; one buffer begins only when everything is there. A **bucket** is the
@@ -818,9 +851,10 @@ widgets.bucket_explorer()
 
 # %% [markdown]
 # Three things to see. *Where there is much to compute*, all but the last bucket are hidden: it can only begin when
-# backward has ended. A smaller last bucket is better, and $\alpha$ is invisible as long as the queue drains. *Where
-# there is little*, the network sets the time from the first bucket on, and every $\alpha$ shows. And *whatever slows
-# computing while something travels* is paid even if everything is hidden.
+# backward has ended. A smaller last bucket is better, and $\alpha$ is invisible as long as the queue drains. (With its
+# default of 25 MiB torch's DDP makes the *first* bucket small, 1 MiB, so that sending begins early.) *Where there is
+# little*, the network sets the time from the first bucket on, and every $\alpha$ shows. And *whatever slows computing
+# while something travels* is paid even if everything is hidden.
 #
 # ### On paper
 # For your machine: the line of section 3, and the time that forward and backward take alone.
@@ -869,10 +903,11 @@ for mib in mibs:
 # %% [markdown]
 # ## Exercise 8.6 `ddp.buckets` (75 min, 6 points)
 # `Buckets(module, mib)`, otherwise as `Overlap`. Parameters go, in the reverse of their order in the module, side by
-# side into buffers of one type and at most `mib` MiB each; one that is larger has a bucket to itself. A bucket begins
-# to travel, in the background, when its last gradient is there and all buckets before it have begun: when backward
-# reaches the first layer, at least one must be under way. After `finish()` each `p.grad` holds the mean, also after a
-# `zero_grad()` that let go of gradients.
+# side into buffers of one type and at most `mib` MiB each; one that is larger has a bucket to itself. Where types
+# alternate, each type keeps its own open bucket: a parameter joins the last bucket *of its type* if it fits. A bucket
+# begins to travel, in the background, when its last gradient is there and all buckets before it have begun: when
+# backward reaches the first layer, at least one must be under way. After `finish()` each `p.grad` holds the mean, also
+# after a `zero_grad()` that let go of gradients.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ddp_buckets_bucket", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1072,10 +1107,11 @@ words = "{0} products of {1} x {1}".format(*PRODUCTS)
 results.beside("lesson08.products", {f"{words}, {name}": seconds for name, seconds in took.items()}, unit="ms")
 
 # %% [markdown]
-# - **Both need the same things.** An all-reduce on a GPU is a kernel: it occupies multiprocessors and moves its bytes
-#   through the same memory as the products of the backward pass. On a CPU it takes whole processors. You have just
-#   measured what that costs. If the products took $u$ units, the share of the speed that is lost is $1 - 1/u$: move
-#   *slowed while sending* in the explorer there. It does not depend on when a bucket begins.
+# - **Both need the same things.** An all-reduce on a GPU is a kernel: it occupies multiprocessors, so that fewer are
+#   left for the waves of a product, and moves its bytes through the same memory as the products of the backward pass.
+#   On a CPU it takes whole processors. You have just measured what that costs. If the products took $u$ units, the
+#   share of the speed that is lost is $1 - 1/u$: move *slowed while sending* in the explorer there. It does not depend
+#   on when a bucket begins.
 # - **The tail.** The last bucket, and the wait for the slowest rank, come after everything else.
 # - **The first layers are late.** The embedding is used first, so its gradient is complete last, and it is large.
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
@@ -1101,7 +1137,9 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 #
 # ### Predict
 # A model of 974 million parameters, weights and gradients in bf16, AdamW's state in fp32. GiB on each rank, all-reduce
-# against sharded state, on 2 and on 8 ranks?
+# against sharded state, on 2 and on 8 ranks? (No fp32 master copy of the weights is counted. Updates of bf16 weights
+# that are smaller than half a unit in the last place are lost, so most runs keep one: 4 bytes more for each parameter,
+# which are state too and are sharded with it.)
 
 # %%
 predicted_gib = {"all-reduce": None, "sharded, 2 ranks": None, "sharded, 8 ranks": None}  # replace None
@@ -1184,8 +1222,9 @@ check("ddp.sharded", Sharded)
 
 # %% [markdown]
 # What goes wrong with sharded state is clipping: the norm of the gradient is a sum over all parts, and each rank has
-# only one. A rank that clips by its own norm gets other weights than a single process would. `Sharded.clip` in
-# `course_lib/parallel` sums squares over ranks first.
+# only one. A rank that clips by its own norm gets other weights than a single process would. The cure is one small
+# collective: each rank squares and sums its own part, the sums are all-reduced, and all ranks clip by the root of the
+# total.
 #
 # ### What comes after
 # - **FSDP** (ZeRO's third stage) shards weights and gradients too. Before each layer its weights are gathered, in
@@ -1194,8 +1233,9 @@ check("ddp.sharded", Sharded)
 # - **Trees.** A ring has $2(N-1)$ steps, so its $\alpha$ grows with N. A tree has about $2\log_2 N$; NCCL uses trees
 #   (two at once, so that every link carries as much) where messages are small or hosts many.
 # - **NVLS.** A switch that adds up by itself: every GPU sends its buffer once, and its part of the sum, $n + n/N$ bytes
-#   in place of $2n(N-1)/N$. Two GPUs save nothing, eight a third. (`launch` leaves it off: a program that dies while it
-#   holds the switch's multicast groups can leave the GPUs unusable.)
+#   in place of $2n(N-1)/N$. Two GPUs send half as much again ($1.5 n$ in place of $n$), eight a third less ($1.125 n$
+#   in place of $1.75 n$). (`launch` leaves it off: a program that dies while it holds the switch's multicast groups can
+#   leave the GPUs unusable.)
 
 # %% [markdown]
 # ## 9. torchrun, and many hosts
@@ -1258,7 +1298,7 @@ print(done.stdout or done.stderr[-2000:])
 # | NCCL's time hardly grows | no fixed cost plus a transfer; a host cost that hides it fits all four, and made on purpose it gives the same shape | time calls in a row |
 # | gloo: about 24 GB/s | doubtful, through a network stack that copies | doubt the other column too |
 # | 0.011 s on one rank, 0.052 s on the other | the difference is waiting for the later one | split off waiting |
-# | overlap: 1.0315 s, not 1.053 s | 21.5 ms less, of about 11 ms of transfer: the rest was waiting | subtract the step alone |
+# | overlap: 1.0315 s, not 1.053 s | 21.5 ms less, but overlap can hide at most the communication of the rank that comes last, about 11 ms: the rest is something else, such as ranks that were less uneven in that run | subtract the step alone, in the same run |
 # | warm up with the same sizes | right | say in a report that you did |
 
 # %% [markdown]
@@ -1292,7 +1332,7 @@ print(done.stdout or done.stderr[-2000:])
 # layer, or an `if rank == 0:` with an evaluation or a checkpoint that contains a collective. Find out: the stack of
 # every rank (py-spy, faulthandler, `launch`'s report): do they stand in different collectives, or one outside of any?
 # Then print, for that step, the number of batches and what each rank began; `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares
-# the collectives of the ranks.
+# the collectives of the ranks, and torch's flight recorder keeps the last ones of each.
 #
 # *Marking guide.* 1 point for each cause that makes ranks begin different collectives (at most 2). 1 for looking at the
 # stacks of *all* ranks, or comparing collectives.

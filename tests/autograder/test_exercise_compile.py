@@ -164,6 +164,12 @@ def test_what_is_no_package_cannot_be_hidden():
         sandbox.command(["true"], hides=("torch._dynamos",))
 
 
+def test_reference_solutions_that_this_copy_of_the_course_lacks_need_not_be_hidden(monkeypatch, tmp_path):
+    monkeypatch.setattr(sandbox, "COURSE_LIB", tmp_path)  # holds no folder "kernels"
+    line = sandbox.command(["true"], hides=("course_lib.kernels",))
+    assert not [part for part in line if part.endswith("kernels")]
+
+
 # ------------------------------------------------------------------------------------ compile.pass, and its probe
 
 

@@ -59,6 +59,48 @@ def test_the_course_has_everything_that_a_lesson_imports_from_it(lesson):
         exec(statement, {})
 
 
+REFERENCES = "course_lib.kernels", "course_lib.parallel"  # a copy for students may lack them
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports by name."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def unguarded(source: str) -> list[str]:
+    """Imports of reference solutions that stand in no `try` with an `except ImportError`."""
+    tree = ast.parse(source)
+    guarded = {
+        id(node)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Try) and any("ImportError" in ast.unparse(h.type or one) for h in one.handlers)
+        for part in one.body
+        for node in ast.walk(part)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in guarded]
+    return [name for node in nodes for name in imported(node) if name.startswith(REFERENCES)]
+
+
+@each_lesson
+def test_no_cell_needs_the_reference_solutions(lesson):
+    code = [cell.source for cell in lessons.read_script(lesson).cells if is_code(cell)]
+    assert [name for source in code for name in unguarded(without_magics(source))] == []
+
+
+@each_lesson
+def test_what_a_lesson_imports_needs_no_reference_solutions_either(lesson):
+    """In a process in which they cannot be imported, as in a copy of the course without them."""
+    code = [ast.parse(without_magics(c.source)) for c in lessons.read_script(lesson).cells if is_code(c)]
+    imports = [node for tree in code for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    own = [node for node in imports if "course_lib" in ast.unparse(node) or "autograder" in ast.unparse(node)]
+    kept = [ast.unparse(node) for node in own if not any(n.startswith(REFERENCES) for n in imported(node))]
+    lines = ["import sys", f"sys.modules.update(dict.fromkeys({REFERENCES!r}))", *kept]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_every_unit_of_exercises_has_a_lesson_and_every_lesson_a_row_of_the_readme():
     assert {lesson.name for lesson in FOUND} == set(exercise.UNITS)
     rows = re.findall(r"^\| \[(\d\d) .*?\]\((solutions/.*?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)

@@ -74,8 +74,26 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     cases = {name.split(":")[0] for name in took}
     ratios = [took[f"{case}: one pass, atomics"] / took[f"{case}: two passes, mine"] for case in cases]
     assert len(cases) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
-    ratios = [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
-    assert len(ratios) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
+    ratios += [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
+    assert len(ratios) == 8
+    says(FLASH, "in these rows two passes win, and one pass takes 1.3 to 1.75 times as long")
+    assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.75, abs=0.01)
+
+
+def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
+    says(FLASH, "Our own forward pass lies 10 % above the count and our backward pass 6 %", "1.5 to 2.5 times as long")
+    roof, n = recorded("lesson01.ceilings"), 16384
+    product = 2 * 8 * n * n * 128 / roof["matmul fp32, TFLOP/s"] / 1e12
+    crossing = 8 * n * n * 4 / roof["copy, TB/s"] / 1e12
+    assert product > 2 * crossing  # so products hide their crossings
+    row = whole_rows("attention_sizes")["length 16384, head size 128"]
+    for name, least, above in (
+        ("forward", 2 * product + 4 * crossing, 10),
+        ("backward", 4 * product + 8 * crossing, 6),
+    ):
+        assert round(100 * (row[f"plain fp32 {name} us"] / 1e6 / least - 1)) == pytest.approx(above, abs=1)
+    ratios = [r["plain fp32 backward us"] / r["plain fp32 forward us"] for r in whole_rows("attention_sizes").values()]
+    assert round(min(ratios), 1) == 1.5 and round(max(ratios), 1) == 2.5
 
 
 def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
@@ -97,33 +115,53 @@ def near(number: float, percent: float = 3):
     return pytest.approx(number, rel=percent / 100)
 
 
-def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_rung_nothing():
-    lesson, ladder = recorded("lesson05.linear_gelu"), whole_rows("linear_gelu")
-    assert lesson["linear alone"] == near(248) and lesson["linear, then gelu"] - lesson["linear alone"] == near(65, 5)
-    assert lesson["mine"] == near(453)
-    rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
-    assert [row["value"] for row in rungs.values()] == [near(410), near(286), near(248)]
-    assert rungs["pingpong"]["value"] == near(lesson["linear alone"], 4)
-    beside = rungs["pingpong"]["cublaslt us"], rungs["tiled"]["cublaslt us"]
-    assert (*beside, ladder["linear_gelu 16384 x 4304 x 1152"]["cublaslt alone us"]) == (
-        near(320),
-        near(261),
-        near(277),
+def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_rung_nearly_nothing():
+    says(
+        MLP,
+        "on the H200 it is 245 and 67",
+        "saves those 67 us and still takes 449",
+        "362 TFLOP/s",
+        "library reaches 664",
     )
+    says(MLP, "(`tiled`, 414 us)", "(`persistent`, 290)", "(`pingpong`, 254). The last one takes 4 % longer")
+    lesson, ladder = recorded("lesson05.linear_gelu"), whole_rows("linear_gelu")
+    alone, mine, flop = lesson["linear alone"], lesson["mine"], 2 * 16384 * 1152 * 4304
+    assert [round(us) for us in (alone, lesson["linear, then gelu"] - alone, mine)] == [245, 67, 449]
+    assert [round(flop / us / 1e6) for us in (mine, alone)] == [362, 664]
+    rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
+    assert [round(row["value"]) for row in rungs.values()] == [414, 290, 254]
+    assert rungs["pingpong"]["value"] / alone == pytest.approx(1.04, abs=0.005)
+
+
+def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
+    says(MLP, "ours takes 0.79 of its time at width 1152 and 0.91 at 4096", "takes 322 us, beside the slowest 261")
+    says(MLP, "ours takes 259 us and cublasLt 277, which is 0.93; and at width 4096 ours takes 1.02 of its time")
+    ladder = whole_rows("linear_gelu")
+    small, large = (ladder[f"linear_gelu 16384 x {size}"] for size in ("4304 x 1152", "16384 x 4096"))
+    assert [round(row["ratio"], 2) for row in (small, large)] == [0.79, 0.91]
+    assert [round(small["alone us"]), round(small["cublaslt alone us"])] == [259, 277]
+    assert [round(row["alone us"] / row["cublaslt alone us"], 2) for row in (small, large)] == [0.93, 1.02]
+    beside = (ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"]["cublaslt us"] for rung in ("pingpong", "tiled"))
+    assert [round(us) for us in beside] == [322, 261]
 
 
 def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
+    says(MLP, "it is 0.7 and 2.0 us, 2 % and 3 %", "| 2 to 3 % here, at few tokens", "takes a *third longer*")
     took = recorded("lesson05.stream_k")
-    gains = {n: 1 - took[f"{n} tokens, stream-K"] / took[f"{n} tokens, tiles"] for n in (512, 2048, 16384)}
-    assert 0.01 < gains[512] < 0.06 and 0.01 < gains[2048] < 0.06 and gains[16384] == near(-1 / 3, 15)
+    gained = [took[f"{n} tokens, tiles"] - took[f"{n} tokens, stream-K"] for n in (512, 2048)]
+    assert [round(us, 1) for us in gained] == [0.7, 2.0]
+    assert [round(100 * us / took[f"{n} tokens, tiles"]) for us, n in zip(gained, (512, 2048))] == [2, 3]
+    assert took["16384 tokens, stream-K"] / took["16384 tokens, tiles"] == near(4 / 3, 4)
 
 
 def test_a_step_over_eagers_is_what_the_table_of_lesson_05_says():
     steps = {name: row["ratio"] for name, row in whole_rows("mlp").items() if name.startswith("mlp step")}
-    said = {"1152 x 4304": (0.93, 0.93, 1.07), "4096 x 16384": (0.93, 0.94, 1.08)}
+    says(MLP, "| everything | 0.90 | 0.93 | 0.97 | 0.93 |", "| pre-activation | 0.90 | 0.93 | 0.97 | 0.94 |")
+    says(MLP, "| input | 1.05 | 1.06 | 1.13 | 1.08 |", "takes 6 % more than eager's at width 1152, and 8 % at 4096")
+    said = {"1152 x 4304": (0.93, 0.93, 1.06), "4096 x 16384": (0.93, 0.94, 1.08)}
     for size, ratios in said.items():
         for kept, ratio in zip(("everything", "pre-activation", "input"), ratios):
-            assert steps[f"mlp step 16384 x {size}, {kept} kept"] == pytest.approx(ratio, abs=0.008)
+            assert round(steps[f"mlp step 16384 x {size}, {kept} kept"], 2) == ratio
 
 
 def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
@@ -134,6 +172,9 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
     assert all_kept == near(1739, 2) and h_kept == near(all_kept, 2)
     assert [x_kept - h_kept, x_kept - all_kept] == [near(251, 3), near(251, 3)]
     wide = "mlp step 16384 x 4096 x 16384"
+    says(MLP, "A product more costs 14 to 17 % of a fused step", "a product (14 to 17 % of a fused step; 6 to 8 %")
+    more = (x_kept / h_kept, *(took[f"{wide}, input kept"] / took[f"{wide}, {k} kept"] for k in MLP_KEPT))
+    assert [round(100 * (min(more) - 1)), round(100 * (max(more) - 1))] == [14, 17]
     for kept in ("everything", "pre-activation"):
         assert 3150 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3450
         counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
@@ -141,9 +182,16 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
 
 
 def test_the_plain_mlp_takes_several_times_as_long_as_eager_and_eager_less_than_beside_others():
-    step, eager = recorded("lesson05.recompute"), whole_rows("mlp")["mlp step 16384 x 1152 x 4304, input kept"]
-    assert step["mine"] == near(6.2) and step["eager"] == near(1.7)
-    assert 1e-3 * eager["eager us"] > 1.05 * step["eager"]
+    says(
+        MLP,
+        "holds nothing and takes 6.3 ms, where eager takes 1.7",
+        "Eager's 1.69 ms here are 1.87 to 1.88 in the runs",
+    )
+    step = recorded("lesson05.recompute")
+    assert round(step["mine"], 1) == 6.3 and round(step["eager"], 2) == 1.69
+    beside = [t["eager us"] for name, t in whole_rows("mlp").items() if name.startswith("mlp step 16384 x 1152 x 4304")
+              and "eager us" in t]  # fmt: skip
+    assert [round(us / 1e3, 2) for us in (min(beside), max(beside))] == [1.87, 1.88]
     assert recorded("lesson01.tiles")["64 x 64, row order"] == near(251)  # which the account of the 6.2 ms takes
 
 
@@ -167,7 +215,7 @@ def test_dropout_costs_a_copy_and_a_counter_for_each_element_three():
         assert rows[f"dropout by element 16384 x {columns}"]["ratio"] == near(by_element)
         assert 1 / rows[f"dropout forward 16384 x {columns}"]["ratio"] == near(eager)
         drawn = rows[f"dropout forward with a seed drawn 16384 x {columns}"]
-        assert 2.4 < drawn["value"] - drawn["seed given us"] < 2.9
+        assert drawn["value"] - drawn["seed given us"] == pytest.approx(2.5, abs=0.25)
 
 
 def test_the_plain_dequantize_is_some_per_cent_behind_the_compiled_one_and_the_courses_is_not():
@@ -194,12 +242,18 @@ def test_cublas_is_faster_than_the_floor_where_the_timer_lets_it_rest():
         assert took[f"{rows} rows, bf16"] == near(us, 1) and us < 0.97 * 2 * rows * 14336 * 4096 / rate / 1e6
 
 
-def test_tuned_products_win_up_to_16_rows_and_lose_a_seventh_at_64():
+def test_tuned_products_win_up_to_16_rows_and_lose_at_every_size_from_64_on():
+    says(
+        MX, "0.60 to 0.68 of bf16's time, for 0.52. At 32 rows 1 % is left", "slower at every size from 64 rows to 8192"
+    )
+    says(MX, "18 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 % at 8192")
     ratios = {name: row["ratio"] for name, row in whole_rows("mx").items() if name.endswith("x 14336 x 4096")}
     rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
-    assert all(0.55 < rows[n] < 0.69 for n in (1, 2, 4, 8, 16))
-    assert 0.94 < rows[32] < 1 and rows[64] == near(1.15)
-    assert all(rows[n] > 1.2 for n in (128, 256, 1024)) and rows[8192] < 1.05
+    few = [rows[n] for n in (1, 2, 4, 8, 16)]
+    assert [round(min(few), 2), round(max(few), 2), round(rows[32], 2)] == [0.6, 0.68, 0.99]
+    assert min(ratio for n, ratio in rows.items() if n >= 64) > 1 and max(rows) == 8192
+    assert [round(rows[64], 2), round(max(rows.values()), 1), round(rows[8192], 2)] == [1.18, 2.4, 1.02]
+    assert max(rows, key=rows.get) == 128
     assert 30 < whole_rows("mx")["product 1 x 14336 x 4096"]["cublas bf16 us"] < 31.5
 
 
@@ -211,6 +265,7 @@ def says(lesson: str, *sentences: str) -> None:
 
 
 ROPE, FLASH, MX, DDP = "06_rope/rope.py", "04_flash/flash.py", "07_mx/mx.py", "08_ddp/ddp.py"
+MLP, MLP_KEPT = "05_mlp/mlp.py", ("everything", "pre-activation")
 MIBS = 5, 25, 100, 400
 
 
@@ -296,6 +351,15 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
     crossing = 1e3 * 64 * 4096**2 * 2 / recorded("lesson01.ceilings")["copy, TB/s"] / 1e12
     assert all(1.9 < took[name] / (n * crossing) < 3.1 for name, n in (("naive", 10), ("naive, compiled", 4)))
     assert took["naive, compiled"] / took["naive"] > 0.45
+    says(FLASH, "PyTorch's takes 3.3 and the compiler's 2.5 times its two", "2.3 of the 5.1 ms", "and 1.5 of 3.9 ms")
+    softmax, moved = whole_rows("softmax")["softmax bf16 16384 x 4096"], 4 * 16384 * 4096
+    copy_us = moved / recorded("lesson01.ceilings")["copy, TB/s"] / 1e6
+    for kind, name, crossings, times, said in (
+        ("eager us", "naive", 10, 3.3, (2.3, 5.1)), ("compile us", "naive, compiled", 4, 2.5, (1.5, 3.9)),
+    ):  # fmt: skip
+        over = softmax[kind] / copy_us
+        assert round(over, 1) == times
+        assert (round((over - 1) * 2 * crossing, 1), round(took[name] - crossings * crossing, 1)) == said
     assert max(took["SDPA"], took["mine"]) < 0.1 * took["naive, compiled"]
 
 
