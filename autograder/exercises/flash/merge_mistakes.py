@@ -41,6 +41,11 @@ def _from_state(change):
     return answer
 
 
+def _with_keys(answer):
+    """The mistake where some part holds a key: who makes it may still know that there can be none."""
+    return lambda v: answer(v) if v["a"]["l"] or v["b"]["l"] else {}
+
+
 def _with_factor(factor):
     return lambda v, right: _state(v, *_factors(v, factor=factor))
 
@@ -168,7 +173,7 @@ MISTAKES = (
     Mistake(
         "maximum_from_zero",
         "Wrong when all scores are negative: the maximum was compared with 0. It starts at -inf.",
-        answer=_from_state(_reference(lambda a, b: max(a, b, 0.0))),
+        answer=_with_keys(_from_state(_reference(lambda a, b: max(a, b, 0.0)))),
     ),
     Mistake(
         "maximum_of_one_part",
