@@ -370,7 +370,7 @@ for op in ("naive_attention", "fused_attention"):
 #
 # ### A GPU to practise on
 # `course_lib.simulated_gpu` has a pretend GPU with a clock of its own. Its difficulties are those of real GPUs, made
-# large; no real one has all of them, and which yours has is measured at the end of this section. Every machine can run
+# large; no real one has all of them, and which yours has you can try at the end of this section. Every machine can run
 # it, and it knows the truth. Times are in seconds and virtual: nothing waits. You get seven calls.
 #
 # | call | what it does |
@@ -748,6 +748,11 @@ results.beside("lesson01.stopwatch", rows, unit="us")
 # print `time_gpu`'s result and read its warnings. If they do, that is no proof: both time with pairs of events, so what
 # a pair adds is in both, and shows in the shorter of the two kernels. `time_graph` does not have it. On a CPU expect
 # less: there is no device of its own, the cache is not swept as thoroughly, and other processes share the cores.
+#
+# Does your GPU's clock fall at rest or under load? Try it: `time.sleep(5)`, then `one_by_one(real.kernels["add"],
+# 200)`, and compare the first runs with the last. Then the same with a large product of bf16 matrices in place of the
+# addition. Runs that get faster say the one, runs that get slower the other; a single slow run at the beginning says
+# neither.
 #
 # ### Verdict on the case
 # "Without warm-up the variation is large" is right, and it is one sixth of the truth. The cure that most people know,

@@ -107,7 +107,9 @@ def against(predicted, came):
 #
 # Both sentences describe the same program on the same machine. So before we ask what a compiler does, we ask what was
 # timed. The function below is ours for most of this lesson: a product, a bias, and GELU written out by hand. (It is the
-# form with a tanh that papers print; $\frac12 (1 + \tanh u)$ is the sigmoid of $2u$.)
+# form with a tanh that papers print; $\frac12 (1 + \tanh u)$ is the sigmoid of $2u$.) The sizes are smaller on a CPU
+# than on a GPU. Where yours are not those of the recorded H200, "here / recorded" compares two different amounts of
+# work in the tables of this lesson: look at the ratios within a column.
 
 
 # %%

@@ -1402,7 +1402,7 @@ for name, taken in rounds.items():
     low, middle, high = (1e6 * (s - loop_s) for s in quantiles(taken, n=4))
     own_rows.append({"name": name, "us": middle, "low_us": low, "high_us": high})
 axes = plots.costs(entry["rows"] if entry else own_rows, plain="torch.add(x, y)",
-                   device=entry["machine"] if entry else HERE.name)  # fmt: skip
+                   device=f"{entry['machine'] if entry else HERE.name}'s host")  # fmt: skip
 plots.show(axes, alt="Host time of one addition in several ways, from the cheapest to the dearest, on a logarithmic "
                      "scale: contexts near the plain call, layers in Python above it, meta and fake tensors far above")  # fmt: skip
 
