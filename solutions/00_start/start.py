@@ -83,8 +83,8 @@ results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 #
 # `ceilings()` holds this rate, measured once more with its own copy, and the other rates that later lessons need. They
 # are measured once and kept. Compare its copy rate with the one above: on the recorded H200 the two differ by several
-# times the width of the interval. That is what "of one series" means. Who wants to say that one version of a program is
-# faster than another calls the two in turn (`course_lib.timing.compare` does) and repeats it in several processes.
+# times the width of the interval. That is what "of one series" means. To say that one version of a program is faster
+# than another, call the two in turn (`course_lib.timing.compare` does), and repeat it in several processes.
 
 # %%
 ceilings()

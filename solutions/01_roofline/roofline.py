@@ -348,8 +348,9 @@ for op in ("naive_attention", "fused_attention"):
 # %% [markdown]
 # The arithmetic is the same, the bytes are not: on the H200's bf16 roof fusion carries attention across the ridge. Two
 # simplifications are in this count. Three kernels stand as one point (lesson 03, section 4, adds kernel by kernel), and
-# the operations of softmax are priced like those of tensor cores, which do not compute exponentials. That single fact
-# is the reason for lesson 04. (On a CPU's low roof both are on the right of it: again the machine decides.)
+# the operations of softmax are priced like those of tensor cores, which do not compute exponentials. That fusion
+# crosses the ridge is the reason for lesson 04. (On a CPU's low roof both are on the right of it: again the machine
+# decides.)
 #
 # ### Verdict on the case
 # The claim "a fused second cosine is free" is **right where it was made and wrong as a rule**. It holds as long as the
@@ -477,9 +478,9 @@ print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the 
 # **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time: the cache
 # between the memory and all multiprocessors. In a model both happen. A weight was last used one step ago, and hundreds
 # of megabytes have passed since: it is cold. An activation was written by the kernel just before, and where it is
-# smaller than the cache, it is still there. Decide which of the two you want to know, and say which one you give. Our
-# timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every run,
-# *outside* the events.
+# smaller than the cache, much of it is still there. Decide which of the two you want to know, and say which one you
+# give. Our timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every
+# run, *outside* the events.
 
 # %%
 for sweep in (False, True):

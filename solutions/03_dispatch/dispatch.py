@@ -612,12 +612,12 @@ against(predicted, {"forward": len(forward.names), "backward": len(backward.name
 # above.
 #
 # **In inference mode this is different.** It takes autograd's key away, and with it the place where a math kernel would
-# have ended. The first key of the call is then Python, so the mode is asked for `linear`, `matmul`, `dropout` and
-# `scaled_dot_product_attention` as they are, and what they call while its handler runs comes by no more. A mode that
-# counts products of matrices counts none. The remedy is `func.decompose(*args, **kwargs)`: it runs the math kernel of
-# an operator that has one, and returns `NotImplemented` for all others. Called `with self:`, so that the mode is active
-# again, its parts come by as they do elsewhere. (In `no_grad` nothing of this is needed: autograd's key is still
-# there.)
+# have ended. The first key at which something runs is then Python's, so the mode is asked for `linear`, `matmul`,
+# `dropout` and `scaled_dot_product_attention` as they are, and what they call while its handler runs comes by no more.
+# A mode that counts products of matrices counts none. The remedy is `func.decompose(*args, **kwargs)`: it runs the math
+# kernel of an operator that has one, and returns `NotImplemented` for all others. Called `with self:`, so that the mode
+# is active again, its parts come by as they do elsewhere. (In `no_grad` nothing of this is needed: autograd's key is
+# still there.)
 #
 # In the handler everything above Python is excluded. So a calculation in it makes no graph, even if it looks as though
 # it should:
@@ -1073,8 +1073,8 @@ torch_inside.call_path(cap.default, x=x)
 # %% [markdown]
 # ### What the kernel for Meta is good for
 # A **fake tensor** claims to live on a device and has no memory there. It is itself a tensor on meta, of a subclass
-# that remembers the device it stands for, brings that device's keys and the key Python. Dynamo's stand-ins of lesson 02
-# are fake tensors. When a call with one comes to the key Python, its handler asks the kernel for Meta and puts the
+# that remembers the device it stands for and brings that device's keys and the key Python. Dynamo's stand-ins of lesson
+# 02 are fake tensors. When a call with one comes to the key Python, its handler asks the kernel for Meta and puts the
 # device back on. So your operator works with the compiler, as it is:
 
 # %%

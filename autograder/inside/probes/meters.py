@@ -31,7 +31,7 @@ def tensors(sizes: Mapping[str, Any]) -> list[torch.Tensor]:
 def metered(make: Callable, source: str, sizes: Mapping[str, Any]) -> tuple[dict[str, int], float]:
     """What the meter that `make()` returns has counted, and the sum of the program's result."""
     f, given, meter = program(source), tensors(sizes), make()
-    with AROUND[sizes["around"]](), meter:
+    with AROUND[sizes.get("around", "nothing")](), meter:
         out = f(*given)
         if sizes["backward"]:
             out.backward(torch.ones(out.shape, dtype=out.dtype))
