@@ -189,7 +189,8 @@ check("start.axpy", hasty)
 # The report has four parts.
 #
 # 1. **How many cases were right.** Half of them is worth nothing: a kernel like this one is right whenever the length
-#    happens to fit.
+#    happens to fit. Some cases hold what an exercise is about; while one of these is wrong, an answer earns at most half
+#    of the points, and the report says so.
 # 2. **What is wrong**, by name when it is a known mistake, otherwise by where the wrong elements lie, and what to look
 #    at next. The picture shows the error of each element in units of the limit.
 # 3. **The cases**, folded. Compare the sizes that are right with those that are not.
@@ -197,6 +198,13 @@ check("start.axpy", hasty)
 #    lower has a larger one. The limit lies between, and both ends are printed.
 #
 # `check("start.axpy", hasty, seed=...)` with the printed seed repeats exactly this draw.
+#
+# **What grading takes of this notebook**: the solution cells, cells of your own, and the cells that set things up (the
+# first code cell of every lesson; where there is another one, the text says so). It runs them from top to bottom. The
+# lesson's other cells, like the one above, are demonstrations: a name that only they define is missing in grading, and
+# a demonstration that you edit is one still. `check` lacks their names too and says which of them your answer uses; what
+# your answer needs belongs into its cell or one of your own. Before you hand in, restart the kernel and run all cells:
+# what the checks show then is what grading decides, on other inputs.
 
 # %% [markdown]
 # ## Exercise 0.1 `start.axpy` (15 min, 5 points)
