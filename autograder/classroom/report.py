@@ -61,8 +61,8 @@ def html(verdict: Verdict) -> str:
     parts += map(escape, _missed(verdict))
     parts.append(_picture(verdict))
     parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
-    small = [f"Limit for {limit}." for limit in verdict.limits]
-    small.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
+    parts.append(_details("Limits", [f"{limit}." for limit in verdict.limits]))
+    small = [f"Judged on {_where(verdict)}, seed {verdict.seed}."]
     if verdict.shows_not:
         small.append(f"This tier does not show {verdict.shows_not}.")
     parts.append("<small>" + "<br>".join(map(escape, small)) + "</small>")

@@ -194,8 +194,8 @@ check("start.axpy", hasty)
 # 2. **What is wrong**, by name when it is a known mistake, otherwise by where the wrong elements lie, and what to look
 #    at next. The picture shows the error of each element in units of the limit.
 # 3. **The cases**, folded. Compare the sizes that are right with those that are not.
-# 4. **The limit and where it comes from.** An honest computation in the asked precision has some error. One precision
-#    lower has a larger one. The limit lies between, and both ends are printed.
+# 4. **The limits and where they come from**, folded too. An honest computation in the asked precision has some error.
+#    One precision lower has a larger one. The limit lies between, and both ends are printed.
 #
 # `check("start.axpy", hasty, seed=...)` with the printed seed repeats exactly this draw.
 #
