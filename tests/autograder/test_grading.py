@@ -434,12 +434,24 @@ def test_why_points_for_speed_wait_is_said_beside_the_measurement():
     assert waits in report.speed_html(verdict) and waits in report.speed_lines(verdict)
 
 
-def test_nobody_waits_for_the_speed_of_what_is_not_right(tmp_path):
+def test_an_untouched_stub_waits_for_nobody_and_is_not_run(tmp_path):
     release = nbformat.read(COURSE / "notebooks/01_roofline/roofline.ipynb", as_version=4)
     with Judging(extract(release, release), release, 1, tmp_path) as judging:
-        verdict = judging.verdict(Asked("roofline.chain", speed=True))
-    assert (verdict["points"], verdict["pending"]) == (0, False)
-    assert "not all cases are right" in verdict["text"][0]
+        kept = {asked: judging.verdict(asked) for asked in judging.asked}
+        assert not judging.referee.room.ran
+    assert {(one["points"], one["pending"]) for one in kept.values()} == {(0, False)}
+    assert "not all cases are right" in kept[Asked("roofline.chain", speed=True)]["text"][0]
+    said = kept[Asked("roofline.graph", speed=False)]["text"][0]
+    assert said == "roofline.graph: `run_many` is not written yet: its cell is still the empty one."
+
+
+@pytest.mark.skipif(device.TIER == "gpu", reason="there is a GPU here")
+def test_what_was_written_for_a_gpu_waits_for_one(tmp_path):
+    release = nbformat.read(COURSE / "notebooks/01_roofline/roofline.ipynb", as_version=4)
+    written = json.loads(json.dumps(release))
+    rewrite(written, "roofline_graph", "def run_many(*a): pass")
+    with Judging(extract(release, written), release, 1, tmp_path) as judging:
+        assert judging.verdict(Asked("roofline.graph", speed=False))["pending"]
 
 
 def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
