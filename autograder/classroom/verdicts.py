@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from autograder import exercise as exercises
 from autograder.classroom import report
 from autograder.inside.calling import quiet
+from autograder.judging.judge import NO_SPEED
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom
@@ -30,6 +31,7 @@ from autograder.referee.submission import Submission, visible
 from course_lib import device
 
 ROOT = Path(__file__).resolve().parents[2]
+A_PERSON, A_GPU = "a person", "a GPU"  # for whom points wait
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,19 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "points": verdict.points,
             "out_of": verdict.out_of,
             "pending": verdict.pending,
+            "waits": _waits(verdict),
             "text": [visible(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
             "html": visible((report.speed_html if is_speed else report.html)(verdict)),
         }
+
+
+def _waits(verdict: Verdict | SpeedVerdict) -> str:
+    """For whom, or ""."""
+    if not verdict.pending:
+        return ""
+    if isinstance(verdict, SpeedVerdict):
+        return A_GPU if verdict.note == NO_SPEED else A_PERSON
+    return A_PERSON if verdict.held else A_GPU
 
 
 def imported_by(release: NotebookNode) -> tuple[str, ...]:
@@ -202,4 +214,5 @@ def unjudged(asked: Asked, error: Exception) -> dict:
     out_of = exercise.speed.points if asked.speed else exercise.points
     says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
     why = visible(escape(f"{type(error).__name__}: {error}"[:300]))
-    return {"points": 0.0, "out_of": out_of, "pending": True, "html": f"<p>{says}</p><p><small>{why}</small></p>"}
+    shown = f"<p>{says}</p><p><small>{why}</small></p>"
+    return {"points": 0.0, "out_of": out_of, "pending": True, "waits": A_PERSON, "html": shown}

@@ -22,6 +22,7 @@ import torch
 
 from autograder.bank import find
 from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
+from autograder.classroom.marks import waits_for
 from autograder.classroom.verdicts import Asked, Judging
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
@@ -327,6 +328,12 @@ def test_no_report_tells_the_seed_but_all_of_a_run_tell_the_same_hash(graded):
     assert len({found for text in texts for found in re.findall(r"seed hidden \(hash \w{8}\)", text)}) == 1
 
 
+def test_what_grading_wrote_is_closed_to_others(graded):
+    rooms = [graded / room for room in ("gradebook.db", "verdicts", "autograded", "feedback", "submitted")]
+    found = [*rooms, *(graded / "verdicts").rglob("*"), *(graded / "feedback").glob("*"), *graded.glob("autograded/*")]
+    assert not [(path, oct(path.stat().st_mode)) for path in found if path.stat().st_mode & 0o077]
+
+
 def test_what_was_handed_in_is_as_it_came(graded):
     there = graded / "submitted" / "damaged" / UNIT
     assert [path.name for path in there.iterdir()] == [f"{NAME}.ipynb"]
@@ -416,7 +423,7 @@ def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path)
     names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
     notebook, _ = judged.preprocess(release, {"nbgrader": names})
     checks = [cell for cell in notebook.cells if verdicts.is_check(cell)]
-    assert checks and all(grading.is_pending(cell) for cell in checks)
+    assert checks and all(waits_for(cell) for cell in checks)
 
 
 @pytest.mark.parametrize("folder", ["submitted", "verdicts/handed_in"])
