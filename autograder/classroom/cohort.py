@@ -27,11 +27,12 @@ progress: Progress | None = None  # of the run in this process
 Row = tuple[str, float, float, bool]  # an exercise, its points in the gradebook, of how many, whether they wait
 
 
-def begin(coursedir: CourseDirectory, taken: str, force: bool) -> None:
-    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`."""
+def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
+    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`. The others, whose
+    marks stay as they are, are returned."""
     global progress
     close_to_others(coursedir)
-    lesson, todo = coursedir.assignment_id, 0
+    lesson, todo, stay = coursedir.assignment_id, 0, []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = submitted(coursedir, coursedir.submitted_directory, releases)
     for there in submitted(coursedir, taken, releases).keys() - found.keys():
@@ -46,7 +47,9 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> None:
         if waits or not there.exists():
             handed_in.take(submission, releases, there)
         todo += waits
+        stay += [] if waits else [student]
     progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
+    return stay
 
 
 def close_to_others(coursedir: CourseDirectory) -> None:

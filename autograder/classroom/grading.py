@@ -22,7 +22,7 @@ from traitlets import Unicode
 
 from autograder.classroom import cohort
 from autograder.classroom.handed_in import CODE, NOTES, PERSON
-from autograder.classroom.marks import tell
+from autograder.classroom.marks import outdated, tell
 from autograder.classroom.verdicts import (
     A_PERSON,
     OUR_FAULT,
@@ -53,10 +53,15 @@ class Autograde(converters.Autograde):
             try:
                 sandbox.require()
                 held.enter_context(cohort.only_one(Path(self.coursedir.root) / "verdicts" / ".grading"))
-                cohort.begin(self.coursedir, TAKEN, self.force)
+                stay = cohort.begin(self.coursedir, TAKEN, self.force)
             except (sandbox.NoSandbox, OSError) as error:
                 self.log.error("nbgrader autograde: refused. %s", error)
                 raise NbGraderException(str(error)) from error
+            if names := outdated(stay, self.coursedir.assignment_id, Path(self.coursedir.root) / "verdicts"):
+                self.log.warning(
+                    "%s changed after some submissions were graded. Their marks stay; --force judges them again.",
+                    ", ".join(names),
+                )
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
             super().start()

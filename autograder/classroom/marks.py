@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -22,7 +21,9 @@ from nbgrader.utils import determine_grade
 from traitlets import Unicode
 
 from autograder.classroom import cohort
-from autograder.classroom.verdicts import A_PERSON, ROOT, asked_by, is_check
+from autograder.classroom.report import marked
+from autograder.classroom.verdicts import A_PERSON, ROOT, asked_by, grader_hash, is_check
+from autograder.exercise import find
 from autograder.referee.submission import OWN
 
 WORDS = 20  # characters of a cell of text that may be somebody's answer
@@ -66,7 +67,8 @@ class SavedMarks(SaveAutoGrades):
             now["asks"] = _asks(mark, before, now, settled)
         grade.needs_manual_grade = bool(waits) if mark is None else bool(now["asks"])
         self.gradebook.db.commit()
-        self.now[name] = now
+        asked = asked_by(cell) if is_check(cell) else None
+        self.now[name] = now | ({"exercise": asked.name, "judged_by": grader_hash(asked.name)} if asked else {})
         if is_check(cell):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
 
@@ -111,6 +113,14 @@ def _for_whom(shown: dict | None) -> str:
     return shown["waits"] if shown and shown["waits"] and not shown["asks"] else A_PERSON
 
 
+def outdated(students: Iterable[str], lesson: str, verdicts: Path = VERDICTS) -> list[str]:
+    """Exercises that changed since somebody's points for them were given."""
+    files = [path for student in students for path in shown_file(student, lesson, "*", verdicts).parent.glob("*.json")]
+    shown = [one for path in files for one in read_shown(path).values() if "exercise" in one]
+    given = {(one["exercise"], one["judged_by"]) for one in shown}
+    return sorted({name for name, judged_by in given if find(name) and judged_by != grader_hash(name)})
+
+
 def waits_for(cell: NotebookNode) -> str:
     """For whom the points of a check cell wait, or ""."""
     told = [out.get("metadata", {}).get("speed_of_light", {}).get("waits", "") for out in cell.get("outputs", ())]
@@ -119,7 +129,7 @@ def waits_for(cell: NotebookNode) -> str:
 
 def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
     """What people should know, above the first verdict."""
-    first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(escape, notes))
+    first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(marked, notes))
     if told and first:
         first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
 from autograder.referee.submission import Submission, visible
 from course_lib import device
+from course_lib.meaning import meaning, reached
 
 ROOT = Path(__file__).resolve().parents[2]
 A_PERSON, A_GPU = "a person", "a GPU"  # for whom points wait
@@ -126,7 +128,7 @@ class Judging:
             asked.name,
             asked.speed,
             self.submission.settled(exercises.get(asked.name).entry),
-            grader_hash(),
+            grader_hash(asked.name),
             here.name,
             here.torch,
             here.triton,
@@ -181,10 +183,31 @@ def imported_by(release: NotebookNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if not name.startswith("autograder")))
 
 
-def grader_hash() -> str:
-    """Changes when anything changes that decides a verdict."""
-    files = sorted(path for room in ("autograder", "course_lib") for path in (ROOT / room).rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+JUDGES = ("autograder/call", "autograder/inside", "autograder/judging", "autograder/referee", "course_lib")
+ONLY_SHOW = ("plots", "widgets")  # parts of course_lib
+
+
+@functools.lru_cache
+def grader_hash(name: str) -> str:
+    """Changes when code comes to mean something else that decides a verdict on this exercise: its own modules, the
+    judging, what a sandbox holds. Comments, pages and other exercises do not count."""
+    unit = exercises.of_unit(name.partition(".")[0])
+    files = [path for path in _modules(name) if path.name != "__init__.py"]
+    files += [path for room in JUDGES for path in (ROOT / room).rglob("*.py") if not {*path.parts} & {*ONLY_SHOW}]
+    parts = [
+        (str(path.relative_to(ROOT)), meaning([path])) for path in sorted([*files, ROOT / "autograder/exercise.py"])
+    ]
+    parts += [(one.entry, one.asks_for_kernels) for one in unit]  # the audit reads the text by these
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _modules(name: str) -> set[Path]:
+    """The file in which an exercise is defined, and those of exercises that it imports."""
+    wanted = exercises.get(name)
+    loaded = [module for key, module in [*sys.modules.items()] if key.startswith("autograder.exercises.")]
+    paths = [Path(one.__file__) for one in loaded if any(value is wanted for value in [*vars(one).values()])]
+    own = {path for path in paths if path.name != "__init__.py"}
+    return own.union(*(reached(path, ["autograder/exercises"]) for path in own))
 
 
 # What the referee raises when it is itself wrong about what was handed in. A full disk raises something else.

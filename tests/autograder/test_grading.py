@@ -196,6 +196,7 @@ def run(course, *words, **more):
         ["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def marks(course, name="start_axpy_check"):
@@ -369,7 +370,7 @@ REASONS = {
 @pytest.mark.parametrize("student", REASONS)
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
-    assert html.escape(REASONS[student]) in page
+    assert report.marked(REASONS[student]) in page
 
 
 @pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
@@ -379,6 +380,7 @@ def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, caps
     told = capsys.readouterr()
     said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
     page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
+    page = re.sub("</?code>", "`", page)
     assert said and all("".join(one) in page for one in said)
 
 
@@ -469,17 +471,43 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
     assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
 
 
-@pytest.mark.parametrize(
-    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "autograder/inside/probes/one.py"]
-)
-def test_after_a_change_of_what_decides_verdicts_are_made_anew(changed, tmp_path, monkeypatch):
-    (tmp_path / changed).parent.mkdir(parents=True)
-    monkeypatch.setattr(verdicts, "ROOT", tmp_path)
-    hashes = set()
-    for text in ("", "a = 1", "a = 2"):
-        (tmp_path / changed).write_text(text)
-        hashes.add(verdicts.grader_hash())
-    assert len(hashes) == 3
+SOFTMAX = "autograder/exercises/roofline/softmax.py"
+BOTH = {"roofline.work", "roofline.softmax"}
+CHANGES = {
+    "judging": ("autograder/judging/judge.py", "CHANGED = 1", BOTH),
+    "what lessons import": ("course_lib/numerics/sums.py", "CHANGED = 1", BOTH),
+    "a probe": ("autograder/inside/probes/tiling.py", "CHANGED = 1", BOTH),
+    "the referee": ("autograder/referee/referee.py", "CHANGED = 1", BOTH),
+    "an exercise": (SOFTMAX, "CHANGED = 1", {"roofline.softmax"}),
+    "what an exercise imports": (SOFTMAX.replace(".py", "_mistakes.py"), "CHANGED = 1", {"roofline.softmax"}),
+    "a comment": (SOFTMAX, "# changed", set()),
+    "pages": ("autograder/classroom/report.py", "CHANGED = 1", set()),
+    "a figure": ("course_lib/plots/roofs.py", "CHANGED = 1", set()),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kind, monkeypatch):
+    changed, line, anew = CHANGES[kind]
+    assert (COURSE / changed).is_file()
+    read = Path.read_text
+
+    def edited(self, **how):
+        return read(self, **how) + f"\n{line}\n" * (self == COURSE / changed)
+
+    before = {name: verdicts.grader_hash.__wrapped__(name) for name in BOTH}
+    monkeypatch.setattr(Path, "read_text", edited)
+    assert {name for name in BOTH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
+
+
+def test_a_plain_run_says_which_exercises_changed_since(graded):
+    path = graded / "autograder/exercises/start/axpy.py"
+    before = path.read_text()
+    assert "changed after" not in run(graded, "autograde", UNIT)
+    path.write_text(f"{before}\nCHANGED = 1\n")
+    said = run(graded, "autograde", UNIT)
+    path.write_text(before)
+    assert "start.axpy changed after some submissions were graded. Their marks stay; --force" in said
 
 
 def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
@@ -498,6 +526,6 @@ def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
 def test_points_that_waited_are_paid_when_they_are_settled(graded):
     """The last test here: it changes the cohort's marks."""
     waits = next(p for p in (graded / "verdicts").glob("*.json") if json.loads(p.read_text())["pending"])
-    waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False}))
+    waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False, "waits": ""}))
     run(graded, "autograde", UNIT, "--student", "waits_for_a_person", "--force")
     assert marks(graded)["waits_for_a_person"] == (5.0, False)

@@ -142,6 +142,17 @@ def test_a_run_that_was_killed_before_its_record_asks_again(torn, course):
     assert course.asked(SPEED) and "a mark by hand of 2 points" in course.says(SPEED)
 
 
+def test_exercises_that_changed_since_they_were_judged_are_named(course, monkeypatch):
+    course.graded()
+    assert marks.outdated(["ada", "bob"], LESSON, course.folder) == []
+    now = marks.grader_hash
+    monkeypatch.setattr(marks, "grader_hash", lambda name: now(name) + "changed" * (name == "roofline.work"))
+    assert marks.outdated(["ada", "bob"], LESSON, course.folder) == ["roofline.work"]
+    assert marks.outdated(["bob"], LESSON, course.folder) == []
+    course.graded()
+    assert marks.outdated(["ada"], LESSON, course.folder) == []
+
+
 def test_what_waits_is_told_by_the_names_of_exercises_and_for_whom(course):
     course.cell(WORDS).source = "because"
     course.graded(**{SPEED: (0.0, "a GPU"), "roofline_graph_check": (0.0, "a GPU"), SOFTMAX: (0.0, "a person")})
