@@ -77,6 +77,11 @@ def test_a_stub_is_untouched_while_nothing_that_was_written_names_what_it_define
     assert Submission.of_data(json.loads(json.dumps(found.as_data()))) == found
 
 
+def test_a_cell_that_raised_is_told_with_its_line_where_there_is_one():
+    assert submission.in_words(("f", "SyntaxError: invalid syntax (<f>, line 1)", "")).endswith("line 1).")
+    assert submission.in_words(("f", "KeyError: 1", "line 2: x[1]")) == "The cell f raised KeyError: 1 (line 2: x[1])."
+
+
 def test_setup_and_solutions_are_taken_and_nothing_else():
     assert sources(submitted()) == PLAIN
 
