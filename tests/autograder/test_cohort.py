@@ -312,6 +312,14 @@ def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
     assert trying.release_for(path, None, trying.read(path)).name == f"{NAME}.ipynb"
 
 
+def test_the_cells_of_a_notebook_say_its_lesson_before_its_name_does(tmp_path):
+    path = tmp_path / f"{NAME}.ipynb"
+    shutil.copy(trying.RELEASES / "01_roofline/roofline.ipynb", path)
+    assert trying.release_for(path, None, trying.read(path)).name == "roofline.ipynb"
+    with pytest.raises(trying.CannotTry, match="it is the notebook of 01_roofline, and this lesson is 00_start"):
+        trying.release_for(path, UNIT, trying.read(path))
+
+
 def test_a_rehearsal_sends_no_controls_to_the_terminal(capsys):
     row = trying.Row(0.0, 5.0, False, ["raised \x1b[2J", "then \x1b]0;x\x07 \u202e"])
     trying.told(Path("my.ipynb"), Submission((), notes=("\x1b[31m",)), iter([row]))
