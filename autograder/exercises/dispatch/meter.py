@@ -142,7 +142,7 @@ def _truth(v) -> dict:
 UNSTEADY = {
     "products": "addmm_missed",
     "batched products": "addmm_missed unsafe_view_counted",
-    "products of three dimensions": "addmm_missed",
+    "products of three dimensions": "addmm_missed unsafe_view_counted",
     "several results": "four_bytes_an_element",
     "a result that is given": "allocations_counted",
     "fp64": "addmm_missed",
