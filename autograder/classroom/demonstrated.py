@@ -21,10 +21,14 @@ RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
 
 @contextlib.contextmanager
 def withheld(function: Callable) -> Iterator[frozenset[str]]:
-    """Inside, the notebook lacks the names that a submission would lack; which these are."""
+    """Inside, the notebook lacks the names that a submission would lack; which these are.
+
+    A function that a demonstration cell defines is no answer: the lesson shows it with the names beside it.
+    """
     names = _only_demonstrated()
     space: dict[str, Any] = getattr(function, "__globals__", {})
-    kept = {name: space.pop(name) for name in names & space.keys()}
+    lacking = names & space.keys() if getattr(function, "__name__", "") not in names else ()
+    kept = {name: space.pop(name) for name in lacking}
     try:
         yield names
     finally:

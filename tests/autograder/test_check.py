@@ -183,6 +183,13 @@ def test_an_answer_in_a_demonstration_cell_earns_nothing_and_is_told(notebook, m
     assert score.points == 0 and "`work` is defined only in a demonstration cell" in score.explain()
 
 
+def test_a_demonstration_that_is_checked_has_the_names_beside_it(notebook, monkeypatch):
+    text = "FLOPS = 5\ndef wrong(op, sizes, dtype):\n    return FLOPS, 7"
+    monkeypatch.setattr(demonstrated, "_demonstrations", lambda: {demonstrated._bare(text): {"FLOPS", "wrong"}})
+    score = check("roofline.work", notebook(text)["wrong"])
+    assert score.verdict.cases and "demonstration" not in score.explain() and "not defined" not in score.explain()
+
+
 def test_demonstration_cells_are_those_of_the_released_lessons_that_are_not_set_up_cells():
     bound = set().union(*demonstrated._demonstrations().values())
     assert "GPU" in bound and "check" not in bound
