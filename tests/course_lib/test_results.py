@@ -24,8 +24,13 @@ def test_a_saved_section_loads_with_machine_versions_and_rows():
     assert len(entry["date"]) == 10 and entry["meaning"] == ""
 
 
-def test_a_section_that_was_never_saved_loads_as_none():
-    assert results.load("nothing") is None
+def test_a_section_that_was_never_saved_is_false_and_says_what_is_missing():
+    assert not results.load("nothing")
+    with pytest.raises(LookupError, match=r"'rows' of .*'nothing', and nothing .*: .*h200\.json does not exist"):
+        results.load("nothing")["rows"]
+    results.save("softmax", [])
+    with pytest.raises(LookupError, match=r"h200\.json has no section 'nothing'\. Install"):
+        results.load("nothing")["date"]
 
 
 def test_saving_one_section_leaves_the_others_alone():
@@ -109,7 +114,7 @@ def test_beside_says_plainly_when_nothing_was_recorded():
 
 def test_beside_records_only_when_asked(monkeypatch):
     results.beside("copy", {"x": 1e-3})
-    assert results.load("copy") is None
+    assert not results.load("copy")
     monkeypatch.setenv(results.RECORD, "h200")
     table = results.beside("copy", {"x": 1e-3})
     assert results.load("copy")["rows"] == [{"name": "x", "unit": "ms", "value": 1.0}]
