@@ -31,10 +31,11 @@ LEAST = {
 }
 TRITON = "triton has a wheel for Linux only: elsewhere use the container, README.md, 'Without Linux'"
 TIERS = {
-    "gpu": "kernels are compiled and run on the GPU",
-    "interpreter": "no GPU is used: kernels run on the CPU, and points for speed wait. Where there is an NVIDIA GPU: "
+    "gpu": "GPU: kernels are compiled and run there",
+    "interpreter": "interpreter: kernels run on the CPU, and points for speed wait. Where there is an NVIDIA GPU, "
     "install its driver and torch with CUDA, and leave TRITON_INTERPRET unset",
 }
+OTHER_NAMES = {"triton": ("triton-windows",)}  # under which the same package is installed
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,20 @@ def lines() -> Iterator[Line]:
 
 
 def _package(name: str, least: str, needed: bool = True, use: str = "") -> Line:
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
+    version = next(filter(None, map(_version, (name, *OTHER_NAMES.get(name, ())))), None)
+    if version is None:
         to_do = use or f"pip install '{name}{least}'"
         return Line(name, "missing", f"{to_do}; {TRITON}" if name == "triton" else to_do, needed)
     if _numbers(version) < _numbers(least):
         return Line(name, version, f"It is too old: pip install '{name}{least}'", needed)
     return Line(name, version, needed=needed)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _numbers(version: str) -> list[int]:
@@ -100,7 +107,7 @@ def _tier() -> Line:
     try:
         device = importlib.import_module("course_lib.device")
         importlib.import_module("course_lib.widgets")
-        return Line("tier", f"{device.TIER}: {TIERS[device.TIER]}")
+        return Line("tier", TIERS[device.TIER])
     except Exception as error:  # whatever it is, a reader wants it in this line
         return Line("tier", "unknown", f"The lessons' imports end with {type(error).__name__}: {error}")
 

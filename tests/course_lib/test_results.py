@@ -46,6 +46,14 @@ def test_sections_saved_at_once_are_all_kept():
     assert all(results.load(f"section{i}")["rows"][0]["value"] == i for i in range(16))
 
 
+def test_a_system_that_cannot_lock_a_folder_shows_results_and_records_none(monkeypatch):
+    results.save("a", [{"name": "x", "value": 1}])
+    monkeypatch.setattr(results, "fcntl", None)
+    assert results.load("a")["rows"][0]["value"] == 1
+    with pytest.raises(OSError, match="recorded on Linux only"):
+        results.save("b", [])
+
+
 def test_the_file_is_json_with_sorted_keys_one_row_a_line_and_no_part_left():
     results.save("b", [{"z": 1, "a": 2}, {"z": 3, "a": 4}])
     path = results.save("a", [])
