@@ -2,14 +2,17 @@
 
 import sys
 
-from course_lib import command
+from course_lib import command, places
 
-VERBS = command.VERBS | {
+# These work on solutions/, notebooks/ and tests/bank/, which only the repository has.
+OF_THE_REPOSITORY = {
     "notebooks": ("autograder.classroom.notebooks", "rebuild paired and released notebooks from solutions/*/*.py"),
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
+
+VERBS = command.VERBS if places.INSTALLED else command.VERBS | OF_THE_REPOSITORY
 
 if __name__ == "__main__":
     sys.exit(command.main(program="python -m autograder", says=__doc__, verbs=VERBS))

@@ -186,6 +186,12 @@ def test_check_install_says_what_works_and_runs_without_torch(installed, tmp_pat
 
 
 @builds
+def test_verbs_that_write_into_the_repository_are_not_there_without_one(installed, tmp_path):
+    done = run(sys.executable, "-m", "autograder", "notebooks", cwd=tmp_path, packages=installed)
+    assert done.returncode == 2 and "invalid choice: 'notebooks' (choose from" in done.stderr, done.stdout
+
+
+@builds
 def test_lab_copies_into_the_folder_where_it_is_called_and_keeps_what_is_there(installed, tmp_path):
     def lab() -> str:
         code = without(("jupyterlab",)) + COMMAND.format(["lab"])
