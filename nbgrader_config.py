@@ -9,6 +9,9 @@ COURSE = Path(__file__).resolve().parent
 sys.path.insert(0, str(COURSE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
 
+# What a command writes is its owner's alone: names, answers, seeds, marks. nbgrader opens what goes into the exchange.
+os.umask(0o077)
+
 try:
     import warnings
 
@@ -16,6 +19,7 @@ try:
 
     warnings.filterwarnings("ignore", category=SAWarning)  # nbgrader's own, twenty a submission
 
+    from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
     from nbgrader.preprocessors import (
         AssignLatePenalties,
         CheckCellMetadata,
@@ -24,16 +28,18 @@ try:
         ClearOutput,
         ComputeChecksums,
         DeduplicateIds,
+        GetGrades,
         LimitOutput,
         LockCells,
         OverwriteCells,
         OverwriteKernelspec,
-        SaveAutoGrades,
         SaveCells,
     )
 
-    from autograder.classroom.collecting import Collect
-    from autograder.classroom.grading import JudgedNotebook, PendingGrades, TakenNotebook, install
+    from autograder.classroom.collecting import Collect, ReleaseFeedback
+    from autograder.classroom.export import Grades, WhatWaits
+    from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
+    from autograder.classroom.marks import SavedMarks
     from autograder.classroom.sanitize import disarm
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
@@ -53,12 +59,12 @@ c.CourseDirectory.release_directory = "notebooks"
 # Everything beside a lesson is released except its script and what editors leave behind.
 c.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".*", "feedback"]
 
-# An exchange inside the course needs no system folder; a site that has one passes --Exchange.root=/its/folder.
-exchange = COURSE / "exchange"
-c.Exchange.root = str(exchange)
+# Everybody reads and writes in the exchange, so it lies beside the course and not in it; `nbgrader release_assignment`
+# makes it. A site that has one passes --Exchange.root=/its/folder.
+c.Exchange.root = str(COURSE.with_name(f"{COURSE.name}-exchange"))
+c.Exchange.assignment_dir = str(COURSE / "work")  # what a student submits is what `make lab` opened
 c.ExchangeFactory.collect = Collect
-if os.access(COURSE, os.W_OK):
-    exchange.mkdir(exist_ok=True)  # nbgrader wants it to be there
+c.ExchangeFactory.release_feedback = ReleaseFeedback
 
 # notebooks/ is committed, so it is always there already; a rebuild gives the same bytes.
 c.GenerateAssignment.force = True
@@ -93,11 +99,13 @@ c.Autograde.sanitize_preprocessors = [
 c.Autograde.autograde_preprocessors = [
     JudgedNotebook,
     LimitOutput,
-    SaveAutoGrades,
-    PendingGrades,
+    SavedMarks,
     AssignLatePenalties,
     CheckCellMetadata,
 ]
+
+c.GenerateFeedback.preprocessors = [GetGrades, WhatWaits, CSSHTMLHeaderPreprocessor]
+c.ExportApp.plugin_class = Grades
 
 # Feedback and formgrader show a student's markdown through this one step that a setting can replace.
 c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.sanitize.harmless"}

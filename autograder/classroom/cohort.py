@@ -24,12 +24,15 @@ from nbgrader.utils import is_grade, is_solution
 from autograder.classroom import handed_in
 
 progress: Progress | None = None  # of the run in this process
+Row = tuple[str, float, float, bool]  # an exercise, its points in the gradebook, of how many, whether they wait
 
 
-def begin(coursedir: CourseDirectory, taken: str, force: bool) -> None:
-    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`."""
+def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
+    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`. The others, whose
+    marks stay as they are, are returned."""
     global progress
-    lesson, todo = coursedir.assignment_id, 0
+    close_to_others(coursedir)
+    lesson, todo, stay = coursedir.assignment_id, 0, []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = submitted(coursedir, coursedir.submitted_directory, releases)
     for there in submitted(coursedir, taken, releases).keys() - found.keys():
@@ -44,7 +47,17 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> None:
         if waits or not there.exists():
             handed_in.take(submission, releases, there)
         todo += waits
+        stay += [] if waits else [student]
     progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
+    return stay
+
+
+def close_to_others(coursedir: CourseDirectory) -> None:
+    """What a person copied in, or an earlier version left open; the settings keep closed what is made from now on."""
+    rooms = ("verdicts", "gradebook.db", "submitted", "autograded", "feedback")
+    for path in (Path(coursedir.root) / room for room in rooms if not coursedir.groupshared):
+        with contextlib.suppress(OSError):
+            path.chmod(path.stat().st_mode & 0o7700)
 
 
 @contextlib.contextmanager
@@ -104,18 +117,17 @@ class Progress:
     def __init__(self, total: int, to: TextIO | None = None):
         self.total, self.done, self.to, self.since = total, 0, to or sys.stderr, time.monotonic()
 
-    def step(self, student: str, verdicts: list[dict]) -> None:
-        """One notebook more has its verdicts, as verdict files hold them."""
+    def step(self, student: str, rows: list[Row]) -> None:
+        """One notebook more has its marks."""
         self.done += 1
-        print(self.line(student, verdicts, time.monotonic() - self.since), file=self.to, flush=True)
+        print(self.line(student, rows, time.monotonic() - self.since), file=self.to, flush=True)
 
-    def line(self, student: str, verdicts: list[dict], passed_s: float) -> str:
-        points = sum(v["points"] for v in verdicts)
-        pending = sum(v["out_of"] for v in verdicts if v["pending"])
-        out_of = sum(v["out_of"] for v in verdicts) - pending
+    def line(self, student: str, rows: list[Row], passed_s: float) -> str:
+        points, out_of = sum(got for _, got, _, _ in rows), sum(most for _, _, most, _ in rows)
+        waiting = [name for name, _, _, waits in rows if waits]
         total = max(self.total, self.done)
         bar = ("#" * round(20 * self.done / total)).ljust(20, ".")
         left = passed_s / self.done * (total - self.done)
-        waits = f", {pending:g} more wait" if pending else ""
+        waits = f"; these wait: {', '.join(waiting)}" if waiting else ""
         end = f"{left:.0f} s left" if total > self.done else f"{passed_s:.0f} s in all"
         return f"[{bar}] {self.done}/{total} {student}: {points:g} of {out_of:g} points{waits}; {end}"

@@ -1,4 +1,4 @@
-"""`nbgrader collect` without following links, and without ending at the first folder that cannot be copied.
+"""`nbgrader collect` and `release_feedback`, which end at nobody's folder: one student's is one student's.
 
 nbgrader's own copies what a link leads to with the rights of the instructor: a student who links a notebook to somebody
 else's hands that one in. Here a link stays a link, and `handed_in.take` then says that it is one.
@@ -7,6 +7,7 @@ else's hands that one in. Here a link stays a link, and `handed_in.take` then sa
 from __future__ import annotations
 
 import fnmatch
+import glob
 import math
 import os
 import shutil
@@ -14,10 +15,35 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nbgrader.exchange.default import ExchangeCollect
-from nbgrader.utils import parse_utc
+from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
+from nbgrader.utils import notebook_hash, parse_utc
 
 from autograder.classroom import handed_in
+
+
+class ReleaseFeedback(ExchangeReleaseFeedback):
+    """To those who handed in through the exchange: their secret, which lies where they handed in, leads to a page.
+
+    nbgrader's own reads the secret beside the page, where grading puts nothing that was handed in."""
+
+    def copy_files(self) -> None:
+        left_out, lesson = self.coursedir.student_id_exclude.split(","), self.coursedir.assignment_id
+        for page in map(Path, sorted(glob.glob(f"{self.src_path}/*.html"))):
+            student = page.parents[1].name
+            if student in left_out:
+                continue
+            submission = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lesson))
+            secret, stamp = handed_in.secret_of(submission), handed_in.stamp_of(submission)
+            if not secret:
+                self.log.warning("%s did not hand in through the exchange: give them %s yourself", student, page)
+            elif stamp != handed_in.stamp_of(page.parent):
+                self.log.warning("%s handed in again: autograde and generate_feedback first", student)
+            else:
+                to = Path(self.dest_path, notebook_hash(secret=secret, notebook_id=page.stem))
+                shutil.copyfile(page, to.with_name(f"{to.name}-tmp.html"))
+                os.chmod(to.with_name(f"{to.name}-tmp.html"), 0o644)
+                os.replace(to.with_name(f"{to.name}-tmp.html"), to.with_name(f"{to.name}.html"))
+                self.log.info("Feedback for %s released", student)
 
 
 class Collect(ExchangeCollect):

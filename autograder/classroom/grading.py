@@ -3,20 +3,18 @@
 Autograde                nbgrader's own, over a folder that handed_in.take wrote: it opens nothing that was handed in
 sanitize_preprocessors   TakenNotebook: refuses every notebook that was not written there
 autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run, no kernel started;
-                         PendingGrades after SaveAutoGrades: what waits for a GPU goes to a person
+                         SavedMarks in place of SaveAutoGrades: what waits goes to a person (marks.py)
 """
 
 from __future__ import annotations
 
 import contextlib
-from html import escape
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader import converters
-from nbgrader.api import Gradebook
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
@@ -24,7 +22,9 @@ from traitlets import Unicode
 
 from autograder.classroom import cohort
 from autograder.classroom.handed_in import CODE, NOTES, PERSON
+from autograder.classroom.marks import outdated, tell
 from autograder.classroom.verdicts import (
+    A_PERSON,
     OUR_FAULT,
     Judging,
     asked_by,
@@ -35,10 +35,9 @@ from autograder.classroom.verdicts import (
     unjudged,
 )
 from autograder.referee import sandbox
-from autograder.referee.submission import OWN, Submission
+from autograder.referee.submission import Submission
 from course_lib.places import HOME, RELEASES
 
-WORDS = 20  # characters of a cell of text that may be somebody's answer
 TAKEN = "verdicts/handed_in"  # below the course: what was handed in, as it was read
 
 
@@ -54,10 +53,15 @@ class Autograde(converters.Autograde):
             try:
                 sandbox.require()
                 held.enter_context(cohort.only_one(Path(self.coursedir.root) / "verdicts" / ".grading"))
-                cohort.begin(self.coursedir, TAKEN, self.force)
+                stay = cohort.begin(self.coursedir, TAKEN, self.force)
             except (sandbox.NoSandbox, OSError) as error:
                 self.log.error("nbgrader autograde: refused. %s", error)
                 raise NbGraderException(str(error)) from error
+            if names := outdated(stay, self.coursedir.assignment_id, Path(self.coursedir.root) / "verdicts"):
+                self.log.warning(
+                    "%s changed after some submissions were graded. Their marks stay; --force judges them again.",
+                    ", ".join(names),
+                )
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
             super().start()
@@ -104,59 +108,16 @@ class JudgedNotebook(NbGraderPreprocessor):
             kept = [unjudged(asked, error) if asked else UNKNOWN for asked in map(asked_by, checks)]
         for cell, verdict in zip(checks, kept, strict=True):
             cell.outputs = outputs_of(verdict)
-        if cohort.progress:
-            cohort.progress.step(names["student"], kept)
         tell(nb, nb.metadata.get(NOTES, []))
         return nb, resources
 
 
-class PendingGrades(NbGraderPreprocessor):
-    """After SaveAutoGrades: a cell whose points wait for a GPU needs a person until they are there.
-
-    So do all answers in words where the student has written some in a cell of their own: it may be the answer.
-    """
-
-    def preprocess(self, nb: NotebookNode, resources: dict):
-        names = resources["nbgrader"]
-        with Gradebook(names["db_url"]) as gradebook:
-            wrote = any(cell.cell_type == "markdown" and is_own(cell) and len(cell.source) > WORDS for cell in nb.cells)
-            for cell in nb.cells:
-                if (is_check(cell) and is_pending(cell)) or (wrote and is_question(cell)):
-                    grade_id = cell.metadata.nbgrader["grade_id"]
-                    grade = gradebook.find_grade(grade_id, names["notebook"], names["assignment"], names["student"])
-                    grade.needs_manual_grade = True
-            gradebook.db.commit()
-        return nb, resources
-
-
-def is_own(cell: NotebookNode) -> bool:
-    return bool(cell.metadata.get(OWN))
-
-
-def is_question(cell: NotebookNode) -> bool:
-    """A cell whose words a person grades."""
-    marks = cell.metadata.get("nbgrader", {})
-    return bool(marks.get("grade")) and bool(marks.get("solution"))
-
-
-def tell(nb: NotebookNode, notes: list[str]) -> None:
-    """What was put right, above the first verdict."""
-    first = next(filter(is_check, nb.cells), None)
-    if notes and first:
-        told = "<br>".join(map(escape, notes))
-        first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
-
-
 # a grade cell that calls no check: nbgrader would give a silent cell all its points
-UNKNOWN = {"points": 0.0, "out_of": 0.0, "pending": True, "html": "This cell calls no check; a person grades it."}
+UNKNOWN = {"points": 0.0, "out_of": 0.0, "waits": A_PERSON, "html": "This cell calls no check; a person grades it."}
 
 
 def outputs_of(stored: dict) -> list[NotebookNode]:
     """A verdict as a check cell shows it: the report, and the bare number that nbgrader reads."""
     shown = {"text/plain": f"{stored['points']:g}", "text/html": stored["html"]}
-    metadata = {"speed_of_light": {"pending": stored["pending"]}}
+    metadata = {"speed_of_light": {"waits": stored["waits"]}}
     return [new_output("execute_result", shown, execution_count=1, metadata=metadata)]
-
-
-def is_pending(cell: NotebookNode) -> bool:
-    return any(out.get("metadata", {}).get("speed_of_light", {}).get("pending") for out in cell.outputs)

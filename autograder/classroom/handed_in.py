@@ -29,6 +29,7 @@ NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
 CODE = "speed_of_light_code"  # there: what is run of it, as `Submission.as_data` gives it
 PERSON = "speed_of_light_person"  # there: it could not be judged, and that may be our own fault
 STAMP, STAMPED = "timestamp.txt", re.compile(r"\d[\w:.,+\- ]{7,60}(?:[A-Z][\w+\-]*(?:/[A-Z][\w+\-]*)*)?", re.ASCII)
+SECRET = "submission_secret.txt"
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 NAMED = 20  # names of files that a report lists, at most
 
@@ -55,6 +56,13 @@ def stamp_of(submission: Path) -> str:
     """When it was handed in, as its timestamp says; '' where there is none that can be read."""
     with _opened(submission) as folder:
         return _stamp(folder)
+
+
+def secret_of(submission: Path) -> str:
+    """What `nbgrader submit` puts beside a notebook: who knows it finds the feedback. '' where there is none."""
+    with _opened(submission) as folder:
+        secret = _beginning(folder, SECRET)
+    return secret if re.fullmatch(r"[0-9a-f]{128}", secret) else ""
 
 
 def put_aside_bad_stamp(submission: Path) -> None:
@@ -119,7 +127,7 @@ def _beside(folder: Folder, release: Path) -> list[str]:
     """What else was handed in: it is not shown with the notebook, and does nothing."""
     if not any(name.endswith(".ipynb") for name in folder.names):
         return []
-    ours = {STAMP, *(path.name for path in release.parent.iterdir())}
+    ours = {STAMP, SECRET, *(path.name for path in release.parent.iterdir())}
     others = [n for n in folder.names if n not in ours and not n.startswith((".", STAMP))]
     return [f"Also handed in, and not looked at: {_listed(folder, others)}."] if others else []
 
@@ -182,16 +190,19 @@ def _file(folder: Folder, name: str) -> Iterator[int]:
 
 def _stamp(folder: Folder) -> str:
     """The text of timestamp.txt, if nbgrader can read it."""
-    if STAMP not in folder.names:
-        return ""
-    try:
-        with _file(folder, STAMP) as file:
-            data = os.read(file, 200)
-        if len(data) < 200 and STAMPED.fullmatch(text := data.decode().strip()):
+    if STAMPED.fullmatch(text := _beginning(folder, STAMP)):
+        with contextlib.suppress(Exception):  # dateutil raises many kinds
             parse_utc(text)
             return text
-    except Exception:  # dateutil raises many kinds
-        pass
+    return ""
+
+
+def _beginning(folder: Folder, name: str) -> str:
+    """The text of a file of fewer than 200 bytes; '' where there is none."""
+    if name in folder.names:
+        with contextlib.suppress(Unread, OSError, ValueError), _file(folder, name) as file:
+            if len(data := os.read(file, 200)) < 200:
+                return data.decode().strip()
     return ""
 
 
@@ -205,7 +216,7 @@ def _kind(folder: int, name: str) -> str:
 
 def _listed(folder: Folder, names: Sequence[str]) -> str:
     shown = []
-    for name in [name for name in names if name != STAMP][:NAMED]:
+    for name in [name for name in names if name not in (STAMP, SECRET)][:NAMED]:
         kind = _kind(folder.number, name)
         shown.append(_shown(name) if kind == "a file" else f"{_shown(name)} ({kind})")
     more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []

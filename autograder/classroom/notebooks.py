@@ -76,7 +76,8 @@ def generate(tree: Path, units: list[str]) -> None:
     """`nbgrader generate_assignment` for each unit, without a gradebook: the course's own stays as it is."""
     from nbgrader.apps import GenerateAssignmentApp  # takes two seconds, so only where it is needed
 
-    before = Path.cwd()
+    before, mask = Path.cwd(), os.umask(0o077)
+    os.umask(mask)  # nbgrader_config.py sets another one, and lessons are for everybody
     os.chdir(tree)
     try:
         for unit in units:
@@ -87,3 +88,4 @@ def generate(tree: Path, units: list[str]) -> None:
     finally:
         GenerateAssignmentApp.clear_instance()
         os.chdir(before)
+        os.umask(mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from html import escape
 
 import torch
@@ -53,19 +54,19 @@ def case_line(case: CaseVerdict) -> str:
 def html(verdict: Verdict) -> str:
     """The report for a notebook and for feedback: one block, no script, no outside resource."""
     colour = WAITING if verdict.pending else RIGHT if verdict.accepted else WRONG
-    parts = [f"<b style='color:{colour}'>{escape(verdict.headline)}</b> {_points(verdict)}"]
+    parts = [f"<b style='color:{colour}'>{marked(verdict.headline)}</b> {_points(verdict)}"]
     if verdict.note and not verdict.pending and verdict.cases:
-        parts.append(escape(verdict.note))
+        parts.append(marked(verdict.note))
     if verdict.diagnosis:
-        parts += [escape(text) for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
-    parts += map(escape, _missed(verdict))
+        parts += [marked(text) for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
+    parts += map(marked, _missed(verdict))
     parts.append(_picture(verdict))
     parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
-    small = [f"Limit for {limit}." for limit in verdict.limits]
-    small.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
+    parts.append(_details("Limits", [f"{limit}." for limit in verdict.limits]))
+    small = [f"Judged on {_where(verdict)}, seed {verdict.seed}."]
     if verdict.shows_not:
         small.append(f"This tier does not show {verdict.shows_not}.")
-    parts.append("<small>" + "<br>".join(map(escape, small)) + "</small>")
+    parts.append("<small>" + "<br>".join(map(marked, small)) + "</small>")
     return _block(parts, colour)
 
 
@@ -89,11 +90,16 @@ def speed_lines(verdict: SpeedVerdict) -> list[str]:
 def speed_html(verdict: SpeedVerdict) -> str:
     colour = WAITING if verdict.pending else RIGHT if verdict.points == verdict.out_of else WRONG
     first, *rest = speed_lines(verdict)
-    parts = [f"<b style='color:{colour}'>{escape(first)}</b> {_points(verdict)}"]
-    parts += [escape(line) for line in rest]
+    parts = [f"<b style='color:{colour}'>{marked(first)}</b> {_points(verdict)}"]
+    parts += [marked(line) for line in rest]
     if verdict.rows:
         parts.append(_speed_picture(verdict))
     return _block(parts, colour)
+
+
+def marked(text: str) -> str:
+    """Escaped, and what stands between backticks as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def _points(verdict: Verdict | SpeedVerdict) -> str:
@@ -109,8 +115,8 @@ def _block(parts: list[str], colour: str) -> str:
 def _details(title: str, items: list[str]) -> str:
     if not items:
         return ""
-    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
-    return f"<details><summary>{escape(title)} ({len(items)})</summary><ul style='margin:.2em'>{rows}</ul></details>"
+    rows = "".join(f"<li>{marked(item)}</li>" for item in items)
+    return f"<details><summary>{marked(title)} ({len(items)})</summary><ul style='margin:.2em'>{rows}</ul></details>"
 
 
 def _picture(verdict: Verdict) -> str:

@@ -27,7 +27,7 @@ from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
-from autograder.referee.submission import Submission, extract, visible
+from autograder.referee.submission import Submission, extract, release_of_cells, visible
 from course_lib import device
 from course_lib.places import RELEASES
 
@@ -68,25 +68,19 @@ def main(args: argparse.Namespace) -> int:
         return NOT_TRIED
 
 
-def _of_the_same_cells(found: list[Path], written: dict) -> list[Path]:
-    """Releases of which the notebook has most of the cells: grading takes it under any name, in the lesson's folder."""
-    ids = {cell["id"] for cell in written["cells"]}
-
-    def shared(path: Path) -> bool:
-        cells = nbformat.read(path, as_version=4).cells
-        return 2 * sum(cell.get("id") in ids for cell in cells) > len(cells)
-
-    return list(filter(shared, found))
-
-
 def release_for(notebook: Path, lesson: str | None, written: dict) -> Path:
     """The released notebook that this one came from."""
-    found = sorted(RELEASES.glob(f"{lesson or '*'}/*.ipynb"))
-    same_name = [path for path in found if path.name == notebook.name]
-    chosen = same_name or (found if lesson else _of_the_same_cells(found, written))
+    every = sorted(RELEASES.glob("*/*.ipynb"))
+    found = [path for path in every if lesson in (None, path.parent.name)]
+    chosen = [path for path in found if path.name == notebook.name] or (found if lesson else [])
+    of_cells = release_of_cells(written["cells"], [*chosen, *every])
+    if of_cells in found:  # grading takes it under any name, in the folder of its lesson
+        return of_cells
+    if of_cells:
+        raise CannotTry(f"it is the notebook of {of_cells.parent.name}, and this lesson is {lesson}")
     if len(chosen) == 1:
         return chosen[0]
-    known = ", ".join(path.parent.name for path in sorted(RELEASES.glob("*/*.ipynb")))
+    known = ", ".join(path.parent.name for path in every)
     raise CannotTry(f"which lesson is this? Say --lesson and one of: {known}")
 
 

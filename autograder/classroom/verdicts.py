@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -22,14 +23,17 @@ from nbformat import NotebookNode
 from autograder import exercise as exercises
 from autograder.classroom import report
 from autograder.inside.calling import quiet
+from autograder.judging.judge import NO_SPEED
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee.referee import Referee
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
 from autograder.referee.submission import Submission, visible
 from course_lib import device
+from course_lib.meaning import meaning, reached
 
 ROOT = Path(__file__).resolve().parents[2]
+A_PERSON, A_GPU = "a person", "a GPU"  # for whom points wait
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Judging:
             asked.name,
             asked.speed,
             self.submission.settled(exercises.get(asked.name).entry),
-            grader_hash(),
+            grader_hash(asked.name),
             here.name,
             here.torch,
             here.triton,
@@ -158,9 +162,19 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "points": verdict.points,
             "out_of": verdict.out_of,
             "pending": verdict.pending,
+            "waits": _waits(verdict),
             "text": [visible(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
             "html": visible((report.speed_html if is_speed else report.html)(verdict)),
         }
+
+
+def _waits(verdict: Verdict | SpeedVerdict) -> str:
+    """For whom, or ""."""
+    if not verdict.pending:
+        return ""
+    if isinstance(verdict, SpeedVerdict):
+        return A_GPU if verdict.note == NO_SPEED else A_PERSON
+    return A_PERSON if verdict.held else A_GPU
 
 
 def imported_by(release: NotebookNode) -> tuple[str, ...]:
@@ -176,10 +190,31 @@ def imported_by(release: NotebookNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if not name.startswith("autograder")))
 
 
-def grader_hash() -> str:
-    """Changes when anything changes that decides a verdict."""
-    files = sorted(path for room in ("autograder", "course_lib") for path in (ROOT / room).rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+JUDGES = ("autograder/call", "autograder/inside", "autograder/judging", "autograder/referee", "course_lib")
+ONLY_SHOW = ("plots", "widgets")  # parts of course_lib
+
+
+@functools.lru_cache
+def grader_hash(name: str) -> str:
+    """Changes when code comes to mean something else that decides a verdict on this exercise: its own modules, the
+    judging, what a sandbox holds. Comments, pages and other exercises do not count."""
+    unit = exercises.of_unit(name.partition(".")[0])
+    files = [path for path in _modules(name) if path.name != "__init__.py"]
+    files += [path for room in JUDGES for path in (ROOT / room).rglob("*.py") if not {*path.parts} & {*ONLY_SHOW}]
+    parts = [
+        (str(path.relative_to(ROOT)), meaning([path])) for path in sorted([*files, ROOT / "autograder/exercise.py"])
+    ]
+    parts += [(one.entry, one.asks_for_kernels) for one in unit]  # the audit reads the text by these
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _modules(name: str) -> set[Path]:
+    """The file in which an exercise is defined, and those of exercises that it imports."""
+    wanted = exercises.get(name)
+    loaded = [module for key, module in [*sys.modules.items()] if key.startswith("autograder.exercises.")]
+    paths = [Path(one.__file__) for one in loaded if any(value is wanted for value in [*vars(one).values()])]
+    own = {path for path in paths if path.name != "__init__.py"}
+    return own.union(*(reached(path, ["autograder/exercises"]) for path in own))
 
 
 # What the referee raises when it is itself wrong about what was handed in. A full disk raises something else.
@@ -209,4 +244,5 @@ def unjudged(asked: Asked, error: Exception) -> dict:
     out_of = exercise.speed.points if asked.speed else exercise.points
     says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
     why = visible(escape(f"{type(error).__name__}: {error}"[:300]))
-    return {"points": 0.0, "out_of": out_of, "pending": True, "html": f"<p>{says}</p><p><small>{why}</small></p>"}
+    shown = f"<p>{says}</p><p><small>{why}</small></p>"
+    return {"points": 0.0, "out_of": out_of, "pending": True, "waits": A_PERSON, "html": shown}

@@ -17,6 +17,7 @@ from autograder.judging.score import credit
 from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief
 from course_lib.numerics import error
 
+NO_SPEED = "waits for a GPU; without one no speed can be measured."
 Trial = tuple[Case, Call, Outcome]
 Siblings = Callable[[Case, int], list[Values]]
 
@@ -181,7 +182,6 @@ def no_speed(exercise: Exercise, tier: str) -> SpeedVerdict:
     speed = exercise.speed
     if speed is None:
         raise ValueError(f"{exercise.name} has no points for speed")
-    note = "waits for a GPU; without one no speed can be measured."
     return SpeedVerdict(
-        exercise.name, tier, 0.0, speed.points, full=speed.full, none=speed.none, note=note, pending=True
+        exercise.name, tier, 0.0, speed.points, full=speed.full, none=speed.none, note=NO_SPEED, pending=True
     )

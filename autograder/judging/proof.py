@@ -212,7 +212,9 @@ def of_text(suspicious: Sequence[tuple[str, int, str]]) -> str:
         return ""
     shown = [f"{cell}, line {line}: {why}" for cell, line, why in suspicious[:8]]
     more = f"; and {len(suspicious) - 8} more" if len(suspicious) > 8 else ""
-    return f"In the text: {'; '.join(shown)}{more}."
+    imports = any(why.startswith("imports ") for _, _, why in suspicious)
+    delete = " If the answer does not need such an import, delete it and what uses it." if imports else ""
+    return f"In the text: {'; '.join(shown)}{more}.{delete}"
 
 
 def _strangers(exercise: Exercise, seen: Mapping) -> list[str]:

@@ -91,7 +91,11 @@ def in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, fou
         if number not in found:
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             where = cases[max(found)].name
-            found[number] = case, call, Outcome(error=f"{NOT_TRIED}: in \u201c{where}\u201d: {worker.lost}")
+            found[number] = (
+                case,
+                call,
+                Outcome(error=f"{NOT_TRIED}: its process was lost in \u201c{where}\u201d: {worker.lost}"),
+            )
         trials.append(found[number])
         if found[number][2].not_written:
             break

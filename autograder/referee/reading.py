@@ -22,6 +22,11 @@ IMPORTS = set(
     functools heapq itertools json math matplotlib numbers numpy operator pandas pprint random re statistics string
     textwrap time torch tqdm triton typing warnings""".split()
 )
+# What people import and never use. torch has imported each of these before any cell runs, so the import itself only
+# binds a name. Who can look a name up that the text does not hold can look `torch.os` up as well.
+BOUND_ONLY = set(
+    "argparse csv datetime glob io logging os pathlib pickle platform shutil sys tempfile timeit traceback uuid".split()
+)
 # parts of what may be imported that lead past the exercise
 PARTS = (
     *("torch." + part for part in "_C _dynamo _inductor _ops classes compile compiler cpp fx jit library".split()),
@@ -131,10 +136,11 @@ def suspicious(
     jits = _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
     beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, aliases)
+    unused = _unused([tree for _, tree in trees])
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits)}
+        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits) if node not in unused}
         lines |= {(n.lineno, why) for top in _statements(tree) if top in beside for n, why in _read_host(top, aliases)}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
     return found
@@ -248,6 +254,27 @@ def _tree(cell: Cell) -> ast.Module | None:
         return ast.parse(cell.source)
     except (SyntaxError, ValueError):
         return None
+
+
+def _unused(trees: list[ast.Module]) -> set[ast.stmt]:
+    """Imports that bind nothing but names of `BOUND_ONLY` that no cell mentions, in strings neither."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    texts = [text for node in nodes if not isinstance(node, ast.alias | ast.ImportFrom) for text in _texts(node)]
+    mentioned = set(re.findall(r"\w+", " ".join(texts)))
+
+    def is_unused(node: ast.Import | ast.ImportFrom) -> bool:
+        modules = [node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+        bound = {name for name, _ in _imports(node)}
+        odd = getattr(node, "level", 0) or any(name == "*" or name.startswith("_") for name in bound)
+        return not odd and BOUND_ONLY.issuperset(modules) and bound.isdisjoint(mentioned)
+
+    return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Names and strings that stand in one node."""
+    for _, value in ast.iter_fields(node):
+        yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:

@@ -22,6 +22,7 @@ import torch
 from autograder.exercise import Exercise
 from autograder.inside import calling
 from autograder.judging.judge import judge, no_speed
+from autograder.judging.outcome import NOT_WRITTEN
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock, crew, lanes, replay
@@ -99,7 +100,7 @@ class Referee:
         alone: a parallel sandbox of the same submission has those modules, and the two could signal through load or
         free memory.
         """
-        together = [one for one in wanted if not one.hides]
+        together = [one for one in wanted if not one.hides and one.entry not in self.room.submission.untouched]
         waiting = deque(sorted(together, key=lambda one: not one.asks_for_kernels))  # what takes longest first
         rows = min(lanes.several(), ROWS, len(waiting))
         if rows < 2:
@@ -224,6 +225,9 @@ class Referee:
             return self._judged(exercise, seed, 1)
 
     def _judged(self, exercise: Exercise, seed: int, several: int) -> Verdict:
+        if exercise.entry in self.room.submission.untouched:
+            note = f"`{exercise.entry}` is {NOT_WRITTEN}: its cell is still the empty one."
+            return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
         if device.TIER not in exercise.tiers:
             note = f"This exercise needs the tier {' or '.join(exercise.tiers)}."
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note, pending=True)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from autograder.judging.outcome import NOT_WRITTEN
 from autograder.referee.source import parsed
 
 SETUP = "setup"  # the tag of cells that are always taken from the release
@@ -49,6 +52,7 @@ class Submission:
     notes: tuple[str, ...] = ()  # what was repaired, in words for student and instructor
     demonstrated: frozenset[str] = field(default_factory=frozenset)  # names defined in demonstration cells only
     checked: Mapping[str, str] = field(default_factory=dict)  # entry point -> the last cell above its check
+    untouched: frozenset[str] = field(default_factory=frozenset)  # entry points that nobody has begun to write
 
     def as_data(self) -> dict:
         """What JSON can hold. `of_data` makes a submission of it again."""
@@ -57,12 +61,14 @@ class Submission:
             "notes": list(self.notes),
             "demonstrated": sorted(self.demonstrated),
             "checked": dict(self.checked),
+            "untouched": sorted(self.untouched),
         }
 
     @classmethod
     def of_data(cls, data: Mapping) -> Submission:
         cells = tuple(Cell(name, source) for name, source in data["cells"])
-        return cls(cells, tuple(data["notes"]), frozenset(data["demonstrated"]), data["checked"])
+        demonstrated, untouched = (frozenset(data[name]) for name in ("demonstrated", "untouched"))
+        return cls(cells, tuple(data["notes"]), demonstrated, data["checked"], untouched)
 
     def settled(self, entry: str) -> str:
         """The last of the cells that decide what the names of an exercise mean: those above its check, and those down
@@ -108,7 +114,32 @@ def taken(release: Mapping, submitted: Mapping) -> tuple[dict, Submission]:
         for cell in found.cells
         if MERGE.search(cell.source) and not parsed(cell.source)
     ]
-    return {**repaired, "cells": shown}, replace(found, notes=tuple(notes))
+    return {**repaired, "cells": shown}, replace(found, notes=tuple(notes), untouched=_untouched(release, found))
+
+
+def release_of_cells(cells: Sequence[Mapping], releases: Iterable[Path]) -> Path | None:
+    """The first of these released notebooks of which most cells are there."""
+    ids, texts = {cell.get("id") for cell in cells}, {_bare(_text(cell)) for cell in cells}
+    for path in releases:
+        known = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        # by its text too: an editor may have dropped the ids
+        if 2 * sum(cell.get("id") in ids or _bare(_text(cell)) in texts for cell in known) > len(known):
+            return path
+    return None
+
+
+def _untouched(release: Mapping, found: Submission) -> frozenset[str]:
+    """Entry points whose cell is still the stub, while nothing that the student wrote names what that cell defines."""
+    empty = code_of(release).cells
+    written = "\n".join(cell.source for cell in found.cells if cell not in empty)
+    names = set(re.findall(r"\w+", written))
+    stubs = [(cell, _defines(cell.source)) for cell in empty if NOT_WRITTEN in cell.source]
+    return frozenset(
+        entry
+        for entry in found.checked
+        if any(entry in defined for _, defined in stubs)
+        and all(cell in found.cells and not defined & names for cell, defined in stubs if entry in defined)
+    )
 
 
 def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) -> list[str]:

@@ -49,10 +49,19 @@ def _says(meets) -> str:
 
 @drawn
 def gains(series, ax=None, *, title=None, device=""):
-    """Eager time over compiled time against the width. series: dict of name -> {width: gain}; empty: not drawn."""
+    """Eager time over compiled time against the width. series: dict of name -> {width: gain}; empty: not drawn.
+
+    Names with the same words before their last comma ("bf16, measured" and "bf16, counted") share a colour and a
+    marker; what was counted is dashed, with hollow markers.
+    """
     ax = axes_or_new(ax, 7.0, 4.0)
-    for i, (name, rows) in enumerate((n, r) for n, r in series.items() if r):
-        ax.plot(list(rows), list(rows.values()), label=name, **look(i))
+    drawn_names = [name for name, rows in series.items() if rows]
+    subjects = list(dict.fromkeys(map(_subject, drawn_names)))
+    for name in drawn_names:
+        kind = look(subjects.index(_subject(name))) | {"linestyle": "-"}
+        if name.endswith(", counted"):
+            kind |= {"linestyle": "--", "markerfacecolor": "none"}
+        ax.plot(list(series[name]), list(series[name].values()), label=name, **kind)
     widths = sorted({width for rows in series.values() for width in rows})
     ax.axhline(1, color=INK, linewidth=1)
     ax.set_xscale("log", base=2)
@@ -63,6 +72,10 @@ def gains(series, ax=None, *, title=None, device=""):
     ax.grid(True, axis="y")
     ax.legend()
     return finish(ax, title or "The wider the model, the less compiling gains", device)
+
+
+def _subject(name: str) -> str:
+    return name.rpartition(", ")[0] or name
 
 
 def saved_words(eager_s, compiled_s, compile_s) -> str:

@@ -46,9 +46,10 @@ machine()
 
 # %% [markdown]
 # ## How fast do bytes move here?
-# Most kernels are limited by memory, not by arithmetic, so the first number to know about a machine is how many bytes
-# it moves a second. We do not take it from a data sheet. We copy a large array and count: a copy of $b$ bytes reads
-# $b$ and writes $b$, so it moves $2b$.
+# Most of the kernels that you will write yourself (sums, activations, norms) are limited by memory and not by
+# arithmetic; matrix products are the exception, and lesson 01 tells the two apart. So the first number to know about a
+# machine is how many bytes it moves a second. We do not take it from a data sheet. We copy a large array and count: a
+# copy of $b$ bytes reads $b$ and writes $b$, so it moves $2b$.
 #
 # ### Predict
 # An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
@@ -60,8 +61,9 @@ predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
 
 # %% [markdown]
 # ### Measure
-# `time_gpu` runs the function until its time has settled, clears the cache before every run, and returns the median
-# with an interval that holds the true median 19 times in 20. Lesson 01 takes it apart.
+# `time_gpu` runs the function until its time has settled, sweeps the cache before every run, and returns the median
+# with an interval. The interval says how exactly *this series* of runs knows its own median. It says nothing of the
+# next process, another day or a warmer chip, which differ by more. Lesson 01 takes the timer apart.
 
 # %%
 size = 2**30 if TIER == "gpu" else 2**26  # bytes; larger than any cache on the way
@@ -73,14 +75,16 @@ print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
 results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %% [markdown]
-# The table has a recorded H200 beside your machine. At its recorded rate, about 4.2 TB/s, 1 GiB takes
-# $2 \cdot 2^{30}$ bytes / 4.2 TB/s = 0.51 ms. Whoever said half of that forgot that what is read is also written.
-# The measured rate lies below the data sheet's: the promise counts every cycle of the memory pins, and some cycles go
-# to refreshing cells and to turning the bus from reading to writing. **From here on, "the floor" means: bytes moved,
-# divided by this measured rate.**
+# The table has a recorded H200 beside your machine. At its recorded rate, about 4.2 TB/s, 1 GiB takes $2 \cdot 2^{30}$
+# bytes / 4.2 TB/s = 0.51 ms. If you predicted half, you forgot the write. For your own machine do the same division
+# with the rate of the first column, and compare with `predicted_ms`. The measured rate lies below the data sheet's: the
+# promise counts every cycle of the memory pins, and some cycles go to refreshing cells and to turning the bus from
+# reading to writing. **From here on, "the floor" means: bytes moved, divided by this measured rate.**
 #
-# `ceilings()` holds this rate, measured once more with its own copy, so it may differ in the third digit, and the other
-# rates that later lessons need. They are measured once and kept.
+# `ceilings()` holds this rate, measured once more with its own copy, and the other rates that later lessons need. They
+# are measured once and kept. Compare its copy rate with the one above: on the recorded H200 the two differ by several
+# times the width of the interval. That is what "of one series" means. To say that one version of a program is faster
+# than another, call the two in turn (`course_lib.timing.compare` does), and repeat it in several processes.
 
 # %%
 ceilings()
@@ -91,10 +95,10 @@ ceilings()
 # and still wondered how a *Triton program* relates to a *CUDA thread*. The question deserves an answer before the
 # first kernel.
 #
-# CUDA code says what **one thread** does with **one element**. Triton code says what **one program** does with **one
-# block of elements**: `tl.load` brings in a whole block, `a * x + y` works on whole blocks. A function that runs on the
-# device is a *kernel*. A *launch* of it starts a *grid* of programs, all with the same code, told apart by
-# `tl.program_id(0)`.
+# CUDA code says what **one thread** does, in the simplest kernels with **one element**. Triton code says what **one
+# program** does with **one block of elements**: `tl.load` brings in a whole block, `a * x + y` works on whole blocks. A
+# function that runs on the device is a *kernel*. A *launch* of it starts a *grid* of programs, all with the same code,
+# told apart by `tl.program_id(0)`.
 
 # %%
 figure, axes = plots.figure(width=7.5, height=2.4)
@@ -128,11 +132,12 @@ _owner_kernel[(triton.cdiv(13, 4),)](owner, 13, BLOCK=4)
 print(owner.tolist())
 
 # %% [markdown]
-# **Where are the threads?** The compiler hands the block to them. A program becomes one CUDA *thread block* of
-# `32 * num_warps` threads (32 threads that run in step are a *warp*), and each thread gets some of the block's
-# elements. With `BLOCK = 1024` and the default `num_warps = 4` that is 128 threads with 8 elements each. You can watch
-# the compiler decide, also without a GPU: the next cell compiles the kernel for an H100 or H200 (sm_90) and counts its
-# memory instructions.
+# **Where are the threads?** The compiler hands the block to them. A program becomes one CUDA *thread block* of `32 *
+# num_warps` threads (32 threads that run in step are a *warp*), whatever `BLOCK` is. With the default `num_warps = 4`
+# that is 128 threads: with `BLOCK = 1024` each has 8 elements, and with `BLOCK = 4`, as above, most have nothing of
+# their own to write. You can watch the compiler decide, also without a GPU: the next cell compiles the kernel for an
+# H100 or H200 (sm_90) and counts its memory instructions. It tells the compiler that the address and `n` are multiples
+# of 16, as Triton finds them in a launch on a whole array of a round length.
 
 # %%
 from course_lib.compiled import compile_kernel
@@ -144,13 +149,16 @@ for block in (128, 1024):
     print("   ", {kind: count for kind, count in made.instructions.items() if count})
 
 # %% [markdown]
-# A *register* holds one number of one thread. `st.global` counts all instructions of a thread that write to memory, and
-# `st.global.v4` those among them that write four numbers, 16 bytes, at once: 8 elements a thread are written by two.
+# A *register* holds one number of 4 bytes of one thread. `st.global` counts all instructions of a thread that write to
+# memory, and `st.global.v4` those among them that write four numbers, 16 bytes, at once: 8 elements a thread are
+# written by two. With `divisible_by_16=False` as a further argument there are eight instructions in place of the two: a
+# length such as 1000001 gets a version of the kernel that writes number by number, because the mask may end anywhere
+# and not only between groups of four.
 #
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
-# which elements belong together. The compiler chooses which thread does what, and joins neighbouring elements of one
-# thread into wide memory accesses of 16 bytes. You gain short code. You give up control of single threads, which you
-# will rarely miss.
+# which elements belong together. The compiler chooses which thread does what. Where it knows that addresses and lengths
+# are multiples of 16, it joins neighbouring elements of one thread into wide memory accesses of 16 bytes. You gain
+# short code. You give up control of single threads, which you will rarely miss.
 
 # %% [markdown]
 # ## How a check reads
@@ -181,14 +189,22 @@ check("start.axpy", hasty)
 # The report has four parts.
 #
 # 1. **How many cases were right.** Half of them is worth nothing: a kernel like this one is right whenever the length
-#    happens to fit.
+#    happens to fit. Some cases hold what an exercise is about; while one of these is wrong, an answer earns at most half
+#    of the points, and the report says so.
 # 2. **What is wrong**, by name when it is a known mistake, otherwise by where the wrong elements lie, and what to look
 #    at next. The picture shows the error of each element in units of the limit.
 # 3. **The cases**, folded. Compare the sizes that are right with those that are not.
-# 4. **The limit and where it comes from.** An honest computation in the asked precision has some error. One precision
-#    lower has a larger one. The limit lies between, and both ends are printed.
+# 4. **The limits and where they come from**, folded too. An honest computation in the asked precision has some error.
+#    One precision lower has a larger one. The limit lies between, and both ends are printed.
 #
 # `check("start.axpy", hasty, seed=...)` with the printed seed repeats exactly this draw.
+#
+# **What grading takes of this notebook**: the solution cells, cells of your own, and the cells that set things up (the
+# first code cell of every lesson; where there is another one, the text says so). It runs them from top to bottom. The
+# lesson's other cells, like the one above, are demonstrations: a name that only they define is missing in grading, and
+# a demonstration that you edit is one still. `check` lacks their names too and says which of them your answer uses; what
+# your answer needs belongs into its cell or one of your own. Before you hand in, restart the kernel and run all cells:
+# what the checks show then is what grading decides, on other inputs.
 
 # %% [markdown]
 # ## Exercise 0.1 `start.axpy` (15 min, 5 points)
@@ -265,8 +281,9 @@ check("start.axpy", axpy)
 # %% [markdown] nbgrader={"grade": true, "grade_id": "start_axpy_threads", "locked": false, "points": 2, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # Certain: element 1000 belongs to program 0, because 1000 // 1024 = 0, so to the first thread block, which has 128
-# threads. The compiler's choice: which of the 128 threads holds it. Each has 8 of the 1024 elements, and to make
-# 16-byte accesses the compiler usually gives a thread 4 neighbours at a time.
+# threads. The compiler's choice: which of the 128 threads holds it. Each has 8 of the 1024 elements, and where `n` and
+# the addresses are multiples of 16 the compiler usually gives a thread 4 neighbours at a time, to make 16-byte
+# accesses.
 #
 # *Marking guide.* 1 point for program 0 being one thread block of 128 threads. 1 point for saying that the mapping
 # inside the block is the compiler's, with any sensible reason.

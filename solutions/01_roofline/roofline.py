@@ -146,7 +146,9 @@ results.beside("lesson01.two_cosines", cosines, unit="ms")
 # ### Understand
 # The time of a kernel has two candidates here: bytes divided by bytes a second, and cosines divided by cosines a
 # second. Memory and arithmetic units work at the same time, so the slower one sets the pace and the other is hidden
-# behind it. The least possible time, the **floor**, is therefore the larger of the two, not their sum.
+# behind it. The **floor** is therefore the larger of the two, not their sum. It is the least time at the rates that we
+# *measured*: a yardstick. Another program may reach a higher rate than the one that the ceiling was measured with, and
+# then it lies below the floor (section 7 has one). What nothing passes is the hardware's own peak, which is higher.
 
 # %%
 top = ceilings()
@@ -231,11 +233,12 @@ plots.show(axes, alt="Roofline of this machine in fp32: the addition on the slop
 # Read the figure from left to right. The addition lies on the slope: it is as fast as memory allows, and no cleverness
 # with arithmetic will help it. (It can even lie a per cent above the roof: the slope was measured with a copy, which
 # writes as much as it reads, and an addition writes half as much. On a CPU it can lie far above, while part of the
-# arrays is still in a cache.) The large product lies near the flat part. The smallest product is far *below* the roof,
-# although its intensity would allow more. The roof is a ceiling, not a forecast. A GPU with more than a hundred
-# multiprocessors, the units that programs run on, has too few tiles of so small a result to keep them busy, and
-# starting a kernel and fetching its first numbers takes some microseconds, however little it does. On a CPU it is the
-# call that costs. In a program the launch comes on top: section 3.
+# arrays is still in a cache.) The large product lies near the flat part. (Its own intensity decides which line limits a
+# point: left of the ridge the slope, right of it the flat part.) The smallest product is far *below* the roof, although
+# its intensity would allow more. The roof is a ceiling, not a forecast. A GPU with more than a hundred multiprocessors,
+# the units that programs run on, has too few tiles of so small a result to keep them busy, and starting a kernel and
+# fetching its first numbers takes some microseconds, however little it does. On a CPU it is the call that costs. In a
+# program the launch comes on top: section 3.
 #
 # ### Try it
 # A chain of multiply-adds under the roofs of the recorded H200 (or yours, where nothing is recorded). Move the sliders:
@@ -343,8 +346,11 @@ for op in ("naive_attention", "fused_attention"):
           f"{regime(count, h200)}, floor {1e3 * floor_s(count, h200):.2f} ms")  # fmt: skip
 
 # %% [markdown]
-# The arithmetic is the same, the bytes are not: on the H200's bf16 roof fusion carries attention across the ridge. That
-# single fact is the reason for lesson 04. (On a CPU's low roof both are on the right of it: again the machine decides.)
+# The arithmetic is the same, the bytes are not: on the H200's bf16 roof fusion carries attention across the ridge. Two
+# simplifications are in this count. Three kernels stand as one point (lesson 03, section 4, adds kernel by kernel), and
+# the operations of softmax are priced like those of tensor cores, which do not compute exponentials. That fusion
+# crosses the ridge is the reason for lesson 04. (On a CPU's low roof both are on the right of it: again the machine
+# decides.)
 #
 # ### Verdict on the case
 # The claim "a fused second cosine is free" is **right where it was made and wrong as a rule**. It holds as long as the
@@ -364,9 +370,9 @@ for op in ("naive_attention", "fused_attention"):
 # timing hard follows from that.
 #
 # ### A GPU to practise on
-# `course_lib.simulated_gpu` has a pretend GPU with a clock of its own. It behaves as a real one where that matters for
-# timing, every machine can run it, and it knows the truth. Times are in seconds and virtual: nothing waits. You get
-# seven calls.
+# `course_lib.simulated_gpu` has a pretend GPU with a clock of its own. Its difficulties are those of real GPUs, made
+# large; no real one has all of them, and which yours has you can try at the end of this section. Every machine can run
+# it, and it knows the truth. Times are in seconds and virtual: nothing waits. You get seven calls.
 #
 # | call | what it does |
 # |---|---|
@@ -422,8 +428,8 @@ for run in range(3):
 
 # %% [markdown]
 # Nearly right, and still a few microseconds too long. The device was idle, so it stamped the first event at once and
-# then *waited for the host to post the kernel*. Events are exact only while the device has something to do before
-# them. With short kernels and a slow host this error is no longer small:
+# then *waited for the host to post the kernel*. Two events have nothing but the kernel between them only while the
+# device has something to do before them. With short kernels and a slow host this error is no longer small:
 
 # %%
 for ahead in (0, 1, 2, 4, 8):
@@ -440,6 +446,11 @@ for ahead in (0, 1, 2, 4, 8):
 # **A host slower than the device.** When enough work is posted *ahead*, the device is still busy with it while the host
 # posts the event, the kernel and the second event. Then the two stamps have only the kernel between them. How much is
 # enough depends on the host, so a good timer does not assume a number: it finds one, or posts plenty.
+#
+# What is left on a real GPU, and not on this one, is the pair itself: two events with nothing in between are one to two
+# microseconds apart. For a kernel below about ten microseconds that is no longer small either.
+# `course_lib.timing.time_graph` puts many runs into one CUDA graph (section 8) with no events between them; what is
+# left there is the gap between two kernels, about one microsecond.
 
 # %% [markdown]
 # **Compilation.** The first launch of a kernel compiles it, loads it, and picks algorithms; the allocator asks the
@@ -465,9 +476,11 @@ print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the 
 
 # %% [markdown]
 # **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time: the cache
-# between the memory and all multiprocessors. In a training step it rarely does: hundreds of megabytes pass between two
-# uses. Decide which of the two you want to know; for a kernel in a model it is nearly always the cold one. So sweep the
-# cache before every run, *outside* the events.
+# between the memory and all multiprocessors. In a model both happen. A weight was last used one step ago, and hundreds
+# of megabytes have passed since: it is cold. An activation was written by the kernel just before, and where it is
+# smaller than the cache, much of it is still there. Decide which of the two you want to know, and say which one you
+# give. Our timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every
+# run, *outside* the events.
 
 # %%
 for sweep in (False, True):
@@ -486,10 +499,12 @@ for sweep in (False, True):
     print(f"{'swept' if sweep else 'as it comes'}: {times} us; the kernel takes 200 when the cache is cold")
 
 # %% [markdown]
-# **The clock ramp.** A GPU that has rested runs at a low clock and needs tens of milliseconds of *work* until it has
-# reached its pace. Waiting does not help, it does harm: after a pause the clock is low again. A number of warm-up runs
-# cannot be right for all kernels either, because what counts is time. How long is enough? Watch until two stretches of
-# runs agree.
+# **The clock.** A GPU's clock moves, and a pause moves it. There are two kinds. One lowers its clock while it rests, as
+# laptops do, and needs *work* until it has reached its pace; the simulated GPU below is of this kind. Waiting does not
+# help it, it does harm: after a pause the clock is low again. The other kind runs at its full clock after a pause and
+# slows down under load, when it meets its power limit: section 1 said so of data-centre GPUs, for matrix products. So a
+# rest makes the one too slow and the other too fast. A number of warm-up runs cannot be right for all kernels either,
+# because what counts is time. How long is enough? Watch until two stretches of runs agree.
 
 
 # %%
@@ -514,8 +529,9 @@ plots.show(axes, alt="Time of each of 500 runs, twice: from double the truth dow
 
 # %% [markdown]
 # **Outliers.** Now and then something else takes the device: another process, the display, the driver. Such runs are
-# always too slow and never too fast, so a mean is pulled up, and by how much is chance. The minimum is no way out
-# either: it is the luckiest run, and it gets luckier the more often you try. A median asks what the typical run does.
+# always too slow and never too fast, so a mean is pulled up, and by how much is chance. The minimum is not moved by
+# outliers, and answers another question: how fast was the luckiest run? It gets luckier the more often you try, and
+# where the clock moves it is a run at a clock that does not last. A median asks what the typical run does.
 
 # %%
 times = event_times(pretend("outliers"), 300)
@@ -606,17 +622,20 @@ for name, took in found.items():
 
 # %% [markdown]
 # On a GPU the first two numbers are mostly the host's, and say little about the addition. The last two differ only in
-# where the data came from. The warm number is the smaller one, it is just as stable, and it describes a situation that
-# your model will not be in. It can even lie below the floor: then memory was not used at all. The cold number lies
-# above the floor, because a kernel of a few microseconds spends a good part of them starting and finishing, and the
-# copy behind the floor was a large one.
+# where the data came from. The warm number is the smaller one and just as stable. It is right for arrays that the
+# kernel before has just written or read and that fit into the cache, and wrong for weights. It can even lie below the
+# floor: then memory was not used at all. The cold number lies above the floor, because a kernel of a few microseconds
+# spends a good part of them starting and finishing, the pair of events adds a microsecond or two to both, and the copy
+# behind the floor was a large one. For a kernel as short as this one `time_graph` is the better timer.
 
 # %% [markdown]
 # ### What a good timer does
 # Put together: events and not the host's clock; work posted ahead, so that the device never waits inside a pair; runs
 # until two stretches of time agree, before anything counts; a cold cache for each run, swept outside the pair; enough
-# runs for a stable median, and the median as the answer. `course_lib.timing.time_gpu` does this, NVIDIA's `nvbench`
-# and Triton's `do_bench` do most of it.
+# runs for a stable median, and the median as the answer, with its conditions beside it: cold or warm, back to back or
+# after a rest. `course_lib.timing.time_gpu` does this, NVIDIA's `nvbench` and Triton's `do_bench` do most of it. The
+# interval that it prints is of one series; to compare two programs, call them in turn, and repeat it in several
+# processes.
 
 # %% [markdown]
 # ## Exercise 1.2 `roofline.stopwatch` (40 min, 10 points)
@@ -727,14 +746,21 @@ results.beside("lesson01.stopwatch", rows, unit="us")
 
 # %% [markdown]
 # On a GPU the two should agree within a few per cent. If they do not, your timer is not necessarily the wrong one:
-# print `time_gpu`'s result and read its warnings. On a CPU expect less: there is no device of its own, the cache is
-# not swept as thoroughly, and other processes share the cores.
+# print `time_gpu`'s result and read its warnings. If they do, that is no proof: both time with pairs of events, so what
+# a pair adds is in both, and shows in the shorter of the two kernels. `time_graph` does not have it. On a CPU expect
+# less: there is no device of its own, the cache is not swept as thoroughly, and other processes share the cores.
+#
+# Does your GPU's clock fall at rest or under load? Try it: `time.sleep(5)`, then `one_by_one(real.kernels["add"],
+# 200)`, and compare the first runs with the last. Then the same with a large product of bf16 matrices in place of the
+# addition. Runs that get faster say the one, runs that get slower the other; a single slow run at the beginning says
+# neither.
 #
 # ### Verdict on the case
 # "Without warm-up the variation is large" is right, and it is one sixth of the truth. The cure that most people know,
 # some warm-up runs and a mean, removes the largest error and leaves five. Of these the warm cache is the most
-# expensive, because it is silent: the number is stable, repeatable, and describes a situation that does not occur.
-# "Warm up with the same sizes" is right as well, and you have seen why: a new length can be a new kernel.
+# expensive, because it is silent: the number is stable and repeatable, and it is the number of another situation than
+# the reader has in mind. "Warm up with the same sizes" is right as well, and you have seen why: a new length can be a
+# new kernel.
 
 # %% [markdown]
 # ## 3. Three regimes
@@ -784,10 +810,12 @@ against({"size does not matter up to": predicted_elements}, {"size does not matt
 results.beside("lesson01.call", {"one of many additions": call.launch_s}, unit="us")
 
 # %% [markdown]
-# The flat part is the host, the slope is memory. The two limits are not fitted: the slope is the ceiling from lesson
-# 00, only the height of the flat part is taken from the data, so that three sizes are faster. (On a CPU there may be a
-# third part between them, lower than the slope: arrays that still fit into a cache. On a fast GPU that part is hidden:
-# the device is done with such arrays before the host has launched the next call.)
+# The flat part is the host, the slope is memory. Neither line is fitted: the slope is the ceiling from lesson 00, and
+# the flat one is the fourth-smallest time. One call is four calls here, three slices and an addition, and the host pays
+# for each. On the recorded H200 they take 9.9 us, and the addition alone, on tensors that are there, 5.9 (lesson 03,
+# section 7), so without the slices the corner would lie at a smaller size. (On a CPU there may be a third part between
+# them, lower than the slope: arrays that still fit into a cache. On a fast GPU that part is hidden: the device is done
+# with such arrays before the host has launched the next call.)
 #
 # Now the report's rule. The next cell doubles the size step by step and prints what the time does.
 
@@ -874,12 +902,13 @@ print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[
 # %% [markdown]
 # ### What the table does not explain
 # Two things should still bother you. The constant is not constant: it falls by more than a quarter from the smallest
-# model to the largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the
-# cost of a call that you measured: how many calls in one layer would that be? A transformer layer written by hand
-# makes, by our count, some 50 to 100, casts included. Either that host was slower than the ones below, or the rest of
-# its time went into Python between the calls: type checks, `einops` expressions, autocast's own bookkeeping. The table
-# cannot tell.
-# "Launches set the time" is a good first word for it; "the host sets the time" is what the figures support.
+# model to the largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the cost
+# of a call: how many calls in one layer would that be? (What the cell calls "an addition here" is the call of the
+# figure above, with its three slices. By an addition alone on the recorded H200 the layer would have 1.7 times as many
+# calls.) A transformer layer written by hand makes, by our count, some 50 to 100, casts included. Either that host was
+# slower than the ones below, or the rest of its time went into Python between the calls: type checks, `einops`
+# expressions, autocast's own bookkeeping. The table cannot tell. "Launches set the time" is a good first word for it;
+# "the host sets the time" is what the figures support.
 
 # %%
 costs = [("an addition here", call.launch_s)]
@@ -1160,10 +1189,11 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above; be
 # called, and the lanes agree.
 #
 # White space in the device's lane is time in which your GPU does nothing. The share of the window without it, **busy**,
-# is the first number to look at in any profile: when the device idles, faster kernels do not help. Beware of a second
-# number with a similar name. The "GPU utilisation" of `nvidia-smi` counts a moment as busy as soon as one kernel runs,
-# however small; it can read 100 % on a device that uses a hundredth of its arithmetic. (Set `width` to 256 and run the
-# cells again: who waits for whom now?)
+# is the first number to look at in any profile: when the device idles, faster kernels do not help. The "GPU
+# utilisation" of `nvidia-smi` is the same quantity over a window of its own: a moment counts as soon as one kernel
+# runs, however small. So both have the same blind spot. A busy share far below 100 % says that something is missing;
+# 100 % can be read on a device that uses a hundredth of its arithmetic. (Set `width` to 256 and run the cells again:
+# who waits for whom now?)
 
 # %% [markdown]
 # ## Exercise 1.4 `roofline.profile` (30 min, 8 points)
@@ -1365,11 +1395,13 @@ plots.show(axes, alt="Time of a fused chain of cosines against its length, with 
 against({"corner": predicted_corner}, {"corner": memory_s / one_s})
 
 # %% [markdown]
-# Look at the points near the corner first. A floor is a maximum of two terms, and real machines round the corner:
-# just below it the arithmetic is hidden almost, not quite. Away from the corner the points should follow the lines
-# within some per cent. If the corner is elsewhere by more than 20 per cent, one of the two ceilings is wrong for this
-# kernel: `tl.cos` is not one instruction but some two dozen, and it takes a longer way for large arguments. From the
-# second cosine on all arguments lie in $[-1, 1]$; only the first sees the whole of `x`.
+# Look at the points near the corner first. A floor is a maximum of two terms, and real machines round the corner: just
+# below it the arithmetic is hidden almost, not quite. Away from the corner the points should follow the lines within
+# some per cent. Mind what this agreement is worth: the rate of cosines was itself measured with a long chain in a
+# kernel like yours, so the right end of the line must fit. What the figure tests is the corner, and that time is the
+# larger of the two terms and not their sum. If the corner is elsewhere by more than 20 per cent, one of the two
+# ceilings is wrong for this kernel: `tl.cos` is not one instruction but some two dozen, and it takes a longer way for
+# large arguments. From the second cosine on all arguments lie in $[-1, 1]$; only the first sees the whole of `x`.
 
 # %% [markdown]
 # ### Recomputation can save memory *and* time
@@ -1558,9 +1590,10 @@ results.beside("lesson01.softmax", softmax_s, unit="us")
 # %% [markdown]
 # The copy rate of the floor was measured on arrays larger than these, so part of it is out of reach on a GPU, about a
 # tenth in the recorded run. PyTorch's kernel took over three times the floor there, though in section 4, for rows of
-# 1024 numbers in fp32, it was close to its floor: a library need not be equally good at every size. If your kernel is
-# near the floor you are done with it: no trick with the exponential will make it faster, because the exponential is not
-# what takes the time. That is a useful thing to be able to say about a kernel.
+# 1024 numbers in fp32, it was close to its floor. Both the width of a row and the type are different here, so the two
+# numbers do not say which of them it is slow for; a library need not be equally good everywhere. If your kernel is near
+# the floor you are done with it: no trick with the exponential will make it faster, because the exponential is not what
+# takes the time. That is a useful thing to be able to say about a kernel.
 
 # %% [markdown]
 # ## 7. Matrix product: tiles raise the intensity
@@ -1628,9 +1661,13 @@ for order in (by_rows, grouped):
 # ### What is "fp32" in a product?
 # Tensor cores do not multiply fp32 numbers. Asked to, `tl.dot` by default keeps what **TF32** has of its inputs: the
 # range of fp32, with 10 bits of fraction instead of 23. The product is several times faster, and it is not an fp32
-# product. `input_precision="ieee"` keeps all bits and leaves the tensor cores out. Neither is wrong. Getting one while
-# you believe to have the other is. The next cell rounds the inputs itself and prints both errors for $K = 1024$. (The
-# interpreter's `tl.dot` rounds too, so the check below tells the two apart on a machine without a GPU.)
+# product. `input_precision="ieee"` keeps all bits and leaves the tensor cores out. `input_precision="tf32x3"` is
+# between the two: it splits each input into two TF32 numbers and adds three products of them, on the tensor cores. None
+# of them is wrong. Getting one while you believe to have another is. The next cell rounds the inputs itself and prints
+# both errors for $K = 1024$. (The interpreter's `tl.dot` rounds too, so the check below tells the two apart on a
+# machine without a GPU. The compiled kernel does not round: for an H100 or H200 there is no instruction in it that
+# would, so the tensor cores read the upper 19 bits of each input and drop the rest. Inputs that are cut off make an
+# error 2.7 times as large as rounded ones.)
 
 # %%
 from course_lib.numerics import error, round_to
@@ -1730,10 +1767,10 @@ check_speed("roofline.matmul", matmul)
 # </details>
 # <details><summary>Hint 3: nearly right, or slow</summary>
 #
-# A relative error of some $10^{-4}$ for fp32 inputs: `tl.dot` rounded to TF32; ask for `input_precision="ieee"`. An
-# error in fp16 that grows with K: the accumulator is not fp32, or was rounded inside the loop. Slow: for fp16 use
-# tiles of 128 x 256 x 64 with `num_warps=8` and `num_stages=3` (steps of K that are on the chip or on their way at
-# once); the same tile with 4 warps does not fit into registers.
+# A relative error of some $10^{-4}$ for fp32 inputs: `tl.dot` took TF32; ask for `input_precision="ieee"`. An error in
+# fp16 that grows with K: the accumulator is not fp32, or was rounded inside the loop. Slow: for fp16 use tiles of 128 x
+# 256 x 64 with `num_warps=8` and `num_stages=3` (steps of K that are on the chip or on their way at once); the same
+# tile with 4 warps does not fit into registers.
 # </details>
 
 # %% [markdown]
@@ -1780,7 +1817,7 @@ print(compiled("fp32", (64, 64, 32), warps=4))
 # fp32; its ceiling is the fp32 roof, not the TF32 roof.
 #
 # ### Measure
-# What did the tiles buy? On a GPU the cell times your kernel with growing tiles, in row order and grouped, beside
+# What did the tiles buy? On a GPU the cell times the kernel with growing tiles, in row order and grouped, beside
 # PyTorch. On a CPU the table shows the recorded run only.
 
 
@@ -1805,15 +1842,19 @@ results.beside("lesson01.tiles", rates, unit="TFLOP/s")
 
 # %% [markdown]
 # Compare the rates with the intensity of the tiles times the copy rate: a tile of 32 in fp16 has 16 FLOPs a byte. Any
-# rate above that product was paid for by the L2 cache. Larger tiles need the cache less, and the grouped order makes
-# it hit more often. The tile that spills loses nearly everything that the others gained.
+# rate above that product was paid for by the L2 cache. Larger tiles need the cache less, and the grouped order makes it
+# hit more often. Bytes are not the whole of it. A tile of 32 x 32 is too small for `wgmma`, which multiplies 64 rows at
+# once, so the compiler takes the older `mma` for it: `print(compiled("fp16", (32, 32, 64), warps=4))` shows it. The
+# step from 32 to 64 changes the instruction as well. The tile that spills loses nearly everything that the others
+# gained.
 #
 # In the recorded run the largest grouped tile and PyTorch are close together, and both are some per cent *above* the
 # sustained fp16 rate of `ceilings()`. A rate at the power limit is no constant: it moves by some per cent with the
 # temperature and with every pause. The ceiling was measured back to back, while the timer sweeps the cache between two
-# products, and the shorter the products, the larger the share of the pauses. So the speed check can show more than
-# 100 %. What the next rungs of the ladder win (persistent programs, copies made by the hardware) is small by
-# comparison, and lesson 04 needs it.
+# products, and the shorter the products, the larger the share of the pauses. So the speed check can show more than 100
+# %, and its floor is a yardstick: a library's rate under a power limit, not a bound. The bound is the peak that the
+# data sheet promises, which neither reaches. Persistent programs and copies that the hardware makes have little left to
+# gain at this size; lesson 05 has a product for which they gain much.
 
 # %% [markdown]
 # ## 8. Launch overhead and CUDA graphs
@@ -1990,10 +2031,10 @@ results.beside("lesson01.graph", cost_s, unit="us")
 # - No synchronisation: both loops time the launches and not the kernels. Both numbers become too small and nearly
 #   equal, unless the queue fills.
 # - No warm-up: the first call of each contains compilation and loading. With a mean of ten it dominates. The old kernel
-#   is run first and also pays for the start of the CUDA context, the allocator and the clock ramp, so its number is too
-#   large, and the ratio flatters the new kernel.
-# - 1 MiB stays in the L2 cache: from the second call on both are too fast compared with use in a model; the kernel that
-#   reads more often gains more.
+#   is run first and also pays for the start of the CUDA context, the allocator and, on a GPU that lowers its clock at
+#   rest, the ramp, so its number is too large, and the ratio flatters the new kernel.
+# - 1 MiB stays in the L2 cache: from the second call on both are too fast for an input that comes from memory; the
+#   kernel that reads more often gains more.
 # - One after the other instead of in turn: clock and temperature drift meet the two differently.
 # - A mean of ten: one outlier moves it; no interval is given, so nobody can say what the ratio is worth.
 # - The host's clock: fixed costs of launching and waiting are in both numbers and pull the ratio towards one.

@@ -139,9 +139,9 @@ print("written into:         requires_grad", late.requires_grad, "- keys as befo
 
 # %% [markdown]
 # Why not put it into the set? Because it does not hold for a tensor's whole life. `requires_grad_()` can switch it on
-# later, a write can, as in the last line, and all views of one memory would have to follow. The key says what is fixed:
-# this tensor *could* become part of a graph. Only inference mode promises that it never will, and takes the keys away.
-# The promise is kept by force:
+# later, a write can, as in the last line, and then every view's key set would need updating. The key says what is
+# fixed: this tensor *could* become part of a graph. Only inference mode promises that it never will, and takes the keys
+# away. The promise is kept by force:
 
 # %%
 inferred = made["made in inference mode"]
@@ -271,7 +271,7 @@ torch_inside.call_path(aten.matmul.default, x=image, w=weight)
 #
 # - `Dispatcher(keys)`: the keys that there are, highest priority first
 # - `.register(op, key, kernel)`: the kernel of an operator for a key. It is called as `kernel(dispatcher, keys, *args)`
-#   with the whole set (also with the keys that pass on, which torch clears), and what it returns is returned
+#   with the whole set, including fallthrough keys (torch itself removes them), and what it returns is returned
 # - `.fallthrough(op, key)`: for this operator, this key passes on to the next one in the set
 # - `.call(op, *args)`: every argument has an attribute `keys`. The set is the keys of all arguments and those that are
 #   included, less those that are excluded
@@ -492,7 +492,7 @@ ask(tensor(), around=["handler"])
 # `around` is a list of contexts, outermost first: "no_grad", "enable_grad", "inference_mode", "inference_mode(False)",
 # "autocast", "autocast(False)", "function mode", "dispatch mode", "functionalization", "below autograd" (what a kernel
 # of autograd sets before it redispatches), and "handler": in the handler of a dispatch mode that an operator has just
-# entered. Of that mode nothing else is around; modes outside of it still are.
+# entered. Inside the handler that mode is off; outer modes stay active.
 #
 # A call has one device for its keys, the highest among its tensors, whichever of them brings a key: with tensors on "cpu"
 # and on "meta" a call meets AutogradMeta and Meta, and not AutogradCPU and CPU. Only autocast stands apart: look there.
@@ -567,7 +567,7 @@ check("dispatch.keys", keys)
 # that saves is in section 7.
 
 # %% [markdown]
-# ## 4. A mode sees everything
+# ## 4. A mode sees what comes below autograd
 # Below autograd there is a key called Python. Its kernel, one fallback for all operators, calls a method
 # `__torch_dispatch__`: of a *mode*, if one is active, or of an argument that has such a method (section 6). A mode is a
 # context; while it is active the thread includes that key in every call.
@@ -605,10 +605,19 @@ print("backward:", ", ".join(backward.names))
 against(predicted, {"forward": len(forward.names), "backward": len(backward.names)})
 
 # %% [markdown]
-# No `linear` and no `dropout`: those are math kernels, which end above Python, and what they call comes by: for
-# `dropout` that is `native_dropout` on a GPU, and operators for memory, random numbers and products on a CPU. Views come
-# by as well, also those that autograd makes for itself, `t` and `detach`. And the backward pass is seen, because
-# gradients are computed by calls like all others. What the mode cannot see is autograd itself: that lies above.
+# No `linear` and no `dropout`: those are math kernels, which end at autograd's key, above Python, and what they call
+# comes by: for `dropout` that is `native_dropout` on a GPU, and operators for memory, random numbers and products on a
+# CPU. Views come by as well, also those that autograd makes for itself, `t` and `detach`. And the backward pass is
+# seen, because gradients are computed by calls like all others. What the mode cannot see is autograd itself: that lies
+# above.
+#
+# **In inference mode this is different.** It takes autograd's key away, and with it the place where a math kernel would
+# have ended. The first key at which something runs is then Python's, so the mode is asked for `linear`, `matmul`,
+# `dropout` and `scaled_dot_product_attention` as they are, and what they call while its handler runs comes by no more.
+# A mode that counts products of matrices counts none. The remedy is `func.decompose(*args, **kwargs)`: it runs the math
+# kernel of an operator that has one, and returns `NotImplemented` for all others. Called `with self:`, so that the mode
+# is active again, its parts come by as they do elsewhere. (In `no_grad` nothing of this is needed: autograd's key is
+# still there.)
 #
 # In the handler everything above Python is excluded. So a calculation in it makes no graph, even if it looks as though
 # it should:
@@ -629,15 +638,23 @@ plots.show(axes, alt="The path of relu under a mode: a snapshot of the thread's 
                      "ends at the key Python; the device is not reached by this call")  # fmt: skip
 
 # %% [markdown]
-# One place where all operators come by, with their arguments and their results: that is where one counts.
+# One place where operators come by, with their arguments and their results: that is where one counts.
 
 # %% [markdown]
-# ## Exercise 3.3 `dispatch.meter` (25 min, 6 points)
+# ## Exercise 3.3 `dispatch.meter` (35 min, 6 points)
 # Write `Meter`, a `TorchDispatchMode` with two numbers, `flops` and `bytes`, of everything that runs inside it:
 # `with Meter() as meter: ...`.
 #
-# - FLOPs: $2mnk$ for each product of matrices, that is `aten.mm`, `aten.addmm`, `aten.bmm` and `aten.baddbmm`; the last
-#   two multiply stacks of matrices, so times the number of matrices. Nothing else counts.
+# - FLOPs of a product of matrices: $2mnk$ for `aten.mm`, `aten.addmm`, `aten.bmm` and `aten.baddbmm`; the last two
+#   multiply stacks of matrices, so times the number of matrices.
+# - Attention in one operator, `aten._scaled_dot_product_...`: 2 products forward and 5 backward, each of 2 FLOP for each
+#   batch entry, head, query, key and place of a head; what a mask hides counts. The arguments begin with `q`, `k` and
+#   `v`; in an operator for backward the gradient stands in front of them.
+# - `aten.convolution`: 2 FLOP for each element of its result and each weight of one output channel, `weight[0]`.
+#   `aten.convolution_backward`, which gets the gradient of that result, the input, the weight and more: the same count
+#   for the gradient of the input and again for that of the weight, where its last argument asks for them.
+# - No other operator has FLOPs.
+# - An operator that is made of others and comes as a whole, as in inference mode, counts as its parts.
 # - Bytes of an operator: those of every tensor among its arguments, also in lists and keywords, and of every tensor in its
 #   result. A tensor has its elements times their size.
 # - Two kinds of operators move nothing: views (`func.is_view`, and `aten._unsafe_view`), and allocations (`aten.empty`,
@@ -656,17 +673,35 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         ### BEGIN SOLUTION
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        with self:  # what an operator is made of comes by here again
+            out = func.decompose(*args, **kwargs)
+        if out is not NotImplemented:
+            return out
+        out = func(*args, **kwargs)
         op = func.overloadpacket
-        if op in (aten.mm, aten.addmm, aten.bmm, aten.baddbmm):
-            a, b = args[-2:]  # the last two: a bias stands in front of them
-            self.flops += 2 * a.numel() * b.shape[-1]
+        self.flops += self.flops_of(op, args, out)
         moves_nothing = func.is_view or op is aten._unsafe_view or "empty" in func.name()
         if not moves_nothing:
             for one in tree_leaves((args, kwargs, out)):
                 if isinstance(one, torch.Tensor):
                     self.bytes += one.numel() * one.element_size()
         return out
+
+    def flops_of(self, op, args, out):
+        name = op.__name__
+        if name in ("mm", "addmm", "bmm", "baddbmm"):
+            a, b = args[-2:]  # the last two: a bias stands in front of them
+            return 2 * a.numel() * b.shape[-1]
+        if name == "convolution":
+            return 2 * out.numel() * args[1][0].numel()
+        if name == "convolution_backward":
+            return 2 * args[0].numel() * args[2][0].numel() * sum(args[-1][:2])
+        if name.startswith("_scaled_dot_product"):
+            backward = name.endswith("_backward")
+            q, k = args[backward : backward + 2]  # backward the gradient stands in front of them
+            return (5 if backward else 2) * 2 * q.numel() * k.shape[-2]
+        return 0
         ### END SOLUTION
 
 
@@ -676,13 +711,17 @@ check("dispatch.meter", Meter)
 # %% [markdown]
 # <details><summary>Hint 1: the frame</summary>
 #
-# `out = func(*args, **(kwargs or {}))` first, `return out` last, the counting in between. `func.overloadpacket` is the
-# operator without its overload: `aten.add` for `aten.add.Tensor` and for `aten.add.Scalar`.
+# First the parts: `with self: out = func.decompose(*args, **kwargs)`, and if `out` is not `NotImplemented`, return it:
+# its parts have been counted. Else `out = func(*args, **kwargs)`, `return out` last, the counting in between. (`kwargs`
+# may be `None`.) `func.overloadpacket` is the operator without its overload: `aten.add` for `aten.add.Tensor` and for
+# `aten.add.Scalar`.
 # </details>
 # <details><summary>Hint 2: FLOPs</summary>
 #
 # For `mm` and `bmm` the factors are the first two arguments, for `addmm` and `baddbmm` the second and the third. A
-# factor (batch, m, k) has batch times m times k elements already, so only 2 and n are missing.
+# factor (batch, m, k) has batch times m times k elements already, so only 2 and n are missing. In the same way `q` has
+# the batch, the heads, the queries and the places of a head, and only 2 and the keys are missing.
+# `func.overloadpacket.__name__` is the name to ask for.
 # </details>
 # <details><summary>Hint 3: all tensors</summary>
 #
@@ -765,9 +804,11 @@ plots.show(axes, alt="Roofline of this machine with four points: forward and bac
 
 # %% [markdown]
 # As one point, a model may lie right of the ridge, and one would say that arithmetic sets its time. But it is not one
-# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So its
-# floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors,
-# $\sum \max(F_i / R, B_i / C)$, which is never smaller. (In the table a launch stands beside the two, for each call.)
+# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So
+# its floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors, $\sum
+# \max(F_i / R, B_i / C)$, which is never smaller. (In the table a launch stands beside the two, for each call: as if
+# the host launched a call when the one before is done. A host that runs ahead hides its launches, so with them the sum
+# is no strict floor. The next part prints how much they are.)
 
 
 # %%
@@ -785,10 +826,12 @@ for name, phase in works:
 results.beside("lesson03.models", rows, unit="ms")
 
 # %% [markdown]
-# What lies between the two floors could be won by moving bytes while others are computed with and, where a call is so
-# small that its launch is its floor, by fewer calls. Fusion can win more, because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
-# host. And which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that
-# it reads some rows of: more than it moves.)
+# What lies between the two floors could be won by overlapping one operator's memory traffic with another's arithmetic
+# and, where a launch stands in for a small call, by launching ahead or by fewer calls. Fusion can win more, because it
+# removes bytes. What lies between the second floor and the measured time is for better kernels and for the host. And
+# which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that it reads
+# some rows of: more than it moves. And many small calls, copies among them, stand at the launch, so their share of the
+# floor is the launches' and not their bytes'.)
 
 # %%
 axes = plots.kinds(by_kind(calls["transformer"], roof), device=f"counted; floor with the rates of {HERE.name}")
@@ -801,7 +844,7 @@ plots.show(axes, alt="For forward and backward the shares of FLOPs, bytes and fl
 # places of your device. So a model on meta takes the same path, through autograd, through your mode, to kernels that
 # only work out shapes. Nothing is computed, and everything is counted. Here is a transformer with the sizes of the
 # usual 1.5-billion-parameter model, with a batch of 64 texts of 1024 tokens in bf16, on a machine that could not hold
-# what a step of it needs.
+# what a step of it needs. (Forward and backward are counted; the optimizer is left out.)
 
 # %%
 XL = transformer.Sizes(vocabulary=50257, context=1024, width=1600, heads=25, layers=48)
@@ -819,6 +862,30 @@ else:
     h200 = Roof(f"{HERE.name} {RATE}", roof.flops_per_s, roof.bytes_per_s)
 as_one, one_by_one = (sum(s) for s in zip(*(floors(xl, h200, phase) for phase in ("forward", "backward"))))
 print(f"one step on {h200.name}: floor of the sums {as_one:.2f} s, sum of the floors {one_by_one:.2f} s")
+
+# %% [markdown]
+# No launch is in these floors: `h200` has none. How much of a sum of the floors were the launches in the table above?
+# The small transformer again, with the sizes that it has on a GPU, counted on meta:
+
+# %%
+call_s = recorded["launch, us"] * 1e-6 if recorded else roof.launch_s
+waiting = Roof("with launches", h200.flops_per_s, h200.bytes_per_s, call_s)
+sizes = transformer.Sizes(8192, 1024, 1024, 16, 4)
+small = tally(Meter, text_loss(sizes, 4, "meta", torch.bfloat16))
+for name, one in (("with launches", waiting), ("without", h200)):
+    floor_ms = 1e3 * floors(small, one, "forward")[1]
+    print(f"forward, sum of the floors {name}: {floor_ms:.2f} ms")
+works_of = [call.work for call in small if call.phase == "forward"]
+moving = [work for work in works_of if work.bytes or work.flops]
+at_launch = sum(floor_s(work, waiting) == call_s for work in moving)
+print(f"{at_launch} of {len(moving)} calls stand at their launch")
+print(f"all launches together: {1e3 * len(moving) * call_s:.2f} ms")
+
+# %% [markdown]
+# Half of the calls are so small that a launch takes longer than they do, and the difference is a sixth of the sum. (On
+# meta some operators are others than on a GPU, so the first number is a little less than the table's.) A host that runs
+# ahead hides its launches, as long as all of them together take less time than the device: then the sum without them is
+# the floor, and the difference is what a host that waits would add.
 
 # %% [markdown]
 # ### Case file
@@ -851,12 +918,13 @@ against(predicted, came)
 
 # %% [markdown]
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
-# layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much do
-# not wait for their launches. With 27 layers both are a few times above. **The time says many layers; the memory says
-# that they were computed again in backward.** But then backward should take the forward pass and its own time, nearly
-# three times forward by these floors, and it takes 1.4 times. Either a large part of the forward time is not arithmetic
-# or bytes at all, such as waiting for the host at every scalar that is read; or the two passes were not measured alike.
-# Two counts, of bytes and of time, leave two hypotheses of many. What would tell them apart is question 3.8.
+# layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much
+# do not wait for their launches. With 27 layers both are a few times above. **The time says many layers; the memory
+# says that they were computed again in backward.** But then backward should take the forward pass and its own time,
+# nearly three times forward by these floors, and it takes 1.4 times. Either a large part of the forward time is not
+# arithmetic or bytes at all, such as work of the host that grows with the batch; or the two passes were not measured
+# alike. (Reading one scalar in each layer is not enough: lesson 02, section 3, counts it.) Two counts, of bytes and of
+# time, leave two hypotheses of many. What would tell them apart is question 3.8.
 
 # %% [markdown]
 # ## 5. Kernels at keys
@@ -1004,9 +1072,10 @@ torch_inside.call_path(cap.default, x=x)
 
 # %% [markdown]
 # ### What the kernel for Meta is good for
-# A **fake tensor** claims to live on a device and has no memory there: it is a wrapper (section 6) around a tensor on
-# meta. Dynamo's stand-ins of lesson 02 are fake tensors. When a call with one comes to the key Python, its handler asks
-# the kernel for Meta and puts the device back on. So your operator works with the compiler, as it is:
+# A **fake tensor** claims to live on a device and has no memory there. It is itself a tensor on meta, of a subclass
+# that remembers the device it stands for and brings that device's keys and the key Python. Dynamo's stand-ins of lesson
+# 02 are fake tensors. When a call with one comes to the key Python, its handler asks the kernel for Meta and puts the
+# device back on. So your operator works with the compiler, as it is:
 
 # %%
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -1023,9 +1092,10 @@ print(f"compiled: {len(torch_inside.graphs(seen))} graph, {len(torch_inside.brea
 # %% [markdown]
 # ## 6. Tensors with a meaning
 # The key Python has a second user. A subclass of Tensor with a `__torch_dispatch__` of its own brings the key with it,
-# and its calls end there: **the tensor itself says what an operator does.** `_make_wrapper_subclass` makes such a tensor
-# without memory: it has a shape, a type and a device, and what it *means* is up to you. Quantised weights, weights
-# spread over several GPUs (DTensor), nested lists of tensors, and fake tensors are made this way.
+# and its calls end there: **the tensor itself says what an operator does.** `_make_wrapper_subclass` makes such a
+# tensor without memory: it has a shape, a type and a device, and what it *means* is up to you. Quantised weights,
+# weights spread over several GPUs (DTensor) and nested lists of tensors are made this way. (A fake tensor is not: it
+# holds no other tensor.)
 #
 # Which order do they stand in, modes and wrappers? The set only says that somebody in Python is asked. Predict: with two
 # modes active and a wrapper among the arguments, who is asked first, and who last? And do the modes see what the wrapper
@@ -1082,8 +1152,10 @@ with Said("the outer"), Said("the inner"):
 #   is held, with the same scale
 # - **products**, `aten.mm` and `aten.bmm`: a Scaled that holds the product of what is held, and whose scale is the
 #   product of both scales; an ordinary tensor has the scale 1
-# - **in place**: `aten.mul_` and `aten.div_` of a Scaled and a number change its scale and return it. Any other operator
-#   that would write into a Scaled raises `TypeError`, because it would write into a copy
+# - **in place**: `aten.mul_` and `aten.div_` of a Scaled and a number change its scale and return it, and its views,
+#   made before or after, have the new scale too: after `y = x.t(); x.mul_(3)` also `y` is three times what it was. Of a
+#   view (`x[0].mul_(3)`) they raise `TypeError`, because one scale cannot say that a part was scaled. Any other
+#   operator that would write into a Scaled raises `TypeError`, because it would write into a copy
 # - **all others** work on held * scale, wherever a Scaled stands among the arguments, and give what they give
 #
 # Right means that values, kinds, scales and memory are as said, and that gradients come out as if there were no wrapper.
@@ -1095,14 +1167,20 @@ class Scaled(torch.Tensor):
     """Stands for held * scale."""
 
     @staticmethod
-    def __new__(cls, held, scale):
+    def __new__(cls, held, scale, base=None):
         ### BEGIN SOLUTION
         like = {"strides": held.stride(), "dtype": held.dtype, "device": held.device}
         return torch.Tensor._make_wrapper_subclass(cls, held.shape, **like)
         ### END SOLUTION
 
-    def __init__(self, held, scale):
-        self.held, self.scale = held, scale
+    def __init__(self, held, scale, base=None):
+        self.held, self.base, self.own = held, base, scale
+
+    @property
+    def scale(self):
+        ### BEGIN SOLUTION
+        return self.own if self.base is None else self.base.scale
+        ### END SOLUTION
 
     def __repr__(self):
         return f"Scaled({self.held}, {self.scale})"
@@ -1121,7 +1199,9 @@ class Scaled(torch.Tensor):
         else:
             return cls.other(func, args, kwargs)
         if func._schema.is_mutable:
-            first.scale = scale
+            if first.base is not None:
+                raise TypeError(f"{func} would scale a part, and there is one scale for all")
+            first.own = scale
             return first
         return cls(first.held, scale)
 
@@ -1132,7 +1212,8 @@ class Scaled(torch.Tensor):
             raise TypeError(f"{func} would write into a Scaled, which has no memory of its own")
         if func.is_view or func in (aten._unsafe_view.default, aten.clone.default):
             out = func(args[0].held, *args[1:], **kwargs)
-            return tree_map(lambda part: cls(part, args[0].scale), out)
+            base = args[0] if func.is_view else None  # a clone is nobody's view
+            return tree_map(lambda part: cls(part, args[0].scale, base), out)
         if func in (aten.mm.default, aten.bmm.default):
             held = [getattr(arg, "held", arg) for arg in args]
             return cls(func(*held), getattr(args[0], "scale", 1) * getattr(args[1], "scale", 1))
@@ -1160,7 +1241,9 @@ check("dispatch.subclass", Scaled)
 #
 # `func._schema.is_mutable` says that an operator writes into an argument: the first one, or the keyword `out`. If that
 # one is a Scaled: `mul_` or `div_` by a number, or `TypeError`. If it is an ordinary tensor, all is well: unwrap the
-# others.
+# others. A view remembers what it is a view of (`base`) and asks it for the scale, so that it never holds an old one; a
+# clone, or what `_unsafe_view` gives, is nobody's view. A view of `x * 2` has nothing to do with `x`, though both hold
+# the same memory.
 # </details>
 
 # %% [markdown]
@@ -1203,7 +1286,7 @@ predicted = {"a gradient is required": None, "under a dispatch mode": None,
              "torch.library.custom_op": None, "on meta": None}  # replace None  # fmt: skip
 
 # %% [markdown]
-# What is timed, row by row: each adds one thing to the plain call, or takes one away.
+# Each row changes one thing in the plain call.
 
 # %%
 from torch.overrides import TorchFunctionMode
@@ -1309,7 +1392,8 @@ results.beside("dispatch", cost, unit="us", records=False)
 # %% [markdown]
 # The recorded column is measured by `python -m benchmarks dispatch`: the median of five processes, with some rows more,
 # the ways around a Triton launch and compiled calls. As a picture: the recorded H200's rows where there are any, with a
-# bar over all five processes; else yours, with a bar over the middle half of the rounds.
+# bar over all five processes; else yours, with a bar over the middle half of the rounds. (The times are the host's. The
+# record names its GPU and not its processor, so compare within a column.)
 
 # %%
 entry = results.load("dispatch")
@@ -1318,7 +1402,7 @@ for name, taken in rounds.items():
     low, middle, high = (1e6 * (s - loop_s) for s in quantiles(taken, n=4))
     own_rows.append({"name": name, "us": middle, "low_us": low, "high_us": high})
 axes = plots.costs(entry["rows"] if entry else own_rows, plain="torch.add(x, y)",
-                   device=entry["machine"] if entry else HERE.name)  # fmt: skip
+                   device=f"{entry['machine'] if entry else HERE.name}'s host")  # fmt: skip
 plots.show(axes, alt="Host time of one addition in several ways, from the cheapest to the dearest, on a logarithmic "
                      "scale: contexts near the plain call, layers in Python above it, meta and fake tensors far above")  # fmt: skip
 
@@ -1332,8 +1416,10 @@ plots.show(axes, alt="Host time of one addition in several ways, from the cheape
 #   and called, and its result goes the same way back. Modes, wrappers, an `autograd.Function` and `custom_op` differ in
 #   how often they do it. `custom_op` is a kernel in Python with layers of Python around it, which look after autograd,
 #   writes and aliases. A kernel at a key, as in exercise 3.4, has none.
-# - **Nothing computed is not nothing done.** Meta and fake tensors take longest of all: the rule for a result's shape
-#   and type is a Python program. It runs when a model is compiled or counted, and not in training.
+# - **Nothing computed is not nothing done.** For an addition meta and fake tensors take longest of all: on meta its
+#   rule for the result's shape and type, with all of broadcasting and promotion, is a long Python program. That depends
+#   on the operator: a clone or a view on meta costs about what it costs on a CPU. These rules run when a model is
+#   compiled or counted, and not in training.
 #
 # ### `custom_op` taken apart
 # Its path has two kernels in Python, and the second one calls your function:
@@ -1344,9 +1430,9 @@ torch_inside.call_path(torch.ops.lesson03.plus.default, x=x, y=y)
 # %% [markdown]
 # ### When does a model wait for its host?
 # The tally knows how many operators of a step move something. Each costs the host about what one of our calls costs,
-# and the device needs at least the sum of the floors. Both can be counted on meta, for any width. For one training step
-# of a transformer with 12 layers on the recorded H200, 8 texts of 512 tokens in bf16: from which width on does the
-# device set the pace?
+# and the device needs at least the sum of the floors. Both can be counted on meta, for any width. For the forward and
+# backward pass of a transformer with 12 layers on the recorded H200 (no optimizer), 8 texts of 512 tokens in bf16: from
+# which width on does the device set the pace?
 
 # %%
 predicted = {"width": None}  # replace None
@@ -1384,7 +1470,7 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # layer is free. This is the overhead regime of lesson 01, now with its parts. The remedies are those that make fewer
 # calls: fusion, compilation (lesson 02), CUDA graphs (lesson 01); or cheaper ones.
 #
-# Both lines are estimates, and it is known to which side. Real kernels need longer than their floors, which moves the
+# Both are estimates; here is the direction of each error. Real kernels need longer than their floors, which moves the
 # crossing to the left. The host's line leaves out views and what your own Python does between the calls, which would
 # lift it; the calls of backward do not come from Python, which would lower it.
 
@@ -1398,7 +1484,7 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # | there is a global set | it is the state that every thread starts with | |
 # | the set is {CUDA, Autograd} because `requires_grad` is true | wrong: it is in no set, and `no_grad` changes none | inference mode takes the kernel out, and saves little |
 # | a vision tower: 2100 ms forward, 2900 ms backward, 19288 MiB | the time says many layers, the memory says that they are computed again, and the ratio of the passes does not fit | count twice, in two units, and follow the contradiction |
-# | we asked: what does a call cost that computes nothing? | on meta and for fake tensors more than any other | they are for compiling and counting |
+# | we asked: what does a call cost that computes nothing? | an addition on meta or with fake tensors costs more than any other; a view no more than elsewhere | they are for compiling and counting |
 # | we asked: does a layer in Python slow a model down? | only where the host sets the pace | count the calls before you optimise them |
 
 # %% [markdown]
@@ -1419,10 +1505,12 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # microseconds, times 200, so about a millisecond or more a token (the recorded H200: 7 µs, 1.4 ms); and the handler
 # makes at least one more operator, the dequantisation. A bf16 weight of $n$ numbers moves $2n$ bytes, int8 moves $n$:
 # saved are $n$ bytes, at about 4.2 TB/s. In 7 µs that is 30 MB, so $n$ of about 3e7, a weight of 5500 x 5500, where the
-# device set the pace before; where the host did, no size pays. (If the dequantised weight is written to memory and read again, as in eager mode, more bytes move
-# than before: $n + 2n + 2n$ and nothing is saved at any size. That is the better answer.) Remedies: compile the model,
-# because the handlers then run while it is compiled, and dequantisation is fused into what follows; a fused kernel for
-# the product behind one operator; a CUDA graph, which replays without the host.
+# device set the pace before; where the host did, no size pays. (If the dequantised weight is written to memory and read
+# again, as in eager mode, more bytes move than before: $n + 2n + 2n$ and nothing is saved at any size. That is the
+# better answer.) Remedies: compile the model, because the handlers then run while it is compiled, and dequantisation is
+# fused into what follows (for this the wrapper has to say what it is made of, with `__tensor_flatten__` and
+# `__tensor_unflatten__`); a fused kernel for the product behind one operator; a CUDA graph, which replays without the
+# host.
 #
 # *Marking guide.* 1 point for the cost from the table with its units. 1 for a size from saved bytes and copy rate (any
 # sensible cost), or for seeing that eager dequantisation moves more bytes. 1 for a remedy with a reason.
@@ -1462,18 +1550,22 @@ plots.show(axes, alt="Time of a training step against the width: the host's part
 # ### BEGIN SOLUTION
 # From the floors: backward alone is a little less than twice forward; computed again it is forward + backward, nearly
 # three times forward (with the printed floors about 2.8). Explanations: (a) the forward pass contains time that is
-# neither bytes nor FLOPs and does not come again in backward: reading a scalar in every layer, where the host waits
-# and the queue runs empty, or mask code on the host; (b) the two passes were not measured alike: the forward time
-# contains first calls, compilation or data transfer, or the clock was stopped before the device had finished backward;
-# (c) fewer layers on a much slower GPU do not fit, since ratio and memory speak against it. With (a) the recomputation
-# would wait as well, unless the mask is kept: a good answer says so.
+# neither bytes nor FLOPs and does not come again in backward: work of the host that grows with the batch, such as a
+# Python loop over the 1024 images in the mask code of every layer (reading one scalar a layer is too cheap: lesson 02
+# counts it); (b) the two passes were not measured alike: the forward time contains first calls, compilation or data
+# transfer, or the clock was stopped before the device had finished backward; (c) fewer layers on a much slower GPU do
+# not fit, since ratio and memory speak against it. With (a) the recomputation would do the host's work again as well,
+# unless the mask is kept: a good answer says so.
 #
-# Measurements: a profile of the forward pass: gaps in which the GPU is idle after small copies to the host speak for
-# (a), a busy GPU against it. The list of graph breaks, or a tally of `_local_scalar_dense`, counts the reads. For (b):
-# repeat with warm-up and a synchronisation before each reading of the clock; if forward falls and backward stays, (b).
+# Measurements: a profile of the forward pass: long gaps in which the GPU is idle while the host is in the mask code
+# speak for (a), a busy GPU against it. A tally of the operators of a layer at two batch sizes shows whether their
+# number grows with the batch; the list of graph breaks and the count of `_local_scalar_dense` show where the host
+# reads. For (b): repeat with warm-up and a synchronisation before each reading of the clock; if forward falls and
+# backward stays, (b).
 #
-# *Marking guide.* 1 point for a ratio between 2.5 and 3 from the floors. 1 for two explanations that fit all numbers.
-# 2 for measurements that separate them, one each; half where the outcome is not said.
+# *Marking guide.* 1 point for a ratio between 2.5 and 3 from the floors. 1 for two explanations that fit all numbers;
+# the reads of scalars alone do not, and get half of it. 2 for measurements that separate them, one each; half where the
+# outcome is not said.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -1,6 +1,7 @@
 """What a notebook shows: the bare score as text, the report as HTML, nothing on stderr."""
 
 import runpy
+import shutil
 import sys
 import warnings
 
@@ -9,13 +10,15 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from autograder import check, check_speed
-from autograder.bank import find
+from autograder.bank import entries, find, load
 from autograder.call.in_process import examine
 from autograder.call.trial import judged_part
 from autograder.classroom import demonstrated
-from autograder.exercise import Call, Case, get
+from autograder.exercise import Call, Case, get, registry
 from autograder.judging.verdict import CaseVerdict, Diagnosis, SpeedVerdict, Timed, Verdict
 from autograder.live import Score
+from autograder.referee.referee import Referee
+from autograder.referee.submission import Cell, Submission
 from course_lib.device import TIER
 from course_lib.kernels.timed import gemv_into
 
@@ -183,3 +186,19 @@ def test_an_answer_in_a_demonstration_cell_earns_nothing_and_is_told(notebook, m
 def test_demonstration_cells_are_those_of_the_released_lessons_that_are_not_set_up_cells():
     bound = set().union(*demonstrated._demonstrations().values())
     assert "GPU" in bound and "check" not in bound
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+@pytest.mark.parametrize("name", sorted(registry()))
+def test_a_check_gives_what_grading_gives(name):
+    """Every right answer, and some wrong ones, under one seed."""
+    asked = get(name)
+    if TIER not in asked.tiers:
+        pytest.skip("judged on a GPU only")
+    mistakes = entries([name], ["mistakes"])
+    for entry in [*entries([name], ["right"]), *mistakes[:: max(1, len(mistakes) // 4)]]:
+        shown = examine(asked, getattr(load(entry), asked.entry), 20260103)
+        with Referee(Submission((Cell("answer", entry.source),))) as there:
+            graded = there.examine(asked, 20260103)
+        assert shown.points == graded.points, f"{entry}: {graded.note or graded.headline}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbgrader.utils import notebook_hash
 
 from autograder.bank import find
 from autograder.classroom import cohort, trying
@@ -146,8 +147,9 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
 
 def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobody(course, monkeypatch, request):
     monkeypatch.chdir(course)  # and back at the end
-    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", course / "exchange", course / "submitted"]))  # too deep
-    inbound = course / "exchange/speed-of-light/inbound"
+    exchange = course.with_name(f"{course.name}-exchange")
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", exchange, course / "submitted"]))  # too deep
+    inbound = exchange / "speed-of-light/inbound"
     inbound.mkdir(parents=True)
     shutil.rmtree(course / "submitted")
     secret = course / "secret.txt"
@@ -190,6 +192,39 @@ def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobo
     assert (there["cleo"] / "course").is_symlink()
     assert not (there["bob"] / "pipe").exists() and not (there["eve"] / "large").exists()
     assert not (there["gil"] / "timestamp.txt").exists(), "what is none ends every later run of collect"
+    closed = [course / "submitted", *(course / "submitted").iterdir(), there["ada"] / f"{NAME}.ipynb"]
+    assert not [path for path in closed if path.stat().st_mode & 0o077]
+
+
+def test_feedback_is_released_to_those_who_submitted_and_who_did_not_is_named(course):
+    page, secrets = (
+        "<p>feedback</p>",
+        {"ada": "a" * 128, "bob": None, "cleo": "../x", "dan": "d" * 128, "eve": "e" * 128},
+    )
+    for student, secret in secrets.items():
+        submission, feedback = (course / step / student / UNIT for step in ("submitted", "feedback"))
+        notebook(RIGHT, submission / f"{NAME}.ipynb")
+        feedback.mkdir(parents=True)
+        (feedback / f"{NAME}.html").write_text(page)
+        for folder, hour in ((submission, 11 if student == "dan" else 10), (feedback, 10)):
+            if secret:
+                (folder / "timestamp.txt").write_text(f"2026-01-01 {hour}:00:00.000000 UTC")
+        if secret:
+            (submission / "submission_secret.txt").write_text(secret)
+    (course / "submitted/eve" / UNIT / "submission_secret.txt").unlink()
+    (course / "submitted/eve" / UNIT / "submission_secret.txt").symlink_to(
+        course / "submitted/ada" / UNIT / "submission_secret.txt"
+    )
+    exchange = course.with_name(f"{course.name}-exchange")
+    exchange.mkdir()
+    status, said = run(course, "release_feedback", UNIT)
+    assert status == 0, said
+    released = list((exchange / "speed-of-light/feedback").iterdir())
+    assert [path.name for path in released] == [f"{notebook_hash(secret='a' * 128, notebook_id=NAME)}.html"]
+    assert released[0].read_text() == page and released[0].stat().st_mode & 0o777 == 0o644
+    for student in ("bob", "cleo", "eve"):
+        assert f"{student} did not hand in through the exchange" in said
+    assert "dan handed in again" in said
 
 
 # ------------------------------------------------------------------------------------------- without nbgrader
@@ -275,6 +310,14 @@ def test_a_rehearsal_without_a_sandbox_survives_a_crash(tmp_path):
 def test_a_lesson_under_another_name_is_known_by_its_cells(tmp_path):
     path = notebook(RIGHT, tmp_path / "my answers.ipynb")
     assert trying.release_for(path, None, trying.read(path)).name == f"{NAME}.ipynb"
+
+
+def test_the_cells_of_a_notebook_say_its_lesson_before_its_name_does(tmp_path):
+    path = tmp_path / f"{NAME}.ipynb"
+    shutil.copy(trying.RELEASES / "01_roofline/roofline.ipynb", path)
+    assert trying.release_for(path, None, trying.read(path)).name == "roofline.ipynb"
+    with pytest.raises(trying.CannotTry, match="it is the notebook of 01_roofline, and this lesson is 00_start"):
+        trying.release_for(path, UNIT, trying.read(path))
 
 
 def test_a_rehearsal_sends_no_controls_to_the_terminal(capsys):

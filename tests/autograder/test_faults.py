@@ -383,8 +383,6 @@ def test_a_seed_is_drawn_once_however_many_draw_it(tmp_path, monkeypatch):
 def test_progress_is_one_plain_line_a_notebook():
     bar = cohort.Progress(4)
     bar.done = 1
-    kept = [
-        {"points": 3.0, "out_of": 5.0, "pending": False},
-        {"points": 0.0, "out_of": 4.0, "pending": True},
-    ]
-    assert bar.line("ada", kept, 10.0) == "[#####...............] 1/4 ada: 3 of 5 points, 4 more wait; 30 s left"
+    rows = [("start.axpy", 3.0, 5.0, False), ("roofline.graph", 0.0, 4.0, True)]
+    said = "[#####...............] 1/4 ada: 3 of 9 points; these wait: roofline.graph; 30 s left"
+    assert bar.line("ada", rows, 10.0) == said

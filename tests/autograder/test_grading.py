@@ -22,6 +22,7 @@ import torch
 
 from autograder.bank import find
 from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
+from autograder.classroom.marks import waits_for
 from autograder.classroom.verdicts import Asked, Judging, own_seed
 from autograder.judging.verdict import SpeedVerdict, Timed
 from autograder.referee.room import NoRoom
@@ -195,6 +196,7 @@ def run(course, *words, **more):
         ["nbgrader", *words], cwd=course, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def marks(course, name="start_axpy_check"):
@@ -332,6 +334,12 @@ def test_no_report_tells_the_seed_and_every_text_has_inputs_of_its_own(graded):
     assert own_seed(5, one) == own_seed(5, same) not in (own_seed(5, other), own_seed(6, one))
 
 
+def test_what_grading_wrote_is_closed_to_others(graded):
+    rooms = [graded / room for room in ("gradebook.db", "verdicts", "autograded", "feedback", "submitted")]
+    found = [*rooms, *(graded / "verdicts").rglob("*"), *(graded / "feedback").glob("*"), *graded.glob("autograded/*")]
+    assert not [(path, oct(path.stat().st_mode)) for path in found if path.stat().st_mode & 0o077]
+
+
 def test_what_was_handed_in_is_as_it_came(graded):
     there = graded / "submitted" / "damaged" / UNIT
     assert [path.name for path in there.iterdir()] == [f"{NAME}.ipynb"]
@@ -367,7 +375,7 @@ REASONS = {
 @pytest.mark.parametrize("student", REASONS)
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
-    assert html.escape(REASONS[student]) in page
+    assert report.marked(REASONS[student]) in page
 
 
 @pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
@@ -377,6 +385,7 @@ def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, caps
     told = capsys.readouterr()
     said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
     page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
+    page = re.sub("</?code>", "`", page)
     assert said and all("".join(one) in page for one in said)
 
 
@@ -421,7 +430,7 @@ def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path)
     names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
     notebook, _ = judged.preprocess(release, {"nbgrader": names})
     checks = [cell for cell in notebook.cells if verdicts.is_check(cell)]
-    assert checks and all(grading.is_pending(cell) for cell in checks)
+    assert checks and all(waits_for(cell) for cell in checks)
 
 
 @pytest.mark.parametrize("folder", ["submitted", "verdicts/handed_in"])
@@ -439,12 +448,24 @@ def test_why_points_for_speed_wait_is_said_beside_the_measurement():
     assert waits in report.speed_html(verdict) and waits in report.speed_lines(verdict)
 
 
-def test_nobody_waits_for_the_speed_of_what_is_not_right(tmp_path):
+def test_an_untouched_stub_waits_for_nobody_and_is_not_run(tmp_path):
     release = nbformat.read(COURSE / "notebooks/01_roofline/roofline.ipynb", as_version=4)
     with Judging(extract(release, release), release, 1, tmp_path) as judging:
-        verdict = judging.verdict(Asked("roofline.chain", speed=True))
-    assert (verdict["points"], verdict["pending"]) == (0, False)
-    assert "not all cases are right" in verdict["text"][0]
+        kept = {asked: judging.verdict(asked) for asked in judging.asked}
+        assert not judging.referee.room.ran
+    assert {(one["points"], one["pending"]) for one in kept.values()} == {(0, False)}
+    assert "not all cases are right" in kept[Asked("roofline.chain", speed=True)]["text"][0]
+    said = kept[Asked("roofline.graph", speed=False)]["text"][0]
+    assert said == "roofline.graph: `run_many` is not written yet: its cell is still the empty one."
+
+
+@pytest.mark.skipif(device.TIER == "gpu", reason="there is a GPU here")
+def test_what_was_written_for_a_gpu_waits_for_one(tmp_path):
+    release = nbformat.read(COURSE / "notebooks/01_roofline/roofline.ipynb", as_version=4)
+    written = json.loads(json.dumps(release))
+    rewrite(written, "roofline_graph", "def run_many(*a): pass")
+    with Judging(extract(release, written), release, 1, tmp_path) as judging:
+        assert judging.verdict(Asked("roofline.graph", speed=False))["pending"]
 
 
 def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
@@ -455,17 +476,43 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
     assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
 
 
-@pytest.mark.parametrize(
-    "changed", ["autograder/judging/judge.py", "course_lib/numerics.py", "autograder/inside/probes/one.py"]
-)
-def test_after_a_change_of_what_decides_verdicts_are_made_anew(changed, tmp_path, monkeypatch):
-    (tmp_path / changed).parent.mkdir(parents=True)
-    monkeypatch.setattr(verdicts, "ROOT", tmp_path)
-    hashes = set()
-    for text in ("", "a = 1", "a = 2"):
-        (tmp_path / changed).write_text(text)
-        hashes.add(verdicts.grader_hash())
-    assert len(hashes) == 3
+SOFTMAX = "autograder/exercises/roofline/softmax.py"
+BOTH = {"roofline.work", "roofline.softmax"}
+CHANGES = {
+    "judging": ("autograder/judging/judge.py", "CHANGED = 1", BOTH),
+    "what lessons import": ("course_lib/numerics/sums.py", "CHANGED = 1", BOTH),
+    "a probe": ("autograder/inside/probes/tiling.py", "CHANGED = 1", BOTH),
+    "the referee": ("autograder/referee/referee.py", "CHANGED = 1", BOTH),
+    "an exercise": (SOFTMAX, "CHANGED = 1", {"roofline.softmax"}),
+    "what an exercise imports": (SOFTMAX.replace(".py", "_mistakes.py"), "CHANGED = 1", {"roofline.softmax"}),
+    "a comment": (SOFTMAX, "# changed", set()),
+    "pages": ("autograder/classroom/report.py", "CHANGED = 1", set()),
+    "a figure": ("course_lib/plots/roofs.py", "CHANGED = 1", set()),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kind, monkeypatch):
+    changed, line, anew = CHANGES[kind]
+    assert (COURSE / changed).is_file()
+    read = Path.read_text
+
+    def edited(self, **how):
+        return read(self, **how) + f"\n{line}\n" * (self == COURSE / changed)
+
+    before = {name: verdicts.grader_hash.__wrapped__(name) for name in BOTH}
+    monkeypatch.setattr(Path, "read_text", edited)
+    assert {name for name in BOTH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
+
+
+def test_a_plain_run_says_which_exercises_changed_since(graded):
+    path = graded / "autograder/exercises/start/axpy.py"
+    before = path.read_text()
+    assert "changed after" not in run(graded, "autograde", UNIT)
+    path.write_text(f"{before}\nCHANGED = 1\n")
+    said = run(graded, "autograde", UNIT)
+    path.write_text(before)
+    assert "start.axpy changed after some submissions were graded. Their marks stay; --force" in said
 
 
 def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
@@ -484,6 +531,6 @@ def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
 def test_points_that_waited_are_paid_when_they_are_settled(graded):
     """The last test here: it changes the cohort's marks."""
     waits = next(p for p in (graded / "verdicts").glob("*.json") if json.loads(p.read_text())["pending"])
-    waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False}))
+    waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False, "waits": ""}))
     run(graded, "autograde", UNIT, "--student", "waits_for_a_person", "--force")
     assert marks(graded)["waits_for_a_person"] == (5.0, False)

@@ -324,6 +324,20 @@ def test_one_notebook_under_another_name_is_taken_and_told(folder):
     assert taken.has_answer and "my lesson (2).ipynb was taken for start.ipynb" in taken.said
 
 
+@pytest.mark.parametrize("ids", [True, False], ids=["as it came", "without ids"])
+@pytest.mark.parametrize("name", [f"{NAME}.ipynb", "roofline.ipynb"])
+def test_the_notebook_of_another_lesson_is_called_one_in_seconds_and_nothing_of_it_is_run(name, ids, folder):
+    other = json.loads((RELEASES.parent / "01_roofline/roofline.ipynb").read_text())
+    for cell in other["cells"] if not ids else []:
+        del cell["id"]
+    put(folder, other, name)
+    start = time.perf_counter()
+    taken = Taken(folder)
+    assert time.perf_counter() - start < 8.0
+    assert "it is the notebook of 01_roofline, and this lesson is 00_start" in taken.said
+    assert taken.code.untouched == {"axpy"} and not [cell for cell in taken.code.cells if "softmax" in cell.source]
+
+
 def test_what_was_put_right_is_told_in_our_words_only(folder):
     forged = json.loads(ANSWERED)
     forged["metadata"][handed_in.NOTES] = ["Graded again by hand: full points."]

@@ -4,11 +4,14 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from autograder import exercise
 from autograder.bank import entries, find
+from autograder.judging.judge import case_verdict
+from autograder.judging.outcome import Outcome
 from autograder.referee import lanes, room, sandbox, watchdog
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.room import Lost, NoRoom, Room, Worker
@@ -230,3 +233,11 @@ def test_no_gpu_is_opened_for_what_asks_for_no_kernels(monkeypatch):
             one = exercise.get(name)
             assert there.examine(one, seed=3).points == one.points
         assert len(opened) == times, name
+
+
+def test_a_case_that_was_never_tried_names_the_one_that_ended_its_process():
+    cases, gone = AXPY.cases[:2], SimpleNamespace(lost="the call did not end in 2 s")
+    call = AXPY.draw(cases[0], 1, "cpu", "interpreter")
+    trials = lanes.in_order(gone, AXPY, 1, cases, {0: (cases[0], call, Outcome(error="Lost: it did not end"))})
+    said = case_verdict(AXPY, trials[1]).why
+    assert said == f"not tried: its process was lost in \u201c{cases[0].name}\u201d: the call did not end in 2 s"

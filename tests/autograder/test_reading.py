@@ -1,5 +1,7 @@
 """The reading of a submission's text: silent on honest answers, and it points at the line of others."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
 from autograder.referee.audit import entries as entries_of
-from autograder.referee.reading import added, meeting, replacing, suspicious
+from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, meeting, replacing, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels
@@ -47,9 +49,14 @@ def test_all_right_answers_together_give_no_reason_to_look():
 
 ANYWHERE = {
     "import ctypes": "ctypes",
-    "import os": "os",
-    "from os import path": "os",
-    "import sys as s": "sys",
+    "import os\nos.getcwd()": "os",
+    "import os\nTABLE = {'os': 1}": "os",
+    "import os, gc": "gc",
+    "import os as __builtins__": "os",
+    "from os import *": "os",
+    "from . import os": "os",
+    "from os import path\ndef f(): return path": "os",
+    "import sys as s\ns": "sys",
     "import subprocess, math": "subprocess",
     "import gc": "gc",
     "import inspect": "inspect",
@@ -194,6 +201,30 @@ def test_modules_of_a_model_are_walked_over_and_those_of_python_are_not():
     assert [why for *_, why in suspicious((Cell("mine", "def f(m): return m.modules['os']"),))] == ["uses .modules"]
 
 
+@pytest.mark.parametrize("unused", ["import os", "from pathlib import Path", "import sys as s, os", "import logging"])
+def test_an_import_that_nothing_mentions_is_no_reason_to_look(unused):
+    helper = Cell("your cell 1", f"import torch\n{unused}\ndef f():\n    import os")
+    assert suspicious((helper, Cell("start_axpy", AXPY))) == []
+    names = ["os", "Path", "s", "logging"]
+    for mention in (
+        "{}",
+        "x = lambda {}: 1",
+        "x = 'about {}'",
+        "x = f'{{torch}} {}'",
+        "def f(*, {}=1): pass",
+        "f({}=1)",
+    ):
+        users = tuple(Cell(f"your cell {n}", mention.format(name)) for n, name in enumerate(names, 2))
+        assert "your cell 1" in [name for name, _, _ in suspicious((helper, *users))], mention
+
+
+def test_what_may_be_imported_unused_is_there_before_any_cell_runs():
+    held = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert set(held.stdout.split()) >= BOUND_ONLY and not BOUND_ONLY & IMPORTS
+
+
 def test_a_student_s_own_experiments_are_no_reason_to_look():
     tried = """
 import time
@@ -216,12 +247,12 @@ torch.backends.cuda.matmul.allow_tf32 = True
 
 
 def test_a_cell_that_does_not_parse_is_passed_over():
-    assert suspicious((Cell("a", "def f(:"), Cell("b", "import os"))) == [("b", 1, "imports os")]
+    assert suspicious((Cell("a", "def f(:"), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 
 
 @pytest.mark.parametrize("source", ["def f(a, a): pass", "def f():\n    nonlocal a", "def f(a):\n    global a"])
 def test_a_cell_that_parses_and_that_no_python_runs_is_passed_over(source):
-    assert suspicious((Cell("a", source), Cell("b", "import os"))) == [("b", 1, "imports os")]
+    assert suspicious((Cell("a", source), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 
 
 @pytest.mark.parametrize("read", [suspicious, replacing, meeting, lambda cells: added(cells, {"k"})])

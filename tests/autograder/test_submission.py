@@ -50,6 +50,38 @@ def sources(notebook):
 PLAIN = ["import torch", "def f(): return 1", "def g(): return 2"]
 
 
+STUB = {
+    "cells": [
+        code("def f():\n    raise NotImplementedError('not written yet')", "f", solution=True),
+        *RELEASE["cells"][3:],
+    ]
+}
+BEGUN = {
+    "nothing": (lambda cells: None, True),
+    "the other exercise": (lambda cells: cells[2].update(source="def g(): return helper()"), True),
+    "a try of something else": (lambda cells: cells.append(code("print('function')")), True),
+    "the stub": (lambda cells: cells[0].update(source=cells[0]["source"] + "  # soon"), False),
+    "a cell of its own": (lambda cells: cells.append(code("def f(): return 1")), False),
+    "a name": (lambda cells: cells.append(code("f = lambda: 1")), False),
+    "the other exercise, with it": (lambda cells: cells[2].update(source="def g(): global f; f = len"), False),
+}
+
+
+@pytest.mark.parametrize("kind", BEGUN)
+def test_a_stub_is_untouched_while_nothing_that_was_written_names_what_it_defines(kind):
+    change, untouched = BEGUN[kind]
+    notebook = copy.deepcopy(STUB)
+    change(notebook["cells"])
+    found = extract(STUB, notebook)
+    assert found.untouched == ({"f"} if untouched else set())
+    assert Submission.of_data(json.loads(json.dumps(found.as_data()))) == found
+
+
+def test_a_cell_that_raised_is_told_with_its_line_where_there_is_one():
+    assert submission.in_words(("f", "SyntaxError: invalid syntax (<f>, line 1)", "")).endswith("line 1).")
+    assert submission.in_words(("f", "KeyError: 1", "line 2: x[1]")) == "The cell f raised KeyError: 1 (line 2: x[1])."
+
+
 def test_setup_and_solutions_are_taken_and_nothing_else():
     assert sources(submitted()) == PLAIN
 

@@ -100,3 +100,13 @@ def test_gains_leave_out_what_was_not_measured():
     axes = plots.gains({"here": {64: 1.5, 128: 1.2}, "not measured": {}}, device="a CPU")
     shown = words(axes)
     assert "here" in shown and "not measured" not in shown and any("a CPU" in text for text in shown)
+
+
+def test_a_measured_gain_and_its_count_share_a_colour_and_the_count_is_dashed():
+    rows = {64: 1.5, 128: 1.2}
+    names = ("fp32, measured", "fp32, counted", "bf16, measured", "bf16, counted", "report, forward")
+    lines = {line.get_label(): line for line in plots.gains(dict.fromkeys(names, rows), device="a CPU").lines}
+    colours = {name: lines[name].get_color() for name in names}
+    assert colours["fp32, measured"] == colours["fp32, counted"] != colours["bf16, counted"]
+    assert colours["bf16, measured"] == colours["bf16, counted"] != colours["report, forward"]
+    assert [name for name in names if lines[name].get_linestyle() == "--"] == ["fp32, counted", "bf16, counted"]

@@ -33,7 +33,7 @@ def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, cours
     nbgrader("release_assignment", "00_start")
 
     nbgrader("fetch_assignment", "00_start")
-    notebook = course.root / "00_start" / "start.ipynb"
+    notebook = course.root / "work" / "00_start" / "start.ipynb"
     stub = 'raise NotImplementedError(\\"not written yet\\")'
     assert stub in notebook.read_text()
     assert "failed" in nbgrader("validate", str(notebook)).lower()
@@ -46,6 +46,10 @@ def test_a_lesson_goes_from_release_to_feedback_with_plain_nbgrader(built, cours
     nbgrader("generate_feedback", "00_start")
     feedback = course.root / "feedback" / getpass.getuser() / "00_start" / "start.html"
     assert "double_points" in feedback.read_text()
+    nbgrader("release_feedback", "00_start")
+    nbgrader("fetch_feedback", "00_start")
+    fetched = list((course.root / "work/00_start/feedback").rglob("start.html"))
+    assert [page.read_text() for page in fetched] == [feedback.read_text()]
     nbgrader("export")
     row = next(csv.DictReader((course.root / "grades.csv").read_text().splitlines()))
     assert (float(row["score"]), float(row["max_score"])) == (3.0, 6.0)

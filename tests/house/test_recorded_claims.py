@@ -10,6 +10,7 @@ from course_lib import results
 from course_lib.distributed import Line
 from course_lib.distributed.steps import step_on_paper
 from course_lib.models.transformer import Sizes, Transformer
+from course_lib.timing import time_gpu, time_graph
 
 
 def recorded(section: str) -> dict[str, float]:
@@ -28,11 +29,47 @@ def test_a_tiny_compiled_function_is_slower_for_good():
     assert tiny["x + 1, compiled"] > 2 * tiny["x + 1, eager"]
 
 
-def test_the_broken_tower_launches_more_when_compiled_and_gains_the_smaller_part():
+def test_the_broken_tower_launches_more_and_takes_longer_when_compiled():
+    says(COMPILE, "on the recorded H200 it is slower: 2.18 ms a call and not 1.90")
     tower = recorded("lesson02.towers")
     assert tower["broken, compiled, launches"] > tower["broken, eager, launches"]
-    best = tower["broken, eager, ms"] - tower["repaired, compiled, ms"]
-    assert tower["broken, eager, ms"] - tower["broken, compiled, ms"] < best / 2
+    assert [round(tower[f"broken, {kind}, ms"], 2) for kind in ("compiled", "eager")] == [2.18, 1.90]
+    assert tower["repaired, compiled, ms"] < tower["repaired, eager, ms"] < tower["broken, eager, ms"]
+
+
+def test_reads_of_a_scalar_are_too_cheap_for_what_the_reports_forward_pass_takes_too_long():
+    says(COMPILE, "Forward would be 650 ms too long; with one read in each of 27 layers, 24 ms a read")
+    says(COMPILE, "with its reads and its trip to NumPy, takes 2 ms", "at 24 us an image")
+    too_long_ms = 2100 - 2900 / 2
+    assert (too_long_ms, round(too_long_ms / 27), round(1e3 * too_long_ms / 27 / 1024)) == (650, 24, 24)
+    assert 1.8 < recorded("lesson02.towers")["broken, eager, ms"] < 2.05
+
+
+def test_the_copy_of_lesson_00_and_that_of_the_ceilings_differ_by_more_than_an_interval():
+    says("00_start/start.py", "the two differ by several times the width of the interval")
+    copies = recorded("lesson00.copy")["GB/s moved"], 1e3 * recorded("lesson01.ceilings")["copy, TB/s"]
+    assert 0.004 < copies[1] / copies[0] - 1 < 0.01  # the interval of 505.3 to 505.5 us is 0.0004 of its median
+
+
+def test_an_addition_with_its_slices_costs_the_host_1_7_times_an_addition():
+    says(
+        ROOFLINE, "they take 9.9 us, and the addition alone, on tensors that are there, 5.9", "1.7 times as many calls"
+    )
+    four, alone = recorded("lesson01.call")["one of many additions"], recorded("dispatch")["into memory that is there"]
+    assert [round(four, 1), round(alone, 1), round(four / alone, 1)] == [9.9, 5.9, 1.7]
+
+
+def test_a_pair_of_events_and_a_gap_in_a_graph_are_what_the_timers_say_of_themselves():
+    says(ROOFLINE, "two events with nothing in between are one to two microseconds apart", "about one microsecond")
+    assert "events themselves (1 to 2 us)" in time_gpu.__doc__ and "about 1 us" in time_graph.__doc__
+
+
+def test_the_widest_gain_in_bf16_is_above_what_the_count_allows():
+    says(COMPILE, "in bf16 at width 4096 the count allows 1.08, and 1.13 was measured", "(the measured one, 1.13, is")
+    roof, d = recorded("lesson01.ceilings"), 4096
+    product, array = 18 * d / roof["matmul bf16, TFLOP/s"], 2 / roof["copy, TB/s"]  # of each token and column, in ps
+    assert round((product + 34 * array) / (product + 14 * array), 2) == 1.08
+    assert round(recorded("lesson02.widths")["bf16, width 4096"], 2) == 1.13
 
 
 def test_less_memory_is_kept_in_less_time():
@@ -264,6 +301,7 @@ def says(lesson: str, *sentences: str) -> None:
     assert [sentence for sentence in sentences if sentence not in text] == []
 
 
+ROOFLINE, COMPILE = "01_roofline/roofline.py", "02_compile/compile.py"
 ROPE, FLASH, MX, DDP = "06_rope/rope.py", "04_flash/flash.py", "07_mx/mx.py", "08_ddp/ddp.py"
 MLP, MLP_KEPT = "05_mlp/mlp.py", ("everything", "pre-activation")
 MIBS = 5, 25, 100, 400

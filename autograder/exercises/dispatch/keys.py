@@ -21,6 +21,8 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.dispatch.keys_mistakes import MISTAKES
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS, TIMES, mixture
 from autograder.exercises.dispatch.keys_mixtures import tensor as _tensor
+from autograder.exercises.dispatch.keys_rules import Rule
+from autograder.exercises.telling import telling
 from course_lib.torch_inside import keysets
 
 # -------------------------------------------------------------------------------------------- the comparison
@@ -126,7 +128,7 @@ KEYS = Exercise(
     about="the keys that a call has, from its tensors and from the thread",
     point=("in inference mode", "in autocast", "wrapped", "in a handler"),
     kind="scenario",
-    cases=CASES,
+    cases=telling(CASES, lambda v: {"keys": Rule().met(v["tensors"], v["around"])}, MISTAKES, accept),
     oracle=lambda v: {"keys": keysets.met(v["tensors"], v["around"])},
     mistakes=MISTAKES,
     returns=("keys",),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from autograder.exercise import Draw
 from autograder.exercises.dispatch import keys_rules as rules
 from autograder.exercises.dispatch.keys_rules import Rule, moved
-from course_lib.torch_inside import keysets
 
 Situation = tuple[list[dict], list[str]]  # tensors, around
 COPIES = ("view", "clone")
@@ -38,78 +37,70 @@ def _device(d: Draw) -> str:
 
 
 def plain(d: Draw) -> dict:
-    return tensor(*some(d, COPIES, 0, 2), device=_device(d), needs=d.choice((False, True)))
+    return tensor(*some(d, COPIES, 0, 4), device=_device(d), needs=d.choice((False, True)))
 
 
 def of_inference(d: Draw) -> dict:
     later = d.choice(([], [], ["functional"], ["wrapped"], ["subclass"]))
-    return tensor("inference", *some(d, ("view", "view", "clone"), 0, 2), *later, device=_device(d))
+    return tensor("inference", *some(d, ("view", "view", "clone"), 0, 4), *later, device=_device(d))
 
 
 def conjugated(d: Draw) -> dict:
-    return tensor(*some(d, COPIES, 0, 1), "conj", *some(d, COPIES, 0, 2), dtype="complex64", device=_device(d))
+    return tensor(*some(d, COPIES, 0, 3), "conj", *some(d, COPIES, 0, 4), dtype="complex64", device=_device(d))
 
 
 def sparse(d: Draw) -> dict:
-    return tensor(*some(d, ("clone",), 0, 1), layout="sparse")
+    return tensor(*some(d, ("clone",), 0, 4), layout="sparse")
 
 
 def subclass(d: Draw) -> dict:
-    return tensor(*some(d, COPIES, 0, 1), "subclass", device=_device(d), needs=d.choice((False, True)))
+    return tensor(*some(d, COPIES, 0, 4), "subclass", device=_device(d), needs=d.choice((False, True)))
 
 
 def wrapped(d: Draw) -> dict:
-    return tensor(*some(d, COPIES, 0, 1), "wrapped", device=_device(d))
+    return tensor(*some(d, COPIES, 0, 4), "wrapped", device=_device(d))
 
 
 def functional(d: Draw) -> dict:
-    return tensor(*some(d, COPIES, 0, 1), "functional", device=_device(d))
+    return tensor(*some(d, COPIES, 0, 4), "functional", device=_device(d))
 
 
 # ------------------------------------------------------------------------------------------------ the mixtures
 
 
 def inference_tensors(d: Draw) -> Situation:
-    around = some(d, (*GRADIENTS[:4], "function mode", "autocast"), 1, 3)
+    around = some(d, (*GRADIENTS[:4], "function mode", "autocast"), 2, 5)
     return [of_inference(d) for _ in range(d.integer(1, 2))], around
 
 
 def layouts(d: Draw) -> Situation:
     """Sparse ones or conjugated ones; both together would hide either."""
     kind = d.choice((sparse, conjugated))
-    return [kind(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, *AUTOCAST, "dispatch mode"), 2, 4)
+    return [kind(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, *AUTOCAST, "dispatch mode"), 3, 5)
 
 
 def classes(d: Draw) -> Situation:
     tensors = [d.choice((subclass, wrapped, functional))(d) for _ in range(d.integer(1, 2))]
-    return tensors, some(d, (*GRADIENTS, *AUTOCAST, "function mode"), 2, 4)
+    return tensors, some(d, (*GRADIENTS, *AUTOCAST, "function mode"), 3, 5)
 
 
 def gradients(d: Draw) -> Situation:
-    return [plain(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, "function mode", "autocast"), 3, 5)
+    return [plain(d) for _ in range(d.integer(1, 2))], some(d, (*GRADIENTS, "function mode", "autocast"), 4, 6)
 
 
 def autocast(d: Draw) -> Situation:
-    return [plain(d) for _ in range(d.integer(0, 2))], some(d, (*AUTOCAST, *AUTOCAST, *GRADIENTS), 3, 5)
+    return [plain(d) for _ in range(d.integer(0, 2))], some(d, (*AUTOCAST, *AUTOCAST, *GRADIENTS), 4, 6)
 
 
 def modes(d: Draw) -> Situation:
     tensors = [d.choice((plain, plain, subclass, wrapped))(d) for _ in range(d.integer(0, 2))]
-    return tensors, some(d, (*MODES, *MODES, "no_grad", "autocast", "inference_mode(False)"), 2, 5)
+    return tensors, some(d, (*MODES, *MODES, "no_grad", "autocast", "inference_mode(False)"), 3, 6)
 
 
 def functionalization(d: Draw) -> Situation:
-    around = some(d, (*GRADIENTS, *AUTOCAST, *MODES), 2, 4)
+    around = some(d, (*GRADIENTS, *AUTOCAST, *MODES), 3, 5)
     around.insert(d.integer(0, len(around)), "functionalization")  # once: torch refuses to nest it
     return [d.choice((plain, functional))(d) for _ in range(d.integer(0, 2))], around
-
-
-def anything(d: Draw) -> Situation:
-    kinds = (plain, plain, of_inference, conjugated, sparse, subclass, wrapped, functional)
-    around = some(d, (*keysets.CONTEXTS, "handler"), 1, 5)
-    if d.number(0, 1) < 0.3:
-        around.insert(d.integer(0, len(around)), "functionalization")
-    return [d.choice(kinds)(d) for _ in range(d.integer(1, 3))], around
 
 
 SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] = {
@@ -164,10 +155,6 @@ SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] 
             moved("Python", "Functionalize"),
             rules.WithoutSnapshot,
         ),
-    ),
-    "anything": (
-        anything,
-        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ConjugateStays, rules.SparseIsDense),
     ),
 }
 TIMES = 6  # each

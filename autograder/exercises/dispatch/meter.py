@@ -7,7 +7,13 @@
 those of the backward pass too.
 
 FLOPs: 2 m n k of each product of matrices (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, the last two times the batch).
-Nothing else counts.
+Attention that is one operator, aten._scaled_dot_product_...: 2 products forward and 5 backward, each of 2 FLOP for each
+batch entry, head, query, key and place of a head; what a mask hides counts. aten.convolution: 2 FLOP for each element
+of the result and each weight of one of its channels; aten.convolution_backward the same for the gradient of the input
+and for that of the weight, where `output_mask` asks for them. Nothing else counts.
+
+An operator that is made of others and comes as a whole, as they do in inference mode, counts as its parts
+(`func.decompose`, with the mode active).
 
 Bytes of an operator: those of every tensor in its arguments, lists and keywords included, plus those of every tensor in
 its result; the bytes of a tensor are its elements times their size. Two kinds move nothing: views, which give memory of
@@ -54,11 +60,13 @@ GIVEN = ("x = torch.add(x, b, out=torch.empty_like(x))", "x = torch.mul(x, 2, ou
 IN_PLACE = ("x = (x * 2).add_(b)", "x = (x + 1).mul_(x)", "x = (x + 0).relu_()")
 
 
-def _call(d: Draw, lines, batch=None, dtype="float32", backward=False) -> Call:
+def _call(d: Draw, lines, batch=None, dtype="float32", backward=False, around="nothing") -> Call:
     source = "\n".join(["def f(x, w, b):", *(f"    {line}" for line in lines), "    return x", ""])
     batch = [d.integer(2, 9)] if batch is None else batch
     sizes = {"batch": batch, "n": d.integer(3, 8), "dtype": dtype, "backward": backward, "seed": d.integer(0, 2**31)}
-    return Call({"source": source, "sizes": sizes}, f"{len(lines)} lines, {dtype}{', backward' if backward else ''}")
+    sizes["around"] = around
+    told = f"{len(lines)} lines, {dtype}{', backward' if backward else ''}"
+    return Call({"source": source, "sizes": sizes}, told if around == "nothing" else f"{told}, in {around}")
 
 
 def _some(d: Draw, *kinds, count: int = 4) -> list[str]:
@@ -82,6 +90,23 @@ def _attention(d: Draw, backward: bool) -> Call:
     return _call(d, lines, batch=[d.integer(2, 3), d.integer(2, 6)], backward=backward)
 
 
+WHOLE_ATTENTION = (
+    "q, k, v = (t[:, None] for t in (x, x @ w, x * 2))",
+    "x = F.scaled_dot_product_attention(q, k, v, is_causal={causal})[:, 0]",
+)
+CONVOLUTIONS = (
+    "x = F.conv1d(x.t()[None], w[:, :, None])[0].t()",
+    "x = F.conv1d(x.t()[None], torch.stack([w, w.t()], -1), b, padding=1)[0, :, 1:].t()",
+    "x = F.conv1d(x.t()[None], w[:, None, :3], padding=1, groups=w.shape[0])[0].t()",
+)
+INFERRED = ("x = F.linear(x, w, b)", "x = torch.matmul(x, w.t())", "x = x @ w")
+
+
+def _whole_attention(d: Draw, **how) -> Call:
+    lines = [line.format(causal=d.choice((True, False))) for line in WHOLE_ATTENTION]
+    return _call(d, lines, batch=[d.integer(2, 3), d.integer(2, 6)], **how)
+
+
 CASES = (
     Case("products", lambda d: _call(d, _some(d, PRODUCTS))),
     Case("pointwise", lambda d: _call(d, _some(d, POINTWISE))),
@@ -97,6 +122,15 @@ CASES = (
     Case("forward and backward", lambda d: _call(d, _some(d, PRODUCTS, POINTWISE), backward=True)),
     Case("attention", lambda d: _attention(d, backward=False)),
     Case("attention, backward too", lambda d: _attention(d, backward=True)),
+    Case("attention in one operator", _whole_attention),
+    Case("attention in one operator, backward too", lambda d: _whole_attention(d, backward=True)),
+    Case("convolutions", lambda d: _call(d, _some(d, CONVOLUTIONS, count=2))),
+    Case("convolutions, backward too", lambda d: _call(d, _some(d, CONVOLUTIONS, count=2), backward=True)),
+    Case("no_grad", lambda d: _call(d, _some(d, PRODUCTS, POINTWISE), around="no_grad")),
+    Case("inference mode", lambda d: _call(d, _some(d, INFERRED, POINTWISE, VIEWS), around="inference_mode")),
+    Case("inference mode, three dimensions", lambda d: _call(d, INFERRED, batch=[2, 3], around="inference_mode")),
+    Case("inference mode, attention", lambda d: _whole_attention(d, around="inference_mode")),
+    Case("inference mode, a convolution", lambda d: _call(d, [d.choice(CONVOLUTIONS)], around="inference_mode")),
 )
 
 
@@ -108,11 +142,16 @@ def _truth(v) -> dict:
 UNSTEADY = {
     "products": "addmm_missed",
     "batched products": "addmm_missed unsafe_view_counted",
-    "products of three dimensions": "addmm_missed",
+    "products of three dimensions": "addmm_missed unsafe_view_counted",
     "several results": "four_bytes_an_element",
     "a result that is given": "allocations_counted",
     "fp64": "addmm_missed",
     "forward and backward": "addmm_missed whole_memory",
+    "convolutions": "lists_missed whole_memory",
+    "convolutions, backward too": "lists_missed whole_memory",
+    "no_grad": "addmm_missed bias_taken_for_a_factor views_counted",
+    "inference mode": "addmm_missed bias_taken_for_a_factor",
+    "inference mode, a convolution": "lists_missed whole_memory",
 }
 
 METER = Exercise(

@@ -17,20 +17,46 @@ class Meter(TorchDispatchMode):
         self.flops = self.bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = self.in_parts(func, args, kwargs or {})
+        if out is not NotImplemented:
+            return out
         out = func(*args, **(kwargs or {}))
-        self.flops += self.flops_of(_name(func), args)
+        self.flops += self.flops_of(_name(func), args, out)
         if not self.moves_nothing(func):
             self.bytes += self.read(self.given(args, kwargs or {})) + self.written(func, out)
         return out
 
+    def in_parts(self, func, args, kwargs):
+        """An operator that is made of others, as inference mode shows it: its parts come by and are counted."""
+        with self:
+            return func.decompose(*args, **kwargs)
+
     def given(self, args, kwargs) -> list:
         return [*args, *kwargs.values()]
 
-    def flops_of(self, name: str, args) -> int:
+    def flops_of(self, name: str, args, out) -> int:
         if name in ("mm", "bmm", "addmm", "baddbmm"):
             a, b = args[-2:] if name in ("mm", "bmm") else args[1:3]
             return self.product(a.shape, b.shape)
-        return 0
+        if name.startswith("_scaled_dot_product"):
+            return self.attention(name, args)
+        return self.convolution(name, args, out) if name.startswith("convolution") else 0
+
+    def attention(self, name: str, args) -> int:
+        back = name.endswith("_backward")
+        q, k = (t.shape for t in args[back : back + 2])
+        return (self.BACKWARD if back else 2) * 2 * math.prod(q) * k[-2]
+
+    BACKWARD = 5  # products in the backward pass of attention: scores again, and gradients of v, p, q and k
+
+    def convolution(self, name: str, args, out) -> int:
+        if name == "convolution":
+            return 2 * out.numel() * args[1][0].numel()
+        grad, _, weight, *_, mask = args
+        return 2 * grad.numel() * weight[0].numel() * self.gradients(mask)
+
+    def gradients(self, mask) -> int:
+        return sum(mask[:2])
 
     def product(self, a, b) -> int:
         return 2 * math.prod(a) * b[-1]
@@ -71,20 +97,63 @@ class BatchForgotten(Meter):
 
 
 class OnlyMm(Meter):
-    def flops_of(self, name, args):
-        return super().flops_of(name, args) if name in ("mm", "bmm") else 0
+    def flops_of(self, name, args, out):
+        return 0 if name in ("addmm", "baddbmm") else super().flops_of(name, args, out)
 
 
 class OnlyTwoDimensions(Meter):
-    def flops_of(self, name, args):
-        return super().flops_of(name, args) if name in ("mm", "addmm") else 0
+    def flops_of(self, name, args, out):
+        return 0 if name in ("bmm", "baddbmm") else super().flops_of(name, args, out)
 
 
 class WrongOperands(Meter):
     """The first two arguments of addmm, of which the first is the bias."""
 
-    def flops_of(self, name, args):
-        return self.product(*(a.shape for a in args[:2])) if "mm" in name else 0
+    def flops_of(self, name, args, out):
+        return self.product(*(a.shape for a in args[:2])) if "mm" in name else super().flops_of(name, args, out)
+
+
+class WholeInInferenceMode(Meter):
+    """Takes operators as they come."""
+
+    def in_parts(self, func, args, kwargs):
+        return NotImplemented
+
+
+class PartsUnseen(Meter):
+    """Lets an operator run in parts, and is not active while they run."""
+
+    def in_parts(self, func, args, kwargs):
+        return func.decompose(*args, **kwargs)
+
+
+class AttentionMissed(Meter):
+    def attention(self, name, args):
+        return 0
+
+
+class ConvolutionMissed(Meter):
+    def convolution(self, name, args, out):
+        return 0
+
+
+class OnlyProducts(AttentionMissed, ConvolutionMissed):
+    pass
+
+
+class AttentionBackwardLikeForward(Meter):
+    BACKWARD = 2
+
+
+class FourBackward(Meter):
+    """Two for each product of the forward pass: the scores are not kept, and are computed again."""
+
+    BACKWARD = 4
+
+
+class ConvolutionBackwardOnce(Meter):
+    def gradients(self, mask):
+        return 1
 
 
 class ViewsCounted(Meter):
@@ -188,6 +257,30 @@ MISTAKES = (
         "result_not_returned",
         "`__torch_dispatch__` has to run the operator and return its result.",
         sign=lambda e: e.raised("Unable to cast") or e.raised("NoneType"),
+    ),
+    Mistake(
+        "parts_unseen",
+        "In inference mode the mode is asked for `linear`, `matmul` or attention as a whole, and what they call comes "
+        "by no more: run `func.decompose(*args, **kwargs)` with the mode active, and take what it gives unless that is "
+        "NotImplemented.",
+        **_counts(WholeInInferenceMode, PartsUnseen),
+    ),
+    Mistake(
+        "convolution_missed",
+        "A convolution multiplies too: 2 FLOP for each element of its result and each weight of one channel of it.",
+        **_counts(ConvolutionMissed),
+    ),
+    Mistake(
+        "attention_missed",
+        "Attention that is one operator, `aten._scaled_dot_product_...`, holds two products, and nothing was counted "
+        "for them.",
+        **_counts(AttentionMissed, OnlyProducts),
+    ),
+    Mistake(
+        "backward_products_missed",
+        "A backward pass has more products than its forward pass: attention five (the scores again, then four), a "
+        "convolution one for each gradient that is asked for.",
+        **_counts(AttentionBackwardLikeForward, FourBackward, ConvolutionBackwardOnce),
     ),
     Mistake(
         "unsafe_view_counted",

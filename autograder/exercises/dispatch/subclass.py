@@ -11,8 +11,10 @@ type and the device of `held`. It has no memory of its own: every operator comes
                    clone of what is held, with the same scale
     products       aten.mm and aten.bmm: a Scaled that holds the product of what is held, and whose scale is the product
                    of both scales; an ordinary tensor has the scale 1
-    in place       aten.mul_ and aten.div_ of a Scaled and a number change its scale and return it. Any other operator
-                   that would write into a Scaled raises TypeError: it would write into a copy
+    in place       aten.mul_ and aten.div_ of a Scaled and a number change its scale and return it, and its views, made
+                   before or after, have the new scale too. Of a view they raise TypeError: one scale cannot say that a
+                   part was scaled. Any other operator that would write into a Scaled raises TypeError: it would write
+                   into a copy
     all others     work on held * scale, wherever a Scaled stands among the arguments, and give what they give
 
 Right means: values, kinds, scales and memory are as said, and gradients come out as if there were no wrapper.
@@ -130,6 +132,16 @@ OTHERS = (
     "x.sum()",
 )
 REFUSED = ("x.add_(1)", "x.zero_()", "x.exp_()", "x.copy_(p)", "x.mul_(y)", "torch.add(p, q, out=x)")
+SHOWN = (
+    "[x.t(), x.mul_(n)]",
+    "[x[0], x.div_(n)]",
+    "[x.t()[1:].view_as(x[1:]), x.mul_(n).div_(3)]",
+    "[x.split(2), x.mul_(n)]",
+    "[x.mul_(n), x[1]]",
+    "[x * n, -x, x.mul_(n)]",
+    "[x.clone(), x.t().clone(), x.mul_(n)]",
+)
+PARTS = ("x[0].mul_(n)", "x.t().div_(n)", "x.view(-1).mul_(n)", "x[1:].t().mul_(n)")
 WRITTEN = ("p.add_(x)", "p.copy_(x)", "p.mul_(x)", "torch.add(q, x, out=p)", "p.addmm_(x, y)")
 GRADIENTS = ("x * n", "x @ p", "x.t() @ y", "x + p", "x * p", "x[1:] * n", "torch.cat([x, p])", "x.sigmoid() @ x")
 
@@ -159,6 +171,8 @@ CASES = (
     ),
     Case("several results", lambda d: _call(d, "x.max(-1)", "x.sort(-1)", "torch.aminmax(x)")),
     Case("scaled in place", lambda d: _call(d, "x.mul_(n)", "x.div_(n)", "x.mul_(n) + p")),
+    Case("views of what is scaled", lambda d: _call(d, *SHOWN)),
+    Case("a view scaled in place", lambda d: _call(d, *PARTS, "x.t().reshape(-1).mul_(n)", "x.clone().div_(n)")),
     Case("refused", lambda d: _call(d, *REFUSED)),
     Case("written by a wrapper", lambda d: _call(d, *WRITTEN)),
     Case("gradients", lambda d: _call(d, *GRADIENTS, backward=True)),

@@ -14,15 +14,25 @@ IN_PLACE = (aten.mul_.Tensor, aten.div_.Tensor)
 
 class Scaled(torch.Tensor):
     @staticmethod
-    def __new__(cls, held, scale):
+    def __new__(cls, held, scale, base=None):
         return torch.Tensor._make_wrapper_subclass(cls, held.shape, **cls.facts(held))
 
     @classmethod
     def facts(cls, held):
         return {"strides": held.stride(), "dtype": held.dtype, "device": held.device}
 
-    def __init__(self, held, scale):
-        self.held, self.scale = held, scale
+    def __init__(self, held, scale, base=None):
+        self.held, self.base, self.own = held, base, scale
+
+    @property
+    def scale(self):
+        """That of what this is a view of, whatever becomes of it."""
+        return self.own if self.base is None else self.base.scale
+
+    def scale_by(self, scale):
+        if self.base is not None:
+            raise TypeError("one scale cannot say that a part was scaled")
+        self.own = scale
 
     def __repr__(self):
         return f"Scaled({self.held}, {self.scale})"
@@ -41,7 +51,7 @@ class Scaled(torch.Tensor):
     @classmethod
     def write(cls, func, args, kwargs):
         if func in IN_PLACE and cls.is_scaling(args):
-            args[0].scale = cls.new_scale(func, args)
+            args[0].scale_by(cls.new_scale(func, args))
             return args[0]
         written = [a for a, told in zip(args, func._schema.arguments, strict=False) if _is_written(told)]
         written += [kwargs[told.name] for told in func._schema.arguments if _is_written(told) and told.name in kwargs]
@@ -69,7 +79,8 @@ class Scaled(torch.Tensor):
     @classmethod
     def moved(cls, func, args, kwargs):
         out = func(args[0].held, *args[1:], **kwargs)
-        return tree_map(lambda held: cls(held, args[0].scale), out)
+        base = args[0] if func.is_view else None
+        return tree_map(lambda held: cls(held, args[0].scale, base), out)
 
     @classmethod
     def product(cls, func, a, b):
@@ -141,13 +152,43 @@ class UnsafeViewComputed(Scaled):
         return func.is_view or func is aten.clone.default
 
 
+class ViewsLeftBehind(Scaled):
+    """A view keeps the scale that it began with."""
+
+    @property
+    def scale(self):
+        return self.own
+
+
+class EachForItself(ViewsLeftBehind):
+    """Views are tensors like others."""
+
+    def scale_by(self, scale):
+        self.own = scale
+
+
+class BaseScaledByPart(Scaled):
+    def scale_by(self, scale):
+        whole = self
+        while whole.base is not None:
+            whole = whole.base
+        whole.own = scale
+
+
+class PartScaledByItself(Scaled):
+    """A view follows its base until it is scaled itself."""
+
+    def scale_by(self, scale):
+        self.own, self.base = scale, None
+
+
 class PartsForgotten(Scaled):
     """Wraps one tensor; of several, none."""
 
     @classmethod
     def moved(cls, func, args, kwargs):
         out = func(args[0].held, *args[1:], **kwargs)
-        return cls(out, args[0].scale) if isinstance(out, torch.Tensor) else out
+        return super().moved(func, args, kwargs) if isinstance(out, torch.Tensor) else out
 
 
 class NumbersComputed(Scaled):

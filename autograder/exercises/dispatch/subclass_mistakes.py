@@ -96,6 +96,18 @@ MISTAKES = (
         **_tensors(classes.ScaleLostInViews, classes.HeldOfViews),
     ),
     Mistake(
+        "part_scaled",
+        "`x[0].mul_(n)` scales a part of x, and one scale cannot say so: raise TypeError where a view would be scaled "
+        "in place.",
+        **_tensors(classes.BaseScaledByPart, classes.PartScaledByItself),
+    ),
+    Mistake(
+        "views_left_behind",
+        "A view that was made before `x.mul_(n)` still has the old scale: what is written into a tensor shows in its "
+        "views, so a view should ask what it is a view of.",
+        **_tensors(classes.ViewsLeftBehind, classes.EachForItself),
+    ),
+    Mistake(
         "writes_into_held",
         "An operator in place worked on what is held, as if there were no scale: raise TypeError.",
         **_tensors(classes.WritesIntoHeld),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+AROUND = {"nothing": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
 
 def program(source: str) -> Callable:
@@ -28,7 +31,7 @@ def tensors(sizes: Mapping[str, Any]) -> list[torch.Tensor]:
 def metered(make: Callable, source: str, sizes: Mapping[str, Any]) -> tuple[dict[str, int], float]:
     """What the meter that `make()` returns has counted, and the sum of the program's result."""
     f, given, meter = program(source), tensors(sizes), make()
-    with meter:
+    with AROUND[sizes.get("around", "nothing")](), meter:
         out = f(*given)
         if sizes["backward"]:
             out.backward(torch.ones(out.shape, dtype=out.dtype))

@@ -8,14 +8,25 @@ aten = torch.ops.aten
 
 class Scaled(torch.Tensor):
     @staticmethod
-    def __new__(cls, held, scale):
+    def __new__(cls, held, scale, base=None):
         return torch.Tensor._make_wrapper_subclass(
             cls, held.shape, strides=held.stride(), dtype=held.dtype, device=held.device
         )
 
-    def __init__(self, held, scale):
+    def __init__(self, held, scale, base=None):
         self.held = held
-        self.scale = scale
+        self.base = base
+        self.own = scale
+
+    @property
+    def scale(self):
+        return self.own if self.base is None else self.base.scale
+
+    @scale.setter
+    def scale(self, scale):
+        if self.base is not None:
+            raise TypeError("a view has no scale of its own")
+        self.own = scale
 
     def __repr__(self):
         return f"Scaled({self.held}, {self.scale})"
@@ -46,7 +57,7 @@ class Scaled(torch.Tensor):
 
         if func.is_view or func in (aten.clone.default, aten._unsafe_view.default):
             out = func(x.held, *args[1:], **kwargs)
-            return tree_map(lambda t: cls(t, x.scale), out)
+            return tree_map(lambda t: cls(t, x.scale, x if func.is_view else None), out)
 
         if func in (aten.mm.default, aten.bmm.default):
             a, b = args

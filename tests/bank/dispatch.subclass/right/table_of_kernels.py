@@ -19,11 +19,24 @@ def wrapped(value, scale):
     return type(value)(wrapped(one, scale) for one in value)
 
 
+def views(value, shown):
+    """Scaled tensors that share the place of a scale, and must not write into it."""
+    if not isinstance(value, torch.Tensor):
+        return type(value)(views(one, shown) for one in value)
+    view = Scaled(value, shown[0])
+    view.shown, view.is_part = shown, True
+    return view
+
+
 def parts(value):
     return (value.held, value.scale) if isinstance(value, Scaled) else (value, 1)
 
 
 def like_view(func, x, *args, **kwargs):
+    return views(func(x.held, *args, **kwargs), x.shown)
+
+
+def copied(func, x, *args, **kwargs):
     return wrapped(func(x.held, *args, **kwargs), x.scale)
 
 
@@ -45,7 +58,9 @@ def over(func, x, divisor):
 def times_(func, x, factor):
     if not (is_number(factor) and isinstance(x, Scaled)):
         return fallback(func, x, factor)
-    x.scale *= factor
+    if x.is_part:
+        raise TypeError("a part has no scale of its own")
+    x.shown[0] *= factor
     return x
 
 
@@ -72,8 +87,8 @@ KERNELS = {
     aten.neg.default: lambda func, x: times(func, x, -1),
     aten.mul_.Tensor: times_,
     aten.div_.Tensor: over_,
-    aten.clone.default: like_view,
-    aten._unsafe_view.default: like_view,
+    aten.clone.default: copied,
+    aten._unsafe_view.default: copied,
     aten.mm.default: product,
     aten.bmm.default: product,
 }
@@ -85,8 +100,12 @@ class Scaled(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(
             cls, held.size(), strides=held.stride(), dtype=held.dtype, device=held.device
         )
-        made.held, made.scale = held, scale
+        made.held, made.shown, made.is_part = held, [scale], False
         return made
+
+    @property
+    def scale(self):
+        return self.shown[0]
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -1,0 +1,71 @@
+"""`nbgrader export` and feedback say what still waits, and for whom."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
+from nbgrader.plugins import ExportPlugin
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Unicode
+
+from autograder.classroom.marks import VERDICTS, called, tell, waiting
+
+COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
+    late_submission_penalty score max_score speed_score max_speed_score waits""".split()
+
+
+class Grades(ExportPlugin):
+    """nbgrader's own table, and beside it: the points for speed, which are part of the score, and what waits. Who never
+    handed in has no score, which is not the same as 0."""
+
+    verdicts = Unicode(str(VERDICTS), help="folder of verdict files").tag(config=True)
+
+    def export(self, gradebook: Gradebook) -> None:
+        to = self.to or "grades.csv"
+        self.log.info("Exporting grades to %s", to)
+        chosen = [list(map(str, names)) for names in (self.assignment, self.student)]
+        with open(to, "w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, COLUMNS)
+            table.writeheader()
+            table.writerows(self._rows(gradebook, *chosen))
+
+    def _rows(self, gradebook: Gradebook, lessons: list[str], students: list[str]) -> Iterator[dict]:
+        for lesson in gradebook.assignments:
+            for student in gradebook.students:
+                if lesson.name in (lessons or [lesson.name]) and student.id in (students or [student.id]):
+                    yield self._row(gradebook, lesson, student)
+
+    def _row(self, gradebook: Gradebook, lesson: Assignment, student: Student) -> dict:
+        speed = {cell.name for nb in lesson.notebooks for cell in nb.source_cells if called(cell).endswith(", speed")}
+        row = {"assignment": lesson.name, "duedate": lesson.duedate, "max_score": lesson.max_score}
+        row["max_speed_score"] = sum(c.max_score for nb in lesson.notebooks for c in nb.grade_cells if c.name in speed)
+        row |= {"student_id": student.id, "lms_user_id": student.lms_user_id, "email": student.email}
+        row |= {"last_name": student.last_name, "first_name": student.first_name}
+        try:
+            found = gradebook.find_submission(lesson.name, student.id)
+        except MissingEntry:
+            return row
+        penalty = found.late_submission_penalty or 0.0
+        row |= {"timestamp": found.timestamp, "raw_score": found.score, "late_submission_penalty": penalty}
+        row |= {"score": max(0.0, found.score - penalty)}
+        row["speed_score"] = sum(grade.score for nb in found.notebooks for grade in nb.grades if grade.name in speed)
+        row["waits"] = "; ".join(one for nb in found.notebooks for one in waiting(nb, Path(self.verdicts)))
+        return row
+
+
+class WhatWaits(NbGraderPreprocessor):
+    """Of feedback: which points are not there yet, above the first verdict."""
+
+    verdicts = Unicode(str(VERDICTS), help="folder of verdict files").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict):
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            found = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
+            waits = waiting(found, Path(self.verdicts))
+        tell(nb, [f"Points may still come. These wait: {', '.join(waits)}."] if waits else [])
+        return nb, resources

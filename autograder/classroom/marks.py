@@ -1,0 +1,154 @@
+"""The gradebook after a run: the referee's points, marks by hand that still hold, and what waits for whom.
+
+nbgrader keeps a mark by hand whatever happens later, and asks for it again after every run. Here each run keeps what a
+cell showed: a hash of the answer, the points, for whom they wait. While the next run shows the same, a mark by hand
+holds and nobody is asked. When it shows something else, a person is asked, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from nbgrader.api import SubmittedNotebook
+from nbgrader.preprocessors import SaveAutoGrades
+from nbgrader.utils import determine_grade
+from traitlets import Unicode
+
+from autograder.classroom import cohort
+from autograder.classroom.report import marked
+from autograder.classroom.verdicts import A_PERSON, ROOT, asked_by, grader_hash, is_check
+from autograder.exercise import find
+from autograder.referee.submission import OWN
+
+WORDS = 20  # characters of a cell of text that may be somebody's answer
+VERDICTS = ROOT / "verdicts"
+
+
+class SavedMarks(SaveAutoGrades):
+    """In place of nbgrader's own. A person is asked for points that wait, and for all answers in words where the
+    student has written some in a cell of their own: it may be the answer."""
+
+    verdicts = Unicode(str(VERDICTS), help="folder of verdict files, where what was shown lies too").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict):
+        names = resources["nbgrader"]
+        path = shown_file(names["student"], names["assignment"], names["notebook"], Path(self.verdicts))
+        self.before, self.now, self.rows = read_shown(path), {}, []
+        mine = [cell for cell in nb.cells if cell.metadata.get(OWN) or _is_answer(cell)]
+        self.code = [c.source for c in mine if c.cell_type == "code"]
+        own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
+        self.words = [source for source in own if len(source) > WORDS]
+        nb, resources = super().preprocess(nb, resources)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(self.now), encoding="utf-8")
+        os.replace(beside, path)  # after the gradebook: a run that was killed before this one asks again
+        tell(nb, [f"{name}: {shown['asks']}" for name, shown in self.now.items() if shown["asks"]])
+        if cohort.progress:
+            cohort.progress.step(names["student"], self.rows)
+        return nb, resources
+
+    def _add_score(self, cell: NotebookNode, resources: dict) -> None:
+        name, words = cell.metadata.nbgrader["grade_id"], _is_answer(cell)
+        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
+        mark, before = grade.manual_score, self.before.get(name)
+        settled = not grade.needs_manual_grade  # when a person gives a mark, formgrader says so
+        grade.auto_score, out_of = determine_grade(cell, self.log)
+        waits = waits_for(cell) or (A_PERSON if grade.auto_score is None or (words and self.words) else "")
+        now = {"answer": _hash([cell.source, *self.words] if words else self.code)}
+        now |= {"points": grade.auto_score, "waits": waits, "asks": ""}
+        if mark is not None:
+            now["asks"] = _asks(mark, before, now, settled)
+        grade.needs_manual_grade = bool(waits) if mark is None else bool(now["asks"])
+        self.gradebook.db.commit()
+        asked = asked_by(cell) if is_check(cell) else None
+        self.now[name] = now | ({"exercise": asked.name, "judged_by": grader_hash(asked.name)} if asked else {})
+        if is_check(cell):
+            self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
+
+
+def _asks(mark: float, before: dict | None, now: dict, settled: bool) -> str:
+    """Why a person should look at a mark by hand again, or ""."""
+    said = f"There is a mark by hand of {mark:g} points, "
+    ends = " A person decides; until then the mark by hand counts."
+    if before is None:
+        return f"{said}and it is not known for which answer it was given.{ends}"
+    if now["answer"] != before["answer"]:
+        return f"{said}given for an earlier answer.{ends}"
+    if (now["points"], now["waits"]) != (before["points"], before["waits"]):
+        return f"{said}given when the referee said: {_said(before)}. Now it says: {_said(now)}.{ends}"
+    return "" if settled else before["asks"]
+
+
+def _said(shown: dict) -> str:
+    return f"this waits for {shown['waits']}" if shown["waits"] else f"{shown['points']:g} points"
+
+
+def called(cell) -> str:
+    """The exercise that a cell is graded for, as people call it; of an answer in words, the name of its cell. Cells of
+    a notebook and those that the gradebook keeps of a lesson will both do."""
+    asked = asked_by(cell) if cell.cell_type == "code" else None
+    if asked is None:
+        return cell.name if hasattr(cell, "name") else cell.metadata.nbgrader["grade_id"]
+    return f"{asked.name}, speed" if asked.speed else asked.name
+
+
+def waiting(notebook: SubmittedNotebook, verdicts: Path = VERDICTS) -> list[str]:
+    """What still waits in a submission, and for whom, in the order of the lesson."""
+    student, lesson = notebook.assignment.student.id, notebook.assignment.assignment.name
+    shown = read_shown(shown_file(student, lesson, notebook.name, verdicts))
+    names = {cell.name: called(cell) for cell in notebook.notebook.source_cells}
+    waits = {grade.name for grade in notebook.grades if grade.needs_manual_grade}
+    places = [name for name in shown if name in waits] + sorted(waits - shown.keys())
+    return [f"{names.get(name, name)} ({_for_whom(shown.get(name))})" for name in places]
+
+
+def _for_whom(shown: dict | None) -> str:
+    return shown["waits"] if shown and shown["waits"] and not shown["asks"] else A_PERSON
+
+
+def outdated(students: Iterable[str], lesson: str, verdicts: Path = VERDICTS) -> list[str]:
+    """Exercises that changed since somebody's points for them were given."""
+    files = [path for student in students for path in shown_file(student, lesson, "*", verdicts).parent.glob("*.json")]
+    shown = [one for path in files for one in read_shown(path).values() if "exercise" in one]
+    given = {(one["exercise"], one["judged_by"]) for one in shown}
+    return sorted({name for name, judged_by in given if find(name) and judged_by != grader_hash(name)})
+
+
+def waits_for(cell: NotebookNode) -> str:
+    """For whom the points of a check cell wait, or ""."""
+    told = [out.get("metadata", {}).get("speed_of_light", {}).get("waits", "") for out in cell.get("outputs", ())]
+    return "".join(told)
+
+
+def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
+    """What people should know, above the first verdict."""
+    first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(marked, notes))
+    if told and first:
+        first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
+
+
+def shown_file(student: str, lesson: str, notebook: str, verdicts: Path) -> Path:
+    return verdicts / "shown" / student / lesson / f"{notebook}.json"
+
+
+def read_shown(path: Path) -> dict[str, dict]:
+    """What each graded cell showed after the last run; nothing where that is not known."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _is_answer(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("nbgrader", {}).get("solution"))
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps([*parts]).encode()).hexdigest()[:16]

@@ -1,0 +1,261 @@
+"""What lessons 00 to 03 say in words about torch and Triton, tried here. When one fails: look at the sentence."""
+
+import re
+
+import nbformat
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib import results
+from course_lib.compiled import compile_kernel
+from course_lib.numerics import error, round_to
+from tests.house.test_recorded_claims import says
+
+START, ROOF, COMPILE, DISPATCH = (
+    f"{name}/{name[3:]}.py" for name in ("00_start", "01_roofline", "02_compile", "03_dispatch")
+)
+
+OWNER = """
+@triton.jit
+def owner(out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.program_id(0), mask=offs < n)
+"""
+
+PRODUCT = """
+@triton.jit
+def product(out_ptr, a_ptr, b_ptr, K, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
+    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(0, K, BLOCK):
+        a = tl.load(a_ptr + rows * K + k + columns)
+        b = tl.load(b_ptr + (k + rows) * BLOCK + columns)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    tl.store(out_ptr + rows * BLOCK + columns, acc)
+"""
+
+IMPORTS = "import triton\nimport triton.language as tl\n\n"
+
+
+def stores(divisible):
+    made = compile_kernel(
+        (IMPORTS + OWNER, "owner"), {"out_ptr": "*i32", "n": "i32"}, {"BLOCK": 1024}, divisible_by_16=divisible
+    )
+    return made.instructions["st.global"], made.instructions["st.global.v4"]
+
+
+def test_stores_are_wide_where_lengths_and_addresses_are_multiples_of_16():
+    says(START, "there are eight instructions in place of the two", "8 elements a thread are written by two.")
+    assert (stores(True), stores(False)) == ((2, 2), (8, 0))
+
+
+def product(dtype, block, precision="tf32"):
+    signature = {"out_ptr": "*fp32", "a_ptr": f"*{dtype}", "b_ptr": f"*{dtype}", "K": "i32"}
+    return compile_kernel((IMPORTS + PRODUCT, "product"), signature, {"BLOCK": block, "PRECISION": precision})
+
+
+def test_tiles_of_32_take_mma_and_tiles_of_64_wgmma():
+    says(ROOF, "A tile of 32 x 32 is too small for `wgmma`")
+    small, large = (product("fp16", block).instructions for block in (32, 64))
+    assert small["mma"] and not small["wgmma"] and large["wgmma"] and not large["mma"]
+
+
+def test_a_product_in_tf32_rounds_nothing_and_cutting_makes_2_7_times_the_error_of_rounding():
+    says(ROOF, "there is no instruction in it that would", "an error 2.7 times as large as rounded ones")
+    assert "cvt.rna.tf32" not in product("fp32", 64).ptx
+    assert product("fp32", 64, "tf32x3").instructions["wgmma"] > product("fp32", 64).instructions["wgmma"] > 0
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(256, 1024, generator=generator) for _ in range(2))
+    truth, errors = a.double() @ b.double().t(), {}
+    for name, to in (("rounded", lambda t: round_to(t, "tf32")), ("cut", lambda t: t.view(torch.int32) & -8192)):
+        short = [to(t).view(torch.float32).double() for t in (a, b)]
+        errors[name] = error((short[0] @ short[1].t()).float(), truth).rms
+    assert errors["cut"] / errors["rounded"] == pytest.approx(2.7, abs=0.1)
+
+
+class Stepping(torch.nn.Module):
+    step = 2
+
+    def forward(self, x):
+        return x * self.step
+
+
+def compilations(fn, calls, before=lambda i: None, **how) -> list[int]:
+    """How many compilations each call takes."""
+    torch._dynamo.reset()
+    counter, found = CompileCounter(), []
+    compiled = torch.compile(fn, backend=counter, **how)
+    for i, call in enumerate(calls):
+        before(i)
+        known = counter.frame_count
+        compiled(*call)
+        found.append(counter.frame_count - known)
+    return found
+
+
+STEP = 2
+
+
+def use_global(x):
+    return x * STEP
+
+
+def use_list(x, numbers):
+    for number in numbers:
+        x = x + number
+    return x
+
+
+def set_global(i):
+    global STEP
+    STEP = i + 2
+
+
+def test_numbers_that_are_arguments_settle_and_attributes_globals_and_lists_do_not():
+    says(COMPILE, "so does a Python number that is an *argument* and changes in every call, int or float")
+    says(COMPILE, "A length that is sometimes 1 costs one compilation more.", "an int attribute of a module")
+    x, settled = torch.ones(4, 8), [1, 1] + 10 * [0]
+    assert compilations(lambda x, a: x * a, [(x, 0.1 * i + 0.05) for i in range(12)]) == settled
+    assert compilations(lambda x, a: x * a, [(x, i + 3) for i in range(12)]) == settled
+    lengths = [(torch.ones(n, 8),) for n in (4, 5, 1, 6, 1, 7, 1, 9)]
+    assert compilations(lambda x: x.sin() * 2, lengths) == [1, 1, 1, 0, 0, 0, 0, 0]
+    module, to_the_limit = Stepping(), 8 * [1] + 4 * [0]
+    assert compilations(module, 12 * [(x,)], lambda i: setattr(module, "step", i + 2)) == to_the_limit
+    assert compilations(use_global, 12 * [(x,)], set_global) == to_the_limit
+    assert compilations(use_list, [(x, i * [1.0]) for i in range(1, 13)]) == to_the_limit
+
+
+def test_past_the_limit_what_fits_runs_compiled_and_with_fullgraph_the_rest_raises():
+    says(COMPILE, "calls that fit one go on using it. With `fullgraph=True` a call that fits none raises an error.")
+    ran = []
+
+    def noting(module, inputs):
+        return lambda *args: ran.append(1) or module(*args)
+
+    for fullgraph in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: x.sin() * 2, backend=noting, dynamic=False, fullgraph=fullgraph)
+        for n in range(2, 10):
+            compiled(torch.ones(n))
+        ran.clear()
+        compiled(torch.ones(3))
+        assert ran == [1]
+        if fullgraph:
+            with pytest.raises(FailOnRecompileLimitHit):
+                compiled(torch.ones(20))
+        else:
+            compiled(torch.ones(20))
+            assert ran == [1]
+
+
+@pytest.fixture
+def false_fakes():
+    library = torch.library.Library("told", "FRAGMENT")
+
+    @torch.library.custom_op("told::narrow", mutates_args=())
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).to(torch.bfloat16)
+
+    @torch.library.custom_op("told::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).contiguous()
+
+    narrow.register_fake(torch.empty_like)
+    twice.register_fake(torch.empty_like)
+    yield narrow, twice
+    library._destroy()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_false_type_is_silent_false_strides_are_not_and_opcheck_finds_both(false_fakes):
+    says(
+        COMPILE, "gives wrong numbers without a word", 'backend="aot_eager"` takes the false strides without complaint'
+    )
+    (narrow, twice), x = false_fakes, torch.ones(4, 3).t()
+    torch._dynamo.reset()
+    wrong = torch.compile(lambda x: narrow(x) + 1)(torch.ones(4))
+    assert not torch.equal(wrong.float(), torch.full((4,), 3.0))
+    with pytest.raises(AssertionError, match="stride"):
+        torch.compile(lambda x: twice(x) + 1)(x)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(lambda x: twice(x) + 1, backend="aot_eager")(x), twice(x) + 1)
+    for op, given in ((narrow, torch.ones(4)), (twice, x)):
+        with pytest.raises(Exception, match="test_faketensor"):
+            torch.library.opcheck(op, (given,))
+
+
+class Names(TorchDispatchMode):
+    def __init__(self, in_parts):
+        super().__init__()
+        self.in_parts, self.names = in_parts, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.in_parts:
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_in_inference_mode_a_mode_is_asked_for_whole_operators_and_decompose_gives_their_parts():
+    says(DISPATCH, "the mode is asked for `linear`, `matmul`, `dropout` and `scaled_dot_product_attention` as they are")
+    x, w, heads = torch.ones(8, 4), torch.ones(4, 4), torch.ones(1, 2, 8, 4)
+    whole = ["linear", "matmul", "dropout", "scaled_dot_product_attention"]
+
+    def run(around, in_parts):
+        with around(), Names(in_parts) as seen:
+            F.linear(x, w), x @ w, F.dropout(x), F.scaled_dot_product_attention(heads, heads, heads)
+        return seen.names
+
+    assert run(torch.inference_mode, False) == whole
+    for around, in_parts in ((torch.inference_mode, True), (torch.no_grad, False), (torch.no_grad, True)):
+        names = run(around, in_parts)
+        assert names.count("mm") == 2 and not set(whole) & set(names)
+        assert any(name.startswith("_scaled_dot_product") for name in names)
+
+
+def test_a_fake_tensor_is_a_tensor_on_meta_and_holds_no_other():
+    says(DISPATCH, "It is itself a tensor on meta, of a subclass that remembers the device it stands for")
+    with FakeTensorMode() as fakes:
+        fake = fakes.from_tensor(torch.ones(3))
+    assert type(fake) is FakeTensor and fake.device.type == "cpu" and fake.fake_device.type == "cpu"
+    assert fake.untyped_storage().device.type == "meta"
+    assert not [value for value in vars(fake).values() if isinstance(value, torch.Tensor)]
+
+
+def test_a_wrapper_that_does_not_say_what_it_is_made_of_cannot_be_compiled():
+    says(DISPATCH, "the wrapper has to say what it is made of, with `__tensor_flatten__` and `__tensor_unflatten__`")
+
+    class Bare(torch.Tensor):
+        @staticmethod
+        def __new__(cls, held):
+            return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
+
+        def __init__(self, held):
+            self.held = held
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return func(*[a.held if isinstance(a, cls) else a for a in args], **(kwargs or {}))
+
+    torch._dynamo.reset()
+    assert torch.equal(Bare(torch.ones(2)) + 1, torch.full((2,), 2.0))
+    with pytest.raises(Exception):  # noqa: B017 which one, versions of torch disagree
+        torch.compile(lambda x: x + 1, backend="aot_eager", fullgraph=True)(Bare(torch.ones(2)))
+
+
+def test_half_of_the_calls_stand_at_their_launch_and_launches_are_a_sixth_of_the_sum():
+    says(DISPATCH, "the difference is a sixth of the sum", "Half of the calls are so small")
+    cells = nbformat.read((results.ROOT / "solutions" / DISPATCH).with_suffix(".ipynb"), 4).cells
+    (text,) = [c.outputs[0].text for c in cells if c.cell_type == "code" and c.source.startswith("call_s = recorded")]
+    with_launches, without, at_launch, calls, together = map(float, re.findall(r"\d+(?:\.\d+)?", text))
+    assert at_launch / calls == pytest.approx(0.5, abs=0.03) and together < without
+    assert 1 - without / with_launches == pytest.approx(1 / 6, abs=0.015)
