@@ -6,7 +6,6 @@ its own numbers next to them with `beside`.
 """
 
 import datetime
-import fcntl
 import json
 import math
 import os
@@ -18,12 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib.places import RESULTS, ROOT
 from course_lib.table import Table, Tabular
 
-__all__ = ["Beside", "beside", "load", "merge", "save", "sections"]
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: results are shown there and not recorded
+    fcntl = None
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "benchmarks" / "results"
+__all__ = ["FOLDER", "ROOT", "Beside", "Nothing", "beside", "load", "merge", "save", "sections"]
+
+FOLDER = RESULTS
 RECORD = "SPEED_OF_LIGHT_RECORD"  # set to a slug such as "h200": `beside` then writes what it shows
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -47,9 +51,24 @@ def save(section: str, rows: Sequence[Mapping[str, Any]], device_slug: str = "h2
     return _update(device_slug, {section: entry})
 
 
-def load(section: str, device: str = "h200") -> dict | None:
-    """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; None when there is none."""
-    return _read(_path(device)).get(section)
+class Nothing(dict):
+    """What was never recorded: empty, so false; to ask it for rows or a date is an error that says what is missing."""
+
+    def __init__(self, section: str, path: Path):
+        super().__init__()
+        self.section, self.path = section, path
+
+    def __missing__(self, key: str) -> Any:
+        lacks = f"has no section {self.section!r}" if self.path.exists() else "does not exist"
+        raise LookupError(
+            f"Expected {key!r} of the recorded results {self.section!r}, and nothing is recorded: {self.path} {lacks}. "
+            "Install the course again, or take its whole repository: its results come with it."
+        )
+
+
+def load(section: str, device: str = "h200") -> dict:
+    """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; Nothing, which is false, without one."""
+    return _read(_path(device)).get(section) or Nothing(section, _path(device))
 
 
 def sections(device: str = "h200") -> list[str]:
@@ -118,8 +137,8 @@ def beside(
     return Beside(section, unit, rows, machine["name"], recorded_on, _note(section, entry, device))
 
 
-def _note(section: str, entry: Mapping | None, device: str) -> str:
-    if entry is None:
+def _note(section: str, entry: Mapping, device: str) -> str:
+    if not entry:
         return f"Nothing was recorded for {section!r} on {device}: this table shows only your own numbers."
     versions = entry["versions"]
     text = f"recorded: {entry['machine']}, {entry['date']}"
@@ -127,9 +146,9 @@ def _note(section: str, entry: Mapping | None, device: str) -> str:
     return text
 
 
-def _recorded(entry: Mapping | None, scale: float, unit: str) -> dict[str, float]:
+def _recorded(entry: Mapping, scale: float, unit: str) -> dict[str, float]:
     """name -> value in the asked unit; rows that carry no value are left out."""
-    if entry is None:
+    if not entry:
         return {}
     values = {row["name"]: (row.get("value", row.get(unit)), row.get("unit", "")) for row in entry["rows"]}
     return {name: v * SECONDS.get(own, scale) / scale for name, (v, own) in values.items() if v is not None}
@@ -191,6 +210,8 @@ def _update(slug: str, sections: Mapping[str, Mapping]) -> Path:
 @contextmanager
 def _locked(folder: Path):
     """Two lessons that record at once must not lose each other's section."""
+    if fcntl is None:
+        raise OSError("Results are recorded on Linux only: this system cannot lock their folder.")
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -13,10 +13,9 @@ import re
 import symtable
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
+from course_lib.places import RELEASES
 
 
 @contextlib.contextmanager

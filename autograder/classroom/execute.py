@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE
+from course_lib.places import environment
 
 CELL_TIMEOUT_S = 900  # the slowest cells compile or tune a kernel for every size they measure
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -42,7 +43,7 @@ def run(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> Not
         store_widget_state=False,  # ids that change with every run; a widget's still figure stays
         resources={"metadata": {"path": str(folder)}},
     )
-    client.execute(env=lessons.environment())
+    client.execute(env=environment())
     clean(notebook)
     return notebook
 

@@ -26,7 +26,6 @@ from autograder.classroom.marks import outdated, tell
 from autograder.classroom.verdicts import (
     A_PERSON,
     OUR_FAULT,
-    ROOT,
     Judging,
     asked_by,
     is_check,
@@ -37,6 +36,7 @@ from autograder.classroom.verdicts import (
 )
 from autograder.referee import sandbox
 from autograder.referee.submission import Submission
+from course_lib.places import HOME, RELEASES
 
 TAKEN = "verdicts/handed_in"  # below the course: what was handed in, as it was read
 
@@ -88,8 +88,8 @@ class TakenNotebook(NbGraderPreprocessor):
 class JudgedNotebook(NbGraderPreprocessor):
     """In place of Execute: every check cell gets the referee's verdict as its output."""
 
-    release = Unicode(str(ROOT / "notebooks"), help="folder of the released lessons").tag(config=True)
-    verdicts = Unicode(str(ROOT / "verdicts"), help="folder of verdict files and of each run's seed").tag(config=True)
+    release = Unicode(str(RELEASES), help="folder of the released lessons").tag(config=True)
+    verdicts = Unicode(str(HOME / "verdicts"), help="folder of verdict files and of each run's seed").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]

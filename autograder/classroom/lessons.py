@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 from course_lib.meaning import meaning_in_order
+from course_lib.places import ROOT as COURSE
 
-COURSE = Path(__file__).resolve().parents[2]
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("nbgrader", "tags", "deletable", "editable")
 
@@ -138,11 +137,3 @@ def write_if_changed(path: Path, content: bytes) -> bool:
     beside.write_bytes(content)
     os.replace(beside, path)
     return True
-
-
-def environment() -> dict[str, str]:
-    """For programs and kernels: course_lib comes from this course, and this python's programs (alembic) come first."""
-    ours = {"PYTHONPATH": str(COURSE), "PATH": str(Path(sys.executable).parent)}
-    joined = {name: os.pathsep.join(filter(None, [first, os.environ.get(name)])) for name, first in ours.items()}
-    # Kernels of this environment win over kernels of the same name in the home folder.
-    return os.environ | joined | {"JUPYTER_PREFER_ENV_PATH": "1"}

@@ -29,8 +29,8 @@ from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Submission, extract, release_of_cells, visible
 from course_lib import device
+from course_lib.places import RELEASES
 
-RELEASES = Path(__file__).resolve().parents[2] / "notebooks"
 PUBLIC_SEED = 20  # grading draws another one, which nobody knows before
 FULL, NOT_FULL, NOT_TRIED = 0, 1, 2  # exit status
 UNPROTECTED = "judged without a sandbox: not a grade"

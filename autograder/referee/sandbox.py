@@ -117,19 +117,23 @@ def _elsewhere_on_path() -> list[str]:
 
 
 def _course_lib(answers: bool) -> list[str]:
-    """course_lib under its own path, its answers covered by empty folders unless they are asked for."""
+    """course_lib under its own path; empty folders cover recorded results and, unless asked for, its answers."""
     line = [*_parents(COURSE_LIB), "--ro-bind", str(COURSE_LIB), str(COURSE_LIB)]
-    for name in () if answers else ANSWERS:
+    for name in (*(() if answers else ANSWERS), "recorded"):
         if (COURSE_LIB / name).is_dir():
             line += ["--tmpfs", str(COURSE_LIB / name), "--remount-ro", str(COURSE_LIB / name)]
     return line
 
 
 def _autograder() -> list[str]:
-    """A package `autograder` that has `inside` and, for what lessons import of it, a stub."""
-    stub = INSIDE.parent / "__init__.py"
-    line = [*_parents(INSIDE), "--ro-bind", str(INSIDE), str(INSIDE)]
-    return [*line, "--ro-bind", str(INSIDE / "stub.py"), str(stub)]
+    """A package `autograder` that has `inside` and, for what lessons import of it, a stub.
+
+    The empty folder beneath covers the rest of it where the course is installed in this python's own environment.
+    """
+    package = INSIDE.parent
+    line = [*_parents(package), "--perms", "0755", "--tmpfs", str(package)]
+    line += ["--ro-bind", str(INSIDE), str(INSIDE), "--ro-bind", str(INSIDE / "stub.py"), str(package / "__init__.py")]
+    return [*line, "--remount-ro", str(package)]
 
 
 def _hidden(packages: Sequence[str]) -> list[str]:

@@ -43,9 +43,9 @@ class Explorer:
         notebook holds no widget state; JupyterLab does not, so keep the state that nbclient stores.
         """
         data, metadata = bundle(self.still(), self.alt)
-        live = self.box._repr_mimebundle_()
-        view = "application/vnd.jupyter.widget-view+json"
-        return {view: live[view], **data} if view in live else data, metadata
+        # What a widget of ipywidgets 8 says of itself; widgets of ipywidgets 7, which Colab has, lack the method.
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        return {"application/vnd.jupyter.widget-view+json": view, **data}, metadata
 
     def _ipython_display_(self):
         from IPython.display import display

@@ -9,8 +9,9 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import SaveCells
 
-from autograder.classroom import export, grading, lessons, marks
+from autograder.classroom import export, grading, marks
 from autograder.classroom.verdicts import asked_by, is_check
+from course_lib.places import environment
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own
 COURSE = Path(__file__).resolve().parents[2]
@@ -73,7 +74,7 @@ class Course:
 def begun(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("course")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PATH", lessons.environment()["PATH"])  # nbgrader calls alembic by name
+        patched.setenv("PATH", environment()["PATH"])  # nbgrader calls alembic by name
         Course(folder).begin()
     return folder / "gradebook.db"
 

@@ -24,8 +24,13 @@ def test_a_saved_section_loads_with_machine_versions_and_rows():
     assert len(entry["date"]) == 10 and entry["meaning"] == ""
 
 
-def test_a_section_that_was_never_saved_loads_as_none():
-    assert results.load("nothing") is None
+def test_a_section_that_was_never_saved_is_false_and_says_what_is_missing():
+    assert not results.load("nothing")
+    with pytest.raises(LookupError, match=r"'rows' of .*'nothing', and nothing .*: .*h200\.json does not exist"):
+        results.load("nothing")["rows"]
+    results.save("softmax", [])
+    with pytest.raises(LookupError, match=r"h200\.json has no section 'nothing'\. Install"):
+        results.load("nothing")["date"]
 
 
 def test_saving_one_section_leaves_the_others_alone():
@@ -39,6 +44,14 @@ def test_sections_saved_at_once_are_all_kept():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: results.save(f"section{i}", [{"name": "x", "value": i}]), range(16)))
     assert all(results.load(f"section{i}")["rows"][0]["value"] == i for i in range(16))
+
+
+def test_a_system_that_cannot_lock_a_folder_shows_results_and_records_none(monkeypatch):
+    results.save("a", [{"name": "x", "value": 1}])
+    monkeypatch.setattr(results, "fcntl", None)
+    assert results.load("a")["rows"][0]["value"] == 1
+    with pytest.raises(OSError, match="recorded on Linux only"):
+        results.save("b", [])
 
 
 def test_the_file_is_json_with_sorted_keys_one_row_a_line_and_no_part_left():
@@ -109,7 +122,7 @@ def test_beside_says_plainly_when_nothing_was_recorded():
 
 def test_beside_records_only_when_asked(monkeypatch):
     results.beside("copy", {"x": 1e-3})
-    assert results.load("copy") is None
+    assert not results.load("copy")
     monkeypatch.setenv(results.RECORD, "h200")
     table = results.beside("copy", {"x": 1e-3})
     assert results.load("copy")["rows"] == [{"name": "x", "unit": "ms", "value": 1.0}]

@@ -3,7 +3,7 @@ import base64
 import pytest
 
 # A machine that only measures kernels may come without the notebook half of the dependencies.
-pytest.importorskip("ipywidgets", reason="needs ipywidgets, and this machine has none")
+ipywidgets = pytest.importorskip("ipywidgets", reason="needs ipywidgets, and this machine has none")
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat, and this machine has none")
 
 from nbclient import NotebookClient  # noqa: E402
@@ -183,6 +183,13 @@ def executed(pytestconfig):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return NotebookClient(notebook, timeout=60, resources={"metadata": {"path": pytestconfig.rootpath}}).execute()
+
+
+def test_with_ipywidgets_7_which_lack_the_method_the_display_is_the_same(roofs, monkeypatch):
+    whole = roofs._repr_mimebundle_()
+    monkeypatch.delattr(ipywidgets.Widget, "_repr_mimebundle_", raising=False)  # 7 has none
+    assert roofs._repr_mimebundle_() == whole
+    assert whole[0][VIEW]["model_id"] == roofs.box.model_id
 
 
 def test_an_executed_notebook_keeps_widget_and_still_and_writes_nothing_to_stderr(executed):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.lab import copy_missing
-from autograder.classroom.lessons import COURSE, environment
+from autograder.classroom.lessons import COURSE
+from course_lib.places import environment
 
 LESSON = COURSE / "notebooks" / "00_start" / "start.ipynb"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -36,8 +37,7 @@ pytestmark = [
 @pytest.fixture
 def lab(tmp_path):
     """(address, token) of a JupyterLab over a fresh work/ folder."""
-    shutil.copytree(COURSE / "notebooks", tmp_path / "notebooks")
-    copy_missing(tmp_path)
+    copy_missing(COURSE / "notebooks", tmp_path / "work")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

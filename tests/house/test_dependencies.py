@@ -20,8 +20,11 @@ def pins(name: str) -> dict[str, str]:
 
 def ranges() -> dict[str, Requirement]:
     project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
-    named = project["dependencies"] + project["optional-dependencies"]["test"]
-    return {canonicalize_name(Requirement(line).name): Requirement(line) for line in named}
+    named = list(project["dependencies"])
+    for extra in ("lab", "grading", "test"):
+        named += project["optional-dependencies"][extra]
+    found = {canonicalize_name(Requirement(line).name): Requirement(line) for line in named}
+    return {name: wanted for name, wanted in found.items() if name != project["name"]}
 
 
 def test_requirements_pin_exactly_what_pyproject_names():

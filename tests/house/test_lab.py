@@ -16,14 +16,15 @@ from autograder.classroom.lab import copy_missing
 
 
 def test_missing_lessons_are_copied_and_a_students_file_is_never_written_over(tmp_path):
-    lesson = tmp_path / "notebooks" / "00_start"
+    releases, work = tmp_path / "notebooks", tmp_path / "work"
+    lesson = releases / "00_start"
     lesson.mkdir(parents=True)
     (lesson / "start.ipynb").write_text("release")
     (lesson / "numbers.json").write_text("[]")
-    assert [path.name for path in copy_missing(tmp_path)] == ["numbers.json", "start.ipynb"]
-    (tmp_path / "work/00_start/start.ipynb").write_text("hours of work")
-    assert copy_missing(tmp_path) == []
-    assert (tmp_path / "work/00_start/start.ipynb").read_text() == "hours of work"
+    assert [path.name for path in copy_missing(releases, work)] == ["numbers.json", "start.ipynb"]
+    (work / "00_start/start.ipynb").write_text("hours of work")
+    assert copy_missing(releases, work) == []
+    assert (work / "00_start/start.ipynb").read_text() == "hours of work"
 
 
 def free_port() -> int:

@@ -13,9 +13,10 @@ import pytest
 from autograder import exercise
 from autograder.classroom import lessons
 from autograder.classroom.lesson_points import release_problems, solution_problems
-from autograder.classroom.lessons import COURSE, environment
+from autograder.classroom.lessons import COURSE
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
 from autograder.classroom.verdicts import asked_by, is_check
+from course_lib.places import environment
 
 FOUND = lessons.find()
 SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")

@@ -1,0 +1,32 @@
+"""speed-of-light VERB: the lessons on this machine, wherever the course is installed."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping
+
+__all__ = ["VERBS", "main"]
+
+# Each module has `add_arguments(parser)` and `main(args) -> exit status`; only the chosen one is imported.
+VERBS = {
+    "lab": ("autograder.classroom.lab", "copy missing lessons into work/ and open JupyterLab there"),
+    "try": ("autograder.classroom.trying", "judge your own notebook as grading would"),
+    "check-install": ("course_lib.check_install", "say what works on this machine, and what to install"),
+}
+
+
+def main(
+    argv: list[str] | None = None,
+    program: str = "speed-of-light",
+    says: str | None = __doc__,
+    verbs: Mapping[str, tuple[str, str]] = VERBS,
+) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog=program, description=says)
+    chosen = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for verb, (module, words) in verbs.items():
+        subparser = chosen.add_parser(verb, help=words, description=words)
+        if argv[:1] == [verb]:
+            importlib.import_module(module).add_arguments(subparser)
+    args = parser.parse_args(argv)
+    return importlib.import_module(verbs[args.verb][0]).main(args)
