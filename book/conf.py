@@ -30,6 +30,7 @@ html_js_files = [("book.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_use_index = False
 html_show_search_summary = False  # a page opened as a file may not fetch the others
 html_math_renderer = "mathml"
 html_theme_options = {

@@ -39,6 +39,7 @@ class Page:
 
     unit: str
     name: str
+    ran: str  # the machine of the lesson's outputs, with date and versions
     title: str = ""
     cells: list = field(default_factory=list)
 
@@ -89,15 +90,32 @@ def cut(lesson: Lesson) -> list[Page]:
     """Pages of a lesson: one a numbered section, and one for each part after them. Without numbers, one in all."""
     notebook = nbformat.read(lesson.solution, 4)
     numbered = any(re.match(r"## 1\. ", c.source) for c in notebook.cells)
-    found = [Page(lesson.unit, "index")]
-    for cell in notebook.cells:
+    ran = said_of_machine(notebook)
+    found = [Page(lesson.unit, "index", ran)]
+    for cell in divided(notebook.cells):
         head = re.match(r"## (?:(\d+)\. )?(.+)", cell.source) if cell.cell_type == "markdown" else None
         if head and numbered and not head[2].startswith("Exercise "):
             name = f"section-{head[1]}" if head[1] else re.sub(r"\W+", "-", head[2].lower())
-            found.append(Page(lesson.unit, name, head[0].removeprefix("## ")))
+            found.append(Page(lesson.unit, name, ran, head[0].removeprefix("## ")))
         found[-1].cells.append(cell)
     found[0].title = re.match(r"# (.+)", notebook.cells[0].source)[1]
     return found
+
+
+def divided(cells: list):
+    """The cells, those of prose cut where a section or an exercise begins in their midst."""
+    for cell in cells:
+        parts = re.split(r"^(?=## )", cell.source, flags=re.MULTILINE) if cell.cell_type == "markdown" else []
+        if "nbgrader" in cell.metadata or len(parts) < 2:
+            yield cell
+        else:
+            yield from (nbformat.v4.new_markdown_cell(part.strip()) for part in parts if part.strip())
+
+
+def said_of_machine(notebook) -> str:
+    """The machine, date and versions that most tables of a lesson name, to be said once."""
+    found = re.findall(r"<br>recorded: ([^<]*)</small>", json.dumps([c.get("outputs") for c in notebook.cells]))
+    return max(set(found), key=found.count, default=notebook.metadata.speed_of_light.machine)
 
 
 class Links:
@@ -129,12 +147,16 @@ class Links:
 
     def _words(self, text: str, unit: str, met: set[str]) -> str:
         def link(words: str, key: str) -> str:
-            here = key == unit[:2]
-            return f"[{words}]({self.page[key]})" if key in self.page and not here else words
+            if key not in self.page:
+                sys.exit(f"{unit} says {words!r}, and there is no such thing")
+            return words if key == unit[:2] else f"[{words}]({self.page[key]})"
 
         own = unit[:2]
         rules = [
-            (r"\b[Ll]esson (0\d), section (\d+)", lambda m: link(m[0], f"{m[1]}.{m[2]}")),
+            (
+                r"\b([Ll]esson (0\d))(,\s+| only\s+|\s+\(| found in its\s+)(section (\d+))",
+                lambda m: link(m[1], m[2]) + m[3] + link(m[4], f"{m[2]}.{m[5]}"),
+            ),
             (r"\b[Ll]esson (0\d)\b", lambda m: link(m[0], m[1])),
             (r"\b[Ss]ection (\d+)\b(?! in CUDA)", lambda m: link(m[0], f"{own}.{m[1]}")),
             (
@@ -173,26 +195,26 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
     student = out / "student" / lesson.unit
     student.mkdir(parents=True)
     shutil.copy(lesson.release, student)
-    machine = nbformat.read(lesson.solution, 4).metadata.speed_of_light.machine
     for page in pages:
         first = page.name == "index"
         parts = list(shown(page, stubs, links, out))
         if first:
-            parts.insert(1, about(lesson, machine))
+            parts.insert(1, about(lesson, page))
             parts += [contents(pages)] if len(pages) > 1 else []
         else:
             exercises = re.findall(r"^## Exercise.*\((\d+) min", page.prose, re.MULTILINE)
             time = f"{page.minutes} min to read" + (f", {sum(map(int, exercises))} for the exercise" if exercises else "")
             place = f"Lesson [{pages[0].title}](/{lesson.unit}/index.md)"
-            parts.insert(1, container("where", f"{place} · {time}"))
+            title, _, rest = parts[0].partition("\n")
+            parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{rest}"
         write(out / f"{page.path}.md", "\n\n".join(parts))
 
 
-def about(lesson: Lesson, machine: str) -> str:
-    count = f"two {machine}" if lesson.unit in ON_TWO else f"an {machine}"
+def about(lesson: Lesson, page: Page) -> str:
+    count = f"two {page.ran}" if lesson.unit in ON_TWO else page.ran
     return f"""```{{admonition}} Read here, or do it
 :class: tip
-The outputs on these pages were made on {count}. An exercise shows what a student gets; a solution and the report of its
+The outputs on these pages are of this machine: {count}. An exercise shows what a student gets; a solution and the report of its
 check wait behind a fold. To work on it yourself take
 {{download}}`the released notebook </student/{lesson.unit}/{lesson.name}.ipynb>` of the course, which `make lab` opens.
 ```"""
@@ -200,13 +222,13 @@ check wait behind a fold. To work on it yourself take
 
 def contents(pages: list[Page]) -> str:
     """The map of a lesson."""
-    lines = ["## The way through", "", "| section | to read | to do |", "|---|---|---|"]
+    lines = ["## The way through", "", "::::{container} map", "| section | to read | to do |", "|---|---|---|"]
     for page in pages[1:]:
         todo = re.findall(r"^#+ ((?:Exercise|Question) \S+)(?: `[^`]+`)? \((\d+) min", page.prose, re.MULTILINE)
         work = ", ".join(f"[{name}](#{name.lower().replace(' ', '-').replace('.', '-')}) {m} min" for name, m in todo)
         lines.append(f"| [{page.title}](/{page.path}.md) | {page.minutes} min | {work} |")
     tree = "\n".join(page.name for page in pages[1:])
-    return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{tree}\n```"])
+    return "\n".join([*lines, "::::", "", f"```{{toctree}}\n:hidden:\n\n{tree}\n```"])
 
 
 def shown(page: Page, stubs: dict[str, str], links: Links, out: Path):
@@ -336,7 +358,7 @@ def outputs(cell, page: Page, out: Path) -> list[str]:
             parts.append(figure(name, about.get("alt", ""), about.get("width"), page))
         elif "text/html" in data:
             if not data["text/html"].startswith('<div style="position:absolute;width:1px'):  # the picture has it as alt
-                parts.append(raw(f'<div class="report">{report(data["text/html"])}</div>'))
+                parts.append(raw(f'<div class="report">{report(data["text/html"], page.ran)}</div>'))
         else:
             parts.append(container("output", code(data["text/plain"], "text")))
     return parts
@@ -359,17 +381,17 @@ CLASSES = {  # what the lessons' reports say by inline styles, as classes that k
 }
 
 
-def report(text: str) -> str:
+def report(text: str, ran: str) -> str:
     """A table or a check's report for a page: classes for colours, one column where two are the same machine."""
     text = re.sub(
-        r"""style=(['"])(.*?)\1""", lambda m: f'class="{CLASSES[m[2]]}"' if m[2] in CLASSES else "", one_machine(text)
+        r"""style=(['"])(.*?)\1""", lambda m: f'class="{CLASSES[m[2]]}"' if m[2] in CLASSES else "", one_machine(text, ran)
     )
     text = re.sub(r"(<t[hd]) +>", r"\1>", text)
     return re.sub(r"(<table.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', text, flags=re.DOTALL)
 
 
-def one_machine(text: str) -> str:
-    """A table "here" beside "recorded" where both are the recorded run: its numbers once."""
+def one_machine(text: str, ran: str) -> str:
+    """A table "here" beside "recorded" where both are the recorded run: its numbers once, its machine if it differs."""
     beside = re.match(
         r"<table><thead><tr><th>([^<]*)</th><th>here([^<]*)</th><th>recorded[^<]*</th><th>here / recorded</th></tr>"
         r"</thead><tbody>(.*)</tbody></table><p><small>here: ([^<]*)<br>recorded: (.*?)</small></p>$",
@@ -383,7 +405,8 @@ def one_machine(text: str) -> str:
         return text
     body = "".join(f"<tr><td>{name}</td><td>{here}</td></tr>" for name, here, _, _ in rows)
     head = f"<tr><th></th><th>measured{beside[2]}</th></tr>"
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table><p><small>{beside[5]}</small></p>"
+    where = "" if beside[5] == ran else f"<p><small>{beside[5]}</small></p>"
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{where}"
 
 
 # Glossary
@@ -425,8 +448,10 @@ def measured() -> str:
     parts = [
         "# Measured",
         "Our reference kernels beside the best peer: in the same process, in turn (A B B A). A ratio below 1 says that "
-        "ours is faster. Where a floor is given, no kernel on this machine can be faster than that. A click on the head "
-        "of a column sorts.",
+        "ours is faster. The floor is the recorded one, or else what the row's bytes need at the rate of a large copy, "
+        "or its operations at the rate that a large product lasts at. A shorter product runs at a higher clock, and a "
+        "kernel that reads more than it writes is faster than a copy: such times can lie a little below. A click on "
+        "the head of a column sorts.",
     ]
     old = [section for section in stale if section in readme.SHOWN]
     others = [s for s in stale if s not in old and not s.startswith("bank")]
@@ -460,7 +485,7 @@ def rows(title: str, found: list[dict]) -> str:
             microseconds(row.get(f"{peer} us")),
             f"{row['ratio']:.3f}",
             f"{row['low']:.3f} to {row['high']:.3f}",
-            microseconds(row.get("floor us")),
+            microseconds(floor_us(row)),
             "" if row.get("target") is None else f"{row['target']:.3f}" + (", missed" if over else ""),
         ]
         kinds = ("n", "", "n", "n", "n", "n", "n")
@@ -468,6 +493,18 @@ def rows(title: str, found: list[dict]) -> str:
         body.append(f"<tr><th scope=row>{html.escape(row['name'])}</th>{tds}</tr>")
     table = f"<table class=sortable aria-label='{title}'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return f'<div class="wide" tabindex="0">{table}</div>'
+
+
+def floor_us(row: dict) -> float | None:
+    """The recorded floor, or the row's bytes or operations at the recorded ceilings of the machine."""
+    top = {ceiling["name"]: ceiling["value"] for ceiling in results.load("ceilings")["rows"]}
+    formats = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
+    kind = next((short for name, short in formats.items() if name in row["name"]), "bf16")
+    if "floor us" in row:
+        return row["floor us"]
+    if "TB/s" in row:
+        return row["value"] * row["TB/s"] * 1e12 / top["copy"]
+    return row["value"] * row["TFLOP/s"] * 1e12 / top[f"matmul {kind}"] if "TFLOP/s" in row else None
 
 
 def microseconds(value: float | None) -> str:
@@ -690,7 +727,7 @@ the course itself: `make lab` opens it in JupyterLab, with or without a GPU.
 
 ## Lessons
 
-{chr(10).join(lines)}
+{container("map", chr(10).join(lines))}
 
 ## To look things up
 

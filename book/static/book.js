@@ -32,7 +32,7 @@ reveal();
 
 // Code can be copied; outputs need not be.
 document.querySelectorAll("article div.highlight").forEach((block) => {
-  if (block.closest(".output")) return;
+  if (block.closest(".output, .said")) return;
   const button = document.createElement("button");
   button.className = "copy";
   button.textContent = "copy";
