@@ -1,15 +1,10 @@
 """Sphinx reads this: python -m sphinx -c book book/build/source book/build/html. `make book` does all of it."""
 
-import sys
-from pathlib import Path
-
-BOOK = Path(__file__).resolve().parent
-sys.path.insert(0, str(BOOK))
-
 from docutils import nodes
 from docutils.utils.math import MathError
-from mathml import mathml
 from sphinx.util import logging
+
+from book.mathml import mathml
 
 project = "Speed of Light"
 html_title = "Speed of Light"

@@ -1,4 +1,4 @@
-"""python book/pages.py FOLDER: the pages of the site as Markdown, made from the lessons, the results and the kernels.
+"""python -m book.pages FOLDER: the pages of the site as Markdown, made from the lessons, the results and the kernels.
 
 A lesson's notebook is written for a student at a kernel; a page is read. So an exercise shows what a student gets,
 its hints are folded, and the solution with the report of its check waits behind one more fold. Cells that only help or
@@ -18,16 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
-from mathml import mathml
 
-BOOK = Path(__file__).resolve().parent
-COURSE = BOOK.parent
-sys.path.insert(0, str(COURSE))
-
-from autograder.classroom.lessons import Lesson, find
+from autograder.classroom.lessons import COURSE, Lesson, find
 from benchmarks import readme, recorded
+from book.mathml import mathml
 from course_lib import results
 
+BOOK = COURSE / "book"
 FENCE = "`" * 5  # longer than any fence inside
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
 WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
@@ -199,11 +196,13 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
         first = page.name == "index"
         parts = list(shown(page, stubs, links, out))
         if first:
-            parts.insert(1, about(lesson, page))
-            parts += [contents(pages)] if len(pages) > 1 else []
+            before = ["## Before the first section"] if len(pages) > 1 else []
+            parts[1:1] = [about(lesson, page), *contents(pages), *before]
         else:
             exercises = re.findall(r"^## Exercise.*\((\d+) min", page.prose, re.MULTILINE)
-            time = f"{page.minutes} min to read" + (f", {sum(map(int, exercises))} for the exercise" if exercises else "")
+            time = f"{page.minutes} min to read" + (
+                f", {sum(map(int, exercises))} for the exercise" if exercises else ""
+            )
             place = f"Lesson [{pages[0].title}](/{lesson.unit}/index.md)"
             title, _, rest = parts[0].partition("\n")
             parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{rest}"
@@ -214,21 +213,23 @@ def about(lesson: Lesson, page: Page) -> str:
     count = f"two {page.ran}" if lesson.unit in ON_TWO else page.ran
     return f"""```{{admonition}} Read here, or do it
 :class: tip
-The outputs on these pages are of this machine: {count}. An exercise shows what a student gets; a solution and the report of its
-check wait behind a fold. To work on it yourself take
+The outputs on these pages are of this machine: {count}. An exercise shows what a student
+gets; a solution and the report of its check wait behind a fold. To work on it yourself take
 {{download}}`the released notebook </student/{lesson.unit}/{lesson.name}.ipynb>` of the course, which `make lab` opens.
 ```"""
 
 
-def contents(pages: list[Page]) -> str:
-    """The map of a lesson."""
+def contents(pages: list[Page]) -> list[str]:
+    """The map of a lesson that has more than one page."""
+    if len(pages) == 1:
+        return []
     lines = ["## The way through", "", "::::{container} map", "| section | to read | to do |", "|---|---|---|"]
     for page in pages[1:]:
         todo = re.findall(r"^#+ ((?:Exercise|Question) \S+)(?: `[^`]+`)? \((\d+) min", page.prose, re.MULTILINE)
         work = ", ".join(f"[{name}](#{name.lower().replace(' ', '-').replace('.', '-')}) {m} min" for name, m in todo)
         lines.append(f"| [{page.title}](/{page.path}.md) | {page.minutes} min | {work} |")
     tree = "\n".join(page.name for page in pages[1:])
-    return "\n".join([*lines, "::::", "", f"```{{toctree}}\n:hidden:\n\n{tree}\n```"])
+    return ["\n".join([*lines, "::::"]), f"```{{toctree}}\n:hidden:\n\n{tree}\n```"]
 
 
 def shown(page: Page, stubs: dict[str, str], links: Links, out: Path):
@@ -339,7 +340,7 @@ def fold(title: str, body: str, kind: str = "aside") -> str:
     said = html.escape(title, quote=False)
     said = re.sub(r"`([^`]*)`", r"<code>\1</code>", said)
     said = re.sub(r"\$([^$]+)\$", lambda m: mathml(html.unescape(m[1])), said)
-    return f'{raw(f"<details class={kind}><summary>{said}</summary>")}\n\n{body}\n\n{raw("</details>")}'
+    return f"{raw(f'<details class={kind}><summary>{said}</summary>')}\n\n{body}\n\n{raw('</details>')}"
 
 
 def outputs(cell, page: Page, out: Path) -> list[str]:
@@ -384,7 +385,9 @@ CLASSES = {  # what the lessons' reports say by inline styles, as classes that k
 def report(text: str, ran: str) -> str:
     """A table or a check's report for a page: classes for colours, one column where two are the same machine."""
     text = re.sub(
-        r"""style=(['"])(.*?)\1""", lambda m: f'class="{CLASSES[m[2]]}"' if m[2] in CLASSES else "", one_machine(text, ran)
+        r"""style=(['"])(.*?)\1""",
+        lambda m: f'class="{CLASSES[m[2]]}"' if m[2] in CLASSES else "",
+        one_machine(text, ran),
     )
     text = re.sub(r"(<t[hd]) +>", r"\1>", text)
     return re.sub(r"(<table.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', text, flags=re.DOTALL)
@@ -413,7 +416,7 @@ def one_machine(text: str, ran: str) -> str:
 
 
 def glossary(out: Path) -> dict[str, str]:
-    """Writes the page; returns phrase -> term. A line `term (phrase, phrase): sentence.` of book/glossary.md is a term."""
+    """Writes the page; returns phrase -> term."""
     found, phrases = [], {}
     for line in (BOOK / "glossary.md").read_text(encoding="utf-8").splitlines():
         entry = re.match(r"\*\*(.+?)\*\*(?: \((.+?)\))?: (.+)", line)
@@ -491,8 +494,8 @@ def rows(title: str, found: list[dict]) -> str:
         kinds = ("n", "", "n", "n", "n", "n", "n")
         tds = "".join(f"<td{f' class={k}' if k else ''}>{c}</td>" for k, c in zip(kinds, cells))
         body.append(f"<tr><th scope=row>{html.escape(row['name'])}</th>{tds}</tr>")
-    table = f"<table class=sortable aria-label='{title}'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="wide" tabindex="0">{table}</div>'
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
+    return f'<div class="wide" tabindex="0"><table class=sortable aria-label="{title}">{inside}</table></div>'
 
 
 def floor_us(row: dict) -> float | None:
@@ -541,7 +544,9 @@ def write_kernels(out: Path) -> None:
         lesson = f"Taught in lesson [{TAUGHT[family][:2]}](/{TAUGHT[family]}/index.md). " if family in TAUGHT else ""
         noted = f"[What was tried](#notes-{family}) stands below." if family in notes else ""
         parts = [f"# `{family}`", lesson + noted, *annotated(start)]
-        parts += [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
+        parts += (
+            [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
+        )
         if others := [path for path in paths if path != start]:
             listing = "\n".join(path.stem for path in others)
             parts.append(f"## Its other files\n\n```{{toctree}}\n:maxdepth: 1\n\n{listing}\n```")
@@ -675,7 +680,7 @@ def entry(module: str, name: str) -> str:
         head = f"{name}({ast.unparse(node.args)}){result}"
     else:
         head = f"class {name}"
-    return f"### `{name}`\n\n{code(head)}\n\n{plain(ast.get_docstring(node) or '')}"
+    return f"### `{name}`\n\n{container('signature', code(head))}\n\n{plain(ast.get_docstring(node) or '')}"
 
 
 def defined(module: str, name: str):
@@ -700,7 +705,9 @@ def defined(module: str, name: str):
 
 def home(lessons: list[Lesson], pages: dict[str, list[Page]]) -> str:
     text = (COURSE / "README.md").read_text(encoding="utf-8")
-    table = {m[1]: (m[2], m[3]) for m in re.finditer(r"^\| \[(\d\d) .*?\| (.*?) \| .*? \| (.*?) \|$", text, re.MULTILINE)}
+    table = {
+        m[1]: (m[2], m[3]) for m in re.finditer(r"^\| \[(\d\d) .*?\| (.*?) \| .*? \| (.*?) \|$", text, re.MULTILINE)
+    }
     lines = ["| lesson | to do | to read | exercises |", "|---|---|---|---|"]
     for lesson in lessons:
         number = lesson.unit[:2]
@@ -727,7 +734,7 @@ the course itself: `make lab` opens it in JupyterLab, with or without a GPU.
 
 ## Lessons
 
-{container("map", chr(10).join(lines))}
+{container("map lessons", chr(10).join(lines))}
 
 ## To look things up
 
