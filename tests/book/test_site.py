@@ -256,6 +256,7 @@ def test_every_page_fits_and_runs_without_an_error(browser, built, pages, width,
     wrong, grounds = [], set()
     for path in pages:
         browser.get(path.as_uri())
+        browser.execute_script("document.querySelectorAll('details').forEach(fold => (fold.open = true))")
         needs, has = browser.execute_script(SCROLLS)
         wrong += [f"{path.name} is {needs} wide"] if needs > width or has > width else []
         wrong += [f"{path.name}: {entry['message']}" for entry in browser.get_log("browser")]
