@@ -11,6 +11,7 @@ html_title = "Speed of Light"
 author = "the authors of Speed of Light"
 copyright = "MIT licence"
 language = "en"
+smartquotes = False  # m' is a variable
 
 extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]

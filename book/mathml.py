@@ -12,4 +12,6 @@ def mathml(tex: str, block: bool = False) -> str:
     """Raises docutils.utils.math.MathError, with the command that is not known, where the TeX cannot be shown."""
     for theirs, ours in SAME.items():
         tex = re.sub(theirs, ours, tex)
-    return tex2mathml(tex, as_block=block)
+    made = tex2mathml(tex, as_block=block)
+    # What a brace under a term is called stands under the brace.
+    return re.sub(r"<msub>(\s*<munder>.*?⏟</mo>\s*</munder>.*?)</msub>", r"<munder>\1</munder>", made, flags=re.DOTALL)

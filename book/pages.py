@@ -151,16 +151,16 @@ class Links:
         own = unit[:2]
         rules = [
             (
-                r"\b([Ll]esson (0\d))(,\s+| only\s+|\s+\(| found in its\s+)(section (\d+))",
+                r"\b([Ll]esson\s+(0\d))(,\s+|\s+only\s+|\s+\(|\s+found\s+in\s+its\s+)(section\s+(\d+))",
                 lambda m: link(m[1], m[2]) + m[3] + link(m[4], f"{m[2]}.{m[5]}"),
             ),
-            (r"\b[Ll]esson (0\d)\b", lambda m: link(m[0], m[1])),
-            (r"\b[Ss]ection (\d+)\b(?! in CUDA)", lambda m: link(m[0], f"{own}.{m[1]}")),
+            (r"\b[Ll]esson\s+(0\d)\b", lambda m: link(m[0], m[1])),
+            (r"\b[Ss]ection\s+(\d+)\b(?! in CUDA)", lambda m: link(m[0], f"{own}.{m[1]}")),
             (
-                r"\b([Ss]ections) (\d+) (to|and) (\d+)",
+                r"\b([Ss]ections)\s+(\d+)\s+(to|and)\s+(\d+)",
                 lambda m: f"{m[1]} {link(m[2], f'{own}.{m[2]}')} {m[3]} {link(m[4], f'{own}.{m[4]}')}",
             ),
-            (r"\b([Ee]xercise|[Qq]uestion) (\d+\.\d+)", lambda m: link(m[0], f"{m[1].lower()} {m[2]}")),
+            (r"\b([Ee]xercise|[Qq]uestion)\s+(\d+\.\d+)", lambda m: link(m[0], f"{m[1].lower()} {m[2]}")),
         ]
         for pattern, made in rules:
             pieces = re.split(r"(\[[^\]]*\]\([^)]*\))", text)
@@ -234,7 +234,7 @@ def contents(pages: list[Page]) -> list[str]:
 
 def shown(page: Page, stubs: dict[str, str], links: Links, out: Path):
     """The Markdown of every cell, in the order of reading: what is to be done, hints, then how it can be done."""
-    met, waiting = set(), []
+    met, waiting, before = set(), [], "markdown"
     for cell in page.cells:
         graded = cell.metadata.get("nbgrader", {})
         hints, rest = "", cell.source
@@ -257,7 +257,8 @@ def shown(page: Page, stubs: dict[str, str], links: Links, out: Path):
         elif graded:
             waiting.append(cell)
         else:
-            yield executed(cell, page, out)
+            yield executed(cell, page, out, introduced=before == "markdown")
+        before = cell.cell_type
     if waiting:
         yield solution(waiting, page, out)
 
@@ -294,19 +295,24 @@ def solution(cells: list, page: Page, out: Path) -> str:
     return fold(title, "\n\n".join(parts), "solution")
 
 
-def executed(cell, page: Page, out: Path) -> str:
+def executed(cell, page: Page, out: Path, introduced: bool) -> str:
     made = outputs(cell, page, out)
     if "widgets." in cell.source and made:
         made.append(container("still", "On this page the figure stands still; in the notebook it has controls."))
     if "setup" in cell.metadata.get("tags", []):
-        return fold("The cell that every lesson starts with, and the machine", "\n\n".join([code(cell.source), *made]))
-    title = folded_as(cell, page.prose)
+        title = (
+            "The cell that every lesson starts with, and the machine"
+            if "HERE = machine()" in cell.source
+            else "To begin"
+        )
+        return fold(title, "\n\n".join([code(cell.source), *made]))
+    title = folded_as(cell, page.prose, introduced)
     shown_code = fold(title, code(cell.source)) if title else code(cell.source)
     return "\n\n".join([shown_code, *made])
 
 
-def folded_as(cell, prose: str) -> str:
-    """The title of the fold for a cell that only draws, or only defines what no sentence of its page names."""
+def folded_as(cell, prose: str, introduced: bool) -> str:
+    """The title of the fold for a cell that draws, or only defines what no sentence introduces or names."""
     kinds = {key for out in cell.outputs for key in out.get("data", {})} | {o.output_type for o in cell.outputs}
     if "image/png" in kinds and "plots." in cell.source and "stream" not in kinds and "triton.jit" not in cell.source:
         return "How this figure is made"
@@ -315,7 +321,8 @@ def folded_as(cell, prose: str) -> str:
     simple = all(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom) for node in tree.body)
     if cell.outputs or not defined or not simple or "triton.jit" in cell.source:
         return ""
-    if any(re.search(rf"`{node.name}\b", prose) for node in defined):
+    draws = all(node.name.startswith("draw_") for node in defined)
+    if not draws and (introduced or any(re.search(rf"`{node.name}\b", prose) for node in defined)):
         return ""
     return "Helpers: " + ", ".join(f"`{node.name}`" for node in defined)
 
@@ -603,7 +610,7 @@ def annotated(path: Path) -> list[str]:
         else:
             if number in tops and (kept or said) and (any(k.strip() for k in kept)):
                 close()
-            kept.append(line)
+            kept.append(line.removesuffix("  # fmt: skip"))
         number += 1
     close()
     return [pair(words, body) for words, body in pairs]
