@@ -46,7 +46,7 @@ def inline(writer, node):
 
 
 def block(writer, node):
-    writer.body.append(f'<div class="math" tabindex="0">{formula(node, block=True)}</div>')
+    writer.body.append(f'<div class="math">{formula(node, block=True)}</div>')
     raise nodes.SkipNode
 
 

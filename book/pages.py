@@ -397,7 +397,7 @@ def report(text: str, ran: str) -> str:
         one_machine(text, ran),
     )
     text = re.sub(r"(<t[hd]) +>", r"\1>", text)
-    return re.sub(r"(<table.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', text, flags=re.DOTALL)
+    return re.sub(r"(<table.*?</table>)", r'<div class="wide">\1</div>', text, flags=re.DOTALL)
 
 
 def one_machine(text: str, ran: str) -> str:
@@ -502,7 +502,7 @@ def rows(title: str, found: list[dict]) -> str:
         tds = "".join(f"<td{f' class={k}' if k else ''}>{c}</td>" for k, c in zip(kinds, cells))
         body.append(f"<tr><th scope=row>{html.escape(row['name'])}</th>{tds}</tr>")
     inside = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return f'<div class="wide" tabindex="0"><table class=sortable aria-label="{title}">{inside}</table></div>'
+    return f'<div class="wide"><table class=sortable aria-label="{title}">{inside}</table></div>'
 
 
 def floor_us(row: dict) -> float | None:

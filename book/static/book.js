@@ -45,10 +45,18 @@ document.querySelectorAll("article div.highlight").forEach((block) => {
   block.append(button);
 });
 
-// What scrolls sideways can be reached by keyboard.
-document.querySelectorAll("article pre, article .plot, article .table-wrapper").forEach((frame) => {
-  if (frame.scrollWidth > frame.clientWidth) frame.tabIndex = 0;
-});
+// What scrolls sideways can be reached by keyboard, and says so.
+const frames = document.querySelectorAll("article :is(pre, .plot, .math, .wide, .table-wrapper)");
+const reach = () =>
+  frames.forEach((frame) => {
+    if (frame.scrollWidth <= frame.clientWidth) return;
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", "scrolls sideways");
+  });
+folds.forEach((fold) => fold.addEventListener("toggle", reach));
+addEventListener("resize", reach);
+reach();
 
 // A click on the head of a column sorts a measured table; a second one turns it round.
 document.querySelectorAll("table.sortable thead th").forEach((head) => {
@@ -60,8 +68,9 @@ document.querySelectorAll("table.sortable thead th").forEach((head) => {
     head.parentElement.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = head.closest("table").tBodies[0];
-    const value = (row) => row.cells[head.cellIndex].textContent;
-    const order = (a, b) => value(a).localeCompare(value(b), "en", { numeric: true });
+    const text = (row) => row.cells[head.cellIndex].textContent;
+    const number = (row) => (text(row) === "" ? Infinity : parseFloat(text(row)));
+    const order = (a, b) => number(a) - number(b) || text(a).localeCompare(text(b), "en", { numeric: true });
     [...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))).forEach((row) => body.append(row));
   });
 });

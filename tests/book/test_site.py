@@ -223,6 +223,29 @@ FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-r
 --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
 in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
 SCROLLS = "return [document.documentElement.scrollWidth, innerWidth]"
+# Text whose contrast with what lies under it is below WCAG AA: 4.5, of large text 3.
+FAINT = r"""
+const channels = text => { const n = text.match(/[\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
+const over = (top, under) => under.map((value, i) => value * (1 - top[3]) + top[i] * top[3]);
+const light = c => c.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = element => {
+  const layers = [];
+  for (; element; element = element.parentElement) layers.unshift(channels(getComputedStyle(element).backgroundColor));
+  return layers.reduce((under, top) => over(top, under), [255, 255, 255]);
+};
+const faint = new Set(), walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement, style = getComputedStyle(element);
+  if (!walker.currentNode.data.trim() || !element.getClientRects().length || style.visibility === "hidden") continue;
+  if (element.closest("script, style, noscript, .copy")) continue;
+  const under = ground(element), text = over(channels(style.color), under);
+  const [more, less] = [light(text), light(under)].sort((a, b) => b - a);
+  const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && +style.fontWeight >= 700);
+  if ((more + 0.05) / (less + 0.05) < (large ? 3 : 4.5)) faint.add(element.tagName + " " + style.color);
+}
+return [...faint];
+"""
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 
 
@@ -260,6 +283,7 @@ def test_every_page_fits_and_runs_without_an_error(browser, built, pages, width,
         needs, has = browser.execute_script(SCROLLS)
         wrong += [f"{path.name} is {needs} wide"] if needs > width or has > width else []
         wrong += [f"{path.name}: {entry['message']}" for entry in browser.get_log("browser")]
+        wrong += [f"{path.name}: {text} is hard to read" for text in browser.execute_script(FAINT)]
         grounds.add(browser.execute_script(GROUND))
     assert not wrong
     assert len(grounds) == 1
@@ -268,11 +292,13 @@ def test_every_page_fits_and_runs_without_an_error(browser, built, pages, width,
 
 
 @in_browser
-def test_a_page_that_is_too_wide_or_fails_would_be_seen(browser, tmp_path):
-    (tmp_path / "bad.html").write_text("<body><div style='width:900px'>x</div><script>nosuch()</script></body>")
+def test_a_page_that_is_too_wide_or_faint_or_fails_would_be_seen(browser, tmp_path):
+    text = "<body><div style='width:900px'>x</div><p style='color: #D55E00'>y</p><script>nosuch()</script></body>"
+    (tmp_path / "bad.html").write_text(text)
     look(browser, 390, "light")
     browser.get((tmp_path / "bad.html").as_uri())
     assert max(browser.execute_script(SCROLLS)) > 390
+    assert browser.execute_script(FAINT) == ["P rgb(213, 94, 0)"]
     assert "nosuch" in browser.get_log("browser")[0]["message"]
 
 
@@ -286,10 +312,15 @@ def test_folds_open_together_and_tables_sort_and_search_finds(browser, built):
     browser.find_element("css selector", ".open-all").click()
     assert browser.execute_script(shut) == 0
     browser.get((root / "measured.html").as_uri())
-    ratios = "return [...document.querySelector('.sortable').tBodies[0].rows].map(row => +row.cells[4].textContent)"
-    before = browser.execute_script(ratios)
-    browser.find_elements("css selector", ".sortable th button")[4].click()
-    assert browser.execute_script(ratios) == sorted(before) != before
+    times = (
+        "return [...document.querySelectorAll('.sortable')[2].tBodies[0].rows].map(row => +row.cells[1].textContent)"
+    )
+    before = browser.execute_script(times)
+    head = browser.find_elements("css selector", ".sortable")[2].find_elements("css selector", "thead button")[1]
+    browser.execute_script("arguments[0].click()", head)
+    assert browser.execute_script(times) == sorted(before) != before
+    browser.execute_script("arguments[0].click()", head)
+    assert browser.execute_script(times) == sorted(before, reverse=True)
     browser.get((root / "search.html").as_uri() + "?q=coalescing")
     browser.implicitly_wait(10)
     assert browser.find_elements("css selector", "#search-results li")
