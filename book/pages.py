@@ -131,11 +131,8 @@ class Links:
 
     def linked(self, text: str, unit: str, met: set[str]) -> str:
         """Prose with its links; code, mathematics, headings and tables' code stay as they are."""
-        out, fenced = [], False
-        for block in re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL):
-            fenced = block.startswith("```")
-            out.append(block if fenced else self._prose(block, unit, met))
-        return "".join(out)
+        blocks = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+        return "".join(b if b.startswith("```") else self._prose(b, unit, met) for b in blocks)
 
     def _prose(self, text: str, unit: str, met: set[str]) -> str:
         kept = r"(^#[^\n]*$|\$\$.+?\$\$|`[^`]*`|\$[^$\n]+\$|\[[^\]]*\]\([^)]*\)|<[^>]+>)"
@@ -575,12 +572,12 @@ def demoted(text: str) -> str:
 
 
 def annotated(path: Path) -> list[str]:
-    """A module as pairs of words and code. Words are docstrings, and comments that have their lines to themselves."""
+    """What a module says about itself, then docstrings and comments, each beside the code that it explains."""
     source = path.read_text(encoding="utf-8")
     parsed, lines = ast.parse(source), source.split("\n")
     strings = {}  # first line of a docstring -> its last line and its text
     for node in ast.walk(parsed):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
             strings[node.body[0].lineno] = (node.body[0].end_lineno, ast.get_docstring(node))
     tops = {min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) for node in parsed.body
             if isinstance(node, ast.FunctionDef | ast.ClassDef)}  # fmt: skip
@@ -592,7 +589,8 @@ def annotated(path: Path) -> list[str]:
             pairs.append(("\n\n".join(said), body))
         said.clear(), kept.clear()
 
-    number = 1
+    head = ast.get_docstring(parsed)
+    number = parsed.body[0].end_lineno + 1 if head else 1
     while number <= len(lines):
         line = lines[number - 1]
         if number in strings:
@@ -608,12 +606,12 @@ def annotated(path: Path) -> list[str]:
                 number += 1
             said.append(plain("\n".join(words)))
         else:
-            if number in tops and (kept or said) and (any(k.strip() for k in kept)):
+            if number in tops and any(k.strip() for k in kept):
                 close()
             kept.append(line.removesuffix("  # fmt: skip"))
         number += 1
     close()
-    return [pair(words, body) for words, body in pairs]
+    return [plain(head or ""), *(pair(words, body) for words, body in pairs)]
 
 
 def pair(words: str, body: str) -> str:
