@@ -297,11 +297,10 @@ def executed(cell, page: Page, out: Path, introduced: bool) -> str:
     if "widgets." in cell.source and made:
         made.append(container("still", "On this page the figure stands still; in the notebook it has controls."))
     if "setup" in cell.metadata.get("tags", []):
-        title = (
-            "The cell that every lesson starts with, and the machine"
-            if "HERE = machine()" in cell.source
-            else "To begin"
-        )
+        given = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
+        title = f"Given: {', '.join(f'`{name}`' for name in given)}"
+        if "course_lib.device" in cell.source:
+            title = "The cell that every lesson starts with, and the machine"
         return fold(title, "\n\n".join([code(cell.source), *made]))
     title = folded_as(cell, page.prose, introduced)
     shown_code = fold(title, code(cell.source)) if title else code(cell.source)
