@@ -5,21 +5,24 @@
 # make lessons    run every solution and every release: full points, and none
 # make bank       run every right, wrong, slow and cheating submission of the bank on this machine
 # make bench      measure the reference kernels against their peers
+# make book       build the site for readers: book/build/html/index.html
 # make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
 # make env        only the environment in .venv, for `source .venv/bin/activate` and plain nbgrader commands
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: lab test notebooks execute lessons bank bench grade env
+.PHONY: lab test notebooks execute lessons bank bench book grade env tools
 .DEFAULT_GOAL := lab
 
 # Without PYTHON an environment is made in .venv. PYTHON=python3 takes a python that already has everything.
 VENV := .venv
 ifdef PYTHON
 env:
+tools:
 else
 PYTHON := $(CURDIR)/$(VENV)/bin/python
 env: $(VENV)/complete
+tools: $(VENV)/book
 # nbgrader and Jupyter call other programs by name (alembic, jupyter-nbconvert): the environment's come first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 endif
@@ -45,6 +48,12 @@ $(VENV)/complete: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
+# What only `make book` needs.
+$(VENV)/book: $(VENV)/complete book/constraints.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[book]" \
+	  -c requirements.txt -c constraints.txt -c book/constraints.txt
+	@touch $@
+
 lab: env
 	$(PYTHON) -m autograder lab
 
@@ -67,6 +76,13 @@ bank: env
 
 bench: env
 	$(PYTHON) -m benchmarks
+
+# A warning stops it: a link that leads nowhere, a formula that cannot be shown.
+book: env tools
+	rm -rf book/build/html
+	$(PYTHON) -m book.pages book/build/source
+	$(PYTHON) -m sphinx -q -W --keep-going -j $(WORKERS) -d book/build/doctrees -c book book/build/source book/build/html
+	@echo "Open book/build/html/index.html"
 
 # A submission that cannot be graded keeps no other student's feedback and marks back.
 grade: env

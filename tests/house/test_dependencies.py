@@ -64,9 +64,41 @@ def test_everything_the_pinned_packages_need_is_pinned():
     assert not loose - {"pip"}
 
 
+def of_the_book() -> dict[str, Requirement]:
+    project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
+    return {
+        canonicalize_name(Requirement(line).name): Requirement(line)
+        for line in project["optional-dependencies"]["book"]
+    }
+
+
+def test_the_site_s_tools_are_pinned_once_and_in_their_ranges():
+    pinned = pins("book/constraints.txt")
+    assert set(of_the_book()) <= set(pinned)
+    assert not [f"{n}=={pinned[n]}" for n, r in of_the_book().items() if not r.specifier.contains(pinned[n])]
+    assert not set(pinned) & set(pins("requirements.txt") | pins("constraints.txt"))
+
+
+def test_everything_the_site_s_tools_need_is_pinned():
+    pinned = pins("requirements.txt") | pins("constraints.txt") | pins("book/constraints.txt")
+    installed = {canonicalize_name(d.name): d for d in metadata.distributions()}
+    if missing := sorted(set(of_the_book()) - set(installed)):
+        pytest.skip(f"the extra `book` is not installed ({', '.join(missing)}); `make book` does that")
+    loose = set()
+    for name in pins("book/constraints.txt"):
+        assert installed[name].version == pinned[name], name
+        needs = [
+            r
+            for r in map(Requirement, installed[name].requires or [])
+            if not r.marker or r.marker.evaluate({"extra": ""})
+        ]
+        loose |= {canonicalize_name(r.name) for r in needs} - set(pinned)
+    assert not loose
+
+
 def test_every_pin_installs_on_the_oldest_python_we_promise():
     """On 3.11.0: distributions freeze early releases (Debian 12 has 3.11.2)."""
-    pinned = pins("requirements.txt") | pins("constraints.txt")
+    pinned = pins("requirements.txt") | pins("constraints.txt") | pins("book/constraints.txt")
     too_new = []
     for found in metadata.distributions():
         if pinned.get(canonicalize_name(found.name)) == found.version:

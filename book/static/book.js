@@ -1,0 +1,76 @@
+"use strict";
+
+// One button for all folds of a page; on paper they are open.
+const folds = [...document.querySelectorAll("article details")];
+if (folds.length > 1) {
+  const button = document.createElement("button");
+  button.className = "open-all";
+  const say = () => (button.textContent = folds.every((fold) => fold.open) ? "Close all folds" : "Open all folds");
+  button.addEventListener("click", () => {
+    const open = !folds.every((fold) => fold.open);
+    folds.forEach((fold) => (fold.open = open));
+  });
+  folds.forEach((fold) => fold.addEventListener("toggle", say));
+  say();
+  document.querySelector("article h1").after(button);
+}
+let shut = [];
+addEventListener("beforeprint", () => {
+  shut = folds.filter((fold) => !fold.open);
+  shut.forEach((fold) => (fold.open = true));
+});
+addEventListener("afterprint", () => shut.forEach((fold) => (fold.open = false)));
+
+// A link to something inside a fold opens the fold.
+const reveal = () => {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let fold = target && target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  if (target && target.closest("details")) target.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+reveal();
+
+// Code can be copied; outputs need not be.
+document.querySelectorAll("article div.highlight").forEach((block) => {
+  if (block.closest(".output, .said")) return;
+  const button = document.createElement("button");
+  button.className = "copy";
+  button.textContent = "copy";
+  button.setAttribute("aria-label", "Copy this code");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(block.querySelector("pre").textContent);
+    button.textContent = "copied";
+    setTimeout(() => (button.textContent = "copy"), 1500);
+  });
+  block.append(button);
+});
+
+// What scrolls sideways can be reached by keyboard, and says so.
+const frames = document.querySelectorAll("article :is(pre, .plot, .math, .wide, .table-wrapper)");
+const reach = () =>
+  frames.forEach((frame) => {
+    if (frame.scrollWidth <= frame.clientWidth) return;
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", "scrolls sideways");
+  });
+folds.forEach((fold) => fold.addEventListener("toggle", reach));
+addEventListener("resize", reach);
+reach();
+
+// A click on the head of a column sorts a measured table; a second one turns it round.
+document.querySelectorAll("table.sortable thead th").forEach((head) => {
+  const button = document.createElement("button");
+  button.append(...head.childNodes);
+  head.append(button);
+  button.addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    head.parentElement.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const body = head.closest("table").tBodies[0];
+    const text = (row) => row.cells[head.cellIndex].textContent;
+    const number = (row) => (text(row) === "" ? Infinity : parseFloat(text(row)));
+    const order = (a, b) => number(a) - number(b) || text(a).localeCompare(text(b), "en", { numeric: true });
+    [...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))).forEach((row) => body.append(row));
+  });
+});

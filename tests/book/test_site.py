@@ -1,0 +1,326 @@
+"""The site is built from what the repository holds, and a reader needs nothing else to see all of it."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+
+from autograder.classroom.lessons import COURSE, find
+
+MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+BOOK = COURSE / "book"
+MOST_BYTES = 2_000_000  # of a page with all that it loads
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("book"),
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"the extra `book` is not installed ({', '.join(MISSING)}); see make book"
+    ),
+]
+
+
+def sphinx(source: Path, out: Path) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(BOOK), str(source), str(out)]
+    return subprocess.run(words, cwd=COURSE, capture_output=True, text=True)
+
+
+@dataclass
+class Page(HTMLParser):
+    """What the tests ask about one page."""
+
+    path: Path
+    ids: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)  # scripts, styles and pictures
+    pictures: list[dict] = field(default_factory=list)
+    styles: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__init__()
+        self.text = self.path.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids |= {given["id"]} if "id" in given else set()
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "img":
+            self.pictures.append(given)
+        if "style" in given:
+            self.styles.append(given["style"])
+        if "src" in given:
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(given["href"])
+
+    def file(self, address: str) -> Path:
+        return (self.path.parent / unquote(re.split("[?#]", address)[0])).resolve()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """(folder of the pages, what the two programs said)."""
+    root = tmp_path_factory.mktemp("book")
+    words = [sys.executable, "-m", "book.pages", str(root / "source")]
+    made = subprocess.run(words, cwd=COURSE, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    done = sphinx(root / "source", root / "html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root / "html", made.stdout + made.stderr + done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def pages(built) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(built[0].rglob("*.html"))}
+
+
+def of_lesson(pages, unit: str) -> list[Page]:
+    return [page for path, page in pages.items() if path.parent.name == unit]
+
+
+def test_the_build_says_nothing(built):
+    assert built[1] == ""
+
+
+@pytest.mark.parametrize("text", ["# A\n\n[b](#nowhere)", "# A\n\n$\\nosuchcommand$", "# A\n\n{term}`nosuchterm`"])
+def test_a_page_with_a_fault_stops_the_build(tmp_path, text):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "index.md").write_text(text)
+    done = sphinx(tmp_path / "source", tmp_path / "html")
+    assert done.returncode != 0
+    assert "WARNING" in done.stderr
+
+
+def test_every_link_inside_leads_somewhere(pages):
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            file, mark = page.file(link) if link.split("#")[0] else path, unquote(link.partition("#")[2])
+            if not file.exists() or (mark and file in pages and mark not in pages[file].ids):
+                broken.append(f"{path.name}: {link}")
+    assert not broken
+
+
+def test_every_picture_has_an_alternative_text(pages):
+    assert sum(len(page.pictures) for page in pages.values()) > 60
+    assert not [(path, p) for path, page in pages.items() for p in page.pictures if not p.get("alt", "").strip()]
+
+
+@pytest.mark.parametrize("lesson", find(), ids=lambda lesson: lesson.unit)
+def test_every_figure_and_exercise_of_a_lesson_is_there(pages, lesson):
+    cells = nbformat.read(lesson.solution, 4).cells
+    released = {
+        c.metadata.nbgrader.grade_id: c for c in nbformat.read(lesson.release, 4).cells if "nbgrader" in c.metadata
+    }
+    found = of_lesson(pages, lesson.unit)
+    alts = [p["alt"] for page in found for p in page.pictures]
+    for cell in cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert " ".join(output.metadata["image/png"]["alt"].split()) in alts
+    text = {page.path: re.sub(r"<[^>]+>", "", page.text.replace("&quot;", '"')) for page in found}
+    for name, cell in released.items():
+        if cell.cell_type == "code" and cell.metadata.nbgrader.solution:
+            head = next(line for line in cell.source.splitlines() if re.match("def |class ", line)).split("(")[0]
+            assert any(head in said for said in text.values()), name
+
+
+def test_a_solution_waits_behind_a_fold_after_the_stub_and_its_hints(pages):
+    page = next(p for p in of_lesson(pages, "01_roofline") if 'id="exercise-1-1"' in p.text)
+    part = page.text[page.text.index('id="exercise-1-1"') :]
+    order = [
+        part.index(mark) for mark in ("not written yet", "Hint 1", "Hint 3", "One solution", "16 of 16 cases right")
+    ]
+    assert order == sorted(order)
+    assert not re.search(r"<details[^>]*\bopen\b", "".join(p.text for p in pages.values()))
+    assert "SOLUTION" not in "".join(p.text for p in pages.values())
+
+
+def test_nothing_is_asked_of_the_outside(built, pages):
+    asked = [(path.name, a) for path, page in pages.items() for a in page.loaded if re.match(r"(https?:)?//", a)]
+    for file in built[0].rglob("*.css"):
+        asked += re.findall(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")]+)""", file.read_text(encoding="utf-8"))
+    assert not asked
+    assert not [
+        a for page in pages.values() for a in page.loaded if not a.startswith("data:") and not page.file(a).exists()
+    ]
+
+
+def test_no_page_weighs_more_than_a_phone_likes(pages):
+    heavy = {}
+    for path, page in pages.items():
+        files = {page.file(a) for a in page.loaded if not a.startswith("data:")}
+        weight = path.stat().st_size + sum(file.stat().st_size for file in files)
+        if weight > MOST_BYTES:
+            heavy[path.name] = weight
+    assert not heavy
+
+
+def luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    digits = "".join(2 * d for d in digits) if len(digits) == 3 else digits
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_what_the_guideline_defines():
+    assert contrast("#000000", "#fff") == pytest.approx(21)
+    assert contrast("#D55E00", "#ffffff") < 4.5  # the notebooks' colour of a wrong answer, too light for small text
+
+
+def test_colours_of_verdicts_can_be_read_in_light_and_dark(pages):
+    css = (BOOK / "static" / "book.css").read_text(encoding="utf-8")
+    modes = re.findall(r"\{ (--right: .*?) \}", css)
+    assert len(modes) == 3
+    assert modes[1] == modes[2], "dark by choice and dark by the system's setting are one"
+    for mode in modes:
+        colour = dict(re.findall(r"--(\w+): (#\w+);", mode))
+        for name in ("right", "wrong", "quiet"):
+            assert contrast(colour[name], colour["ground"]) >= 4.5, (name, mode)
+            assert contrast(colour[name], colour["card"]) >= 4.5, (name, mode)
+    assert not [s for page in pages.values() for s in page.styles if "color" in s]
+
+
+def test_measured_rows_and_stale_sections_are_those_of_the_results(built):
+    from benchmarks import readme, recorded
+    from course_lib import results
+
+    text = (built[0] / "measured.html").read_text(encoding="utf-8")
+    rows = [row for section in readme.SHOWN for row in results.load(section)["rows"] if "ratio" in row]
+    assert text.count("<th scope=row>") == len(rows)
+    assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in readme.SHOWN)
+
+
+def test_the_download_is_the_released_notebook(pages):
+    for lesson in find():
+        links = [(p, a) for p in of_lesson(pages, lesson.unit) for a in p.links if a.endswith(f"/{lesson.name}.ipynb")]
+        assert links, lesson.unit
+        assert all(page.file(a).read_bytes() == lesson.release.read_bytes() for page, a in links)
+
+
+# In a browser
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync --disable-dev-shm-usage""".split()
+in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
+SCROLLS = "return [document.documentElement.scrollWidth, innerWidth]"
+# Text whose contrast with what lies under it is below WCAG AA: 4.5, of large text 3.
+FAINT = r"""
+const channels = text => { const n = text.match(/[\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
+const over = (top, under) => under.map((value, i) => value * (1 - top[3]) + top[i] * top[3]);
+const light = c => c.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = element => {
+  const layers = [];
+  for (; element; element = element.parentElement) layers.unshift(channels(getComputedStyle(element).backgroundColor));
+  return layers.reduce((under, top) => over(top, under), [255, 255, 255]);
+};
+const faint = new Set(), walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement, style = getComputedStyle(element);
+  if (!walker.currentNode.data.trim() || !element.getClientRects().length || style.visibility === "hidden") continue;
+  if (element.closest("script, style, noscript, .copy")) continue;
+  const under = ground(element), text = over(channels(style.color), under);
+  const [more, less] = [light(text), light(under)].sort((a, b) => b - a);
+  const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && +style.fontWeight >= 700);
+  if ((more + 0.05) / (less + 0.05) < (large ? 3 : 4.5)) faint.add(element.tagName + " " + style.color);
+}
+return [...faint];
+"""
+GROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture
+def browser(tmp_path, monkeypatch):
+    monkeypatch.setenv("SE_OFFLINE", "true")  # selenium looks for no driver of its own
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path / 'chromium'}"]:
+        options.add_argument(flag)
+    driver = webdriver.Chrome(service=Service(DRIVER), options=options)
+    yield driver
+    driver.quit()
+
+
+def look(browser, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    preferred = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
+def test_every_page_fits_and_runs_without_an_error(browser, built, pages, width, scheme):
+    look(browser, width, scheme)
+    wrong, grounds = [], set()
+    for path in pages:
+        browser.get(path.as_uri())
+        browser.execute_script("document.querySelectorAll('details').forEach(fold => (fold.open = true))")
+        needs, has = browser.execute_script(SCROLLS)
+        wrong += [f"{path.name} is {needs} wide"] if needs > width or has > width else []
+        wrong += [f"{path.name}: {entry['message']}" for entry in browser.get_log("browser")]
+        wrong += [f"{path.name}: {text} is hard to read" for text in browser.execute_script(FAINT)]
+        grounds.add(browser.execute_script(GROUND))
+    assert not wrong
+    assert len(grounds) == 1
+    red = int(re.search(r"\d+", grounds.pop())[0])
+    assert (red < 60) == (scheme == "dark")
+
+
+@in_browser
+def test_a_page_that_is_too_wide_or_faint_or_fails_would_be_seen(browser, tmp_path):
+    text = "<body><div style='width:900px'>x</div><p style='color: #D55E00'>y</p><script>nosuch()</script></body>"
+    (tmp_path / "bad.html").write_text(text)
+    look(browser, 390, "light")
+    browser.get((tmp_path / "bad.html").as_uri())
+    assert max(browser.execute_script(SCROLLS)) > 390
+    assert browser.execute_script(FAINT) == ["P rgb(213, 94, 0)"]
+    assert "nosuch" in browser.get_log("browser")[0]["message"]
+
+
+@in_browser
+def test_folds_open_together_and_tables_sort_and_search_finds(browser, built):
+    root = built[0]
+    look(browser, 1400, "light")
+    browser.get((root / "01_roofline" / "section-1.html").as_uri())
+    shut = "return [...document.querySelectorAll('article details')].filter(fold => !fold.open).length"
+    assert browser.execute_script(shut) > 3
+    browser.find_element("css selector", ".open-all").click()
+    assert browser.execute_script(shut) == 0
+    browser.get((root / "measured.html").as_uri())
+    times = (
+        "return [...document.querySelectorAll('.sortable')[2].tBodies[0].rows].map(row => +row.cells[1].textContent)"
+    )
+    before = browser.execute_script(times)
+    head = browser.find_elements("css selector", ".sortable")[2].find_elements("css selector", "thead button")[1]
+    browser.execute_script("arguments[0].click()", head)
+    assert browser.execute_script(times) == sorted(before) != before
+    browser.execute_script("arguments[0].click()", head)
+    assert browser.execute_script(times) == sorted(before, reverse=True)
+    browser.get((root / "search.html").as_uri() + "?q=coalescing")
+    browser.implicitly_wait(10)
+    assert browser.find_elements("css selector", "#search-results li")
