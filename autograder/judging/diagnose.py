@@ -9,7 +9,7 @@ from autograder.judging.compare import same
 from autograder.judging.evidence import Evidence, TriedCase
 from autograder.judging.verdict import Diagnosis
 
-AGAINST = 3  # cases that a formula explains for each right case in which it predicts an error, at least
+AGAINST = 2  # cases that a formula explains for each right case in which it predicts an error, at least
 ABOUT_VALUES = {"unwritten", "nan", "constant factor"}  # patterns that say more than where
 
 
