@@ -131,7 +131,8 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
             why = _plain_wrong(exercise, got, truth, args)
         whys += [why] if why else []
         fine += [] if why else [f"`{name}`"]
-    said = "; ".join([*dict.fromkeys(whys), *([f"{' and '.join(fine)} {'is' if len(fine) == 1 else 'are'} right"] if fine else [])])
+    rest = [f"{' and '.join(fine)} {'is' if len(fine) == 1 else 'are'} right"] if fine else []
+    said = "; ".join([*dict.fromkeys(whys), *rest])
     return said if whys else "", {name: e for name, e in errors.items() if e is not None}
 
 
