@@ -41,7 +41,9 @@ def test_one_seed_gives_one_draw_and_another_seed_another(name):
     assert sum(a == b for a, b in zip(first, other, strict=True)) <= 1  # "every size is one" has nothing to draw
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "roofline.profile" else []) for n in NAMES]
+)
 def test_every_mistake_is_called_by_its_name_on_another_seed(name):
     exercise, wrong = get(name), []
     for entry in bank.entries([name], ["mistakes"]):

@@ -357,6 +357,7 @@ def test_fifty_launches_in_a_row_leave_nothing_behind(backend, sizes):
     assert Path(SERVER.folder, "stderr").read_text() == ""
 
 
+@pytest.mark.slow
 def test_the_process_that_starts_ranks_asks_for_no_gpu():
     """What it opened would be closed in its children, and NCCL could not open it again."""
     code = (

@@ -150,6 +150,7 @@ def test_names_are_escaped_in_the_html_table():
     assert "f&lt;int&gt;" in profiling.summarize(with_markup)._repr_html_()
 
 
+@pytest.mark.slow
 def test_profiling_writes_nothing_to_stderr():
     code = "import torch; from course_lib import profiling; profiling.profile(lambda: torch.ones(9).cos())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)

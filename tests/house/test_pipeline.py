@@ -78,6 +78,7 @@ def test_a_solution_without_an_end_is_one_sentence(course):
     assert said.stdout == "00_start, cell double, line 3: this BEGIN SOLUTION has no END SOLUTION.\n"
 
 
+@pytest.mark.slow
 def test_what_earns_points_is_run_again_and_the_rest_where_the_code_means_something_else(course):
     change(course, "import os\n", 'import json\nimport os\nTWO = json.load(open("numbers.json"))[1]\n')
     change(course, "2 * x  #", "TWO * x  #")

@@ -25,7 +25,13 @@ REPORT = re.compile(r"Race reported.*(?:\n\W*and (?:Read|Write) access.*)*|Poten
 ACCESS = re.compile(r"(?:Read|Write) access at (\w+)\+0x\w+ in (?:\S*/)?(\w+\.py):(\d+)")
 
 
-@pytest.mark.parametrize("family", HERE)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] if TIER == "interpreter" and n > 1 else [])
+        for n, one in enumerate(HERE)
+    ],
+)
 def test_small_odd_shapes_are_right(family):
     torch.manual_seed(0)
     assert FAMILIES[family]() < 4e-3
