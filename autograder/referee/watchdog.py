@@ -121,11 +121,17 @@ def _proportional(pid: int) -> int:
 
 
 def _temporary(pids: list[int]) -> int:
-    """What lies in the sandbox's own folders, also in files that have no name any more."""
+    """What lies in the sandbox's own folders, also in files that have no name any more.
+
+    While bubblewrap is setting up, its process still sees this machine's folders, which are none of the sandbox's.
+    """
     total = 0
     for folder in FOLDERS if pids else ():
+        path = f"/proc/{pids[0]}/root/{folder}"
         try:
-            there = os.statvfs(f"/proc/{pids[0]}/root/{folder}")
+            if os.stat(path).st_dev == os.stat(f"/{folder}").st_dev:
+                continue
+            there = os.statvfs(path)
         except OSError:
             continue
         total += (there.f_blocks - there.f_bfree) * there.f_frsize + (there.f_files - there.f_ffree) * INODE_BYTES
