@@ -9,7 +9,7 @@ from book.mathml import mathml
 project = "Speed of Light"
 html_title = "Speed of Light"
 author = "the authors of Speed of Light"
-copyright = "MIT licence"
+copyright = "2026 The Speed of Light authors, MIT licence"
 language = "en"
 smartquotes = False  # m' is a variable
 
