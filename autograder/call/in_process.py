@@ -15,7 +15,6 @@ from autograder.call import in_ranks
 from autograder.call.trial import attempt, judged_part
 from autograder.exercise import Call, Case, Exercise
 from autograder.inside.calling import describe, quiet
-from autograder.inside.recording import counting
 from autograder.judging import proof
 from autograder.judging.judge import Trial, judge, no_speed
 from autograder.judging.outcome import NOT_TRIED, Outcome
@@ -41,7 +40,7 @@ def examine(
         c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and (not only or c.name in only)
     ]
     computed: Counter[str] = Counter()
-    trials = _trials(exercise, cases, counting(function, computed) if exercise.asks_for_kernels else function, seed)
+    trials = _trials(exercise, cases, function, seed, computed if exercise.asks_for_kernels else None)
     with quiet():
         verdict = judge(exercise, device.TIER, seed, trials)
     if verdict.points and (refused := proof.of_operators(exercise, computed)):
@@ -50,11 +49,16 @@ def examine(
     return replace(verdict, note=_after_fault(fault)) if fault else verdict
 
 
-def _trials(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> list[Trial]:
+def _trials(
+    exercise: Exercise, cases: list[Case], function: Callable, seed: int, computed: Counter | None = None
+) -> list[Trial]:
     """Every case up to a stub, a fault of the device or lost ranks; after one of these two the others are not tried."""
     trials: list[Trial] = []
-    tried = _on_ranks if exercise.kind == "distributed" else _one_by_one
-    for number, trial in enumerate(tried(exercise, cases, function, seed)):
+    if exercise.kind == "distributed":
+        tried = _on_ranks(exercise, cases, function, seed)
+    else:
+        tried = (_tried(exercise, case, function, seed, computed) for case in cases)
+    for number, trial in enumerate(tried):
         trials.append(trial)
         case = trial[0]
         if trials[-1][-1].not_written:
@@ -72,18 +76,14 @@ def _on_ranks(exercise: Exercise, cases: list[Case], function: Callable, seed: i
     return zip(cases, calls, in_ranks.attempts(exercise, calls, function))
 
 
-def _one_by_one(exercise: Exercise, cases: list[Case], function: Callable, seed: int) -> Iterator[Trial]:
-    return (_tried(exercise, case, function, seed) for case in cases)
-
-
-def _tried(exercise: Exercise, case: Case, function: Callable, seed: int) -> Trial:
+def _tried(exercise: Exercise, case: Case, function: Callable, seed: int, computed: Counter | None) -> Trial:
     try:
         call = exercise.draw(case, seed, device.DEVICE, device.TIER)
     except RuntimeError as error:
         if not Outcome(error=describe(error)).fault:
             raise
         return case, Call({}, "not drawn"), Outcome(error=describe(error))  # the fault of an earlier call
-    outcome = attempt(exercise, call, function)
+    outcome = attempt(exercise, call, function, computed)
     call = call if outcome.fault else judged_part(call, case)
     if outcome.error and _on_device(call.args.values()):  # which may not answer any more
         call = replace(call, args={})

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,15 +16,21 @@ import torch
 from autograder.call.fences import Fenced, fence, span
 from autograder.exercise import Call, Case, Exercise
 from autograder.inside import calling
+from autograder.inside.recording import counting
 from autograder.inside.wire import decode, encode
 from autograder.judging.outcome import Outcome
 
 
-def attempt(exercise: Exercise, call: Call, function: Callable) -> Outcome:
-    """Call `function` once in this process and look at everything it touched."""
+def attempt(exercise: Exercise, call: Call, function: Callable, computed: Counter | None = None) -> Outcome:
+    """Call `function` once in this process and look at everything it touched.
+
+    computed: counts the operators of torch that computed meanwhile.
+    """
     fenced = lay_out(exercise, call)
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
-    answer = calling.call(_alone(calling.through(exercise.probe, function), exercise.hides), args)
+    called = calling.through(exercise.probe, function)
+    called = _alone(called, exercise.hides) if computed is None else counting(called, computed)
+    answer = calling.call(called, args)
     outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
     if answer.error:
         return outcome

@@ -44,9 +44,10 @@ def _known(evidence: Evidence) -> Mistake | None:
     for mistake in evidence.exercise.mistakes:
         try:
             explained = _explained(mistake, evidence, most)
+            borne = explained > most and AGAINST * _against(mistake, evidence) <= explained
         except Exception:  # it looked into an answer that was forged to have another form: no mistake that people make
             continue
-        if explained > most and AGAINST * _against(mistake, evidence) <= explained:
+        if borne:
             best, most = mistake, explained
     return best
 

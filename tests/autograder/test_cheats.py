@@ -51,10 +51,10 @@ IN_ONE_PROCESS = """
 import linecache, os, sys, types
 from autograder import check, check_speed, exercise, live
 from autograder.bank import cheats
-from autograder.call import in_process
+from autograder.call import trial
 import torch
 torch.set_num_threads(1)
-in_process.counting = lambda function, seen: function  # it tells honest students of torch's arithmetic
+trial.counting = lambda function, seen: function  # it tells honest students of torch's arithmetic
 for cheat in cheats.cheats():
     if str(cheat) not in sys.argv[2:]:
         continue
