@@ -28,9 +28,8 @@ def attempt(exercise: Exercise, call: Call, function: Callable, computed: Counte
     """
     fenced = lay_out(exercise, call)
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
-    called = calling.through(exercise.probe, function)
-    called = _alone(called, exercise.hides) if computed is None else counting(called, computed)
-    answer = calling.call(called, args)
+    called = _alone(calling.through(exercise.probe, function), exercise.hides)
+    answer = calling.call(called if computed is None else counting(called, computed), args)
     outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
     if answer.error:
         return outcome

@@ -308,7 +308,7 @@ def kernels_of(program: Mapping) -> set[str]:
 
 def of_tables(programs: Iterable[Mapping]) -> str:
     """Why a person should look at what recorded calls brought along, or ""."""
-    coded = [[one.rstrip("=") for one in program["constants"].values()] for program in programs]
+    coded = [[one.rstrip("=") for one in program.get("constants", {}).values()] for program in programs]
     most = max((sum(len(one) * 3 // 4 for one in tables) for tables in coded), default=0)
     return f"A call brought along tables of {most} bytes that no kernel made." if most > SMALL else ""
 
