@@ -386,3 +386,12 @@ def test_several_outputs_are_told_one_by_one():
     assert "5" in one and one.endswith("; `results` and `sum` are right")
     both, _ = wrong(plain, {}, want, replace(right, outputs={**want, "counts": 5.0, "sum": 7.0}), {})
     assert "5" in both and "7" in both and both.endswith("; `results` is right")
+
+
+@pytest.mark.parametrize(("wrong_in", "named"), [((1, 2), None), ((1, 2, 3, 4, 5), "zero")])
+def test_a_mistake_whose_formula_would_have_failed_cases_that_were_right_is_not_named(wrong_in, named):
+    cases = tuple(Case(f"case {n}", lambda d, n=n: Call({"n": n}, f"n = {n}")) for n in range(1, 7))
+    zero = Mistake("zero", "Always 0.", answer=lambda v: {"out": 0})
+    plain = Exercise("a.b", "f", 1, "scenario", cases, lambda v: {"out": v["n"]}, (zero,), returns=("out",))
+    verdict = examine(plain, lambda n: 0 if n in wrong_in else n, 1)
+    assert verdict.right == 6 - len(wrong_in) and verdict.diagnosis.mistake == named
