@@ -73,7 +73,7 @@ class Text:
         cell, name = str(told["cell"]), str(told["name"])
         node = _bare(self._found(cell, name, told["line"]))
         names = {"__builtins__": dict(BUILTINS), "_language": tl, "_jit": triton.jit, "__name__": "submission"}
-        for one in _outside(node):
+        for one in _outside(node) - BUILTINS.keys():  # by these names the compiler has functions of its own
             names[one] = self._meant(one, told["names"].get(one), value, name)
         _check(node, names)
         kernel = _written_anew(node, f"<{cell}: {name}>", names)
@@ -93,8 +93,6 @@ class Text:
 
     def _meant(self, name: str, bound: Mapping | None, value: Callable, kernel: str) -> Any:
         """What a name from outside of a kernel stands for."""
-        if name in BUILTINS:
-            return BUILTINS[name]
         if bound is None or name in RESERVED:
             raise NoKernel(f"`{kernel}` uses `{name}`, which is nothing that a kernel can use")
         if "kernel" in bound:

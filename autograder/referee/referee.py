@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import torch
 
-from autograder.exercise import Exercise
+from autograder.exercise import Case, Exercise
 from autograder.inside import calling
 from autograder.judging.judge import judge, no_speed
 from autograder.judging.outcome import NOT_WRITTEN
@@ -32,6 +32,7 @@ from course_lib import device
 
 ROWS = 4  # of exercises that are judged side by side, at most
 TRIES = 3  # to find the device quiet
+WATCHED = 3  # cases of a timed exercise that are watched, and tried with the kernels switched off
 TOO_MUCH = 0.25  # of a GPU's memory, held by a submission while none was left to judge with
 
 
@@ -135,6 +136,11 @@ class Referee:
         blank = replace(blank, note="", pending=False)
         if not verdict.accepted:  # nobody need wait for the speed of what is wrong
             return replace(blank, note="not timed, because not all cases are right.")
+        if exercise.asks_for_kernels:
+            watched = self._watched(exercise, seed)
+            if watched.pending or not watched.accepted:
+                note = f"not timed before a person has looked. {watched.note or watched.headline}"
+                return replace(blank, note=note, pending=True)
         for _ in range(TRIES):
             try:
                 timed = self._timed(exercise, seed)
@@ -154,6 +160,24 @@ class Referee:
         if points and review:
             return replace(blank, note=f"{points:g} points wait for a person. {review}", pending=True)
         return replace(blank, points=points)
+
+    def _watched(self, exercise: Exercise, seed: int) -> Verdict:
+        """Whether the largest calls come from the kernels when the submission runs as it will run while it is timed.
+
+        That it is right is known from programs, which no clock is run on.
+        """
+
+        def elements(case: Case) -> int:
+            args = exercise.draw(case, seed, device.DEVICE, device.TIER).args
+            return sum(value.numel() for value in args.values() if isinstance(value, torch.Tensor))
+
+        live = [case for case in exercise.cases if device.TIER in case.tiers and case.live]
+        largest = tuple(sorted(live, key=elements)[-WATCHED:])
+        try:
+            return self._judged_watched(replace(exercise, cases=largest), seed, 1)
+        except Lost as error:
+            note = f"Not judged: {error}."
+            return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
 
     def _timed(self, exercise: Exercise, seed: int) -> list[clock.Measured]:
         """Every timed case, until one was measured on a device that was not quiet."""
@@ -240,7 +264,7 @@ class Referee:
                 with calling.quiet():
                     verdict = judge(exercise, device.TIER, seed, trials)
                 return audit.seen_from_within(room, exercise, verdict, ranks=True) if verdict.points else verdict
-            if exercise.asks_for_kernels and device.TIER == "interpreter":
+            if exercise.asks_for_kernels:
                 try:
                     return replay.judged(self.room, exercise, seed, self._worker, several)
                 except replay.Unwritable as error:

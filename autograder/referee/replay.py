@@ -6,9 +6,7 @@
               carries them out with kernels made from the text (inside/playing.py, inside/kernels.py).
 
 What is judged is what the player left behind. NumPy, torch's operators, threads and forged reports have only noise to
-work on. What has no such form is judged the other way (audit.py), and a person looks at it. On a GPU everything is
-judged the other way still: an autotuned kernel that is right was refused here, and several players side by side were
-slow.
+work on. What has no such form is judged the other way (audit.py), and a person looks at it.
 """
 
 from __future__ import annotations
@@ -52,8 +50,14 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
             return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=why_not)
         recorder.open()
         recorded = _recorded(recorder, exercise, cases, seed)
-        largest = _largest(cases, recorded)
-        again = _recorded(recorder, exercise, [cases[largest]] * 2, seed) if largest is not None else []
+        largest, was_lost = _largest(cases, recorded), recorder.lost
+        twice = [] if largest is None else [cases[largest]] * 2
+        again = _recorded(recorder, exercise, twice, seed) if not was_lost else []
+    if was_lost and twice:  # in another case, which is no reason why this one should not be called twice
+        with worker(room) as recorder:
+            recorder.load(exercise.entry)
+            recorder.open()
+            again = _recorded(recorder, exercise, twice, seed)
     refused = _refused(exercise, recorded)
     with worker(room) as player:
         trials = _played(player, exercise, cases, seed, recorded, several)

@@ -1,8 +1,11 @@
 """Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
 
 import functools
+import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,15 @@ def test_a_result_that_the_next_call_writes_over_is_found_by_calling_twice():
     kept = "\nimport torch\nKEPT = {}\ndef _kept(x):\n    return KEPT.setdefault(tuple(x.shape), torch.empty_like(x))\n"
     verdict = judged(kept + reused, one, Patience())
     assert verdict.points < one.points
+
+
+@needs_bubblewrap
+def test_cases_that_were_right_before_the_process_ended_keep_their_points():
+    ends = "CALLS = []\ndef axpy(*args):\n    CALLS.append(1)\n    len(CALLS) == 5 and __import__('os')._exit(3)\n"
+    verdict = judged(f"{RIGHT}\n_axpy = axpy\n{ends}    return _axpy(*args)\n")
+    assert 0 < verdict.points < AXPY.points, verdict.note
+    assert [case.right for case in verdict.cases].count(True) == 4
+    assert "the process ended" in verdict.cases[4].why and "not tried" in verdict.cases[5].why
 
 
 @needs_bubblewrap
@@ -423,6 +435,33 @@ def test_a_kernel_is_made_of_the_text_with_what_its_names_stand_for():
     text.kernel(0)[(1,)](out, x, 5)
     assert torch.equal(out, 2 * x)
     assert "__import__" not in text.kernel(0).fn.__globals__["__builtins__"]
+
+
+PYTHONS_NAMES = """
+import runpy, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+Text = runpy.run_path(sys.argv[1])["Text"]  # alone: the course decides for the interpreter here
+
+text = Text({"a": '''
+@triton.jit
+def kernel(out, n, PARTS: tl.constexpr):
+    acc = n * float(2)
+    for k in range(min(n, 7), max(n, 9)):
+        acc += int(3) * k + len((k, PARTS))
+    tl.store(out, acc)
+'''})
+text.tell({0: {"cell": "a", "line": 2, "name": "kernel", "names": {"tl": {"module": "triton.language"}}}}, None)
+types = {"out": "*fp32", "n": "i32", "PARTS": "constexpr"}
+triton.compile(ASTSource(text.kernel(0), types, {(2,): 4}), target=GPUTarget("cuda", 90, 32))
+"""
+
+
+def test_the_compiler_takes_a_kernel_of_the_text_that_uses_pythons_names():
+    command = [sys.executable, "-c", PYTHONS_NAMES, kernels.__file__]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
