@@ -43,8 +43,7 @@ def fingerprint(seed: int) -> str:
 
 def _calm(verdict: Verdict) -> bool:
     """Whether nothing went wrong. What went wrong may have been caused by another row, so it is tried again alone."""
-    fate = ("raised", "not tried")
-    return not (verdict.note or verdict.pending or any(case.why.startswith(fate) for case in verdict.cases))
+    return not (verdict.note or verdict.pending or any(not (case.right or case.errors) for case in verdict.cases))
 
 
 def _for_a_person(verdict: Verdict, why: str) -> Verdict:

@@ -257,7 +257,6 @@ def test_every_cheat_earns_nothing_and_harms_nobody():
 
 @needs_bubblewrap
 @pytest.mark.slow
-@pytest.mark.skipif(device.TIER == "gpu", reason="on a GPU the reading of the text is a part of the evidence")
 def test_no_cheat_of_a_kernel_exercise_earns_a_point_when_the_text_is_not_read(monkeypatch):
     for room, readings in ((replay, ("added", "replacing")), (audit, ("added", "replacing", "suspicious"))):
         for name in readings:
