@@ -16,8 +16,8 @@ from course_lib.results import ROOT
 
 LESSON = "01_roofline/roofline.ipynb"
 MEASURES = (
-    *(f"autograder/referee/{name}.py" for name in ("referee", "lanes", "room", "audit", "clock")),
-    *(f"autograder/inside/{name}.py" for name in ("worker", "watch")),
+    *(f"autograder/referee/{name}.py" for name in ("referee", "replay", "lanes", "room", "audit", "clock")),
+    *(f"autograder/inside/{name}.py" for name in ("worker", "recording", "playing", "kernels", "watch")),
 )
 
 
