@@ -112,6 +112,8 @@ class Mistake:
     `answer` computes it: the same arguments as the oracle, the same outputs, but wrong. Where the wrong answer
     depends on something the submission chose (a block size), it takes one of `variants` as a second argument.
     `sign` recognises it from the evidence of all cases instead, where no formula can (a write out of bounds).
+    `rounds` is for one that only rounds the inputs: with it, what becomes of this and another mistake in one answer is
+    known too.
     """
 
     name: str  # "no_mask": also the file name in the bank
@@ -119,6 +121,7 @@ class Mistake:
     answer: Callable[..., Values] | None = None
     variants: tuple = ()
     sign: Callable[[Any], bool] | None = None  # takes judging.diagnose.Evidence
+    rounds: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = ()  # ways in which it rounds every input
 
 
 @dataclass(frozen=True)

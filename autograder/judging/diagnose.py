@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
 import torch
 
-from autograder.exercise import Mistake
+from autograder.exercise import Mistake, Values
 from autograder.judging.compare import same
 from autograder.judging.evidence import Evidence, TriedCase
 from autograder.judging.verdict import Diagnosis
@@ -21,7 +24,8 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
     if all(t.outcome.not_written for t in failing):
         return Diagnosis(None, "Not written yet: replace the line that says so with your own code.")
     pattern = _pattern(evidence)
-    mistake = _known(evidence)
+    mistakes = evidence.exercise.mistakes
+    mistake = _known(evidence, mistakes) or _known(evidence, _products(mistakes))
     if mistake:
         return Diagnosis(mistake.name, mistake.says, pattern)
     raised = next((t for t in failing if t.outcome.error), None)
@@ -38,10 +42,10 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
     return Diagnosis(None, f"In the case \u201c{failing[0].case.name}\u201d: {failing[0].why}", pattern)
 
 
-def _known(evidence: Evidence) -> Mistake | None:
+def _known(evidence: Evidence, mistakes: Iterable[Mistake]) -> Mistake | None:
     """The mistake that explains most failing cases, the earlier of two that explain as many."""
     best, most = None, 0
-    for mistake in evidence.exercise.mistakes:
+    for mistake in mistakes:
         try:
             explained = _explained(mistake, evidence, most)
             borne = explained > most and AGAINST * _against(mistake, evidence) <= explained
@@ -50,6 +54,23 @@ def _known(evidence: Evidence) -> Mistake | None:
         if borne:
             best, most = mistake, explained
     return best
+
+
+def _products(mistakes: Sequence[Mistake]) -> Iterator[Mistake]:
+    """Each mistake that rounds the inputs together with each that then does something else to them."""
+    for one, other in itertools.product((m for m in mistakes if m.rounds), (m for m in mistakes if m.answer)):
+        ways = [(rounded, *variant) for rounded in one.rounds for variant in [(v,) for v in other.variants] or [()]]
+        yield Mistake(
+            f"{one.name} and {other.name}",
+            f"Two things at once. {one.says} And: {other.says}",
+            answer=lambda v, way, f=other.answer: f(_rounded(v, way[0]), *way[1:]),
+            variants=tuple(ways),
+        )
+
+
+def _rounded(values: Values, rounded: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+    inputs = {n: v for n, v in values.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    return values | {name: rounded(value).to(value.dtype) for name, value in inputs.items()}
 
 
 def _against(mistake: Mistake, evidence: Evidence) -> int:

@@ -157,3 +157,13 @@ def test_a_right_answer_of_the_bank_stays_far_below_every_limit(exercise, monkey
         verdict = examine(exercise, answer, seed, live=True)
         assert verdict.accepted, (seed, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right])
     assert max(shares, default=0.0) < 0.75
+
+
+def test_two_mistakes_in_one_answer_are_named_where_their_product_is_known():
+    def matmul(a, b, out):
+        whole = a.shape[1] // 32 * 32
+        out.copy_(a[:, :whole].half().double() @ b[:whole].half().double())
+
+    said = examine(registry()["roofline.matmul"], matmul, seed=4).diagnosis
+    assert said.mistake == "inputs_in_fp16 and k_tail_dropped"
+    assert "Two things at once." in said.says and "rounded to fp16" in said.says and "`K // BLOCK_K` turns" in said.says

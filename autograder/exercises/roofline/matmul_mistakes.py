@@ -1,5 +1,6 @@
 """Wrong matrix products, each as a formula or as a sign. Tile sizes are the student's choice, so they are variants."""
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -150,7 +151,12 @@ def _inputs(rounded):
     return lambda v: {"out": rounded(v["a"]).double() @ rounded(v["b"]).double()}
 
 
+def _to(dtype):
+    return lambda x: x.to(dtype)
+
+
 EITHER = ("ab", "a", "b")
+TF32 = partial(significant, bits=11, truncate=False), partial(significant, bits=11, truncate=True)
 
 MISTAKES = (
     int32_offset("a row", "offs_m"),
@@ -178,18 +184,21 @@ MISTAKES = (
         "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default, and so "
         "does a `tl.sum` of products that Triton turns into a dot. The exercise asks for `tl.dot` with "
         '`input_precision="ieee"`.',
-        answer=lambda v, cut: _inputs(lambda x: significant(x, 11, truncate=cut))(v),
-        variants=(False, True),
+        answer=lambda v, rounded: _inputs(rounded)(v),
+        variants=TF32,
+        rounds=TF32,
     ),
     Mistake(
         "inputs_in_fp16",
         "The inputs were rounded to fp16, which also overflows past 65504: multiply them as they are.",
-        answer=_inputs(lambda x: x.to(torch.float16)),
+        answer=_inputs(_to(torch.float16)),
+        rounds=(_to(torch.float16),),
     ),
     Mistake(
         "inputs_in_bf16",
         "The inputs were rounded to bf16: multiply them as they are.",
-        answer=_inputs(lambda x: x.to(torch.bfloat16)),
+        answer=_inputs(_to(torch.bfloat16)),
+        rounds=(_to(torch.bfloat16),),
     ),
     Mistake(
         "accumulator_reset",
