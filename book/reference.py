@@ -1,0 +1,288 @@
+"""What is looked up: the glossary, what was measured, the kernels, what lessons import."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from pathlib import Path
+
+import nbformat
+
+from autograder.classroom.lessons import COURSE, Lesson
+from benchmarks import readme, recorded
+from book.markup import code, container, plain, raw, write
+from course_lib import results
+
+BOOK = COURSE / "book"
+
+
+# Glossary
+
+
+def glossary(out: Path) -> dict[str, str]:
+    """Writes the page; returns phrase -> term."""
+    found, phrases = [], {}
+    for line in (BOOK / "glossary.md").read_text(encoding="utf-8").splitlines():
+        entry = re.match(r"\*\*(.+?)\*\*(?: \((.+?)\))?: (.+)", line)
+        if entry:
+            found.append((entry[1], entry[3]))
+            phrases |= dict.fromkeys([entry[1], *(entry[2] or "").split(", ")], entry[1])
+    phrases.pop("", None)
+    body = "\n\n".join(f"{term}\n  {said}" for term, said in sorted(found, key=lambda e: e[0].lower()))
+    intro = "Words of the lessons, each in a plain sentence. The first use on a page leads here."
+    write(out / "glossary.md", f"# Glossary\n\n{intro}\n\n:::{{glossary}}\n{body}\n:::")
+    return dict(sorted(phrases.items(), key=lambda e: -len(e[0])))
+
+
+# Measured
+
+TITLES = {
+    "softmax": "Softmax",
+    "matmul": "Matrix product",
+    "attention": "Attention",
+    "linear_gelu": "Linear with GELU",
+    "mlp": "A step of an MLP",
+    "add_norm": "Residual and norm",
+    "rope": "RoPE",
+    "mx": "MXINT8",
+    "pointwise": "Pointwise",
+}
+
+
+def measured() -> str:
+    """Every row of the sections that the README's table draws on."""
+    stale = recorded.stale()
+    parts = [
+        "# Measured",
+        "Our reference kernels beside the best peer: in the same process, in turn (A B B A). A ratio below 1 says that "
+        "ours is faster. The floor is the recorded one, or else what the row's bytes need at the rate of a large copy, "
+        "or its operations at the rate that a large product lasts at. A shorter product runs at a higher clock, and a "
+        "kernel that reads more than it writes is faster than a copy: such times can lie a little below. A click on "
+        "the head of a column sorts.",
+    ]
+    old = [section for section in stale if section in readme.SHOWN]
+    others = [s for s in stale if s not in old and not s.startswith("bank")]
+    said = f"The code behind {listed(old)} has changed since it was measured." if old else "All of it holds."
+    said += f" Of what else was recorded, {listed(others)} is to be measured again." if others else ""
+    said += f" So are {sum(s.startswith('bank') for s in stale)} sections on how exercises are judged." if stale else ""
+    parts.append(f"```{{admonition}} Does it still hold?\n{said} `python -m benchmarks stale` says the same.\n```")
+    for section in readme.SHOWN:
+        entry = results.load(section)
+        versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton"))
+        mark = ". **The code has changed since.**" if section in stale else "."
+        parts.append(f"## {TITLES[section]}\n\n{entry['machine']}, {entry['date']}, {versions}{mark}")
+        parts.append(raw(rows(TITLES[section], [row for row in entry["rows"] if "ratio" in row])))
+    return "\n\n".join(parts)
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def rows(title: str, found: list[dict]) -> str:
+    heads = ["kernel", "ours, µs", "best peer", "its µs", "ours / peer's", "95 % interval", "floor, µs", "target"]
+    head = "".join(f"<th scope=col{' class=n' if i not in (0, 2) else ''}>{text}</th>" for i, text in enumerate(heads))
+    body = []
+    for row in found:
+        peer = row.get("best peer", "")
+        over = row.get("target") is not None and row["ratio"] > row["target"]
+        cells = [
+            microseconds(row["value"]),
+            html.escape(str(peer)),
+            microseconds(row.get(f"{peer} us")),
+            f"{row['ratio']:.3f}",
+            f"{row['low']:.3f} to {row['high']:.3f}",
+            microseconds(floor_us(row)),
+            "" if row.get("target") is None else f"{row['target']:.3f}" + (", missed" if over else ""),
+        ]
+        kinds = ("n", "", "n", "n", "n", "n", "n")
+        tds = "".join(f"<td{f' class={k}' if k else ''}>{c}</td>" for k, c in zip(kinds, cells))
+        body.append(f"<tr><th scope=row>{html.escape(row['name'])}</th>{tds}</tr>")
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
+    return f'<div class="wide"><table class=sortable aria-label="{title}">{inside}</table></div>'
+
+
+def floor_us(row: dict) -> float | None:
+    """The recorded floor, or the row's bytes or operations at the recorded ceilings of the machine."""
+    top = {ceiling["name"]: ceiling["value"] for ceiling in results.load("ceilings")["rows"]}
+    formats = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
+    kind = next((short for name, short in formats.items() if name in row["name"]), "bf16")
+    if "floor us" in row:
+        return row["floor us"]
+    if "TB/s" in row:
+        return row["value"] * row["TB/s"] * 1e12 / top["copy"]
+    return row["value"] * row["TFLOP/s"] * 1e12 / top[f"matmul {kind}"] if "TFLOP/s" in row else None
+
+
+def microseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+
+
+# Kernels
+
+KERNELS = COURSE / "course_lib" / "kernels"
+NOTES = COURSE / "benchmarks" / "notes"
+TAUGHT = {  # family -> its lesson
+    "pointwise": "00_start",
+    "softmax": "01_roofline",
+    "matmul": "01_roofline",
+    "attention": "04_flash",
+    "one_pass": "04_flash",
+    "linear_gelu": "05_mlp",
+    "mlp": "05_mlp",
+    "add_norm": "05_mlp",
+    "dropout": "05_mlp",
+    "rope": "06_rope",
+    "mx": "07_mx",
+}
+
+
+def write_kernels(out: Path) -> None:
+    families: dict[str, list[Path]] = {}
+    for path in sorted(KERNELS.rglob("*.py")):
+        if path.parent != KERNELS or path.name != "__init__.py":
+            families.setdefault(path.relative_to(KERNELS).parts[0].removesuffix(".py"), []).append(path)
+    notes = {path.stem: path for path in sorted(NOTES.glob("*.md"))}
+    for family, paths in families.items():
+        start = next((p for p in paths if p.stem in (family, "__init__")), paths[0])
+        lesson = f"Taught in lesson [{TAUGHT[family][:2]}](/{TAUGHT[family]}/index.md). " if family in TAUGHT else ""
+        noted = f"[What was tried](#notes-{family}) stands below." if family in notes else ""
+        parts = [f"# `{family}`", lesson + noted, *annotated(start)]
+        parts += (
+            [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
+        )
+        if others := [path for path in paths if path != start]:
+            listing = "\n".join(path.stem for path in others)
+            parts.append(f"## Its other files\n\n```{{toctree}}\n:maxdepth: 1\n\n{listing}\n```")
+        name = f"{family}/index" if len(paths) > 1 else family
+        write(out / "kernels" / f"{name}.md", "\n\n".join(filter(None, parts)))
+        for path in others:
+            text = [f"# `{family}/{path.name}`", *annotated(path)]
+            write(out / "kernels" / family / f"{path.stem}.md", "\n\n".join(text))
+    for name, path in notes.items():
+        write(out / "kernels" / f"notes-{name}.md", path.read_text(encoding="utf-8"))
+    listed_pages = [f"{f}/index" if len(p) > 1 else f for f, p in families.items()] + [f"notes-{n}" for n in notes]
+    intro = "The reference kernels, each beside its own comments, and what was tried on the way to it."
+    listing = "\n".join(listed_pages)
+    write(out / "kernels" / "index.md", f"# Kernels\n\n{intro}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listing}\n```")
+
+
+def demoted(text: str) -> str:
+    return re.sub(r"^#", "##", text, flags=re.MULTILINE)
+
+
+def annotated(path: Path) -> list[str]:
+    """What a module says about itself, then docstrings and comments, each beside the code that it explains."""
+    source = path.read_text(encoding="utf-8")
+    parsed, lines = ast.parse(source), source.split("\n")
+    strings = {}  # first line of a docstring -> its last line and its text
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            strings[node.body[0].lineno] = (node.body[0].end_lineno, ast.get_docstring(node))
+    tops = {min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) for node in parsed.body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)}  # fmt: skip
+    pairs, said, kept = [], [], []
+
+    def close():
+        body = "\n".join(kept).strip("\n")
+        if said or body:
+            pairs.append(("\n\n".join(said), body))
+        said.clear(), kept.clear()
+
+    head = ast.get_docstring(parsed)
+    number = parsed.body[0].end_lineno + 1 if head else 1
+    while number <= len(lines):
+        line = lines[number - 1]
+        if number in strings:
+            end, text = strings[number]
+            said.append(plain(text))
+            number = end
+        elif line.strip().startswith("# ") and "fmt:" not in line:
+            if any(k.strip() for k in kept):
+                close()
+            words = [line.strip()[2:]]
+            while lines[number].strip().startswith("# "):
+                words.append(lines[number].strip()[2:])
+                number += 1
+            said.append(plain("\n".join(words)))
+        else:
+            if number in tops and any(k.strip() for k in kept):
+                close()
+            kept.append(line.removesuffix("  # fmt: skip"))
+        number += 1
+    close()
+    return [plain(head or ""), *(pair(words, body) for words, body in pairs)]
+
+
+def pair(words: str, body: str) -> str:
+    parts = [f":::{{container}} said\n{words}\n:::"] if words else []
+    parts += [f":::{{container}} source\n{code(body)}\n:::"] if body else []
+    return container("pair" if words and body else "alone", "\n".join(parts))
+
+
+# What lessons import
+
+
+def api(lessons: list[Lesson]) -> str:
+    """Every name of course_lib that a lesson imports or reaches through a module, with its docstring."""
+    used: dict[str, set[str]] = {}
+    for lesson in lessons:
+        cells = nbformat.read(lesson.solution, 4).cells
+        source = "\n".join(c.source for c in cells if c.cell_type == "code")
+        modules = {}
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_lib"):
+                for name in node.names:
+                    module = f"{node.module}.{name.name}"
+                    if module_file(module):
+                        modules[name.asname or name.name] = module
+                    else:
+                        used.setdefault(node.module, set()).add(name.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                used.setdefault(modules[node.value.id], set()).add(node.attr)
+    parts = ["# course_lib", "What the lessons import, with what each of it says about itself."]
+    for module in sorted(used):
+        parts += [f"## `{module}`", first_paragraph(module_file(module))]
+        entries = [entry(module, name) for name in sorted(used[module])]
+        parts += [e for e in entries if e]
+    return "\n\n".join(parts)
+
+
+def module_file(module: str) -> Path | None:
+    base = COURSE.joinpath(*module.split("."))
+    found = [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()]
+    return found[0] if found else None
+
+
+def first_paragraph(path: Path) -> str:
+    return plain((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0])
+
+
+def entry(module: str, name: str) -> str:
+    node = defined(module, name)
+    if node is None:
+        return ""
+    if isinstance(node, ast.FunctionDef):
+        result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        head = f"{name}({ast.unparse(node.args)}){result}"
+    else:
+        head = f"class {name}"
+    return f"### `{name}`\n\n{container('signature', code(head))}\n\n{plain(ast.get_docstring(node) or '')}"
+
+
+def defined(module: str, name: str):
+    """The function or class that a name of a module is; packages pass names on from their files."""
+    path = module_file(module)
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path else []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+                    prefix = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+                    target = f"{prefix}.{node.module}" if node.level else node.module
+                    return defined(target, alias.name) if target.startswith("course_lib") else None
+    return None
