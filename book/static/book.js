@@ -74,3 +74,30 @@ document.querySelectorAll("table.sortable thead th").forEach((head) => {
     [...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))).forEach((row) => body.append(row));
   });
 });
+
+// A section can be ticked when it was read; the browser keeps the ticks, and every link to it shows them.
+const place = (path) => path.split("/").slice(-2).join("/");
+const kept = () => new Set(JSON.parse(localStorage.getItem("read") || "[]"));
+const show = () => {
+  const read = kept();
+  document.querySelectorAll(".sidebar-tree a.internal, .map a.internal").forEach((link) => {
+    if (!link.hash) link.classList.toggle("read", read.has(place(link.pathname)));
+  });
+};
+if (/\/(section-\d+|index)\.html$/.test(location.pathname) && /^\d\d_/.test(place(location.pathname))) {
+  const here = place(location.pathname);
+  const label = document.createElement("label");
+  const box = document.createElement("input");
+  label.className = "tick";
+  box.type = "checkbox";
+  box.checked = kept().has(here);
+  box.addEventListener("change", () => {
+    const read = kept();
+    box.checked ? read.add(here) : read.delete(here);
+    localStorage.setItem("read", JSON.stringify([...read]));
+    show();
+  });
+  label.append(box, " I have read this page");
+  document.querySelector("article").append(label);
+}
+show();

@@ -324,3 +324,19 @@ def test_folds_open_together_and_tables_sort_and_search_finds(browser, built):
     browser.get((root / "search.html").as_uri() + "?q=coalescing")
     browser.implicitly_wait(10)
     assert browser.find_elements("css selector", "#search-results li")
+
+
+@in_browser
+def test_what_was_read_is_ticked_wherever_it_is_linked_and_the_browser_keeps_it(browser, built):
+    lesson = built[0] / "01_roofline"
+    look(browser, 1400, "light")
+    ticked = "return [...document.querySelectorAll('article a.read')].map(link => link.href.split('/').pop())"
+    browser.get((lesson / "section-2.html").as_uri())
+    browser.execute_script("document.querySelector('.tick input').click()")
+    browser.get((lesson / "index.html").as_uri())
+    assert browser.execute_script(ticked) == ["section-2.html"]
+    assert browser.find_elements("css selector", ".sidebar-tree a.read")
+    browser.get((lesson / "section-2.html").as_uri())
+    browser.execute_script("document.querySelector('.tick input').click()")
+    browser.get((lesson / "index.html").as_uri())
+    assert browser.execute_script(ticked) == []

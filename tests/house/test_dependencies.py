@@ -124,3 +124,9 @@ def test_the_dockerfile_copies_what_exists_and_installs_the_pins():
     version = re.search(r"^FROM python:(\S+?)-slim", text, re.MULTILINE).group(1)
     project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
     assert Requirement(f"python{project['requires-python']}").specifier.contains(version)
+
+
+def test_the_citation_names_this_version_and_licence():
+    project = tomllib.loads((COURSE / "pyproject.toml").read_text())["project"]
+    said = dict(re.findall(r"^(\w+): (.*)$", (COURSE / "CITATION.cff").read_text(), re.MULTILINE))
+    assert (said["version"], said["license"]) == (project["version"], project["license"])
