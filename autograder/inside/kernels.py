@@ -32,7 +32,10 @@ EXPRESSIONS = (
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
 # what kernels call by these names is Triton's or Python's, whatever a line of the kernel says
 OF_THE_INTERPRETER = {"interpreter_semantic", "_loop_numbers"}  # what it and the course write into a kernel
+# Arguments by which Triton's language is handed on: `tl.load(x, member=f)` calls f with the whole of it
+INTERPRETERS_OWN = {"member", "_semantic", "_generator", "_builder"}
 RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_jit"}
+RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
@@ -80,6 +83,7 @@ class Text:
         if triton.knobs.runtime.interpret:
             # Triton would take the kernel's text from its file again; it is given what was checked.
             kernel.rewritten_fn[kernel.fn] = _for_the_interpreter(node, f"<{cell}>", names)
+            kernel.rewritten_fn[kernel.fn].__wrapped__ = kernel.fn  # whose text is what was checked: for the compiler
         return kernel
 
     def _found(self, cell: str, name: str, line: int) -> ast.FunctionDef:
@@ -125,14 +129,23 @@ def _is_language(value: Any) -> bool:
 
 def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
     """The function without its decorators, its docstring and whatever else is not carried out."""
-    first = node.body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    node.body = (node.body[1:] if documented else node.body) or [ast.copy_location(ast.Pass(), first)]
     node.decorator_list, node.returns = [], None
     for one in ast.walk(node):
+        if isinstance(one, ast.arg) and one.annotation and "constexpr" not in ast.unparse(one.annotation):
+            one.annotation = None  # a remark for readers: what an argument is, its value says
+        for part in ("body", "orelse"):
+            lines = getattr(one, part, None)
+            if isinstance(lines, list) and lines:
+                kept = [line for line in lines if not _is_remark(line)]
+                setattr(one, part, kept or [ast.copy_location(ast.Pass(), lines[0])])
         if hasattr(one, "type_comment"):
             one.type_comment = None
     return node
+
+
+def _is_remark(line: ast.stmt) -> bool:
+    """A docstring, or lines that somebody took out by quotes around them."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def _written_anew(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Any:
@@ -194,6 +207,8 @@ def _check(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
                 raise NoKernel(f"line {getattr(one, 'lineno', '?')}: {type(one).__name__} is nothing that kernels have")
             if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value.splitlines()) > 1:
                 raise NoKernel(f"line {one.lineno}: a string of several lines")
+            if isinstance(one, ast.keyword) and one.arg in INTERPRETERS_OWN:
+                raise NoKernel(f"line {one.value.lineno}: `{one.arg}` is no argument for a kernel to give")
             if isinstance(one, ast.Name) and one.id.startswith("__"):
                 raise NoKernel(f"line {one.lineno}: `{one.id}` is no name for a kernel")
             if isinstance(one, ast.Attribute | ast.Subscript | ast.Starred) and not isinstance(one.ctx, ast.Load):
