@@ -19,6 +19,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton._utils import type_canonicalisation_dict
 
 STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Expr, ast.Pass),
@@ -39,6 +40,7 @@ RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
+NUMBERS = {name for pair in type_canonicalisation_dict.items() for name in pair}  # types as annotations name them
 # of blocks, pointers, descriptors and types; none leads to the array beneath a block
 MEMBERS = {name for kind in (tl.tensor, tl.tensor_descriptor, tl.dtype) for name in dir(kind) if name[0] != "_"}
 MEMBERS |= {"dtype", "shape", "type", "value", "element_ty", "block_shape", "strides"}
@@ -131,8 +133,8 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
     """The function without its decorators, its docstring and whatever else is not carried out."""
     node.decorator_list, node.returns = [], None
     for one in ast.walk(node):
-        if isinstance(one, ast.arg) and one.annotation and "constexpr" not in ast.unparse(one.annotation):
-            one.annotation = None  # a remark for readers: what an argument is, its value says
+        if isinstance(one, ast.arg) and one.annotation and not _decides(one.annotation):
+            one.annotation = None
         for part in ("body", "orelse"):
             lines = getattr(one, part, None)
             if isinstance(lines, list) and lines:
@@ -141,6 +143,12 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
         if hasattr(one, "type_comment"):
             one.type_comment = None
     return node
+
+
+def _decides(annotation: ast.expr) -> bool:
+    """Whether a compiler asks for it: a constant, or a number's type. Readers alone want `torch.Tensor`."""
+    text = ast.unparse(annotation).strip("'")
+    return "constexpr" in text or text.rpartition(".")[2] in NUMBERS
 
 
 def _is_remark(line: ast.stmt) -> bool:

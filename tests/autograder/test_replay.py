@@ -218,7 +218,10 @@ from triton.language import constexpr
 STEP: tl.constexpr = tl.constexpr(64)
 YES = True
 @triton.jit
-def _axpy(out_ptr: tl.tensor, x_ptr: torch.Tensor, y_ptr, n: int, a, BLOCK: tl.constexpr, ADD: constexpr = YES):
+def _axpy(
+    out_ptr: tl.tensor, x_ptr: torch.Tensor, y_ptr: '*fp32', n: tl.int64, a: float,
+    BLOCK: tl.constexpr, ADD: constexpr = YES,
+):
     \"\"\"a * x + y\"\"\"
     first = tl.program_id(0) * BLOCK
     for step in range(0, BLOCK, STEP):
@@ -522,6 +525,15 @@ def test_what_is_no_kernel_of_the_text_is_refused_with_the_reason(number, why):
     text.tell({0: number}, lambda v: v)
     with pytest.raises(kernels.NoKernel, match=why):
         text.kernel(0)
+
+
+def test_annotations_that_a_compiler_asks_for_are_kept_and_those_for_readers_are_not():
+    text = (
+        "def k(x: torch.Tensor, y: tl.pointer_type(tl.float32), n: tl.int64, m: 'i32', SIZE: tl.constexpr):\n    pass\n"
+    )
+    made = kernels.Text({"a": text})
+    made.tell({0: told("k", 1, tl={"module": "triton.language"})}, lambda v: v)
+    assert set(made.kernel(0).fn.__annotations__) == {"n", "m", "SIZE"}
 
 
 @pytest.mark.parametrize(
