@@ -19,6 +19,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton._utils import type_canonicalisation_dict
 
 STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Expr, ast.Pass),
@@ -32,10 +33,14 @@ EXPRESSIONS = (
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
 # what kernels call by these names is Triton's or Python's, whatever a line of the kernel says
 OF_THE_INTERPRETER = {"interpreter_semantic", "_loop_numbers"}  # what it and the course write into a kernel
+# Arguments by which Triton's language is handed on: `tl.load(x, member=f)` calls f with the whole of it
+INTERPRETERS_OWN = {"member", "_semantic", "_generator", "_builder"}
 RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_jit"}
+RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
+NUMBERS = {name for pair in type_canonicalisation_dict.items() for name in pair}  # types as annotations name them
 # of blocks, pointers, descriptors and types; none leads to the array beneath a block
 MEMBERS = {name for kind in (tl.tensor, tl.tensor_descriptor, tl.dtype) for name in dir(kind) if name[0] != "_"}
 MEMBERS |= {"dtype", "shape", "type", "value", "element_ty", "block_shape", "strides"}
@@ -80,6 +85,7 @@ class Text:
         if triton.knobs.runtime.interpret:
             # Triton would take the kernel's text from its file again; it is given what was checked.
             kernel.rewritten_fn[kernel.fn] = _for_the_interpreter(node, f"<{cell}>", names)
+            kernel.rewritten_fn[kernel.fn].__wrapped__ = kernel.fn  # whose text is what was checked: for the compiler
         return kernel
 
     def _found(self, cell: str, name: str, line: int) -> ast.FunctionDef:
@@ -125,14 +131,29 @@ def _is_language(value: Any) -> bool:
 
 def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
     """The function without its decorators, its docstring and whatever else is not carried out."""
-    first = node.body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    node.body = (node.body[1:] if documented else node.body) or [ast.copy_location(ast.Pass(), first)]
     node.decorator_list, node.returns = [], None
     for one in ast.walk(node):
+        if isinstance(one, ast.arg) and one.annotation and not _decides(one.annotation):
+            one.annotation = None
+        for part in ("body", "orelse"):
+            lines = getattr(one, part, None)
+            if isinstance(lines, list) and lines:
+                kept = [line for line in lines if not _is_remark(line)]
+                setattr(one, part, kept or [ast.copy_location(ast.Pass(), lines[0])])
         if hasattr(one, "type_comment"):
             one.type_comment = None
     return node
+
+
+def _decides(annotation: ast.expr) -> bool:
+    """Whether a compiler asks for it: a constant, or a number's type. Readers alone want `torch.Tensor`."""
+    text = ast.unparse(annotation).strip("'")
+    return "constexpr" in text or text.rpartition(".")[2] in NUMBERS
+
+
+def _is_remark(line: ast.stmt) -> bool:
+    """A docstring, or lines that somebody took out by quotes around them."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def _written_anew(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Any:
@@ -194,6 +215,8 @@ def _check(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
                 raise NoKernel(f"line {getattr(one, 'lineno', '?')}: {type(one).__name__} is nothing that kernels have")
             if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value.splitlines()) > 1:
                 raise NoKernel(f"line {one.lineno}: a string of several lines")
+            if isinstance(one, ast.keyword) and one.arg in INTERPRETERS_OWN:
+                raise NoKernel(f"line {one.value.lineno}: `{one.arg}` is no argument for a kernel to give")
             if isinstance(one, ast.Name) and one.id.startswith("__"):
                 raise NoKernel(f"line {one.lineno}: `{one.id}` is no name for a kernel")
             if isinstance(one, ast.Attribute | ast.Subscript | ast.Starred) and not isinstance(one.ctx, ast.Load):

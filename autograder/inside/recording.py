@@ -19,10 +19,12 @@ out too, and whatever it says, only kernels of the text compute.
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import functools
 import inspect
+import textwrap
 import threading
 import types
 from collections import Counter
@@ -53,6 +55,7 @@ FRESH = {name for name in MOVES if "empty" in name}  # of which the content is n
 CONSTANTS = 1 << 22  # bytes of tables that no step has made
 STEPS = 20_000  # of one call
 REFUSALS = TypeError, ValueError, OverflowError
+PLAIN = bool, int, float, str
 FIXED = bool | int | float | str | None
 
 
@@ -169,8 +172,10 @@ class Recorder:
             number = self._number(value)
             place = {"memory": self._constant(value) if number is None else number, "dtype": name_of(value.dtype)}
             return place | {"shape": list(value.shape), "stride": list(value.stride()), "at": value.storage_offset()}
-        if value is None or type(value) in (bool, int, float, str):
+        if value is None or type(value) in PLAIN:
             return value
+        if plain := next((kind for kind in PLAIN if isinstance(value, kind)), None):  # one of an IntEnum, say
+            return plain(value)
         if isinstance(value, tuple | list | torch.Size):
             return {"items": [self._value(one) for one in value], "tuple": not isinstance(value, list)}
         if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
@@ -285,7 +290,7 @@ def _of_triton(value: Any) -> bool:
 
 def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
     """The names that a kernel's code may take from outside of it."""
-    names, known = set(function.__code__.co_names), function.__globals__
+    names, known = {*function.__code__.co_names, *_in_its_head(function)}, function.__globals__
     language = {name for name, value in known.items() if isinstance(value, types.ModuleType) and _of_triton(value)}
     outside = {name: value for name, value in known.items() if name in names | language}
     closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -295,6 +300,16 @@ def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
         except ValueError:  # not bound yet
             continue
     return outside
+
+
+def _in_its_head(function: types.FunctionType) -> set[str]:
+    """The names in defaults and annotations of its arguments, which its code does not hold."""
+    try:
+        (made,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        parts = made.args.defaults + [one.annotation for one in made.args.args if one.annotation]
+    except (OSError, SyntaxError, ValueError, AttributeError):  # no text, or that of something else
+        return set()
+    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
 
 
 @contextlib.contextmanager

@@ -144,20 +144,19 @@ class _Recording:
 
 def uncompiled() -> dict[str, list[str]]:
     """Of the kernels that Triton's interpreter ran: why the compiler does not take them, and which it could not say."""
-    from course_lib.compiled import why_not
+    from course_lib.compiled import why_not_each
     from course_lib.interpreter.launch import signatures
 
     refused, unknown = [], []
     if len(signatures) > WAYS:
         unknown.append(f"kernels were launched in {len(signatures)} ways, with other types or constants")
-    for function, types, constants in list(signatures.values())[:WAYS]:
+    launches = list(signatures.values())[:WAYS]
+    for (function, _, _), why in zip(launches, why_not_each(launches), strict=True):
         name = function.__name__[:NAME]
-        try:
-            why = why_not(function, types, constants)
-        except Exception as error:
-            unknown.append(f"{name}: {calling.describe(error)[:NAME]}")
-            continue
-        refused += [f"{name}: {why}"[: 2 * NAME]] if why else []
+        if isinstance(why, Exception):
+            unknown.append(f"{name}: {calling.describe(why)[:NAME]}")
+        elif why:
+            refused.append(f"{name}: {why}"[: 2 * NAME])
     return {"refused": refused, "unknown": unknown}
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 MESSAGE_BYTES = 1 << 23  # largest message either way
+MESSAGE_VALUES = 1 << 18  # in a message towards the referee: an empty list is 3 bytes in JSON, and 64 in Python
 SEND_S = 20.0  # for a worker to read a message, if nothing shorter is said
 TAG = "$"
 GIANT = 1 << 63  # the first integer that may not fit into what it is compared with: no float holds 10**400
@@ -82,8 +83,12 @@ class Channel:
         (length,) = struct.unpack("!I", self._take(4, until, 1 << 16))
         if length > MESSAGE_BYTES:
             raise ChannelError(f"a message of {length} bytes was announced; at most {MESSAGE_BYTES} may be sent")
+        text = self._take(length, until, 1 << 16)
+        values = sum(map(text.count, (b",", b"[", b"{")))
+        if values > MESSAGE_VALUES:
+            raise ChannelError(f"a message of {values} values came; at most {MESSAGE_VALUES} may be sent")
         try:
-            return json.loads(self._take(length, until, 1 << 16), parse_int=_no_giant)
+            return json.loads(text, parse_int=_no_giant)
         except (ValueError, RecursionError) as error:
             raise ChannelError("a message that is not JSON") from error
 

@@ -198,20 +198,21 @@ def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
 
 @_or_unreadable
 def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
-    """Where these kernels, or the functions that they call, add to a number that other programs may add to as well."""
-    jits = _jits(cells)
-    functions = [(c, n) for c in cells if (tree := _tree(c)) for n in ast.walk(tree) if is_kernel(n, jits)]
-    inside = {node: [(cell, inner) for inner in ast.walk(node)] for cell, node in functions}
-    by_name: dict[str, list[ast.AST]] = {}
-    for _, node in functions:
-        by_name.setdefault(node.name, []).append(node)
+    """Where these kernels, or the functions that they call, add to a number that other programs may add to as well.
+
+    A kernel is found by its name alone: a player makes it from its text, whatever decorates it, and whether or not the
+    rest of its cell is Python.
+    """
+    functions = [(c, n) for c in cells for n in ast.walk(_parsed(c)) if isinstance(n, ast.FunctionDef)]
+    by_name: dict[str, list[tuple[Cell, ast.AST]]] = {}
+    for cell, node in functions:
+        by_name.setdefault(node.name, []).append((cell, node))
     called, todo, atomic = set(kernels), list(kernels), set()
     while todo:
-        for node in by_name.get(todo.pop(), ()):
-            atomic |= {
-                (cell.name, one.lineno, f"adds by {_name(one)}") for cell, one in inside[node] if _is_atomic(one)
-            }
-            more = {_name(one) for _, one in inside[node]} - called
+        for cell, node in by_name.get(todo.pop(), ()):
+            inside = list(ast.walk(node))
+            atomic |= {(cell.name, one.lineno, f"adds by {_name(one)}") for one in inside if _is_atomic(one)}
+            more = {_name(one) for one in inside} - called
             called |= more
             todo += more
     return sorted(atomic)
@@ -245,6 +246,14 @@ def _name(node: ast.AST) -> str:
 
 def _is_atomic(node: ast.AST) -> bool:
     return _name(node).startswith("atomic_")
+
+
+def _parsed(cell: Cell) -> ast.Module:
+    """As a player reads it; empty for what no parser takes."""
+    try:
+        return ast.parse(cell.source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _tree(cell: Cell) -> ast.Module | None:

@@ -104,7 +104,7 @@ def _recorded(recorder: Worker, exercise: Exercise, cases: Sequence[Case], seed:
         if why_not := program.get("why_not"):
             raise Unwritable(why_not[:300])
         kernels |= program.get("kernels", {})  # every program tells of all, so that any player can carry it out
-        found.append((outcome, program | {"kernels": dict(kernels)}))
+        found.append((outcome, program | {"kernels": kernels}))
         if recorder.lost or outcome.not_written:
             break
     return found

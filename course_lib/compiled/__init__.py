@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from course_lib.compiled.source import describe
 from course_lib.device import cache_folder, write_atomically
 from course_lib.table import Table, Tabular
 
-__all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel", "why_not"]
+__all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel", "why_not", "why_not_each"]
 
 # Shared memory one block may have. The compiler does not check it; the launch would fail.
 SHARED_LIMIT_BYTES = {
@@ -106,14 +107,35 @@ def why_not(fn, signature: dict[str, str | tuple], constexprs: dict, arch: int =
 
     Raises CompileError if the line is not known. Only the compiler's first step runs, which takes 0.2 s.
     """
+    (why,) = why_not_each([(fn, signature, constexprs)], arch)
+    if isinstance(why, Exception):
+        raise why
+    return why
+
+
+def why_not_each(launches: Sequence[tuple], arch: int = 90) -> list[str | Exception]:
+    """The same of many (fn, signature, constexprs). What `why_not` would raise is an answer.
+
+    One process compiles all of them: to start it takes ten times as long as the first step for one kernel.
+    """
     options = {"arch": arch, "num_warps": 4, "num_stages": 3, "divisible": True, "only_read": True}
-    reply = _compile_in_fresh_process(json.dumps(describe(fn, signature, constexprs) | options))
+    answers: dict[int, str | Exception] = {}
+    requests: dict[int, str] = {}
+    for number, launch in enumerate(launches):
+        try:
+            requests[number] = json.dumps(describe(*launch) | options)
+        except Exception as error:
+            answers[number] = error
+    replies = _compile_in_fresh_process(list(requests.values()))
+    answers |= {number: _why(reply) for number, reply in zip(requests, replies, strict=True)}
+    return [answers[number] for number in range(len(launches))]
+
+
+def _why(reply: dict) -> str | CompileError:
     if "error" not in reply:
         return ""
     error = CompileError(**reply["error"])
-    if not error.line:
-        raise error
-    return str(error)
+    return str(error) if error.line else error
 
 
 @cache
@@ -123,7 +145,7 @@ def _answer(request: str) -> Compiled:
     path = cache_folder() / f"compiled-{digest[:24]}.json"
     reply = _read(path)
     if reply is None:
-        reply = _compile_in_fresh_process(request)
+        (reply,) = _compile_in_fresh_process([request])
         if "crashed" not in reply:
             write_atomically(path, json.dumps(reply))
     if "error" in reply:
@@ -140,8 +162,16 @@ def _read(path: Path) -> dict | None:
     return reply if sound else None
 
 
-def _compile_in_fresh_process(request: str) -> dict:
-    """Always another process: this one may hold Triton's interpreter, and a compiler crash ends its own only."""
+def _compile_in_fresh_process(requests: Sequence[str]) -> list[dict]:
+    """Always another process: this one may hold Triton's interpreter. One that crashes costs the kernel it was at."""
+    replies: list[dict] = []
+    while left := requests[len(replies) :]:
+        replies += _replies(left)
+    return replies
+
+
+def _replies(requests: Sequence[str]) -> list[dict]:
+    """The replies of one process: to all requests, or to those up to the one that it crashed at."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory(prefix="compile-") as folder:
         # With an old entry in Triton's cache the assembler would not run, and only its log shows spills.
@@ -149,7 +179,7 @@ def _compile_in_fresh_process(request: str) -> dict:
         try:
             done = subprocess.run(
                 [sys.executable, str(_WORKER)],
-                input=request,
+                input=f"[{','.join(requests)}]",
                 capture_output=True,
                 text=True,
                 env=environment,
@@ -157,12 +187,14 @@ def _compile_in_fresh_process(request: str) -> dict:
                 timeout=SECONDS,
             )
         except subprocess.TimeoutExpired:
-            return _crash(f"the compiler was stopped after {SECONDS} s: are loops unrolled with tl.static_range?")
+            late = _crash(f"the compiler was stopped after {SECONDS} s: are loops unrolled with tl.static_range?")
+            return [late] * len(requests)
     lines = done.stdout.splitlines()
-    if done.returncode == 0 and lines:
-        return json.loads(lines[-1])
+    if done.returncode == 0 and len(lines) == len(requests):
+        return [json.loads(line) for line in lines]
     tail = done.stderr.strip().splitlines()[-3:]
-    return _crash(f"the compiler crashed (exit status {done.returncode}). {' '.join(tail)}")
+    crash = _crash(f"the compiler crashed (exit status {done.returncode}). {' '.join(tail)}")
+    return [*(json.loads(line) for line in lines[: len(requests) - 1]), crash]
 
 
 def _crash(message: str) -> dict:

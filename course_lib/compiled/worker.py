@@ -1,4 +1,4 @@
-"""The fresh process that compiles one kernel: a description on stdin, an answer as the last line of stdout.
+"""The fresh process that compiles kernels: a list of descriptions on stdin, a line of stdout for each.
 
 It imports nothing of the course, because that would choose the interpreter on a machine without a GPU.
 """
@@ -38,19 +38,23 @@ WRAPPERS = {
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
+    requests = json.load(sys.stdin)
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a kernel prints while it is compiled is no answer
+    for request in requests:
+        print(json.dumps(answered(request)), file=reply, flush=True)
+
+
+def answered(request: dict) -> dict:
     from triton.compiler.errors import CompilationError
 
     jitted: dict = {}
     try:
-        answer = compile_request(request, jitted)
+        return compile_request(request, jitted)
     except CompilationError as error:
-        answer = {"error": explain(error, request, jitted)}
+        return {"error": explain(error, request, jitted)}
     except Exception as error:
-        answer = {"error": {"message": f"{type(error).__name__}: {error}"}}
-    print(json.dumps(answer), file=reply, flush=True)
+        return {"error": {"message": f"{type(error).__name__}: {error}"}}
 
 
 def compile_request(request: dict, jitted: dict) -> dict:

@@ -60,7 +60,8 @@ def check(addresses: np.ndarray, mask: np.ndarray, size: int, action: str) -> No
         return
     outside = np.ones(used.shape, dtype=bool)
     for first, end, _, _ in _ranges:
-        outside &= ~((used >= first) & (used + np.uint64(size) <= end))
+        # used < end: the last bytes of the address space, added to, come out as small numbers
+        outside &= ~((used >= first) & (used < end) & (used + np.uint64(size) <= end))
     if not outside.any():
         return
     address = int(used[outside][0])

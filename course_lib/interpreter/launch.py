@@ -26,7 +26,7 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
 # What takes a launch in place of running it, the last one: (function, grid, args, kwargs).
 recorders: list[Callable] = []
-# Launches that somebody listened to: (code of a kernel, types and switches as text) -> its function, types, constants
+# Launches that somebody listened to: (code of a kernel, types and constants as text) -> its function, types, constants
 signatures: dict[tuple[CodeType, str], tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
 
@@ -50,7 +50,7 @@ def _launch(original):
         if listeners:
             named = {key: value for key, value in (*zip(names, args), *kwargs.items()) if key in names}
             types, constants = signature_of(self.fn, named)
-            signatures[self.fn.__code__, repr((types, _switches(constants)))] = self.fn, types, constants
+            signatures[self.fn.__code__, repr((types, constants))] = self.fn, types, constants
         if recorders:
             for hook in self.pre_run_hooks:
                 hook(*args, **kwargs)
@@ -68,11 +68,6 @@ def _launch(original):
             _depth -= 1
 
     return launch
-
-
-def _switches(constants: dict) -> dict:
-    """The constants, sizes aside: what decides which lines of a kernel are compiled at all."""
-    return {name: "size" if type(value) is int and value > 2 else value for name, value in constants.items()}
 
 
 def _plain_grid(executor, names, args, kwargs) -> tuple[int, int, int]:

@@ -261,7 +261,8 @@ def test_no_cheat_of_a_kernel_exercise_earns_a_point_when_the_text_is_not_read(m
     for room, readings in ((replay, ("added", "replacing")), (audit, ("added", "replacing", "suspicious"))):
         for name in readings:
             monkeypatch.setattr(room, name, lambda *_: [])
-    kernels = [cheat for cheat in HERE if get(cheat.exercise).asks_for_kernels]
+    # programs come one after the other in the interpreter: only the text tells of sums in an order that is not settled
+    kernels = [cheat for cheat in HERE if get(cheat.exercise).asks_for_kernels and cheat.family != "race"]
     assert len(kernels) > 60
     rewarded = [f"{one.cheat}: {one.points:g} points" for one in cheats.run(kernels, SEED + 3) if one.points]
     assert not rewarded

@@ -315,3 +315,13 @@ def test_sums_in_whatever_order_are_found_in_the_kernels_that_ran_and_in_what_th
     cells = (Cell("mine", ADDS),)
     assert added(cells, {"_first"}) == added(cells, {"_spread"}) == [("mine", 6, "adds by atomic_add")]
     assert added(cells, {"_second"}) == added((Cell("a", "def f(:"),), {"f"}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [ADDS.replace("@triton.jit", "@[triton.jit][0]"), ADDS + "def never(a, a): pass\n"],
+    ids=["a decorator of another form", "a cell that no Python runs"],
+)
+def test_a_kernel_that_adds_is_found_however_it_came_to_be_one(text):
+    """A player makes kernels of the functions that it is told of, and asks for no more than their text."""
+    assert added((Cell("mine", text),), {"_first"}) == [("mine", 6, "adds by atomic_add")]

@@ -1,6 +1,8 @@
 """Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
 
+import enum
 import functools
+import inspect
 import os
 import random
 import shutil
@@ -8,17 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from autograder import exercise
 from autograder.bank import entries, find
-from autograder.inside import kernels, playing, recording
+from autograder.inside import calling, kernels, playing, recording
 from autograder.judging import proof
 from autograder.referee import replay
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission, extract
 from course_lib.device import DEVICE, TIER
+from course_lib.interpreter.launch import signatures
 
 needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 KERNELS = sorted(name for name, one in exercise.registry().items() if one.asks_for_kernels and TIER in one.tiers)
@@ -207,16 +211,25 @@ def test_a_probe_that_is_replaced_in_the_recorder_sends_the_points_to_a_person()
 def test_a_kernel_with_every_kind_of_statement_is_carried_out():
     """What the interpreter, and the course's patches of it, write into a kernel is there in the player too."""
     source = """
+import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 STEP: tl.constexpr = tl.constexpr(64)
+YES = True
 @triton.jit
-def _axpy(out_ptr, x_ptr, y_ptr, n, a, BLOCK: tl.constexpr, ADD: tl.constexpr = True):
+def _axpy(
+    out_ptr: tl.tensor, x_ptr: torch.Tensor, y_ptr: '*fp32', n: tl.int64, a: float,
+    BLOCK: tl.constexpr, ADD: constexpr = YES,
+):
     \"\"\"a * x + y\"\"\"
     first = tl.program_id(0) * BLOCK
     for step in range(0, BLOCK, STEP):
         offs = first + step + tl.arange(0, STEP)
         here = offs < n
+        \"\"\"
+        taken out: total = tl.load(y_ptr + offs)
+        \"\"\"
         total = tl.zeros((STEP,), dtype=tl.float32)
         if ADD:
             total += tl.load(y_ptr + offs, mask=here, other=0.0)
@@ -360,16 +373,30 @@ def test_a_step_too_many_and_a_table_too_large_have_no_form(monkeypatch):
 
 @pytest.mark.parametrize(("elements", "why"), [(16, ""), (17, "68 bytes")])
 def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
-    table = torch.zeros(elements, device=DEVICE)
+    table = torch.arange(elements, device=DEVICE, dtype=torch.float32)
     _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
     assert not program["why_not"] and why in proof.of_tables([BARE, program])
     assert bool(proof.of_tables([program])) == bool(why)
 
 
+def test_memory_that_was_set_to_zero_beforehand_is_no_table():
+    table = torch.zeros(10_000, device=DEVICE)
+    _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
+    assert program["constants"] and proof.of_tables([program]) == ""
+    assert "99 bytes" in proof.of_tables([BARE | {"constants": {"1": "x" * 99}}])  # which is no base64
+
+
+def test_a_number_of_a_class_of_its_own_is_written_down_as_the_number():
+    class Way(enum.IntEnum):
+        SUM = 3
+
+    assert [recording.Recorder()._value(one) for one in (Way.SUM, np.float64(0.5), True)] == [3, 0.5, True]
+
+
 @needs_bubblewrap
 @pytest.mark.parametrize("told", ["values", "zeros"])
 def test_kernels_that_read_a_table_are_held_when_right_and_earn_nothing_when_the_table_told_the_answer(told):
-    """A table of zeros changes nothing; one of values holds what the host computed of noise."""
+    """A table of zeros of both signs changes nothing; one of values holds what the host computed of noise."""
     source = (
         RIGHT.replace("def axpy(", "def _axpy(")
         + """
@@ -387,7 +414,10 @@ def axpy(a, x, y, out):
     _add[(triton.cdiv(len(x), 256),)](out, table, len(x), BLOCK=256)
 """
     )
-    number, table = {"values": ("0.0", "a * values"), "zeros": ("a", "np.zeros_like(values)")}[told]
+    number, table = {
+        "values": ("0.0", "a * values"),
+        "zeros": ("a", "np.where(np.arange(len(values)) % 2, 0.0, -0.0).astype(values.dtype)"),
+    }[told]
     verdict = judged(source.replace("NUMBER", number).replace("TABLE", table))
     assert verdict.points == 0 and verdict.held == (AXPY.points if told == "zeros" else 0), verdict.note
     assert "tables" in verdict.note or told == "values"
@@ -417,6 +447,19 @@ def kernel(out, x, n, BLOCK: tl.constexpr = 8):
     offs = tl.arange(0, BLOCK)
     tl.store(out + offs, twice(tl.load(x + offs, mask=offs < n)), mask=offs < n)
 '''
+
+
+def test_the_compiler_is_shown_the_text_that_ran():
+    """Lines that one counts and another does not lead from a function to the text of another one."""
+    kernel = "@triton.jit\ndef k(x_ptr):\n    tl.store(x_ptr, {})\n"
+    text = kernels.Text({"a": "# \u2028\n" * 3 + kernel.format("1.0") + kernel.format("2.0")})
+    text.tell({0: told("k", 7, tl={"module": "triton.language"})}, lambda v: v)
+    x = torch.zeros(1, device=DEVICE)
+    signatures.clear()
+    with calling.counted_launches():
+        text.kernel(0)[(1,)](x)
+    assert x.item() == 2.0
+    assert TIER == "gpu" or ["2.0" in inspect.getsource(function) for function, _, _ in signatures.values()] == [True]
 
 
 def told(name, line, **names):
@@ -482,6 +525,30 @@ def test_what_is_no_kernel_of_the_text_is_refused_with_the_reason(number, why):
     text.tell({0: number}, lambda v: v)
     with pytest.raises(kernels.NoKernel, match=why):
         text.kernel(0)
+
+
+def test_annotations_that_a_compiler_asks_for_are_kept_and_those_for_readers_are_not():
+    text = (
+        "def k(x: torch.Tensor, y: tl.pointer_type(tl.float32), n: tl.int64, m: 'i32', SIZE: tl.constexpr):\n    pass\n"
+    )
+    made = kernels.Text({"a": text})
+    made.tell({0: told("k", 1, tl={"module": "triton.language"})}, lambda v: v)
+    assert set(made.kernel(0).fn.__annotations__) == {"n", "m", "SIZE"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def k(out, x):\n    tl.store(out, tl.load(x, member=tl.abs))\n", "`member` is no argument"),
+        ("def k(out, _semantic):\n    tl.store(out, 0)\n", "gives `_semantic` another meaning"),
+    ],
+)
+def test_the_arguments_that_hand_the_language_on_are_not_for_kernels(text, why):
+    """Triton's interpreter calls what `member` names, with all of its own parts."""
+    made = kernels.Text({"a": text})
+    made.tell({0: told("k", 1, tl={"module": "triton.language"})}, lambda v: v)
+    with pytest.raises(kernels.NoKernel, match=why):
+        made.kernel(0)
 
 
 def test_noise_has_the_layout_of_the_call_and_nothing_of_its_values():

@@ -5,13 +5,23 @@ import itertools
 import math
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from autograder.inside.wire import DEEPEST, MESSAGE_BYTES, Channel, ChannelError, WireError, decode, encode
+from autograder.inside.wire import (
+    DEEPEST,
+    MESSAGE_BYTES,
+    MESSAGE_VALUES,
+    Channel,
+    ChannelError,
+    WireError,
+    decode,
+    encode,
+)
 
 
 @pytest.fixture
@@ -65,6 +75,15 @@ def test_an_announced_giant_is_refused(ends):
     here.end.sendall(b"\xff\xff\xff\xff")
     with pytest.raises(ChannelError, match="was announced"):
         there.receive(1.0)
+
+
+def test_a_message_of_very_many_values_is_refused_before_it_takes_the_memory(ends):
+    here, there = ends
+    send = threading.Thread(target=here.send, args=([[]] * (MESSAGE_VALUES + 1),))
+    send.start()
+    with pytest.raises(ChannelError, match=f"at most {MESSAGE_VALUES} may be sent"):
+        there.receive(5.0)
+    send.join()
 
 
 # ------------------------------------------------------------------------------------------- what can be sent

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course_lib import compiled
-from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not
+from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not, why_not_each
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder
 
@@ -223,3 +223,21 @@ def test_the_first_step_alone_says_which_line_is_not_taken():
     assert "tl.arange(0, 3)" in why_not(broken, {"x_ptr": "*fp32"}, {})
     with pytest.raises(CompileError):  # nothing that the kernel could help
         why_not(broken, {"x_ptr": "a list"}, {})
+
+
+def test_one_process_reads_many_kernels_and_a_crash_costs_only_the_one_it_came_at(monkeypatch, tmp_path):
+    kinds = {"x_ptr": "*fp32"}
+    whys = why_not_each(
+        [(broken, kinds, {}), (broken, {"x_ptr": "a list"}, {}), (print, kinds, {}), (broken, kinds, {})]
+    )
+    assert whys[0] == whys[3] == why_not(broken, kinds, {})
+    assert isinstance(whys[1], CompileError) and isinstance(whys[2], TypeError)
+    once = tmp_path / "once"
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        f"import os, sys\nprint('{{}}', flush=True)\n"
+        f"if os.path.exists({str(once)!r}): sys.exit()\nopen({str(once)!r}, 'w'); os._exit(3)\n"
+    )
+    monkeypatch.setattr(compiled, "_WORKER", worker)
+    whys = why_not_each([(broken, kinds, {})] * 3)
+    assert whys[0] == whys[2] == "" and "exit status 3" in str(whys[1])

@@ -83,6 +83,14 @@ def test_a_tuple_of_strides_is_an_argument_that_the_compiler_is_told_of_too():
     assert why_not(function, types, constants) == ""
 
 
+def test_launches_with_other_sizes_are_other_ways_for_the_compiler():
+    signatures.clear()
+    with interpreter.launches():
+        for block in (16, 32, 16):
+            add_one[(1,)](torch.zeros(16), 16, BLOCK=block)
+    assert [constants for _, _, constants in signatures.values()] == [{"BLOCK": 16}, {"BLOCK": 32}]
+
+
 def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
     x = torch.zeros(16)
     add_one[(1,)](x, 16, BLOCK=16, num_warps=8, num_stages=2)
@@ -144,12 +152,20 @@ def unmasked(out_ptr, x_ptr, shift, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, tl.load(x_ptr + offs + shift))
 
 
+@triton.jit
+def at_the_end_of_memory(out_ptr, BLOCK: tl.constexpr):
+    last = tl.full((BLOCK,), -2, tl.int64).to(out_ptr.dtype)  # what follows, counted on from there, is 0, 1, 2
+    tl.store(last, 1.0)
+
+
 def test_an_address_outside_every_argument_is_named_and_touches_nothing():
     x, out = torch.zeros(16), torch.zeros(13)
     with pytest.raises(Exception, match=r"store of 3 elements outside .* element 13 of out_ptr, which has 13"):
         unmasked[(1,)](out, x, 0, BLOCK=16)
     with pytest.raises(Exception, match="load of 16 elements outside every argument"):
         unmasked[(1,)](x, x, 2**31 - 16, BLOCK=16)
+    with pytest.raises(Exception, match="store of 16 elements outside every argument"):
+        at_the_end_of_memory[(1,)](x, BLOCK=16)
 
 
 def test_memory_around_a_view_may_be_touched():
