@@ -173,7 +173,7 @@ def attempt(cheat: Cheat, seed: int) -> Tried:
     start, exercise = time.perf_counter(), _small(get(cheat.exercise))
     if cheat.speed:  # one timed case shows it
         exercise = replace(exercise, speed=replace(exercise.speed, cases=exercise.speed.cases[:1]))
-    with Referee(_submission(cheat.entry), patience=_patience()) as there:
+    with Referee(_submission(cheat.entry), patience=_patience(cheat)) as there:
         verdict = (there.examine_speed if cheat.speed else there.examine)(exercise, seed)
         # a room has one submission; nothing but this bank gives it another
         there.room.submission, there.room.patience = _submission(HONEST), Patience()
@@ -190,8 +190,9 @@ def neighbour_alone(seed: int) -> str:
         return _short_of(there, seed)
 
 
-def _patience() -> Patience:
-    return Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
+def _patience(cheat: Cheat) -> Patience:
+    """Little, because many cheats never end. What a person is to see has to end."""
+    return Patience() if cheat.held else Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
 
 
 def _small(exercise: Exercise) -> Exercise:

@@ -16,7 +16,7 @@ from autograder.exercise import get, registry
 from autograder.inside import calling, watch
 from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
-from autograder.judging.proof import broken, judge_count, judge_work, merged, telling
+from autograder.judging.proof import broken, judge_count, judge_work, kernels_of, merged, telling
 from autograder.judging.verdict import CaseVerdict
 from autograder.referee import audit as auditing
 from autograder.referee.ablation import emptied, halved, not_found
@@ -381,3 +381,9 @@ def test_of_more_kernels_than_so_many_none_is_switched_off_alone(kernels, tried_
     trials = [(case, None, outcome) for case in AXPY.cases if TIER in case.tiers]
     auditing.audited(room, worker, AXPY, verdict, trials)
     assert len(alone) == tried_alone
+
+
+def test_a_kernel_is_known_by_the_whole_of_its_name():
+    """The text is read by these names: one that was cut would be found nowhere."""
+    name = "k" * 5000
+    assert kernels_of({"kernels": {"0": {"name": name}}}) == {name}
