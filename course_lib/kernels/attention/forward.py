@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import head_start, key_range, keys_of, visible, which_head
+from course_lib.kernels.attention.masks import LENGTHS, head_start, key_range, keys_of, visible, which_head
 from course_lib.kernels.attention.rows import (
     LOG2_E,
     add_products,
@@ -39,10 +39,10 @@ __all__ = ["forward", "write_forward"]
 @triton.jit
 def _walk(
     acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-    first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+    first, end, offs_m, n_valid, diagonal, scale_log2,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, PIPELINED: tl.constexpr,
-    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
+    PIPELINED: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight.
 
@@ -53,7 +53,9 @@ def _walk(
     # note C7515). Where the copy engine loads, both can be.
     stages: tl.constexpr = None if PIPELINED else 1
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
-        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        k, k_rest = load_rows(
+            k_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA
+        )  # (BLOCK_N, D)
         s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
         if MASKED:
             offs_n = start + tl.arange(0, BLOCK_N)
@@ -70,13 +72,16 @@ def _walk(
         correction = tl.exp2(row_max - shift)  # (BLOCK_M,)
         row_max = new_max
         acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        # A weight of 0 hides no NaN: values behind the length of a sequence have to be 0 as well.
+        v, v_rest = load_rows(
+            v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, PADDED and MASKED
+        )  # (BLOCK_N, D)
         acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)  # (BLOCK_M, D)
         row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
     return acc, acc_rest, row_max, row_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def _forward_kernel(
     o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, k_edge_tiles, v_edge_tiles, lengths_ptr,
     heads, n_q, n_k,
@@ -88,6 +93,7 @@ def _forward_kernel(
     EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
+    PADDED: tl.constexpr = lengths_ptr is not None
     blocks = tl.cdiv(n_q, BLOCK_M)
     block, batch, head = which_head(heads, blocks)
     if CAUSAL:
@@ -117,14 +123,14 @@ def _forward_kernel(
         if (turn == 0) != EDGE_FIRST:
             acc, acc_rest, row_max, row_sum = _walk(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-                0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
-                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, True, BLOCK_N, PRECISION,
+                0, full, offs_m, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, False, True, BLOCK_N, PRECISION,
             )  # fmt: skip
         elif CAUSAL or not WHOLE:
             acc, acc_rest, row_max, row_sum = _walk(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_edge, v_edge,
-                full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, EDGE_FIRST and TMA, EDGE, PRECISION,
+                full, end, offs_m, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, True, EDGE_FIRST and TMA, EDGE, PRECISION,
             )  # fmt: skip
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.

@@ -8,7 +8,20 @@ no diagonal, so in a padded batch of self-attention query m still sees keys 0 ..
 import triton
 import triton.language as tl
 
-__all__ = ["head_start", "key_range", "keys_of", "probabilities", "query_range", "visible", "which_head"]
+__all__ = [
+    "LENGTHS",
+    "head_start",
+    "key_range",
+    "keys_of",
+    "probabilities",
+    "query_range",
+    "visible",
+    "which_head",
+]
+
+# Triton makes a constant of an argument that is 1. With one key, known when it compiles, the assembler of Triton 3.6
+# crashes (causal, more queries, head sizes 48 to 72).
+LENGTHS = ("n_q", "n_k")  # so kernels take these as they come
 
 
 @triton.jit
