@@ -28,14 +28,7 @@ def describe(fn, signature: dict[str, str | tuple], constexprs: dict) -> dict:
         "wrapper": _wrapper(fn),
         "signature": _complete(parameters, _plain(fn).__name__, signature, constexprs),
         "constexprs": {name: _value(value, functions) for name, value in constexprs.items()},
-        "as_they_come": _as_they_come(fn),
     }
-
-
-def _as_they_come(fn) -> list[str]:
-    """Arguments of which a launch notices nothing: neither that they are 1 nor that 16 divides them."""
-    options = getattr(fn, "kwargs", None) or vars(fn)  # the interpreter's form of a kernel keeps them in kwargs
-    return [str(name) for name in options.get("do_not_specialize") or ()]
 
 
 def _from_text(where, name: str, signature: dict[str, str | tuple], constexprs: dict) -> dict:

@@ -74,7 +74,7 @@ def compile_request(request: dict, jitted: dict) -> dict:
             kind, constants[param.name] = "constexpr", param.default
         signature[param.name], fixed, aligned = typed(kind, (i,))
         constants |= fixed
-        if request["divisible"] and param.name not in request.get("as_they_come", ()):
+        if request["divisible"]:
             attrs |= {path: [["tt.divisibility", 16]] for path in aligned}
     if kernel.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource as ASTSource

@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.kernels.attention.masks import (
-    LENGTHS,
+    at_run_time,
     head_start,
     key_range,
     keys_of,
@@ -89,7 +89,7 @@ def _walk_keys(
     return dq, dq_rest
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
 def dq_kernel(
     dq_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     k_tiles, v_tiles, lengths_ptr,
@@ -107,6 +107,7 @@ def dq_kernel(
         block = blocks - 1 - block
     first_m = block * BLOCK_M
     offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
@@ -226,7 +227,7 @@ def _walk_queries(
     return dk, dk_rest, dv, dv_rest
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
 def dkdv_kernel(
     dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, shift_ptr, delta_ptr,
     q_tiles, do_tiles, shift_tiles, delta_tiles, lengths_ptr,
@@ -237,6 +238,7 @@ def dkdv_kernel(
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    n_k = at_run_time(n_k)
     block, batch, kv_head = which_head(kv_heads, tl.cdiv(n_k, BLOCK_N))
     first_n = block * BLOCK_N
     offs_n = first_n + tl.arange(0, BLOCK_N)

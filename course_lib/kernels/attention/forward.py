@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import LENGTHS, head_start, key_range, keys_of, visible, which_head
+from course_lib.kernels.attention.masks import at_run_time, head_start, key_range, keys_of, visible, which_head
 from course_lib.kernels.attention.rows import (
     LOG2_E,
     add_products,
@@ -81,7 +81,7 @@ def _walk(
     return acc, acc_rest, row_max, row_sum
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
 def _forward_kernel(
     o_ptr, l_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, k_edge_tiles, v_edge_tiles, lengths_ptr,
     heads, n_q, n_k,
@@ -100,6 +100,7 @@ def _forward_kernel(
         block = blocks - 1 - block  # the last queries see most keys: started first, they do not finish alone
     first_m = block * BLOCK_M
     offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "LENGTHS",
+    "at_run_time",
     "head_start",
     "key_range",
     "keys_of",
@@ -18,10 +18,6 @@ __all__ = [
     "visible",
     "which_head",
 ]
-
-# Triton makes a constant of an argument that is 1. With one key, known when it compiles, the assembler of Triton 3.6
-# crashes (causal, more queries, head sizes 48 to 72).
-LENGTHS = ("n_q", "n_k")  # so kernels take these as they come
 
 
 @triton.jit
@@ -39,6 +35,17 @@ def which_head(heads, blocks):
 def head_start(ptr, batch, head, stride, UNIT: tl.constexpr):
     """Where the (rows, head size) matrix of one head begins, in 64 bits."""
     return ptr + (tl.cast(batch, tl.int64) * stride[0] + tl.cast(head, tl.int64) * stride[1]) * UNIT
+
+
+@triton.jit
+def at_run_time(n):
+    """n, of which the compiler knows nothing. Triton makes a constant of an argument that is 1. With one key as a
+    constant, causal and with more queries, the assembler of Triton 3.6 crashes."""
+    if isinstance(n, tl.tensor):
+        m = n
+    else:
+        m = tl.num_programs(1)  # 1 as well: these grids have one dimension
+    return m
 
 
 @triton.jit
