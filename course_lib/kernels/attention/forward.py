@@ -52,7 +52,11 @@ def _walk(
     # assembler cannot tell who holds the accumulator between them and waits after every single wgmma of either (its
     # note C7515). Where the copy engine loads, both can be.
     stages: tl.constexpr = None if PIPELINED else 1
+    # A weight of 0 hides no NaN: values behind the length of a sequence have to be 0 as well.
+    CUT: tl.constexpr = PADDED and MASKED
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
+        if CUT:  # v passes through registers: early, while they hold no p (at 128 columns 116 bytes spill and not 372)
+            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, True)
         k, k_rest = load_rows(
             k_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA
         )  # (BLOCK_N, D)
@@ -72,10 +76,8 @@ def _walk(
         correction = tl.exp2(row_max - shift)  # (BLOCK_M,)
         row_max = new_max
         acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        # A weight of 0 hides no NaN: values behind the length of a sequence have to be 0 as well.
-        v, v_rest = load_rows(
-            v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, PADDED and MASKED
-        )  # (BLOCK_N, D)
+        if not CUT:
+            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
         acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)  # (BLOCK_M, D)
         row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
     return acc, acc_rest, row_max, row_sum
