@@ -103,7 +103,7 @@ CASES = (
         lambda d: _call(d, 1, 2, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
     ),
     Case("key lengths", lambda d: _lengths(d, 1)),
-    Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 1))),
+    Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 33))),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
     Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(130, 149), 16, layout=PROJECTED)),
