@@ -1,9 +1,25 @@
 """Matrices as the copy engine (TMA) sees them: which ones it can address, and what it has to be told."""
 
+import threading
+
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["by_rows_or_columns", "describable", "described"]
+__all__ = ["by_rows_or_columns", "describable", "described", "make_context_current"]
+
+_thread = threading.local()
+
+
+def make_context_current(x: torch.Tensor) -> None:
+    """Call this before a descriptor of x is handed to a kernel: the driver writes it in a thread with a context only.
+
+    A thread gets its context with its first allocation, load of a kernel, or launch. A launch writes descriptors before
+    it asks for the context. So where a loaded kernel is the first work of a thread, as in a backward pass, which
+    autograd runs in a thread of its own, the driver would say "invalid device context".
+    """
+    if x.is_cuda and not hasattr(_thread, "has_context"):
+        torch.cuda.Event().record()  # the runtime makes the context current; a graph that is being captured allows it
+        _thread.has_context = True
 
 
 def describable(x: torch.Tensor) -> bool:
@@ -27,6 +43,7 @@ def by_rows_or_columns(x: torch.Tensor) -> bool:
 
 def described(x: torch.Tensor, by_column: bool, rows: int, columns: int) -> TensorDescriptor:
     """A descriptor for blocks of (rows, columns) of x, or of its transpose where x is stored by columns."""
+    make_context_current(x)
     if by_column:
         return TensorDescriptor.from_tensor(x.T, [columns, rows])
     return TensorDescriptor.from_tensor(x, [rows, columns])

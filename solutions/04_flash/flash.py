@@ -445,8 +445,9 @@ check("flash.merge", merge)
 # fewer queries than keys the convention of FlashAttention is **bottom-right**: the last query sees the last key, so
 # query $m$ sees key $j$ when $j \le m + n_k - n_q$. (`is_causal=True` of PyTorch's SDPA is *top-left*: query $m$ sees
 # the keys $0 \dots m$, whatever $n_k$ is. The two agree where $n_q = n_k$.) **Key lengths**: in a padded batch sequence
-# $b$ has only `k_lengths[b]` keys; what lies behind them must not count, whatever its values. In this lesson the
-# diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
+# $b$ has only `k_lengths[b]` keys; what lies behind them must not count, whatever its values. Hiding its scores is not
+# enough for that: a hidden key has the weight 0, and $0 \cdot \mathrm{NaN}$ is NaN. So the rows behind the length have
+# to be *loaded* as zeros. In this lesson the diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
 # last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
 # (Libraries also take sequences packed without padding, *varlen*, and servers keep K and V in pages. The walk over
 # tiles stays the same; only where a tile lies is looked up.)
@@ -746,7 +747,7 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 # - writes `out`, and `lse`: L, (B, H, n_q), contiguous, fp32, natural logarithm
 # - `causal`: query m sees key j where `j <= m + n_k - n_q`
 # - `k_lengths`: `None`, or (B,) int32, from 0 to n_k: sequence b has only its first `k_lengths[b]` keys. This moves no
-#   diagonal; both conditions hold together
+#   diagonal; both conditions hold together. Behind the length k and v may hold NaN, which must reach no output
 # - a query that sees no key gives zeros and $L = -\infty$; `scale` may be any number
 #
 # The two kernel cells are a proposal: `_take_in` is the arithmetic of one tile, `_forward_kernel` the walk. The cells
@@ -871,8 +872,9 @@ check("flash.forward", flash_forward)
 # </details>
 # <details><summary>Hint 3: NaN</summary>
 #
-# Three places make it. A tile in which a row has seen no key yet: subtract 0 instead of $-\infty$. A row with no key at
-# all: divide by 1 instead of 0, and L comes out as $-\infty$ by itself. Columns past the head size: load them as 0.
+# Four places make it. A tile in which a row has seen no key yet: subtract 0 instead of $-\infty$. A row with no key at
+# all: divide by 1 instead of 0, and L comes out as $-\infty$ by itself. Columns past the head size: load them as 0. Rows
+# of k and v behind `k_lengths[b]`: load them as 0 too, since p = 0 does not hide a NaN in v.
 # </details>
 # <details><summary>Hint 4: the loop</summary>
 #
@@ -1216,7 +1218,7 @@ print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
 # - `out` and `lse` are what the forward pass stored; `dout` is like q, **with strides of its own**
 # - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in 4.3
 # - dk and dv of a head of keys are sums over all query heads that share it
-# - keys from `k_lengths[b]` on get zeros, and so does a query that sees no key
+# - keys from `k_lengths[b]` on get zeros, also where k and v hold NaN, and so does a query that sees no key
 # - the same inputs give the same bits every time: no two programs add to one number
 # - fp32 accumulators; p and ds may be cast to the type of the inputs. All arithmetic is in kernels, also that of
 #   $\delta$
@@ -1355,10 +1357,10 @@ def _dkdv_kernel(
     offs_n, offs_m = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < D
-    mask = (offs_n < n_k)[:, None] & mask_d[None, :]
+    mask_valid = (offs_n < n_valid)[:, None] & mask_d[None, :]  # zeros behind the length, whatever lies there
     k_ptrs = addresses(k_ptr, batch, head, offs_n, offs_d, stride_k_b, stride_k_h, stride_k_n, stride_k_d)
     v_ptrs = addresses(v_ptr, batch, head, offs_n, offs_d, stride_v_b, stride_v_h, stride_v_n, stride_v_d)
-    k, v = tl.load(k_ptrs, mask=mask, other=0.0), tl.load(v_ptrs, mask=mask, other=0.0)
+    k, v = tl.load(k_ptrs, mask=mask_valid, other=0.0), tl.load(v_ptrs, mask=mask_valid, other=0.0)
     q_tile = offs_m[:, None] * stride_q_m + offs_d[None, :] * stride_q_d
     do_tile = offs_m[:, None] * stride_do_m + offs_d[None, :] * stride_do_d
 
@@ -1386,6 +1388,7 @@ def _dkdv_kernel(
                 dk, dv = _add_queries(dk, dv, k, v, q, do, shift, delta, see, scale * LOG2_E, EDGE)
     dk_ptrs = addresses(dk_ptr, batch, head, offs_n, offs_d, stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d)
     dv_ptrs = addresses(dv_ptr, batch, head, offs_n, offs_d, stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d)
+    mask = (offs_n < n_k)[:, None] & mask_d[None, :]  # every key has a gradient, the hidden ones zeros
     tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=mask)
     tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=mask)
     ### END SOLUTION

@@ -26,6 +26,9 @@ def oracle(q, k, v, do, causal=False, scale=None, k_lengths=None):
     q, do = q.double(), do.double()
     k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
     see = seen(q, k, causal, k_lengths)
+    if k_lengths is not None:  # whatever lies behind the length is no key, NaN neither
+        behind = torch.arange(n_k, device=q.device)[:, None] >= k_lengths[:, None, None, None]
+        k, v = k.masked_fill(behind, 0.0), v.masked_fill(behind, 0.0)
     s = (q @ k.mT * scale).masked_fill(~see, -float("inf"))
     l = s.logsumexp(-1, keepdim=True)
     p = torch.exp(s - l.masked_fill(l == -float("inf"), 0.0))

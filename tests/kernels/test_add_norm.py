@@ -49,7 +49,7 @@ def test_backward_is_right_for_any_width(rows, N, other, dtype, fenced, random):
     """11 rows: programs that take several turns, and not all as many."""
     x, residual, weight, _ = drawn(rows, N, dtype)
     s, (mean, rstd) = (x + residual), (torch.randn(2, rows, device=DEVICE))
-    rstd = rstd.abs() + 0.5
+    mean, rstd = s[:, 0].float() if N == 1 else mean, rstd.abs() + 0.5
     dy = random(rows, N, dtype=dtype)
     ds = None if other == "no ds" else random(rows, N, dtype=dtype)
     d, dw = fenced(rows, N, dtype=dtype), fenced(N, dtype=torch.float32)
@@ -74,6 +74,31 @@ def test_results_and_gradients_are_those_of_separate_operations(rows, N, p, dtyp
     got = gradients(lambda *t: add_norm(*t, p=p, seed=seed_of(9), offset=8), given, gy, gs)
     for name, a, b in zip(NAMES, got, want, strict=True):
         near(a, b, LIMIT[dtype], name)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("N", [1, 2, 3, 4, 5])
+def test_gradients_of_narrow_rows_are_off_by_the_rounding_of_the_sum_alone(N, kind, random, assert_within):
+    """The sum is kept in 16 bits, and a narrow row whose numbers are close divides its rounding by a small deviation.
+    A row of one number has no deviation: its gradients are 0, whatever was rounded."""
+    given = drawn(12, N, kind)
+    gy, gs = random(12, N, dtype=kind), torch.zeros(12, N, device=DEVICE, dtype=kind)
+    want = gradients(add_norm_reference, [t.double() for t in given], gy.double(), gs.double())
+    got = dict(zip(NAMES, gradients(add_norm, given, gy, gs), strict=True))
+    want = dict(zip(NAMES, want, strict=True))
+    if N == 1:
+        assert (got["dx"] == 0).all() and (got["dresidual"] == 0).all() and (got["dw"] == 0).all()
+    s = given[0].double() + given[1].double()
+    rstd = (s.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
+    x, g = (s - s.mean(-1, keepdim=True)) * rstd, gy.double() * given[2].double()
+    half = 0 if kind == torch.float32 else torch.finfo(kind).eps / 2
+    of_x = (half * s.abs() + 16 * U * s.abs().amax(-1, keepdim=True)) * rstd * (1 + x.abs())
+    of_sum = (g.abs() * of_x).mean(-1, keepdim=True)
+    size = g.abs().amax(-1, keepdim=True)
+    of_d = of_x * (g * x).mean(-1, keepdim=True).abs() + (x.abs() + of_x) * of_sum + (of_x + 16 * U) * size
+    assert_within(got["dx"], want["dx"], rstd * of_d)
+    assert_within(got["dw"], want["dw"], (gy.double().abs() * of_x).sum(0) + 32 * U)
+    assert_within(got["db"], want["db"], 32 * U * gy.double().abs().sum(0))
 
 
 @pytest.mark.parametrize("N", [33, 72, 1152])

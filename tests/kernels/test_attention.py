@@ -1,5 +1,6 @@
 import pytest
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
@@ -109,13 +110,32 @@ def test_lengths_hide_keys_and_rows_without_keys_give_zeros(causal, dtype, make,
     assert (l[1] == -float("inf")).all() and not l.isnan().any()
 
 
-def test_what_lies_behind_the_length_may_be_anything_finite(make, check):
-    q, k, v, do = make(2, 1, 1, 20, 50, 16, torch.float32)
-    lengths = torch.tensor([21, 50], device=DEVICE)
-    before = check(q, k, v, do, k_lengths=lengths)
-    k[0, :, 21:], v[0, :, 21:] = 1e4, -1e4
-    after = check(q, k, v, do, k_lengths=lengths)
+def tiles_without_a_gpu(rows, *tensors):
+    """What `tiles` gives on a GPU. The interpreter plays the copy engine."""
+    main, _ = split(tensors[0].shape[-1])
+    return tuple(TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, main]) for x in tensors)
+
+
+@pytest.fixture(params=["threads load", "the copy engine loads"])
+def loads(request, monkeypatch):
+    """Who fetches a tile; on a GPU it is the copy engine wherever it can."""
+    if TIER != "gpu" and request.param == "the copy engine loads":
+        for part in ("forward", "backward"):
+            monkeypatch.setattr(f"course_lib.kernels.attention.{part}.tiles", tiles_without_a_gpu)
+
+
+@pytest.mark.parametrize("left_there", [float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize(("causal", "D"), [(False, 16), (True, 72)], ids=str)
+def test_what_lies_behind_the_length_may_be_anything(causal, D, left_there, loads, make, check):
+    q, k, v, do = make(3, 2, 1, 20, 50, D, torch.float16)
+    lengths = torch.tensor([21, 0, 32], device=DEVICE)  # 32: where a block of every kernel ends in the interpreter
+    before = check(q, k, v, do, causal=causal, k_lengths=lengths)
+    for b, length in enumerate(lengths):
+        k[b, :, length:], v[b, :, length:] = left_there, -left_there
+    after = check(q, k, v, do, causal=causal, k_lengths=lengths)
     assert all(torch.equal(before[name], after[name]) for name in before)
+    o, _ = attention_reference(q, k, v, causal, D**-0.5, lengths)
+    torch.testing.assert_close(o, after["o"], rtol=1e-2, atol=1e-2)
 
 
 def test_lengths_out_of_range_are_held_to_it(make):
@@ -274,15 +294,27 @@ def test_what_it_cannot_do_is_refused(make):
         attention(q[:, :2], k, v, k_lengths=torch.tensor([1, 2]))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("D", [16, 40, 48, 64, 72, 80, 96, 128])
+def test_one_key_and_one_query_are_no_special_case(D, causal, make, check):
+    """As a constant, one key made the assembler of Triton 3.6 crash: causal, at head sizes 40, 64, 72 and 96."""
+    for n_q, n_k in ((1, 1), (2, 1), (300, 1), (1, 300)):
+        check(*make(1, 2, 1, n_q, n_k, D, torch.bfloat16), causal=causal)
+
+
 KERNELS = {"forward": _forward_kernel, "dq": dq_kernel, "dkdv": dkdv_kernel}
 # 72 stands for 80 columns: its rows are no multiple of 16 elements, and 8 columns are masked.
 HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
 
 
-def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32", tma=True, whole=True):
-    """What the compiler makes of one kernel for rows of adjacent elements, one head of keys for each of queries."""
+def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32", tma=True, whole=True, **given):
+    """What the compiler makes of one kernel for rows of adjacent elements, one head of keys for each of queries.
+
+    given: arguments whose value it knows.
+    """
     kernel, (main, rest) = KERNELS[name], split(head_size)
-    fixed = {"lengths_ptr": None, "GROUP": 1, "HEAD": head_size, "MAIN": main, "REST": rest, "CAUSAL": causal}
+    fixed = given | {"lengths_ptr": None, "GROUP": 1, "HEAD": head_size, "MAIN": main, "REST": rest, "CAUSAL": causal}
     fixed |= {"UNIT": 8 if pointer == "*bf16" else 4, "WIDE": False, "PRECISION": precision}
     edge = blocks.edge or blocks.n
     fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "TMA": tma, "WHOLE": whole}
@@ -303,6 +335,13 @@ def test_the_table_has_every_head_size():
     for head_size in range(16, 129):
         for causal in (False, True):
             assert (sum(split(head_size)), causal) in tuning.TABLE
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "forward" else n for n in KERNELS])
+def test_one_key_is_nothing_that_the_assembler_knows(name):
+    """A launch gives the compiler an argument of 1 as a constant. With that the assembler of Triton 3.6 crashed."""
+    got = compiled(name, 64, True, getattr(tuning.TABLE[64, True], name), whole=False, n_k=1)
+    assert "%nctaid.y" in got.ptx and got.fits, str(got)
 
 
 @pytest.mark.slow
@@ -335,7 +374,11 @@ def test_fp32_compiles_and_fits(name):
 def test_every_configuration_of_the_table_is_right(columns, causal, lengths, dtype, make, check):
     lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
     for n_q, n_k in ((300, 300), (256, 512), (515, 200)):
-        got = check(*make(3, 4, 2, n_q, n_k, HEADS[columns], dtype), causal=causal, k_lengths=lengths)
+        q, k, v, do = make(3, 4, 2, n_q, n_k, HEADS[columns], dtype)
+        if lengths is not None:
+            for b, length in enumerate(lengths):
+                k[b, :, length:], v[b, :, length:] = float("nan"), float("inf")
+        got = check(q, k, v, do, causal=causal, k_lengths=lengths)
         assert not any(x.isnan().any() for x in got.values())
 
 

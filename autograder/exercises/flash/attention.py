@@ -38,7 +38,9 @@ def visible(v, diagonal=None, counted=None) -> torch.Tensor:
 
 
 def for_queries(v, x: torch.Tensor) -> torch.Tensor:
-    """k or v with one head for each query head: head h reads head h // group."""
+    """k or v with one head for each query head: head h reads head h // group. Zeros stand behind the length."""
+    if v.get("k_lengths") is not None:  # a weight of 0 hides no NaN
+        x = x.masked_fill(torch.arange(x.shape[2], device=x.device)[:, None] >= lengths(v), 0.0)
     return x.repeat_interleave(v["q"].shape[1] // x.shape[1], dim=1)
 
 

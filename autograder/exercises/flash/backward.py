@@ -11,8 +11,9 @@ the function fills
 
     dq = scale ds k    dk = scale dsᵀ q    dv = pᵀ dout
 
-dk and dv of one head of keys are sums over all query heads that share it. Keys from k_lengths[b] on get zeros, and so
-do queries that see no key: their lse is -inf, and nothing may become NaN. The outputs hold NaN before the call.
+dk and dv of one head of keys are sums over all query heads that share it. Keys from k_lengths[b] on get zeros, also
+where k and v hold NaN, and so do queries that see no key: their lse is -inf, and nothing may become NaN. The outputs
+hold NaN before the call.
 
 The same inputs give the same bits every time: no two programs add to one number. Precision as in flash.forward: fp32
 accumulators, p and ds may be converted to the type of the inputs. All arithmetic is in kernels, delta's too.
@@ -24,6 +25,7 @@ from autograder.exercises.flash.attention import backward_in_fp32, backward_trut
 from autograder.exercises.flash.backward_mistakes import MISTAKES
 from autograder.exercises.flash.forward import CAUSAL, PROJECTED, SOME_SIZE, TURNED, some_lengths
 from autograder.exercises.flash.inputs import (
+    BEHIND,
     FLOOR_ULPS,
     TF32_OR_E4M3_IS,
     call,
@@ -33,6 +35,7 @@ from autograder.exercises.flash.inputs import (
     tensors,
     tf32_or_e4m3,
     wide,
+    with_nan_behind,
     with_results,
 )
 from autograder.exercises.flash.places import wrong_rows
@@ -112,6 +115,7 @@ CASES = (
         lambda d: _call(d, 1, 1, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
     ),
     Case("key lengths", lambda d: _lengths(d, 1)),
+    Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 33))),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
     Case("dout not contiguous", lambda d: _call(d, 2, 3, d.odd(130, 149), d.odd(40, 59), 16, layout=DOUT)),

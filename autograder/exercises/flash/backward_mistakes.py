@@ -11,8 +11,9 @@ from autograder.exercises.everywhere import (
     no_mask_on_store,
 )
 from autograder.exercises.flash import wrong_backward_formulas as wrong
+from autograder.exercises.flash.inputs import BEHIND
 from autograder.exercises.flash.wrong_backward_formulas import PASSES, WHICH
-from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way
+from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way, some_nan
 from course_lib.device import TIER
 
 IN_ONE = tuple(product(("dq", "dkdv"), BLOCKS))
@@ -24,7 +25,7 @@ SIGNS = (
         "keys_past_the_end",
         "Keys behind the last count: their k is 0, so their score is 0 and p is exp(-L). That vanishes in the product "
         "with k as long as p is finite. Let p be 0 where offs_n >= n_k, `tl.where(see, tl.exp(s - l), 0.0)`.",
-        sign=lambda e: e.failed_only("very negative scores") and wrong.some_nan(e),
+        sign=lambda e: e.failed_only("very negative scores") and some_nan(e),
     ),
     int32_offset("a sequence", "batch"),
     grid_dimension("heads", "B * H", "more than 65535 heads"),
@@ -60,7 +61,7 @@ SIGNS = (
         "nan_without_keys",
         "NaN where a query sees no key: its L is -inf, and s - L is then -inf - (-inf) or +inf. Let p be 0 wherever "
         "the mask hides a key, `tl.where(see, tl.exp(s - l), 0.0)`, and not the score -inf.",
-        sign=lambda e: e.failed_only(*KEYLESS) and wrong.some_nan(e),
+        sign=lambda e: e.failed_only(*KEYLESS) and some_nan(e),
     ),
     Mistake(
         "half_accumulator",
@@ -217,6 +218,12 @@ MASKS = (
         "and dv.",
         answer=wrong.lengths_ignored,
         variants=PASSES,
+    ),
+    Mistake(
+        "keys_behind_multiplied",
+        "NaN behind the length of a sequence reaches dq, dk or dv: p is 0 there, and 0 * NaN is NaN. Mask the loads of "
+        "k and v with offs_n < k_lengths[b], other=0.0, in both passes; their gradients are stored all the same, as 0.",
+        sign=lambda e: e.failed_only(BEHIND) and some_nan(e),
     ),
     Mistake(
         "hidden_keys_unwritten",

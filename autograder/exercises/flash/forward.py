@@ -12,7 +12,8 @@ q, k, v and out may be anything, the last one too. With s = scale q kᵀ, `scale
 
 Which keys a query sees: with k_lengths, sequence b has the keys 0 .. k_lengths[b] - 1 (0 <= k_lengths[b] <= n_k); with
 `causal`, query m sees key n only where n <= m + n_k - n_q. The two are separate: k_lengths moves no diagonal. A query
-that sees no key gives zeros and lse = -inf.
+that sees no key gives zeros and lse = -inf. What k and v hold from k_lengths[b] on is not used: it may be NaN, and a
+weight of 0 times NaN is NaN.
 
 Precision: products of fp32 with `input_precision="ieee"`; maximum, sum and accumulator in fp32; the weights may be
 converted to the type of v for the second product. The result lies in `out` and `lse`; all arithmetic is in kernels.
@@ -23,6 +24,7 @@ from autograder.exercises.dtypes import BF16, FP16
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
 from autograder.exercises.flash.forward_mistakes import MISTAKES
 from autograder.exercises.flash.inputs import (
+    BEHIND,
     FLOOR_ULPS,
     TF32_OR_E4M3_IS,
     call,
@@ -32,6 +34,7 @@ from autograder.exercises.flash.inputs import (
     settings,
     tensors,
     tf32_or_e4m3,
+    with_nan_behind,
 )
 from autograder.exercises.flash.places import wrong_rows
 from autograder.exercises.strides import columns_apart, far_apart, rows_apart
@@ -100,6 +103,7 @@ CASES = (
         lambda d: _call(d, 1, 2, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
     ),
     Case("key lengths", lambda d: _lengths(d, 1)),
+    Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 33))),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
     Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(130, 149), 16, layout=PROJECTED)),

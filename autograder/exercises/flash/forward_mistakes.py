@@ -13,6 +13,7 @@ from autograder.exercises.everywhere import (
     no_mask_on_store,
 )
 from autograder.exercises.flash import wrong_forward_formulas as wrong
+from autograder.exercises.flash.inputs import BEHIND
 from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, LOOSE, NAN
 
 PAIRS = tuple(product(BLOCKS, BLOCKS))
@@ -65,6 +66,12 @@ MASKS = (
         "lengths_ignored",
         "k_lengths changes nothing: keys from k_lengths[b] on are padding, and belong to no softmax.",
         answer=wrong.lengths_ignored,
+    ),
+    Mistake(
+        "keys_behind_multiplied",
+        "NaN behind the length of a sequence reaches `out`: the weight of those keys is 0, and 0 * NaN is NaN. Mask "
+        "the loads of k and v with offs_n < k_lengths[b], other=0.0; n_k alone is too much.",
+        sign=lambda e: e.failed_only(BEHIND) and wrong.some_nan(e),
     ),
     Mistake(
         "walks_over_queries",

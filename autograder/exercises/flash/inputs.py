@@ -4,7 +4,7 @@ import torch
 
 from autograder.exercise import Call, Draw
 from autograder.exercises.dtypes import DTYPE_NAMES, FP16, FP32, significant
-from autograder.exercises.flash.attention import forward_truth
+from autograder.exercises.flash.attention import forward_truth, lengths
 
 
 def wide(draw: Draw) -> torch.dtype:
@@ -33,6 +33,9 @@ def a_scale(draw: Draw, head_size: int) -> float:
 def on_a_grid(draw: Draw, *shape: int) -> torch.Tensor:
     """Normal values in steps of 1/8, at most 2: their products add up without rounding."""
     return (draw.normal(*shape) * 8).round().clamp(-16, 16) / 8
+
+
+BEHIND = "NaN behind the lengths"
 
 
 def tensors(draw: Draw, batch, heads, n_q, n_k, head_size, dtype=None, offset=0.0, spread=1.0, mean_v=0.0) -> dict:
@@ -73,6 +76,14 @@ def with_results(draw: Draw, args: dict) -> dict:
     """`out` and `lse` as a forward pass would have stored them."""
     truth = forward_truth(args)
     return {"out": truth["out"].to(args["q"].dtype), "lse": truth["lse"].float()}
+
+
+def with_nan_behind(made: Call) -> Call:
+    """The same call, but keys and values behind the length of their sequence are NaN."""
+    behind = torch.arange(made.args["k"].shape[2], device=made.args["k"].device)[:, None] >= lengths(made.args)
+    for name in "kv":
+        made.args[name].masked_fill_(behind, float("nan"))
+    return made
 
 
 def in_words(args: dict) -> str:

@@ -16,9 +16,8 @@ from autograder.exercises.flash.wrong_backward_formulas import (
     from_lse,
     is_right,
     right_in_failing,
-    some_nan,
 )
-from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way
+from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way, some_nan
 from course_lib.device import TIER
 
 WRITES = ("out", "lse", "dq", "dk", "dv")

@@ -14,7 +14,7 @@ from autograder.exercises.flash.attention import (
     sizes,
     visible,
 )
-from autograder.exercises.flash.wrong_forward_formulas import contiguous, read_as, stepped
+from autograder.exercises.flash.wrong_forward_formulas import contiguous, read_as, stepped, with_first_length
 from autograder.exercises.strides import as_read
 from autograder.judging.tolerance import exceeded
 from course_lib.numerics import error
@@ -170,13 +170,23 @@ def seen(see):
     return in_a_pass(lambda v: gradients(v, p=from_lse(v, see(v)), delta=delta_of(v)))
 
 
+def with_other_lengths(change):
+    """p from the lengths of `change(arguments)`, the L and the delta that are given."""
+
+    def make(v):
+        other = change(v)
+        return gradients(other, p=from_lse(other, visible(other)), delta=delta_of(v))
+
+    return in_a_pass(make)
+
+
 all_keys = seen(lambda v: visible(v | {"causal": False}))
 top_left = seen(lambda v: visible(v, diagonal=0))
 later = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] + 1))
 earlier = seen(lambda v: visible(v, diagonal=v["k"].shape[2] - v["q"].shape[2] - 1))
 diagonal_of_lengths = seen(lambda v: visible(v, diagonal=lengths(v) - v["q"].shape[2]))
-lengths_ignored = seen(lambda v: visible(v | {"k_lengths": None}))
-first_length = seen(lambda v: visible(v, counted=lengths(v)[:1]))
+lengths_ignored = with_other_lengths(lambda v: v | {"k_lengths": None})
+first_length = with_other_lengths(with_first_length)
 
 
 def other_way_round(v, variant):
@@ -285,7 +295,7 @@ def stray_keys(v, variant):
     if padded == n_k:
         return made
     shape = (*v["k"].shape[:2], padded, head_size)
-    tail = v | {name: as_read(v[name], shape, v[name].stride())[:, :, n_k:] for name in "kv"}
+    tail = v | {name: as_read(v[name], shape, v[name].stride())[:, :, n_k:] for name in "kv"} | {"k_lengths": None}
     see = torch.zeros_like if hidden or v["causal"] else torch.ones_like
     like = torch.empty(1, 1, v["q"].shape[2], padded - n_k, dtype=torch.bool, device=v["q"].device)
     if v.get("k_lengths") is not None:
@@ -418,8 +428,3 @@ def queries_past_the_end(e) -> bool:
         return False
     written = not any(t.outcome.unwritten.get(name) for t in e.failing for name in ("dk", "dv"))
     return written and right_in_failing(e, "dq") and not any(is_right(e, t, "dv") for t in e.failing)
-
-
-def some_nan(e) -> bool:
-    shown = [[x for x in t.outcome.outputs.values() if isinstance(x, torch.Tensor)] for t in e.failing]
-    return all(any(bool(x.isnan().any()) for x in outputs) for outputs in shown)

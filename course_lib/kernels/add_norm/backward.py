@@ -90,6 +90,8 @@ def backward_kernel(
         rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M)
         dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
         x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
+        if N == 1:  # s was rounded and its mean was not: their difference would be rounding, times up to 1 / sqrt(eps)
+            x = x * 0.0
         g, g_rest = dy * weight, dy_rest * weight_rest  # 0 beyond the last column, as dy is: so are all terms below
         along, level = two_row_sums((g * x, g_rest * x_rest), (g, g_rest), REST)
         along, level = along / N, level / N

@@ -19,6 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.kernels.attention.masks import (
+    at_run_time,
     head_start,
     key_range,
     keys_of,
@@ -63,16 +64,21 @@ def _row_terms(do, do_rest, o, o_rest, l_ptr, dl_ptr, offs_m, n_q, REST: tl.cons
 @triton.jit
 def _walk_keys(
     dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
-    first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+    first, end, offs_m, n_valid, diagonal, scale_log2,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     stages: tl.constexpr = 1 if MASKED else None  # as in the forward pass: only one of two loops may be pipelined
+    CUT: tl.constexpr = PADDED and MASKED  # as there: a probability of 0 hides no NaN
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
         offs_n = start + tl.arange(0, BLOCK_N)
-        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
-        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        k, k_rest = load_rows(
+            k_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, CUT
+        )  # (BLOCK_N, D)
+        v, v_rest = load_rows(
+            v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, CUT
+        )  # (BLOCK_N, D)
         s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
         p = probabilities(
             s, shift[:, None], offs_m[:, None], offs_n[None, :], n_valid, diagonal, scale_log2, CAUSAL, WHOLE, MASKED
@@ -94,12 +100,14 @@ def dq_kernel(
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    PADDED: tl.constexpr = lengths_ptr is not None
     blocks = tl.cdiv(n_q, BLOCK_M)
     block, batch, head = which_head(heads, blocks)
     if CAUSAL:
         block = blocks - 1 - block
     first_m = block * BLOCK_M
     offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
@@ -126,14 +134,14 @@ def dq_kernel(
     dq, dq_rest = zero_rows(BLOCK_M, MAIN, REST)
     dq, dq_rest = _walk_keys(
         dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
-        0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
-        HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, BLOCK_N, PRECISION,
+        0, full, offs_m, n_valid, diagonal, scale_log2,
+        HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, False, BLOCK_N, PRECISION,
     )  # fmt: skip
     if CAUSAL or not WHOLE:
         dq, dq_rest = _walk_keys(
             dq, dq_rest, q, q_rest, do, do_rest, shift, delta, k_rows, v_rows,
-            full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, BLOCK_N, PRECISION,
+            full, end, offs_m, n_valid, diagonal, scale_log2,
+            HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, True, BLOCK_N, PRECISION,
         )  # fmt: skip
 
     factor = tl.full((BLOCK_M,), 1.0, tl.float32) * scale
@@ -230,6 +238,7 @@ def dkdv_kernel(
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    n_k = at_run_time(n_k)
     block, batch, kv_head = which_head(kv_heads, tl.cdiv(n_k, BLOCK_N))
     first_n = block * BLOCK_N
     offs_n = first_n + tl.arange(0, BLOCK_N)
@@ -239,8 +248,9 @@ def dkdv_kernel(
 
     k_rows = (head_start(k_ptr, batch, kv_head, stride_k, UNIT), stride_k[2], stride_k[3])
     v_rows = (head_start(v_ptr, batch, kv_head, stride_v, UNIT), stride_v[2], stride_v[3])
-    k, k_rest = load_rows(k_rows, first_n, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
-    v, v_rest = load_rows(v_rows, first_n, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
+    # Zeros behind the length: there s, dp and so ds are 0, whatever memory holds.
+    k, k_rest = load_rows(k_rows, first_n, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
+    v, v_rest = load_rows(v_rows, first_n, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     dk, dk_rest = zero_rows(BLOCK_N, MAIN, REST)
     dv, dv_rest = zero_rows(BLOCK_N, MAIN, REST)

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import head_start, key_range, keys_of, visible, which_head
+from course_lib.kernels.attention.masks import at_run_time, head_start, key_range, keys_of, visible, which_head
 from course_lib.kernels.attention.rows import (
     LOG2_E,
     add_products,
@@ -39,10 +39,10 @@ __all__ = ["forward", "write_forward"]
 @triton.jit
 def _walk(
     acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-    first, end, offs_m, n_k, n_valid, diagonal, scale_log2,
+    first, end, offs_m, n_valid, diagonal, scale_log2,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, PIPELINED: tl.constexpr,
-    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
+    PIPELINED: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight.
 
@@ -52,8 +52,14 @@ def _walk(
     # assembler cannot tell who holds the accumulator between them and waits after every single wgmma of either (its
     # note C7515). Where the copy engine loads, both can be.
     stages: tl.constexpr = None if PIPELINED else 1
+    # A weight of 0 hides no NaN: values behind the length of a sequence have to be 0 as well.
+    CUT: tl.constexpr = PADDED and MASKED
     for start in tl.range(first, end, BLOCK_N, num_stages=stages):
-        k, k_rest = load_rows(k_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        if CUT:  # v passes through registers: early, while they hold no p (at 128 columns 116 bytes spill and not 372)
+            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, True)
+        k, k_rest = load_rows(
+            k_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA
+        )  # (BLOCK_N, D)
         s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
         if MASKED:
             offs_n = start + tl.arange(0, BLOCK_N)
@@ -70,7 +76,8 @@ def _walk(
         correction = tl.exp2(row_max - shift)  # (BLOCK_M,)
         row_max = new_max
         acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        v, v_rest = load_rows(v_rows, start, n_k, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)  # (BLOCK_N, D)
+        if not CUT:
+            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
         acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)  # (BLOCK_M, D)
         row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
     return acc, acc_rest, row_max, row_sum
@@ -88,12 +95,14 @@ def _forward_kernel(
     EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
+    PADDED: tl.constexpr = lengths_ptr is not None
     blocks = tl.cdiv(n_q, BLOCK_M)
     block, batch, head = which_head(heads, blocks)
     if CAUSAL:
         block = blocks - 1 - block  # the last queries see most keys: started first, they do not finish alone
     first_m = block * BLOCK_M
     offs_m = first_m + tl.arange(0, BLOCK_M)
+    n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
@@ -117,14 +126,14 @@ def _forward_kernel(
         if (turn == 0) != EDGE_FIRST:
             acc, acc_rest, row_max, row_sum = _walk(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-                0, full, offs_m, n_k, n_valid, diagonal, scale_log2,
-                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, False, True, BLOCK_N, PRECISION,
+                0, full, offs_m, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, False, True, BLOCK_N, PRECISION,
             )  # fmt: skip
         elif CAUSAL or not WHOLE:
             acc, acc_rest, row_max, row_sum = _walk(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_edge, v_edge,
-                full, end, offs_m, n_k, n_valid, diagonal, scale_log2,
-                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, True, EDGE_FIRST and TMA, EDGE, PRECISION,
+                full, end, offs_m, n_valid, diagonal, scale_log2,
+                HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, True, EDGE_FIRST and TMA, EDGE, PRECISION,
             )  # fmt: skip
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.

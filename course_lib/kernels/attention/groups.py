@@ -15,6 +15,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from course_lib.kernels.descriptors import make_context_current
+
 __all__ = [
     "HALF",
     "ROWS",
@@ -132,6 +134,7 @@ def _layout(columns: int) -> gl.NVMMASharedLayout:
 
 def descriptors(rows: int, main: int, rest: int, *tensors: torch.Tensor) -> list[TensorDescriptor | None]:
     """For each (B, H, N, D) two: how to fetch `rows` rows of one head, main part and rest."""
+    make_context_current(tensors[0])
     return [
         TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, columns], _layout(columns))
         if columns

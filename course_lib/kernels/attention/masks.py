@@ -8,7 +8,16 @@ no diagonal, so in a padded batch of self-attention query m still sees keys 0 ..
 import triton
 import triton.language as tl
 
-__all__ = ["head_start", "key_range", "keys_of", "probabilities", "query_range", "visible", "which_head"]
+__all__ = [
+    "at_run_time",
+    "head_start",
+    "key_range",
+    "keys_of",
+    "probabilities",
+    "query_range",
+    "visible",
+    "which_head",
+]
 
 
 @triton.jit
@@ -26,6 +35,17 @@ def which_head(heads, blocks):
 def head_start(ptr, batch, head, stride, UNIT: tl.constexpr):
     """Where the (rows, head size) matrix of one head begins, in 64 bits."""
     return ptr + (tl.cast(batch, tl.int64) * stride[0] + tl.cast(head, tl.int64) * stride[1]) * UNIT
+
+
+@triton.jit
+def at_run_time(n):
+    """n, of which the compiler knows nothing. Triton makes a constant of an argument that is 1. With one key as a
+    constant, causal and with more queries, the assembler of Triton 3.6 crashes."""
+    if isinstance(n, tl.tensor):
+        m = n
+    else:
+        m = tl.num_programs(1)  # 1 as well: these grids have one dimension
+    return m
 
 
 @triton.jit

@@ -21,7 +21,10 @@ def attention_reference(q, k, v, causal: bool = False, scale: float | None = Non
     if causal:
         see = see.tril(n_k - n_q)
     if k_lengths is not None:
-        see = see & (torch.arange(n_k, device=q.device) < k_lengths.view(-1, 1, 1, 1))
+        there = torch.arange(n_k, device=q.device) < k_lengths.view(-1, 1, 1, 1)
+        see = see & there
+        # A probability of 0 hides no NaN: what lies behind the length is zeros to all products.
+        wide_k, wide_v = (x.masked_fill(~there.mT, 0.0) for x in (wide_k, wide_v))
     s = (wide_q @ wide_k.mT * _scale(q, scale)).masked_fill(~see, -float("inf"))
     l = torch.logsumexp(s, dim=-1)
     # A row with no key: exp(-inf - 0) = 0, where exp(-inf - -inf) would be NaN.

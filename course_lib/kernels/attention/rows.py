@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_lib.kernels.columns import split
+from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import copy_engine
 
 __all__ = [
@@ -83,13 +84,17 @@ def load_rows(
     rows, first, n_rows,
     ROWS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, MASK_ROWS: tl.constexpr, TMA: tl.constexpr = False,
+    CUT: tl.constexpr = False,
 ):  # fmt: skip
     """Rows first .. first + ROWS of a head: (ROWS, MAIN) and (ROWS, REST).
 
-    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there.
+    MASK_ROWS: the block may reach past the last of n_rows rows, and holds zeros there. The copy engine makes zeros of
+    what lies behind the tensor. CUT: the tensor may have more than n_rows rows, and the copy engine fetches them too.
     """
-    if TMA:  # the copy engine sees by itself to what lies outside
+    if TMA:
         main = rows[3].load([rows[4], rows[5], first, 0]).reshape(ROWS, MAIN)  # (1, 1, ROWS, MAIN) as fetched
+        if CUT:
+            main = tl.where((tl.arange(0, ROWS) < n_rows - first)[:, None], main, 0.0)
     else:
         main = _load_part(rows[0], first, n_rows, rows[1], rows[2], ROWS, 0, MAIN, HEAD, UNIT, WIDE, MASK_ROWS)
     rest = main
@@ -190,4 +195,5 @@ def tiles(rows: int, *tensors: torch.Tensor) -> tuple[TensorDescriptor | None, .
     main, _ = split(tensors[0].shape[-1])
     if not all(x.is_cuda and copy_engine(x.device) and aligned(x) for x in tensors):
         return (None,) * len(tensors)
+    make_context_current(tensors[0])
     return tuple(TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, main]) for x in tensors)

@@ -32,6 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import Turns
@@ -270,6 +271,7 @@ _LAYOUT = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank
 
 
 def _described(x, rows: int, columns: int) -> TensorDescriptor:
+    make_context_current(x)
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns], _LAYOUT)
 
 

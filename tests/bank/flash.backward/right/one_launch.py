@@ -65,8 +65,8 @@ def _backward_kernel(
         dq = tl.zeros((BLOCK, BLOCK_D), tl.float32)
         for start in range(0, end, STEP):
             offs_n = start + tl.arange(0, STEP)
-            k = _rows(k_head, offs_n, n_k, s_kn, s_kd, head_size, BLOCK_D)
-            v = _rows(v_head, offs_n, n_k, s_vn, s_vd, head_size, BLOCK_D)
+            k = _rows(k_head, offs_n, keys, s_kn, s_kd, head_size, BLOCK_D)
+            v = _rows(v_head, offs_n, keys, s_vn, s_vd, head_size, BLOCK_D)
             p, ds = _turned(
                 k, v, q, out, dout, lse_ptr + row * n_q, offs_m, offs_n, n_q, keys, diagonal, scale, CAUSAL
             )
@@ -81,8 +81,8 @@ def _backward_kernel(
         if lengths_ptr is not None:
             keys = tl.load(lengths_ptr + batch)
         offs_n = program % blocks * BLOCK + tl.arange(0, BLOCK)
-        k = _rows(k_ptr + batch * s_kb + kv_head * s_kh, offs_n, n_k, s_kn, s_kd, head_size, BLOCK_D)
-        v = _rows(v_ptr + batch * s_vb + kv_head * s_vh, offs_n, n_k, s_vn, s_vd, head_size, BLOCK_D)
+        k = _rows(k_ptr + batch * s_kb + kv_head * s_kh, offs_n, keys, s_kn, s_kd, head_size, BLOCK_D)
+        v = _rows(v_ptr + batch * s_vb + kv_head * s_vh, offs_n, keys, s_vn, s_vd, head_size, BLOCK_D)
         dk = tl.zeros((BLOCK, BLOCK_D), tl.float32)
         dv = tl.zeros((BLOCK, BLOCK_D), tl.float32)
         first = 0

@@ -64,7 +64,7 @@ def _dq_kernel(
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, end, BLOCK_N):
         offs_n = start + tl.arange(0, BLOCK_N)
-        mask_k = (offs_n < n_k)[:, None] & mask_d
+        mask_k = (offs_n < keys)[:, None] & mask_d
         k = tl.load(k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd, mask=mask_k, other=0.0)
         v = tl.load(v_ptr + offs_n[:, None] * stride_vn + offs_d[None, :] * stride_vd, mask=mask_k, other=0.0)
         see = (offs_m >= 0)[:, None] & (offs_n < keys)[None, :]
@@ -108,6 +108,8 @@ def _dkdv_kernel(
     keys = n_k
     if LENGTHS:
         keys = tl.load(lengths_ptr + batch)
+    k = tl.where((offs_n < keys)[:, None], k, 0.0)
+    v = tl.where((offs_n < keys)[:, None], v, 0.0)
     first = 0
     if CAUSAL:
         first = tl.maximum(block * BLOCK_N - (n_k - n_q), 0) // BLOCK_M * BLOCK_M

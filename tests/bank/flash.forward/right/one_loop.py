@@ -39,7 +39,7 @@ def _flash_forward_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, end, BLOCK_N):
         offs_n = start + tl.arange(0, BLOCK_N)
-        mask_k = (offs_n < n_k)[:, None] & mask_d[None, :]
+        mask_k = (offs_n < keys)[:, None] & mask_d[None, :]
         k = tl.load(k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd, mask=mask_k, other=0.0)
         v = tl.load(v_ptr + offs_n[:, None] * stride_vn + offs_d[None, :] * stride_vd, mask=mask_k, other=0.0)
         s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale

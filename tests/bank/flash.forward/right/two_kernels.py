@@ -31,7 +31,7 @@ def _part_kernel(
     first = tl.program_id(1) * width
     for start in range(first, tl.minimum(first + width, n_k), BLOCK):
         offs_n = start + tl.arange(0, BLOCK)
-        there = (offs_n < n_k)[:, None] & (offs_d < head_size)[None, :]
+        there = (offs_n < keys)[:, None] & (offs_d < head_size)[None, :]
         k = tl.load(k_ptr + offs_n[:, None] * stride_kn + offs_d[None, :] * stride_kd, mask=there, other=0.0)
         v = tl.load(v_ptr + offs_n[:, None] * stride_vn + offs_d[None, :] * stride_vd, mask=there, other=0.0)
         see = offs_n[None, :] < tl.minimum(keys, first + width)

@@ -13,16 +13,16 @@ def _rows(ptr, offs, n, stride_row, stride_column, head_size, FIRST: tl.constexp
 
 @triton.jit
 def _walk(
-    acc, rest, m, l, q, q_rest, k_ptr, v_ptr, first, end, offs_m, diagonal, n_k, keys, head_size, scale,
+    acc, rest, m, l, q, q_rest, k_ptr, v_ptr, first, end, offs_m, diagonal, keys, head_size, scale,
     stride_kn, stride_kd, stride_vn, stride_vd,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
 ):
     for start in range(first, end, BLOCK_N):
         offs_n = start + tl.arange(0, BLOCK_N)
-        k = _rows(k_ptr, offs_n, n_k, stride_kn, stride_kd, head_size, 0, MAIN)
+        k = _rows(k_ptr, offs_n, keys, stride_kn, stride_kd, head_size, 0, MAIN)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         if REST:
-            k_rest = _rows(k_ptr, offs_n, n_k, stride_kn, stride_kd, head_size, MAIN, REST)
+            k_rest = _rows(k_ptr, offs_n, keys, stride_kn, stride_kd, head_size, MAIN, REST)
             s = tl.dot(q_rest, tl.trans(k_rest), s, input_precision="ieee")
         s *= scale
         if MASKED:
@@ -36,10 +36,10 @@ def _walk(
         factor = tl.exp2(m - safe)
         l = l * factor + tl.sum(p, axis=1)
         m = new
-        v = _rows(v_ptr, offs_n, n_k, stride_vn, stride_vd, head_size, 0, MAIN)
+        v = _rows(v_ptr, offs_n, keys, stride_vn, stride_vd, head_size, 0, MAIN)
         acc = tl.dot(p.to(v.dtype), v, acc * factor[:, None], input_precision="ieee")
         if REST:
-            v_rest = _rows(v_ptr, offs_n, n_k, stride_vn, stride_vd, head_size, MAIN, REST)
+            v_rest = _rows(v_ptr, offs_n, keys, stride_vn, stride_vd, head_size, MAIN, REST)
             rest = tl.dot(p.to(v.dtype), v_rest, rest * factor[:, None], input_precision="ieee")
     return acc, rest, m, l
 
@@ -77,11 +77,11 @@ def _flash_forward_kernel(
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     l = tl.zeros((BLOCK_M,), tl.float32)
     acc, rest, m, l = _walk(
-        acc, rest, m, l, q, q_rest, k_ptr, v_ptr, 0, whole, offs_m, diagonal, n_k, keys, head_size, scale,
+        acc, rest, m, l, q, q_rest, k_ptr, v_ptr, 0, whole, offs_m, diagonal, keys, head_size, scale,
         stride_kn, stride_kd, stride_vn, stride_vd, False, CAUSAL, BLOCK_N, MAIN, REST,
     )
     acc, rest, m, l = _walk(
-        acc, rest, m, l, q, q_rest, k_ptr, v_ptr, whole, end, offs_m, diagonal, n_k, keys, head_size, scale,
+        acc, rest, m, l, q, q_rest, k_ptr, v_ptr, whole, end, offs_m, diagonal, keys, head_size, scale,
         stride_kn, stride_kd, stride_vn, stride_vd, True, CAUSAL, BLOCK_N, MAIN, REST,
     )
     l_safe = tl.where(l == 0.0, 1.0, l)
