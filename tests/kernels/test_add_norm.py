@@ -86,8 +86,6 @@ def test_gradients_of_narrow_rows_are_off_by_the_rounding_of_the_sum_alone(N, ki
     want = gradients(add_norm_reference, [t.double() for t in given], gy.double(), gs.double())
     got = dict(zip(NAMES, gradients(add_norm, given, gy, gs), strict=True))
     want = dict(zip(NAMES, want, strict=True))
-    if N == 1:
-        assert (got["dx"] == 0).all() and (got["dresidual"] == 0).all() and (got["dw"] == 0).all()
     s = given[0].double() + given[1].double()
     rstd = (s.var(-1, correction=0, keepdim=True) + EPS).rsqrt()
     x, g = (s - s.mean(-1, keepdim=True)) * rstd, gy.double() * given[2].double()
@@ -95,6 +93,10 @@ def test_gradients_of_narrow_rows_are_off_by_the_rounding_of_the_sum_alone(N, ki
     of_x = (half * s.abs() + 16 * U * s.abs().amax(-1, keepdim=True)) * rstd * (1 + x.abs())
     of_sum = (g.abs() * of_x).mean(-1, keepdim=True)
     size = g.abs().amax(-1, keepdim=True)
+    if N == 1:
+        assert (got["dw"] == 0).all()
+        for name in ("dx", "dresidual"):  # the difference of two equal numbers, of which one may not have been rounded
+            assert_within(got[name], want[name], rstd * 4 * U * size)
     of_d = of_x * (g * x).mean(-1, keepdim=True).abs() + (x.abs() + of_x) * of_sum + (of_x + 16 * U) * size
     assert_within(got["dx"], want["dx"], rstd * of_d)
     assert_within(got["dw"], want["dw"], (gy.double().abs() * of_x).sum(0) + 32 * U)
