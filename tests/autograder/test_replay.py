@@ -274,7 +274,6 @@ EVERYDAY = (
 
 
 @needs_bubblewrap
-@pytest.mark.skipif(TIER == "gpu", reason="on a GPU the text is read, and some of these wait for a person")
 def test_everyday_cells_of_a_students_own_cost_nothing_and_nobody_has_to_look():
     cells = [code("import torch, triton", "setup"), code("", "axpy", solution=True)]
     release = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
