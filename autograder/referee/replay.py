@@ -23,7 +23,7 @@ from autograder.exercise import Call, Case, Exercise
 from autograder.inside.calling import quiet
 from autograder.judging import proof
 from autograder.judging.judge import Trial, case_verdict, judge
-from autograder.judging.outcome import Outcome
+from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.judging.verdict import Verdict
 from autograder.referee import audit, lanes
 from autograder.referee.reading import added, replacing
@@ -59,10 +59,13 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
             recorder.open()
             again = _recorded(recorder, exercise, twice, seed)
     refused = _refused(exercise, recorded)
+    unwritable = next((str(program["why_not"]) for _, program in recorded if program.get("why_not")), "")
     with worker(room) as player:
         trials = _played(player, exercise, cases, seed, recorded, several)
         with quiet():
             verdict = judge(exercise, device.TIER, seed, trials)
+        if unwritable and (verdict.points or all(case.right or not case.errors for case in verdict.cases)):
+            raise Unwritable(unwritable[:300])  # what was carried out does not speak against it
         if verdict.points and not refused:
             refused = _twice(player, exercise, cases[largest], seed, again)
         if verdict.points and not refused and device.TIER == "interpreter":
@@ -94,15 +97,16 @@ def _noise(like: torch.Tensor) -> torch.Tensor:
 
 
 def _recorded(recorder: Worker, exercise: Exercise, cases: Sequence[Case], seed: int) -> list[Recorded]:
-    """Each case as a program, until one is lost or says that it is not written yet."""
+    """Each case as a program, until one is lost or says that it is not written yet. One without such a form is not
+    tried."""
     found, kernels = [], {}
     for case in cases:
         call = noise(exercise.draw(case, seed, device.DEVICE, device.TIER), exercise.public)
         outcome, program = recorder.record(exercise, call)
         if not recorder.lost and not proof.is_program(program):
             raise Unwritable("what came back is no program")
-        if why_not := program.get("why_not"):
-            raise Unwritable(why_not[:300])
+        if program.get("why_not"):
+            outcome = replace(outcome, error=f"{NOT_TRIED}: {program['why_not'][:300]}")
         kernels |= program.get("kernels", {})  # every program tells of all, so that any player can carry it out
         found.append((outcome, program | {"kernels": kernels}))
         if recorder.lost or outcome.not_written:

@@ -422,6 +422,28 @@ def axpy(a, x, y, out):
     assert "tables" in verdict.note or told == "values"
 
 
+@needs_bubblewrap
+@pytest.mark.parametrize(("answer", "held"), [("_axpy(a, x, y, out)", AXPY.points), ("by_numpy(a, x, y, out)", 0.0)])
+def test_one_case_without_a_form_sends_to_a_person_only_what_is_right_in_the_others(answer, held):
+    source = f"""
+import numpy as np
+TABLE = torch.from_numpy(np.ones(1 << 21, np.float32))
+@triton.jit
+def _look(table_ptr):
+    tl.load(table_ptr)
+def by_numpy(a, x, y, out):
+    out.copy_(torch.from_numpy(a * x.cpu().numpy() + y.cpu().numpy()))
+def axpy(a, x, y, out):
+    if len(x) > 2000:
+        _look[(1,)](TABLE.to(x.device))
+    {answer}
+"""
+    right = RIGHT.replace("def axpy(", "def _axpy(").replace("import triton\n", "import torch\nimport triton\n", 1)
+    verdict = judged(right + source, patience=Patience())
+    assert (verdict.points, verdict.held) == (0.0, held), verdict.note
+    assert "4 MiB" in verdict.note or any("4 MiB" in case.why for case in verdict.cases)
+
+
 def test_a_memory_that_is_gone_is_told_and_its_number_is_not_used_again():
     recorder = recording.Recorder()
     slab = torch.zeros(16, dtype=torch.uint8, device=DEVICE)
