@@ -1216,7 +1216,8 @@ print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
 # Write `flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths)`.
 #
 # - `out` and `lse` are what the forward pass stored; `dout` is like q, **with strides of its own**
-# - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in 4.3
+# - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in exercise
+#   4.3
 # - dk and dv of a head of keys are sums over all query heads that share it
 # - keys from `k_lengths[b]` on get zeros, also where k and v hold NaN, and so does a query that sees no key
 # - the same inputs give the same bits every time: no two programs add to one number
@@ -1660,8 +1661,8 @@ for d in (64, 128):
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.
 #
 # - fills `out` and `lse`, then `dq`, `dk` and `dv`; as many heads of keys as of queries, all keys valid; otherwise as
-#   in 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
-# - you may change your kernels of 4.3 and 4.4, or write others
+#   in exercises 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
+# - you may change your kernels of exercises 4.3 and 4.4, or write others
 #
 # Timed in bf16 with 4 x 16 heads of 4096 tokens: head size 64, and head size 128 causal. The floor counts 2 products
 # forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward,
@@ -1739,13 +1740,13 @@ for head_size in ("64", "128") if there else ():
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
-# ## 9. Compile, SDPA, and a factor of 33
+# ## 9. Compile, SDPA, and a factor of 34
 # ### Case file
 # **The report says** (a deep-learning-systems lab): replacing naive attention by `scaled_dot_product_attention` takes a
-# CPU from 2.384 s to 70.7 ms, a factor of 33, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is
+# CPU from 2.384 s to 70.7 ms, a factor of 34, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is
 # put down to fewer launches.
 #
-# A factor of 33 deserves suspicion: the arithmetic is the same on both sides. The report's profile has a detail that
+# A factor of 34 deserves suspicion: the arithmetic is the same on both sides. The report's profile has a detail that
 # nobody followed: 15360 calls of `select` in 20 batched products (`bmm`) in fp16.
 #
 # ### Predict
@@ -1796,7 +1797,7 @@ against(predicted_gain, gains)
 # %% [markdown]
 # Look at the row without oneDNN in fp16. Without a library product for fp16, `bmm` falls back to a loop over the
 # matrices: three calls of `select` for each, one for every operand and one for the result, and a slow product inside. 2
-# products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 33 compares
+# products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 34 compares
 # a fallback with a kernel; how large such a factor comes out depends on the processor. In fp32, where both sides use
 # proper products, the gain of fusion on a CPU is what the table shows.
 #
@@ -1947,7 +1948,7 @@ if rates:
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
 # | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
-# | SDPA is 33 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
+# | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 
 # %% [markdown]
@@ -2004,7 +2005,7 @@ if rates:
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_recompute", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.2 microseconds at 660 TFLOP/s. Storing P in forward and
+# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.3 microseconds at 660 TFLOP/s. Storing P in forward and
 # reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory
 # for each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against
 # the bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge

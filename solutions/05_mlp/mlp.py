@@ -668,8 +668,8 @@ for row in recorded("linear_gelu"):
 
 # %% [markdown]
 # **Counted and measured.** For eager the roofline said 244 us for the product and 66 for GELU apart; on the H200 it is
-# 245 and 67. The recorded solution of 5.2 saves those 67 us and still takes 449, longer than both kernels of eager. It
-# multiplies at 362 TFLOP/s, where the library reaches 664. **Fusion pays only if your GEMM is as fast as the
+# 245 and 67. The recorded solution of exercise 5.2 saves those 67 us and still takes 449, longer than both kernels of
+# eager. It multiplies at 362 TFLOP/s, where the library reaches 664. **Fusion pays only if your GEMM is as fast as the
 # library's.**
 #
 # Where is the rest lost? Much of it between two tiles. A tile of 128 x 128 here takes 135 registers in each of 256
@@ -857,8 +857,8 @@ halves = gelu(x.double()[:, :75] @ w.double()[:, :75].mT) + gelu(x.double()[:, 7
 print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}")
 
 # %% [markdown]
-# On a GPU the next cell measures it at few and at many tokens, beside the product in whole tiles of 5.2 (it needs your
-# `linear_gelu`).
+# On a GPU the next cell measures it at few and at many tokens, beside the product in whole tiles of exercise 5.2 (it
+# needs your `linear_gelu`).
 
 # %%
 took = {}
@@ -880,9 +880,9 @@ results.beside("lesson05.stream_k", took, unit="us")
 # At 16384 tokens 4352 tiles are 32.97 waves: nothing to gain. The shares happen to be 33 whole tiles each, so nothing
 # is split either, and yet stream-K takes a *third longer*. What differs is the order. Shares go along the rows of
 # tiles, so at any moment the programs touch all 128 tile rows: all of x is in use at the same time, 38 MB, beside w's
-# 10 MB and 141 MB of results that pass through the same L2 cache of 63 MB. The tiles of 5.2 are taken in groups of 8
-# rows, with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing. (This is an account of bytes and
-# no profile. A real stream-K walks in groups too.)
+# 10 MB and 141 MB of results that pass through the same L2 cache of 63 MB. The tiles of exercise 5.2 are taken in
+# groups of 8 rows, with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing. (This is an account
+# of bytes and no profile. A real stream-K walks in groups too.)
 #
 # **Verdict.** The report's observation fits the count and our run, and its reason is half of it. What follows the
 # product makes stream-K *dearer*, because parts must go through memory in fp32 and meet before the GELU; it does not
@@ -1328,7 +1328,7 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
 # until the function returns, though nobody needs them after the softmax. (The attention of a library, fused, has
 # neither; lesson 04.)
 #
-# **So 19.3 GB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
+# **So 19288 MiB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
 # has 27 layers. Either the tower was checkpointed (only the inputs of its layers were kept), or one or two layers were
 # measured, or the batch went through in parts. A memory figure without the number of layers cannot be checked, and this
 # is the check. The report's "about 1000 MiB" for dropout tells the same story: a mask is one byte an element of the
@@ -1781,11 +1781,11 @@ for row in recorded("mlp"):
 # make no product again come out at 1.001 and 0.988 of their "floor". The rate of products at the limit of power is no
 # constant, as lesson 01 found in its section 7.)
 #
-# And yours? The recorded solution of 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is the
-# smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162
+# And yours? The recorded solution of exercise 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is
+# the smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162
 # GFLOP are 1.14 TFLOP; tiles of 64 x 64 in row order made 251 TFLOP/s in lesson 01 (section 7), where the library made
 # 665, and at that rate they take 4.5 ms. The two kernels of GELU have six passes over a hidden matrix, 0.2 ms. That
-# leaves some 1.5 ms for two sums of rows: they have 135 and 36 programs, each of which reads 32 rows a turn, 512 turns,
+# leaves some 1.6 ms for two sums of rows: they have 135 and 36 programs, each of which reads 32 rows a turn, 512 turns,
 # and waits for the memory in each. (An account, no profile; the referee judges this exercise by gradients and bytes
 # held, and any product of your own will do.) With products as fast as the library's the same policy costs the 6 and 8 %
 # of the table.
@@ -1799,7 +1799,7 @@ for row in recorded("mlp"):
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
 # A product more costs 14 to 17 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
 # such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save. The report's
-# forward pass became 39 % faster and its backward pass 2 % slower, though fused norms should have helped both: its
+# forward pass takes 39 % less time and its backward pass 2 % more, though fused norms should have helped both: its
 # figures fit a product made again, or a kernel of its own for what is made again, and do not tell which. For your own
 # work: before you recompute, say which of the three kinds it is, and what it frees a microsecond.
 #
@@ -2075,12 +2075,12 @@ for row in recorded("add_norm"):
     print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
 
 # %% [markdown]
-# Forward is a matter of bytes: the recorded solution of 5.6, a row a program, takes 3 and 4 % longer than two copies of
-# as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in place of four,
-# which is a quarter more, and takes 1.8 and 1.5 times as long: the rest is somewhere in its four kernels (two of them
-# convert weight and bias). Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best peer's time.
-# (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers hide behind the
-# bytes; backward there is one result more, and it takes half as long again.)
+# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.7 and 3.5 % longer than
+# two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
+# place of four, which is a quarter more, and takes 1.8 and 1.5 times as long: the rest is somewhere in its four kernels
+# (two of them convert weight and bias). Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best
+# peer's time. (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers
+# hide behind the bytes; backward there is one result more, and it takes half as long again.)
 
 # %% [markdown]
 # ## 8. Dropout without a mask
@@ -2359,7 +2359,7 @@ for row in recorded("dropout"):
 # | gradients stay fp32, so nothing underflows | those of parameters; those of activations have the activations' type | bf16, or scale the loss |
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |
-# | 19.3 GB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
+# | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
 # | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (14 to 17 % of a fused step; 6 to 8 % over eager's) | MiB freed a microsecond |
 # | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
 

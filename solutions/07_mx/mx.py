@@ -569,7 +569,8 @@ plots.show(axes, alt="m of 62, 63, 64 and 65 with e = 127, as bits and as bf16: 
 #
 # By bits or by a product, as you like; on a CPU subtract in fp32, because the interpreter has no bf16 arithmetic.
 # Beware of `tl.exp2`: on a GPU it makes zeros of results below $2^{-126}$, which the interpreter does not show.
-# `_scale_of` is a proposal for the product; what comes after this exercise, 7.3 among it, needs it too. About 15 lines.
+# `_scale_of` is a proposal for the product; what comes after this exercise, as exercise 7.3, needs it too. About 15
+# lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_scale", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -744,7 +745,7 @@ results.beside("lesson07.dequantize", took, unit="us")
 # On the H200 the compiled one takes 1.03 times the floor at the largest size and 1.23 at the smallest, where the
 # beginning and the end of a kernel weigh more. The recorded solution takes 6 to 10 % longer than that. Instructions are
 # not what it lacks time for: there are about 10 for an element, and 21 could be issued in the time of its 3.03 bytes.
-# The course's own kernel is as fast as the compiled one (0.99 to 1.00 of its time). Three things in it differ: 16
+# The course's own kernel is as fast as the compiled one (0.95 to 1.00 of its time). Three things in it differ: 16
 # elements a thread, which is worth 3 %; four times as many elements a program; and, where groups and blocks are whole,
 # no masks, with reads that the caches give up last.
 
@@ -810,10 +811,10 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 #   outputs that its row gives
 #
 # The kernel cells are a proposal: one without tensor cores, one with them, one that adds parts; the scales come from
-# `_scale_of` of 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the first, a
-# program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and with
-# sixteen, on weights that no cache holds. What counts is the share of the floor, one read of the weights, or of the
-# speed of the course's own plain kernels, whichever is kinder to you. About 20 lines, and 50 for all.
+# `_scale_of` of exercise 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the
+# first, a program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and
+# with sixteen, on weights that no cache holds. What counts is the share of the floor, one read of the weights, or of
+# the speed of the course's own plain kernels, whichever is kinder to you. About 20 lines, and 50 for all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -932,8 +933,8 @@ check_speed("mx.gemv", gemv)
 #
 # Grid (blocks of N, M). In the loop over K, with `BLOCK_K = BLOCK_G * GROUP`: a row of x (`BLOCK_K`), a tile of
 # mantissas (`BLOCK_N`, `BLOCK_K`), and the exponent of each element, `e_ptr + n * groups + offs_k // GROUP`. Multiply,
-# `tl.sum(..., axis=1)`, add to an accumulator of `BLOCK_N`. Mask all loads along K, those of x too: 0 times NaN is NaN.
-# That is enough for the checks.
+# `tl.sum(..., axis=1)`, add to an accumulator of `BLOCK_N`. Mask all loads along K, those of x too: zero times NaN is
+# NaN. That is enough for the checks.
 # </details>
 # <details><summary>Hint 2: the scale after the sum of a group</summary>
 #
@@ -991,8 +992,8 @@ results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
 # ### Predicted and measured
-# The floors of section 1 were a prediction. What came on the H200, with the recorded solutions of 7.2 and 7.3, in units
-# of bf16's time:
+# The floors of section 1 were a prediction. What came on the H200, with the recorded solutions of exercises 7.2 and
+# 7.3, in units of bf16's time:
 #
 # | | floor | came |
 # |---|---|---|
@@ -1010,9 +1011,9 @@ results.beside("lesson07.products", named, unit="us")
 # only reads pays for somebody else's writes. (A separate run in `benchmarks/notes/mx.md` tells them apart: with a clean
 # read after the zeros the same product is as fast as with weights of its own.) Every cold time of this lesson that is
 # made by the timer holds some of that; ratios of two such times lie nearer to 1 than they would without it. The other 7
-# us of `gemv` are its instructions. The compiler makes 6.8 a weight, of the 7.1 that are free, so nothing is left over
-# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and multiprocessor,
-# so 58.7 million weights take 16 us for that alone, as long as their bytes.
+# us of `gemv` are its instructions. The compiler (Triton 3.6, which was recorded) makes 6.8 a weight, of the 7.1 that
+# are free, so nothing is left over for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16
+# lanes a clock and multiprocessor, so 58.7 million weights take 16 us for that alone, as long as their bytes.
 #
 # **4 and 16 rows** cost the same, as was promised for tensor cores, and gain nothing. A weight goes from memory to
 # shared memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a
@@ -1031,7 +1032,7 @@ results.beside("lesson07.products", named, unit="us")
 # the table above, and not microseconds. Its routes are those of the exercise: no tensor cores, tensor cores, and
 # conversion first, with the crossovers measured on the device. Up to 64 rows the figure shows kernels one floor below
 # Triton, in **Gluon** (`gemv_warps.py`, `gemm_registers.py`), in which weights go from memory straight to the registers
-# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 2 times
+# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 1.9 times
 # as long. The figure sets them on the floors of section 1.
 
 # %%
