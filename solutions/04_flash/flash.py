@@ -172,6 +172,10 @@ against(predicted, came)
 results.beside("lesson04.naive_memory", peaks, unit="MiB")
 
 # %% [markdown]
+# **The prediction, counted.** The number of scores is the square of the length, so both factors are near 4 (4.04 and
+# 3.99 on the recorded H200). Backward has twice the products and twice the crossings of forward, and takes 1.88 times
+# as long.
+#
 # **Quadratic.** For long sequences both factors come near 4, memory first; where the time's factor is far below,
 # overhead still sets the time (lesson 01). On a CPU the sequences are short, and both factors may be far from 4: the
 # inputs weigh more in the memory, and the caches in the time. So the report's "linearly" is wrong for this code: what
@@ -484,6 +488,10 @@ for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
         against(predicted_share, {"skipped": share["skipped"], "on an edge": share["edge"]})
 
 # %% [markdown]
+# **The prediction, counted.** 64 x 64 tiles are 4096. The 64 on the diagonal, 1.6 %, need the mask, and half of the
+# others, 49.2 %, are skipped.
+
+# %% [markdown]
 # ### Wrong turns
 # Masks go wrong in more ways than a test of square, unpadded inputs can see. Each panel shows what a program with one
 # mistake does to the pairs.
@@ -691,6 +699,9 @@ plots.show(axes, alt="Relative error against the number of keys: that of p in fp
 against(predicted_growth, {name: column[-1] / column[0] for name, column in errors.items()})
 
 # %% [markdown]
+# **The prediction, counted.** From 64 to 16384 keys the error with p in fp16 falls to 0.08 of what it was; with the
+# accumulator in fp16, which is rounded once in each of 256 tiles, it grows 12-fold.
+#
 # Casting p is one rounding a term, and the roundings of many terms cancel: the error even falls. The accumulator is
 # rounded again in every tile, at the size it has *then*; late in a long row a whole tile is no more than a few steps of
 # fp16 (and above 65504 there is nothing). So short test rows pass, and long rows fail. `tl.dot(p, v, acc)` keeps an
@@ -1151,6 +1162,9 @@ if None not in differ.values():
     against(predicted_differing, came | {"racy, interpreter": 0.0})
 
 # %% [markdown]
+# **The prediction, counted.** On the recorded H200 94 % differ between racy runs and 69 % between atomic ones, and in
+# the interpreter none, because it runs one program after another.
+#
 # Recorded with 4 x 16 heads of 4096 tokens in bf16, six runs each: how many of the six answers differ, and how far they
 # lie from those of two passes. Two passes store $dQ$ in bf16 and one pass stores it in fp32. So the 1.7e-3 of the
 # atomic rows are the rounding of the *yardstick*, and no error of atomics; what they differ by among themselves,
@@ -1516,6 +1530,10 @@ for row in one_pass:
               f"two passes {row['two passes us']:6.0f} us: one over two {row['one over two']:.2f}")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** Each of a head's 64 programs adds to all of its $dQ$: 64 times 64 MiB, 4 GiB in all; q,
+# k, v, o and their gradients in bf16 are 8 times 32 MiB, a sixteenth of that. On the recorded H200 two passes win, and
+# one pass takes 1.43 to 1.75 times as long.
+#
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
 # "one pass" with "two passes": in these rows two passes win, and one pass takes 1.3 to 1.75 times as long. Here the
 # deterministic version is faster.
@@ -1596,6 +1614,10 @@ plots.show(axes, alt="For eight settings of the forward kernel: the share of reg
            "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** The accumulator has 128 x 128 numbers, 128 for each of 128 threads, and the scores 128
+# x 64, 64 for each. Of 255 registers 63 are left for all else, and of the eight settings it is this one that spills
+# on the recorded H200.
+#
 # Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
 # first, that budget is what limits. A stage more costs shared memory, and at some number of stages a program less fits.
 # (One *more* may fit before that, where the compiler gets by with fewer registers in its new loop.) Half the warps need
@@ -1740,6 +1762,10 @@ for head_size in ("64", "128") if there else ():
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
+# **The prediction, counted.** On the recorded H200 64 x 64 blocks with 4 warps and 3 stages are fastest at both head
+# sizes, with 373 and 422 TFLOP/s.
+
+# %% [markdown]
 # ## 9. Compile, SDPA, and a factor of 34
 # ### Case file
 # **The report says** (a deep-learning-systems lab): replacing naive attention by `scaled_dot_product_attention` takes a
@@ -1795,6 +1821,9 @@ for dtype in (torch.float32, torch.float16):
 against(predicted_gain, gains)
 
 # %% [markdown]
+# **The prediction, counted.** In fp32 SDPA is 1.3 times as fast. In fp16 without oneDNN 72.6 ms against 0.6 are a
+# factor of 115, on the processor of the executed lesson.
+#
 # Look at the row without oneDNN in fp16. Without a library product for fp16, `bmm` falls back to a loop over the
 # matrices: three calls of `select` for each, one for every operand and one for the result, and a slow product inside. 2
 # products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 34 compares
@@ -1874,13 +1903,13 @@ results.beside("lesson04.together", took, unit="ms")
 results.beside("lesson04.together_memory", peaks, unit="MiB")
 
 # %% [markdown]
-# Four crossings have to stay: the first product writes S, one kernel reads it and writes P, the second product reads P.
-# So the compiled version cannot be faster than 0.4 of the naive time where bytes set it, and its memory is still
-# quadratic. On the recorded H200 it takes more than that, and both take two to three times what their crossings cost at
-# the copy rate. The softmax is a part of it: at rows of 4096 in bf16 PyTorch's takes 3.3 and the compiler's 2.5 times
-# its two crossings (recorded with lesson 01's softmax). That makes 2.3 of the 5.1 ms that the naive version takes
-# beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement here. SDPA and your
-# kernel avoid both costs.
+# **The prediction, counted.** Four crossings have to stay: the first product writes S, one kernel reads it and writes
+# P, the second product reads P. So the compiled version cannot be faster than 0.4 of the naive time where bytes set it,
+# and its memory is still quadratic. On the recorded H200 it takes more than that, and both take two to three times what
+# their crossings cost at the copy rate. The softmax is a part of it: at rows of 4096 in bf16 PyTorch's takes 3.3 and
+# the compiler's 2.5 times its two crossings (recorded with lesson 01's softmax). That makes 2.3 of the 5.1 ms that the
+# naive version takes beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement
+# here. SDPA and your kernel avoid both costs.
 #
 # Last, the peers that come with PyTorch. The course measures its own kernels against every backend of SDPA (`flash` is
 # the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against

@@ -138,6 +138,10 @@ came = {"held, 1 row": shares["held"][0], "held, 4096 rows": shares["held"][-1],
 against(predicted, came)
 print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
 
+# %% [markdown]
+# **The prediction, counted.** One row: 1.031 / 2 = 0.516. 4096 rows: 1, since arithmetic sets both times. No gain
+# from 256 rows on. bf16 first, one row: 3.03 bytes more for 2, so 2.52.
+
 # %%
 axes = plots.sweep(rows, shares, xlabel="rows of activations", ylabel="floor, over that of bf16 weights", unit="",
                    title="Half the bytes are half the time, until arithmetic sets it",
@@ -383,8 +387,9 @@ plots.show(axes, alt="Relative error against the length of a group: normal numbe
                      "that was predicted for them, even numbers stay low, Laplace numbers rise most")  # fmt: skip
 
 # %% [markdown]
-# The prediction from the largest is good to a few per cent of itself, with no number fitted. For groups of one the even
-# model says 0.0030, which is 12 % too low: normal numbers are not even in a binade, smaller ones are commoner.
+# **The prediction, counted.** The prediction from the largest is good to a few per cent of itself, with no number
+# fitted. For groups of one the even model says 0.0030, which is 12 % too low: normal numbers are not even in a binade,
+# smaller ones are commoner.
 #
 # Where would the prediction fail? When a step is as large as the numbers themselves, so that most become 0: one outlier
 # in a group does that. And at the top of the binade, between 127.5 and 128 steps, where mantissas are held: the error
@@ -498,6 +503,9 @@ wrong = (got != want) & ~(got.isnan() & want.isnan())
 against(predicted_wrong, {"wrong pairs": wrong.sum().item()})
 print(f"of the {len(found)} that you named, {sum(bool(wrong[m + 128, e]) for m, e in found)} are wrong")
 
+
+# %% [markdown]
+# **The prediction, counted.** 511 of the 65,536 pairs: 255 with $m = -128$, 254 others with $e = 0$, and $m = \pm 64$ with $e = 255$.
 
 # %%
 from course_lib.plots.house import drawn
@@ -700,6 +708,8 @@ for elements in (4, 8, 16):
           f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** Of 8 elements 131 instructions packed and 58 multiplied, for an H200.
+#
 # The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction; shifting,
 # masking and joining are several. And the scale is made once for a group, so its corner cases cost next to nothing. Not
 # all instructions take equally long, though: turning an integer into fp32 (`I2F`) goes at 16 lanes a clock and
@@ -992,8 +1002,8 @@ results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
 # ### Predicted and measured
-# The floors of section 1 were a prediction. What came on the H200, with the recorded solutions of exercises 7.2 and
-# 7.3, in units of bf16's time:
+# **The prediction, counted.** The floors of section 1 were a prediction. What came on the H200, with the recorded
+# solutions of exercises 7.2 and 7.3, in units of bf16's time:
 #
 # | | floor | came |
 # |---|---|---|
@@ -1230,6 +1240,9 @@ one = sum(alone.values()) / len(alone)
 against(predicted_logits, {"one layer": one, "all layers": every, "change of the loss": change})
 
 # %% [markdown]
+# **The prediction, counted.** 0.14 % for one layer on the average, and 0.59 % for all. The root of the sum of their
+# squares is 0.58 %. The loss moves by 0.0003.
+#
 # The weights are off by a little less than normal numbers in groups of 32 (section 3). The head passes on more of it
 # than any other layer, because nothing is added to what it gives; and even it passes on less than all. The products of
 # a trained layer often have the same sign and add up; errors have random signs and partly cancel. Errors of different
@@ -1294,12 +1307,12 @@ plots.show(axes, alt="Relative error of the logits against the size of one chann
 print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, values in curves.items()))
 
 # %% [markdown]
-# All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the
-# whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of groups of 64, because a
-# quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is the trade of a block
-# format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies choose the rounded
-# weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for the errors of earlier
-# ones.)
+# **The prediction, counted.** All four have 8 bits a weight. What grows is the step, for every weight that shares a
+# scale with the outlier: the whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of
+# groups of 64, because a quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is
+# the trade of a block format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies
+# choose the rounded weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for
+# the errors of earlier ones.)
 #
 # A group of 64 is a row here, and still a scale a row is better: it makes the largest 127, where a power of two makes
 # it 64 to 127, which costs up to one bit of the mantissa. What the power of two buys is an exact conversion to bf16.

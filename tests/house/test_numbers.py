@@ -8,6 +8,7 @@ reason below.
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -221,3 +222,20 @@ def test_of_numbers_that_no_sentence_holds_nine_changes_in_ten_are_missed():
     ]
     still_held = [told for told, cell in changed if holders(told, cell, [])]
     assert len(changed) > 500 and len(still_held) < 0.1 * len(changed)
+
+
+COUNTED = "**The prediction, counted.**"
+
+
+@pytest.mark.parametrize("notebook", LESSONS, ids=lambda notebook: notebook.stem)
+def test_every_prediction_is_closed_by_its_number_and_its_parts(notebook):
+    """Before the next one is asked for. The numbers of these lines are held as all numbers in prose are."""
+    lesson, open_one = notebook.stem, None
+    for cell in cells_of(notebook):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            open_one = None if COUNTED in source else open_one
+        elif asked := re.search(r"^predicted\w*(?= = .*\bNone\b| = dict\.fromkeys)", source, re.MULTILINE):
+            assert open_one is None, f"{lesson}: no line says what came of {open_one!r}"
+            open_one = source[asked.start() :].partition("\n")[0]
+    assert open_one is None, f"{lesson}: no line says what came of {open_one!r}"

@@ -1,6 +1,7 @@
 """Numbers that lessons tell, from what makes them: a count, a record, an exercise, a note. When one fails: look at the
 sentence."""
 
+import json
 import math
 import re
 
@@ -11,6 +12,7 @@ import triton
 from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
+from course_lib.models.transformer import Sizes, Transformer
 from course_lib.numerics import round_to, signed_ulps
 from course_lib.simulated_gpu import PITFALLS
 from tests.house.test_recorded_claims import near, recorded, says, whole_rows
@@ -635,3 +637,141 @@ def test_the_answers_of_lesson_08_are_counted():
     wide = math.ceil(GIB / (100 * MIB))
     assert (wide, round(1e3 * (transfer + wide * 400e-6))) == (11, 15)
     assert round(1e3 * (100 * MIB / 100e9 + 400e-6), 2) == 1.45
+
+
+def printed(lesson: str, words: str) -> str:
+    """What a lesson's cells, as they were executed, printed from these words to the end of the line."""
+    notebook = (results.ROOT / "solutions" / lesson).with_suffix(".ipynb").read_text(encoding="utf-8")
+    streams = [o for cell in json.loads(notebook)["cells"] for o in cell.get("outputs", []) if "text" in o]
+    (line,) = {
+        line for o in streams for line in "".join(o["text"]).splitlines() if line.startswith(words)
+    }  # one, or the same again
+    return line.removeprefix(words)
+
+
+def first_number(text: str) -> float:
+    return float(re.search(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", text).group())
+
+
+def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
+    says(ROOFLINE, "a pass needs 8 bytes an element for reading and writing, 0.126 ms in all, and a cosine 0.061 ms.")
+    says(ROOFLINE, "The first difference is 6 us:", "The second is 209 us: 200 for the kernel, and the rest")
+    assert first_number(printed(ROOFLINE, "clock, launch, clock: ")) == 6
+    assert first_number(printed(ROOFLINE, "clock, launch, synchronise, clock: ")) == 209
+    copy, cosines, call_us = (
+        roof("copy, TB/s"),
+        roof("cosines, T/s"),
+        recorded("lesson01.call")["one of many additions"],
+    )
+    says(
+        ROOFLINE, "At 4.27 TB/s memory moves 42 MB in that time, and an element has 12 bytes, so the corner lies at 3.5"
+    )
+    assert (round(copy / 1e12, 2), round(call_us * 1e-6 * copy / 1e6)) == (4.27, 42)
+    assert round(call_us * 1e-6 * copy / 12 / 1e6, 1) == 3.5 and 2 * FP32 == 8
+    says(ROOFLINE, "288 / 2048 = 0.14 of its time. Each at its own floor on the H200, 0.167 / 0.503 ms, is 0.33;")
+    product_s, by_hand_s = 2 * 64 * 1024**2 * 64 / roof("matmul fp32, TFLOP/s"), 2048 * MIB / copy
+    assert (round(1e3 * product_s, 3), round(1e3 * by_hand_s, 3)) == (0.167, 0.503)
+    assert round(product_s / by_hand_s, 2) == 0.33 and round(128 / 5, 1) == 25.6
+    says(
+        ROOFLINE,
+        "A number travels in and out as 8 bytes. At 4.27 TB/s and 1.10 T cosines a second that is the time of 2.06",
+    )
+    assert (round(cosines / 1e12, 2), round(8 * cosines / copy, 2)) == (1.10, 2.06)
+    says(ROOFLINE, "are 268 MB, 0.0628 ms at 4.27 TB/s. Eight passes are four times that, 0.251 ms.")
+    moved = 2 * 16384 * 4096 * HALF
+    assert (round(moved / 1e6), round(1e3 * moved / copy, 4), round(4e3 * moved / copy, 3)) == (268, 0.0628, 0.251)
+
+
+def test_predictions_of_lessons_02_and_03_are_counted():
+    says(COMPILE, "Eager divides four ones by their norm, 2, and returns 0.5. Compiled returns 1:")
+    assert 1 / math.sqrt(4) == 0.5 and printed(COMPILE, "eager: 0.5; ") == "no prediction"
+    says(DISPATCH, "the forward pass reaches 40.91 % of its roof: 1.50 ms of 3.66.")
+    took = recorded("lesson03.models")
+    least, came = (took[f"transformer, forward, {name}"] for name in ("floor of the sums", "measured"))
+    assert (round(least, 2), round(came, 2), round(100 * least / came, 1)) == (1.5, 3.66, 40.9)
+    assert first_number(printed(DISPATCH, "transformer, forward, % of its roof: ")) == 40.91
+    says(DISPATCH, "42 ms with 2 layers and 547 with 27: 20.2 ms for each layer, and 1.5 ms for all else.")
+    two, many = (first_number(printed(DISPATCH, f"{n} layers, ms: ")) for n in (2, 27))
+    layer = (many - two) / 25
+    assert (round(two), round(many), round(layer, 1), round(two - 2 * layer, 1)) == (42, 547, 20.2, 1.5)
+
+
+def test_predictions_of_lessons_04_and_05_are_counted():
+    says(FLASH, "with p in fp16 falls to 0.08 of what it was;")
+    assert round(first_number(printed(FLASH, "p in fp16: ")), 2) == 0.08
+    says(
+        FLASH,
+        "64 times 64 MiB, 4 GiB in all; q, k, v, o and their gradients in bf16 are 8 times 32 MiB, a sixteenth of",
+    )
+    added, held = 64 * 64 * 4096 * 64 * FP32, 64 * 4096 * 64 * HALF
+    assert (64 * 64 * MIB, 32 * MIB, added) == (added, held, 4 * GIB) and 8 * held * 16 == added
+    says(FLASH, "In fp16 without oneDNN 72.6 ms against 0.6 are a factor of 115,")
+    times = re.findall(r"[\d.]+(?= ms| times)", printed(FLASH, "float16, without oneDNN naive"))
+    assert times[:2] == ["72.6", "0.6"] and first_number(printed(FLASH, "float16, without oneDNN: ")) == 115
+    says(
+        MLP,
+        "2176 tiles at 16384 tokens are 16.48 waves, so 0.52 of 17 is wasted, 3 %.",
+        "and 0.94 of 3 is wasted, 31 %.",
+    )
+    for tokens, count, waves in ((16384, 2176, 16.48), (2048, 272, 2.06)):
+        assert math.ceil(tokens / 128) * math.ceil(HIDDEN / 256) == count and round(count / 132, 2) == waves
+    assert (round(17 - 16.48, 2), round(100 * 0.52 / 17), round(3 - 2.06, 2), round(100 * 0.94 / 3)) == (
+        0.52,
+        3,
+        0.94,
+        31,
+    )
+    says(MLP, "with $2^{20}$ it would be $2^{16.3}$.")
+    assert round(20 + first_number(printed(MLP, "gradient of w1: largest 2^")), 1) == 16.3
+    says(MLP, "A layer keeps 10.7 GiB: h and gelu(h), 2.10 each, are 4.2; the scores are 2.0;", "0.56 each, are 4.5.")
+    of_width, of_hidden, of_scores = (262144 * n * HALF / GIB for n in (WIDTH, HIDDEN, 16 * 256))
+    assert [round(gib, 2) for gib in (of_width, of_hidden, of_scores)] == [0.56, 2.1, 2.0]
+    assert round(8 * of_width + 2 * of_hidden + of_scores, 1) == 10.7 and round(8 * of_width, 1) == 4.5
+    says(
+        MLP, "has 6 products of 244 us and 5 passes of 33 us. Fused, 6 products are 0.90 of that, and 7 products 1.05."
+    )
+    for width, hidden, ratios in ((WIDTH, HIDDEN, [0.90, 1.05]), (4096, 16384, [0.97, 1.13])):
+        product_us = 2e6 * TOKENS * width * hidden / roof("matmul bf16, TFLOP/s")
+        eager_us = 6 * product_us + 5e6 * TOKENS * hidden * HALF / roof("copy, TB/s")
+        assert [round(n * product_us / eager_us, 2) for n in (6, 7)] == ratios
+    assert round(1e6 * TOKENS * HIDDEN * HALF / roof("copy, TB/s")) == 33
+
+
+def test_predictions_of_lessons_06_to_08_are_counted():
+    says(ROPE, "the products of the layer take 1.86 ms. Two passes over q and k take 0.063 ms, 3.3 % of the whole,")
+    says(ROPE, "and ten take 0.314, 14.4 %. At 32768 tokens, where attention has more to do, ten passes are 6.0 %.")
+
+    def share(passes, length, batch=4, width=4096):
+        products_s = (8 * batch * length * width**2 + 2 * batch * length**2 * width) / roof("matmul bf16, TFLOP/s")
+        passes_s = passes * 2 * batch * length * width * HALF / roof("copy, TB/s")
+        return round(1e3 * products_s, 2), round(1e3 * passes_s, 3), round(100 * passes_s / (passes_s + products_s), 1)
+
+    assert (share(2, 2048), share(10, 2048)) == ((1.86, 0.063, 3.3), (1.86, 0.314, 14.4)) and share(10, 32768)[2] == 6.0
+    says(ROPE, "1 position and 16 heads, which is 4 KB a program.")
+    assert 16 * 128 * HALF == 4096
+    rate = recorded("lesson06.blocks")
+    assert max(rate, key=rate.get) == "1 positions, 16 heads, 4 warps"
+    says(
+        MX,
+        "One row: 1.031 / 2 = 0.516.",
+        "bf16 first, one row: 3.03 bytes more for 2, so 2.52.",
+        "The loss moves by 0.0003.",
+    )
+    held = 1 + 1 / 32
+    assert (round(held, 3), round(held / 2, 3), round(held + 2, 2), round(1 + (held + 2) / 2, 2)) == (
+        1.031,
+        0.516,
+        3.03,
+        2.52,
+    )
+    assert round(-first_number(printed(MX, "change of the loss: ")), 4) == 0.0003
+    says(
+        DDP,
+        "52 calls cost 27.1 us each, 1.41 ms, and the bytes 1.68 ms: 3.09 one by one. Together it is one call, 1.70.",
+    )
+    alpha_us, rate = 27.1, 1e9 * first_number(printed(DDP, "alpha 27.1 us, buffer rate "))
+    with torch.device("meta"):
+        gradients = [FP32 * p.numel() for p in Transformer(Sizes(16000, 512, 1024, 16, 8)).parameters()]
+    calls_ms, bytes_ms = 52 * alpha_us / 1e3, 1e3 * sum(gradients) / rate
+    assert len(gradients) == 52 and (round(calls_ms, 2), round(bytes_ms, 2)) == (1.41, 1.68)
+    assert (round(calls_ms + bytes_ms, 2), round(alpha_us / 1e3 + bytes_ms, 2)) == (3.09, 1.70)
