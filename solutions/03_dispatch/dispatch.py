@@ -122,7 +122,7 @@ def more(one):
 against(predicted, {name: more(made[name]) for name in predicted})
 
 # %% [markdown]
-# **The prediction, counted.** 0, 0 and 2 keys less: a tensor made in inference mode lacks ADInplaceOrView and the key
+# **The prediction, counted.** 0, 0 and -2 keys: a tensor made in inference mode lacks ADInplaceOrView and the key
 # of autograd.
 #
 # **Whether a tensor requires a gradient is not in its keys.** Every ordinary tensor has a key of autograd, so the

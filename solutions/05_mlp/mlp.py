@@ -2213,7 +2213,8 @@ print(
 )
 
 # %% [markdown]
-# **The prediction, counted.** Picture, picture, neither.
+# **The prediction, counted.** Picture, picture, neither: (a) and (b) make a pattern in one tensor, and (c) shows only
+# in a second call.
 #
 # None of the three breaks the gradient, because backward makes the same mistake. (c) is the worst: every layer and
 # every step drops the same elements, and training goes on without them.

@@ -194,11 +194,11 @@ for words, kinds in (("tables in bf16", (torch.bfloat16,) * 2), ("tables in fp32
 print("predicted passes:", predicted_passes)
 
 # %% [markdown]
-# **The prediction, counted.** Five times a fused kernel's two passes, and ten times its one launch. The second line is
-# a trap: multiply a bf16 tensor with an fp32 table, and PyTorch promotes. The products, and everything behind them, are
-# fp32 and twice as large, and a conversion comes at the end. It is the same line of code, its result is even better,
-# and the "plain PyTorch" of a comparison now moves nearly twice the bytes. **A ratio needs both sides described.**
-# Section 5 measures them.
+# **The prediction, counted.** 10 passes in 10 launches: five times a fused kernel's two passes, and ten times its one
+# launch. The second line is a trap: multiply a bf16 tensor with an fp32 table, and PyTorch promotes. The products, and
+# everything behind them, are fp32 and twice as large, and a conversion comes at the end. It is the same line of code,
+# its result is even better, and the "plain PyTorch" of a comparison now moves nearly twice the bytes. **A ratio needs
+# both sides described.** Section 5 measures them.
 #
 # ## 2. Positions as rotations
 # Attention compares a query with a key by a dot product, and a dot product does not know where the two stand. RoPE
@@ -1082,7 +1082,8 @@ against(predicted_back, {"plain backward, passes": passes})
 
 
 # %% [markdown]
-# **The prediction, counted.** 10.5 passes in 10 operators, half a pass more than forward.
+# **The prediction, counted.** 10.5 passes in 10 operators (4 products, 2 negations, 2 concatenations, 2 additions),
+# half a pass more than forward.
 
 # %%
 def backward_calls(length):
