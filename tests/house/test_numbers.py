@@ -38,7 +38,7 @@ SOURCES = (  # lessons, the numbers that they quote, and whose numbers they are
     ("00", "4.8 TB/s", "the data sheet of an H200"),
     ("02", "2.86 seconds, 1.90 seconds, 0.171, 0.133", "the report of a lab on torch.compile"),
     ("02 03 05", SIGLIP, "the report on a vision tower"),
-    ("04", "17.9 s, 7.3 s, 12.3 s, 70 GB", "the report on plain attention"),
+    ("04", "100 passes, 17.9 s, 7.3 s, 12.3 s, 70 GB", "the report on plain attention"),
     ("04", "2.384 s, 70.7 ms", "the report on scaled_dot_product_attention"),
     ("04", "638 TFLOP/s", "the paper of FlashAttention-3"),
     ("05", "24.0 GB, 19.3, 28.3, 26.0, 39.6, 42.8", "the report on mixed precision"),

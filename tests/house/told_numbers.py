@@ -25,6 +25,8 @@ SCALE = {  # unit -> its dimension, and how many of the dimension's own unit it 
     "of 1": ("share", 1.0),
     **dict.fromkeys(("times", "x"), ("", 1.0)),
     **dict.fromkeys(("MHz", "GHz", "W", "cycles"), ("other", 1.0)),
+    **dict.fromkeys(("registers", "clocks", "instructions", "passes", "launches"), ("", 1.0)),
+    **dict.fromkeys(("million", "million parameters"), ("count", 1e6)),
 }
 UNIT = "|".join(sorted(map(re.escape, SCALE), key=len, reverse=True))
 LISTED = rf"(?<![\w.]){NUMBER}(?:, {NUMBER})*(?:,?\s*(?:to|and|or|by)\s+{NUMBER})?"
