@@ -740,6 +740,7 @@ against(predicted_waste, came)
 # **The prediction, counted.** 2176 tiles at 16384 tokens are 16.48 waves, so 0.52 of 17 is wasted, 3 %. At 2048
 # tokens 272 tiles are 2.06 waves, and 0.94 of 3 is wasted, 31 %.
 
+
 # %%
 @drawn
 def draw_shares(tiles=10, blocks=4, programs=4):
@@ -1123,6 +1124,7 @@ against(predicted_zero_share, {"logits": zero_share})
 # %% [markdown]
 # **The prediction, counted.** A typical gradient is 5.8e-9. Half of fp16's smallest number is 3.0e-8, so most are
 # lost: 73.7 % became 0.
+
 
 # %%
 @drawn

@@ -1085,6 +1085,7 @@ against(predicted_back, {"plain backward, passes": passes})
 # **The prediction, counted.** 10.5 passes in 10 operators (4 products, 2 negations, 2 concatenations, 2 additions),
 # half a pass more than forward.
 
+
 # %%
 def backward_calls(length):
     """name -> a call that takes gradients of q and k back through the rotation."""

@@ -150,7 +150,7 @@ def test_every_number_in_prose_is_held(notebook):
 
 
 def test_every_source_and_reason_is_needed():
-    """By a number that no rule and no `says(...)` holds."""
+    """A source's numbers are all told, and a reason has a number that no rule and no `says(...)` holds."""
     cells = [cell for notebook in LESSONS for cell in prose(lesson_of(notebook), cells_of(notebook))]
     for lessons, numbers, source in SOURCES:
         told = {(n.value, n.unit) for cell in cells if cell.lesson[:2] in lessons for n in cell.numbers}

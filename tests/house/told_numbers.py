@@ -24,8 +24,8 @@ SCALE = {  # unit -> its dimension, and how many of the dimension's own unit it 
     **dict.fromkeys(("%", "percent", "per cent"), ("share", 0.01)),
     "of 1": ("share", 1.0),
     **dict.fromkeys(("times", "x"), ("", 1.0)),
-    **dict.fromkeys(("MHz", "GHz", "W", "cycles"), ("other", 1.0)),
-    **dict.fromkeys(("registers", "clocks", "instructions", "passes", "launches"), ("", 1.0)),
+    **{"MHz": ("frequency", 1e6), "GHz": ("frequency", 1e9), "W": ("power", 1.0)},
+    **dict.fromkeys(("cycles", "registers", "clocks", "instructions", "passes", "launches"), ("", 1.0)),
     **dict.fromkeys(("million", "million parameters"), ("count", 1e6)),
 }
 UNIT = "|".join(sorted(map(re.escape, SCALE), key=len, reverse=True))
