@@ -1959,7 +1959,7 @@ if rates:
 # %% [markdown]
 # Read it line by line. cuDNN and ours lead in every case, within 18 % of each other in all but one: backward at head
 # size 72 ours takes 0.70 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 3 % behind at 64;
-# backward it is ahead at 64 and 72 and 14 to 18 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
+# backward it is ahead at 64 and 72 and 14 to 17 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
 # and comes next in all cases but one (forward at head size 72, where `flash` does).
 #
 # Eager takes 4 to 28 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors

@@ -10,13 +10,15 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import isclose
 from pathlib import Path
 
 import pytest
 
 from course_lib.places import ROOT
 from tests.house.told_numbers import (
+    SCALE,
     Cell,
     Number,
     flat,
@@ -24,6 +26,7 @@ from tests.house.told_numbers import (
     is_printed,
     is_promised,
     is_reckoned,
+    literals_of,
     numbers_in,
     prose,
 )
@@ -70,22 +73,30 @@ REASONS = (  # lesson, the words around the number, and why no test can know it 
 )
 
 
-def said() -> dict[str, list[str]]:
-    """The sentences of all `says(lesson, *sentences)` in these tests, by lesson."""
+@dataclass(frozen=True)
+class Said:
+    """A `says(lesson, *sentences)` and the numbers in the code of its test, that of `says` left out."""
+
+    test: str
+    lesson: str
+    sentences: tuple[str, ...]
+    tried: frozenset[float]
+
+
+def said() -> Iterator[Said]:
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(__file__).parent.glob("test_*.py")]
-    names, sentences = {}, {}
-    for tree in trees:
-        for node in tree.body:
-            if isinstance(node, ast.Assign):
-                for target, value in named(node.targets[0], node.value):
-                    names[target] = value
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "says":
-            lesson, *rest = node.args
+    assigned = [node for tree in trees for node in tree.body if isinstance(node, ast.Assign)]
+    names = {target: value for node in assigned for target, value in named(node.targets[0], node.value)}
+    for test in (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)):
+        calls = [node for node in ast.walk(test) if isinstance(node, ast.Call) and ast.unparse(node.func) == "says"]
+        told = {id(node) for call in calls for node in ast.walk(call)}
+        known = [node.value for node in ast.walk(test) if isinstance(node, ast.Constant) and id(node) not in told]
+        tried = frozenset().union(*(literals_of(repr(value)) for value in known))
+        for lesson, *rest in (call.args for call in calls):
             lesson = lesson.value if isinstance(lesson, ast.Constant) else names.get(ast.unparse(lesson), "")
-            texts = [flat(one.value) for one in rest if isinstance(one, ast.Constant)]
-            sentences.setdefault(lesson, []).extend(texts)
-    return sentences
+            yield Said(
+                test.name, lesson, tuple(flat(one.value) for one in rest if isinstance(one, ast.Constant)), tried
+            )
 
 
 def named(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
@@ -97,7 +108,9 @@ def named(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
         yield target.id, value.value
 
 
-SAID = said()
+SAID: dict[str, list[str]] = {}
+for one in said():
+    SAID.setdefault(one.lesson, []).extend(one.sentences)
 
 
 def is_said(told: Number, cell: Cell, sentences: list[str]) -> bool:
@@ -105,9 +118,12 @@ def is_said(told: Number, cell: Cell, sentences: list[str]) -> bool:
     return any(begin <= told.at < end for begin, end in places)
 
 
+def sources(lesson: str) -> list[Number]:
+    return [n for lessons, numbers, _ in SOURCES if lesson[:2] in lessons.split() for n in numbers_in(numbers)]
+
+
 def is_quoted(told: Number, lesson: str) -> bool:
-    known = [n for lessons, numbers, _ in SOURCES if lesson[:2] in lessons.split() for n in numbers_in(numbers)]
-    return any((one.value, one.unit) == (told.value, told.unit) for one in known)
+    return any((one.value, one.unit) == (told.value, told.unit) for one in sources(lesson))
 
 
 def holders(told: Number, cell: Cell, sentences: list[str]) -> list[str]:
@@ -147,6 +163,20 @@ def cells_of(notebook: Path) -> list[dict]:
 def test_every_number_in_prose_is_held(notebook):
     lesson = lesson_of(notebook)
     assert unheld(prose(lesson, cells_of(notebook)), SAID.get(lesson, [])) == []
+
+
+def test_what_says_holds_is_tried_in_the_same_test():
+    """Each number of its sentences stands in the test's code too, in some unit, or has a source."""
+    untried = []
+    for one in said():
+        for told in (number for sentence in one.sentences for number in numbers_in(sentence)):
+            _, scale = SCALE.get(told.unit, ("", 1.0))
+            forms = [told.value * by for by in (1, scale, 1e3, 1e6, 1e9, 1e12, 1e-2, 1e-3)]
+            forms += [1 - told.value / 100, 1 + told.value / 100]
+            tried = any(isclose(form, value, rel_tol=1e-9) for form in forms for value in one.tried)
+            if not tried and not any(number.value == told.value for number in sources(one.lesson)):
+                untried.append((one.test, f"{told.value:g} {told.unit}"))
+    assert untried == []
 
 
 def test_every_source_and_reason_is_needed():

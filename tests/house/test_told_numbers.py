@@ -154,10 +154,10 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
         "does the adding: 1.12 to 1.13 times the time of two passes",
         "is then 2 % faster for the course's kernel",
     )
-    says(FLASH, "in a plain Triton kernel: 1.3 to 1.75 times the time of two passes")  # test_recorded_claims has these
     notes_say("attention", "Of one pass with additions by the TMA unit see")
     notes_say("attention", ": 1.12 to 1.13 times two passes.")
     notes_say("attention", "| **first, blocks of 64, pipelined** | .977 |")
+    assert round(100 * (1 - 0.977)) == 2
 
 
 def test_cudnn_and_ours_are_within_18_per_cent_but_for_one_case():
@@ -246,6 +246,7 @@ def test_what_stream_k_can_gain_is_counted():
     says(MLP, "with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing.")
     rows = (TOKENS, HIDDEN, 8 * 128, 2048)
     assert [round(n * WIDTH * HALF / 1e6, 1) for n in rows] == [37.7, 9.9, 2.4, 4.7]
+    assert [round(n * WIDTH * HALF / 1e6) for n in (TOKENS, HIDDEN)] == [38, 10]
     assert round(TOKENS * HIDDEN * HALF / 1e6) == 141 and round(60 * MIB / 1e6) == 63
 
 
@@ -324,6 +325,7 @@ def test_the_tower_is_more_than_one_layer_can_be():
     )
     says(MLP, "262144 x 1152 x 2 bytes, 0.56 GiB.", "forward pass takes 39 % less time and its backward pass 2 % more")
     of_width, of_hidden, of_scores = (262144 * n * HALF / MIB for n in (1152, 4304, 16 * 256))
+    assert round(of_width / 1024, 2) == 0.56
     assert 19288 / 2 < 8 * of_width + 2 * of_hidden + of_scores < 19288  # what the lesson's ledger lists
     assert (round(100 * (1 - 1274 / 2100)), round(100 * (2971 / 2900 - 1))) == (39, 2)
 
@@ -331,7 +333,7 @@ def test_the_tower_is_more_than_one_layer_can_be():
 def test_a_bf16_sum_sticks_at_256_terms_and_24_layers_of_a_are_3_15_gib():
     says(MLP, "once the sum is some 256 times as large as a term of the same sign", "It frees 134 MiB a layer")
     says(MLP, "so in all 24 layers 3.15 GiB: enough, if only just", "is 3 GiB too large for its GPU", "with 3 GiB.")
-    assert 2 / torch.finfo(torch.bfloat16).eps == 256
+    assert 2 / torch.finfo(torch.bfloat16).eps == 256 and TOKENS * HIDDEN * HALF // MIB == 134
     assert 3 < round(24 * TOKENS * HIDDEN * HALF / GIB, 2) == 3.15
 
 
@@ -344,7 +346,8 @@ def test_counts_of_lesson_01_that_no_cell_prints():
         '"2.7b": (32, 2560, 1.838,',
     )
     says(FLASH, "- **registers**: 65536 of 4 bytes.")
-    assert 65536 * FP32 == 256 * 2**10 and round(1e3 * 1.838 / 10 / 32, 2) == 5.74
+    assert FP32 == 4 and 65536 * FP32 == 256 * 2**10 and round(1e3 * 1.838 / 10 / 32, 2) == 5.74
+    assert round(5.74 * (768 / 2560) ** 2, 2) == 0.52
     says(COMPILE, "then 1.5 times faster on a CPU, 1.3 on a GPU")
     assert (round(2.86 / 1.90, 1), round(0.171 / 0.133, 1)) == (1.5, 1.3)
 
@@ -521,6 +524,7 @@ def test_dequantising_takes_what_lesson_07_says():
     assert [round(free[1 + 1 / 32], 1), round(free[3 + 1 / 32])] == [7.1, 21]
     says(MX, "16 elements a thread, which is worth 3 %;", "our kernel takes 3 % *longer* with 8 than with 16.")
     notes_say("mx", "They lost 3 % for dequantize")
+    assert round(3 + 1 / 32, 2) == 3.03
 
 
 def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
@@ -553,6 +557,7 @@ def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
     bf16_us = [row["cublas bf16 us"] for name, row in whole_rows("mx").items() if name == "product 1 x 14336 x 4096"]
     assert [round(us) for us in (*bf16_us, 20.8, 31.3)] == [30, 21, 31]
     says(MX, "for one row that way takes 2.3 times as long as bf16, by the table of section 5, and your `gemv` 0.75.)")
+    assert round(took["1 row, bf16 first"] / took["1 row, bf16"], 1) == 2.3
     says(MX, "so 58.7 million weights take 16 us for that alone")
     assert round(14336 * 4096 / 1e6, 1) == 58.7 and round(1e6 * 14336 * 4096 / (16 * 132 * 1.75e9)) == 16
 
@@ -630,7 +635,7 @@ def test_lines_and_rates_of_lesson_08_are_what_the_report_and_the_rows_give():
 def test_differences_of_the_reports_steps_are_told_right():
     says(DDP, "1.04605 s a step with one buffer, after 1.05300 s: 7 ms less;", "**The report says**: 1.053 s a step")
     says(DDP, "The difference of the report's two figures, 41 ms,", "if rank 1 computes 40 ms longer than rank 0")
-    assert (52 - 11) == 41
+    assert 52 - 11 == 41 and "'rank 0': '40" in printed(DDP, "of that, waiting for the other: ")
     says(
         DDP, "overlap: 1.0315 s, not 1.053 s | 21.5 ms less", "about 11 ms: the rest", "| 0.011 s on one rank, 0.052 s"
     )
@@ -640,6 +645,7 @@ def test_differences_of_the_reports_steps_are_told_right():
 def test_torchs_first_bucket_and_what_a_switch_that_adds_sends():
     says(DDP, "With its default of 25 MiB torch's DDP makes the *first* bucket small, 1 MiB,")
     assert torch.distributed._DEFAULT_FIRST_BUCKET_BYTES == MIB
+    assert "a default size of 25 MiB" in torch.nn.parallel.DistributedDataParallel.__doc__
     says(DDP, "($1.5 n$ in place of $n$), eight a third less ($1.125 n$ in place of $1.75 n$)")
     assert [(1 + 1 / n, 2 * (n - 1) / n) for n in (2, 8)] == [(1.5, 1), (1.125, 1.75)]
 
@@ -664,6 +670,7 @@ def test_the_answers_of_lesson_08_are_counted():
     assert round(1e3 * (calls * 50e-6), 1) == pytest.approx(2.1) and round(1e3 * (transfer + calls * 50e-6), 1) == 12.8
     assert [round(1e3 * (bucket + alpha), 2) for alpha in (50e-6, 400e-6)] == [0.31, 0.66]
     assert (round(1e3 * calls * 400e-6, 1), round(1e3 * (transfer + calls * 400e-6))) == (16.4, 27)
+    assert 1e3 * (transfer + calls * 400e-6) < 30 and 1.1 * 1e3 * sent / 400e9 == pytest.approx(4.7 * 1.1, abs=0.1)
     wide = math.ceil(GIB / (100 * MIB))
     assert (wide, round(1e3 * (transfer + wide * 400e-6))) == (11, 15)
     assert round(1e3 * (100 * MIB / 100e9 + 400e-6), 2) == 1.45
@@ -685,6 +692,8 @@ def first_number(text: str) -> float:
 
 def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
     says(ROOFLINE, "a pass needs 8 bytes an element for reading and writing, 0.126 ms in all, and a cosine 0.061 ms.")
+    passes_ms, cosine_ms = 1e3 * 2**26 * 8 / roof("copy, TB/s"), 1e3 * 2**26 / roof("cosines, T/s")
+    assert (round(passes_ms, 3), round(cosine_ms, 3)) == (0.126, 0.061)
     says(ROOFLINE, "The first difference is 6 us:", "The second is 209 us: 200 for the kernel, and the rest")
     assert first_number(printed(ROOFLINE, "clock, launch, clock: ")) == 6
     assert first_number(printed(ROOFLINE, "clock, launch, synchronise, clock: ")) == 209
@@ -701,7 +710,7 @@ def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
     says(ROOFLINE, "288 / 2048 = 0.14 of its time. Each at its own floor on the H200, 0.167 / 0.503 ms, is 0.33;")
     product_s, by_hand_s = 2 * 64 * 1024**2 * 64 / roof("matmul fp32, TFLOP/s"), 2048 * MIB / copy
     assert (round(1e3 * product_s, 3), round(1e3 * by_hand_s, 3)) == (0.167, 0.503)
-    assert round(product_s / by_hand_s, 2) == 0.33 and round(128 / 5, 1) == 25.6
+    assert round(288 / 2048, 2) == 0.14 and round(product_s / by_hand_s, 2) == 0.33 and round(128 / 5, 1) == 25.6
     says(
         ROOFLINE,
         "A number travels in and out as 8 bytes. At 4.27 TB/s and 1.10 T cosines a second that is the time of 2.06",
@@ -721,6 +730,7 @@ def test_predictions_of_lessons_02_and_03_are_counted():
                                              "torch.library.custom_op", "on meta"))  # fmt: skip
     assert [round(us, 1) for us in (plain, *others[:3])] == [6.9, 7.9, 12.0, 17.8] and round(others[3]) == 74
     assert [float(f"{us / plain:.3g}") for us in others] == pytest.approx([1.15, 1.73, 2.57, 10.7], abs=0.02)
+    assert [round(us / plain, 1) for us in others[1:3]] == [1.7, 2.6] and round(others[3] / plain) == 11
     says(DISPATCH, "the forward pass reaches 41 % of its roof: 1.50 ms of 3.66.")
     took = recorded("lesson03.models")
     least, came = (took[f"transformer, forward, {name}"] for name in ("floor of the sums", "measured"))
@@ -763,6 +773,7 @@ def test_predictions_of_lessons_04_and_05_are_counted():
     of_width, of_hidden, of_scores = (262144 * n * HALF / GIB for n in (WIDTH, HIDDEN, 16 * 256))
     assert [round(gib, 2) for gib in (of_width, of_hidden, of_scores)] == [0.56, 2.1, 2.0]
     assert round(8 * of_width + 2 * of_hidden + of_scores, 1) == 10.7 and round(8 * of_width, 1) == 4.5
+    assert round(2 * of_hidden, 1) == 4.2 and round(1e6 * PRODUCT / roof("matmul bf16, TFLOP/s")) == 244
     says(
         MLP, "has 6 products of 244 us and 5 passes of 33 us. Fused, 6 products are 0.90 of that, and 7 products 1.05."
     )
