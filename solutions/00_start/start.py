@@ -75,11 +75,12 @@ print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
 results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %% [markdown]
-# The table has a recorded H200 beside your machine. At its recorded rate, about 4.2 TB/s, 1 GiB takes $2 \cdot 2^{30}$
-# bytes / 4.2 TB/s = 0.51 ms. If you predicted half, you forgot the write. For your own machine do the same division
-# with the rate of the first column, and compare with `predicted_ms`. The measured rate lies below the data sheet's: the
-# promise counts every cycle of the memory pins, and some cycles go to refreshing cells and to turning the bus from
-# reading to writing. **From here on, "the floor" means: bytes moved, divided by this measured rate.**
+# The table has a recorded H200 beside your machine. **The prediction, counted.** At its recorded rate, about 4.2 TB/s,
+# 1 GiB takes $2 \cdot 2^{30}$ bytes / 4.2 TB/s = 0.51 ms. If you predicted half, you forgot the write. For your own
+# machine do the same division with the rate of the first column, and compare with `predicted_ms`. The measured rate
+# lies below the data sheet's: the promise counts every cycle of the memory pins, and some cycles go to refreshing cells
+# and to turning the bus from reading to writing. **From here on, "the floor" means: bytes moved, divided by this
+# measured rate.**
 #
 # `ceilings()` holds this rate, measured once more with its own copy, and the other rates that later lessons need. They
 # are measured once and kept. Compare its copy rate with the one above: on the recorded H200 the two differ by several

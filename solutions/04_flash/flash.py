@@ -172,6 +172,10 @@ against(predicted, came)
 results.beside("lesson04.naive_memory", peaks, unit="MiB")
 
 # %% [markdown]
+# **The prediction, counted.** The number of scores is the square of the length, so both factors are near 4 (4.04 and
+# 3.99 on the recorded H200). Backward has twice the products and twice the crossings of forward, and takes 1.88 times
+# as long.
+#
 # **Quadratic.** For long sequences both factors come near 4, memory first; where the time's factor is far below,
 # overhead still sets the time (lesson 01). On a CPU the sequences are short, and both factors may be far from 4: the
 # inputs weigh more in the memory, and the caches in the time. So the report's "linearly" is wrong for this code: what
@@ -484,6 +488,10 @@ for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
         against(predicted_share, {"skipped": share["skipped"], "on an edge": share["edge"]})
 
 # %% [markdown]
+# **The prediction, counted.** 64 x 64 tiles are 4096. The 64 on the diagonal, 1.6 %, need the mask, and half of the
+# others, 49.2 %, are skipped.
+
+# %% [markdown]
 # ### Wrong turns
 # Masks go wrong in more ways than a test of square, unpadded inputs can see. Each panel shows what a program with one
 # mistake does to the pairs.
@@ -691,6 +699,9 @@ plots.show(axes, alt="Relative error against the number of keys: that of p in fp
 against(predicted_growth, {name: column[-1] / column[0] for name, column in errors.items()})
 
 # %% [markdown]
+# **The prediction, counted.** From 64 to 16384 keys the error with p in fp16 falls to 0.08 of what it was; with the
+# accumulator in fp16, which is rounded once in each of 256 tiles, it grows 12-fold.
+#
 # Casting p is one rounding a term, and the roundings of many terms cancel: the error even falls. The accumulator is
 # rounded again in every tile, at the size it has *then*; late in a long row a whole tile is no more than a few steps of
 # fp16 (and above 65504 there is nothing). So short test rows pass, and long rows fail. `tl.dot(p, v, acc)` keeps an
@@ -1151,6 +1162,9 @@ if None not in differ.values():
     against(predicted_differing, came | {"racy, interpreter": 0.0})
 
 # %% [markdown]
+# **The prediction, counted.** On the recorded H200 94 % differ between racy runs and 69 % between atomic ones, and in
+# the interpreter none, because it runs one program after another.
+#
 # Recorded with 4 x 16 heads of 4096 tokens in bf16, six runs each: how many of the six answers differ, and how far they
 # lie from those of two passes. Two passes store $dQ$ in bf16 and one pass stores it in fp32. So the 1.7e-3 of the
 # atomic rows are the rounding of the *yardstick*, and no error of atomics; what they differ by among themselves,
@@ -1216,7 +1230,8 @@ print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
 # Write `flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths)`.
 #
 # - `out` and `lse` are what the forward pass stored; `dout` is like q, **with strides of its own**
-# - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in 4.3
+# - writes `dq`, `dk` and `dv`, which are like q, k and v and hold NaN before the call. Everything else as in exercise
+#   4.3
 # - dk and dv of a head of keys are sums over all query heads that share it
 # - keys from `k_lengths[b]` on get zeros, also where k and v hold NaN, and so does a query that sees no key
 # - the same inputs give the same bits every time: no two programs add to one number
@@ -1515,6 +1530,10 @@ for row in one_pass:
               f"two passes {row['two passes us']:6.0f} us: one over two {row['one over two']:.2f}")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** Each of a head's 64 programs adds to all of its $dQ$: 64 times 64 MiB, 4 GiB in all; q,
+# k, v, o and their gradients in bf16 are 8 times 32 MiB, a sixteenth of that. On the recorded H200 two passes win, and
+# one pass takes 1.43 to 1.75 times as long.
+#
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
 # "one pass" with "two passes": in these rows two passes win, and one pass takes 1.3 to 1.75 times as long. Here the
 # deterministic version is faster.
@@ -1595,6 +1614,10 @@ plots.show(axes, alt="For eight settings of the forward kernel: the share of reg
            "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** The accumulator has 128 x 128 numbers, 128 for each of 128 threads, and the scores 128
+# x 64, 64 for each. Of 255 registers 63 are left for all else, and of the eight settings it is this one that spills
+# on the recorded H200.
+#
 # Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
 # first, that budget is what limits. A stage more costs shared memory, and at some number of stages a program less fits.
 # (One *more* may fit before that, where the compiler gets by with fewer registers in its new loop.) Half the warps need
@@ -1660,8 +1683,8 @@ for d in (64, 128):
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.
 #
 # - fills `out` and `lse`, then `dq`, `dk` and `dv`; as many heads of keys as of queries, all keys valid; otherwise as
-#   in 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
-# - you may change your kernels of 4.3 and 4.4, or write others
+#   in exercises 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
+# - you may change your kernels of exercises 4.3 and 4.4, or write others
 #
 # Timed in bf16 with 4 x 16 heads of 4096 tokens: head size 64, and head size 128 causal. The floor counts 2 products
 # forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward,
@@ -1739,13 +1762,17 @@ for head_size in ("64", "128") if there else ():
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
-# ## 9. Compile, SDPA, and a factor of 33
+# **The prediction, counted.** On the recorded H200 64 x 64 blocks with 4 warps and 3 stages are fastest at both head
+# sizes, with 373 and 422 TFLOP/s.
+
+# %% [markdown]
+# ## 9. Compile, SDPA, and a factor of 34
 # ### Case file
 # **The report says** (a deep-learning-systems lab): replacing naive attention by `scaled_dot_product_attention` takes a
-# CPU from 2.384 s to 70.7 ms, a factor of 33, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is
+# CPU from 2.384 s to 70.7 ms, a factor of 34, and a GPU from 6.486 to 2.207 ms, a factor of 3. The gain on the GPU is
 # put down to fewer launches.
 #
-# A factor of 33 deserves suspicion: the arithmetic is the same on both sides. The report's profile has a detail that
+# A factor of 34 deserves suspicion: the arithmetic is the same on both sides. The report's profile has a detail that
 # nobody followed: 15360 calls of `select` in 20 batched products (`bmm`) in fp16.
 #
 # ### Predict
@@ -1794,9 +1821,12 @@ for dtype in (torch.float32, torch.float16):
 against(predicted_gain, gains)
 
 # %% [markdown]
+# **The prediction, counted.** In fp32 SDPA is 1.3 times as fast. In fp16 without oneDNN 72.6 ms against 0.6 are a
+# factor of 115, on the processor of the executed lesson.
+#
 # Look at the row without oneDNN in fp16. Without a library product for fp16, `bmm` falls back to a loop over the
 # matrices: three calls of `select` for each, one for every operand and one for the result, and a slow product inside. 2
-# products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 33 compares
+# products of 64 heads with 3 calls are 384; the report's 15360 are 20 products of 256 with 3. Its factor of 34 compares
 # a fallback with a kernel; how large such a factor comes out depends on the processor. In fp32, where both sides use
 # proper products, the gain of fusion on a CPU is what the table shows.
 #
@@ -1873,13 +1903,13 @@ results.beside("lesson04.together", took, unit="ms")
 results.beside("lesson04.together_memory", peaks, unit="MiB")
 
 # %% [markdown]
-# Four crossings have to stay: the first product writes S, one kernel reads it and writes P, the second product reads P.
-# So the compiled version cannot be faster than 0.4 of the naive time where bytes set it, and its memory is still
-# quadratic. On the recorded H200 it takes more than that, and both take two to three times what their crossings cost at
-# the copy rate. The softmax is a part of it: at rows of 4096 in bf16 PyTorch's takes 3.3 and the compiler's 2.5 times
-# its two crossings (recorded with lesson 01's softmax). That makes 2.3 of the 5.1 ms that the naive version takes
-# beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement here. SDPA and your
-# kernel avoid both costs.
+# **The prediction, counted.** Four crossings have to stay: the first product writes S, one kernel reads it and writes
+# P, the second product reads P. So the compiled version cannot be faster than 0.4 of the naive time where bytes set it,
+# and its memory is still quadratic. On the recorded H200 it takes more than that, and both take two to three times what
+# their crossings cost at the copy rate. The softmax is a part of it: at rows of 4096 in bf16 PyTorch's takes 3.3 and
+# the compiler's 2.5 times its two crossings (recorded with lesson 01's softmax). That makes 2.3 of the 5.1 ms that the
+# naive version takes beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement
+# here. SDPA and your kernel avoid both costs.
 #
 # Last, the peers that come with PyTorch. The course measures its own kernels against every backend of SDPA (`flash` is
 # the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against
@@ -1929,7 +1959,7 @@ if rates:
 # %% [markdown]
 # Read it line by line. cuDNN and ours lead in every case, within 18 % of each other in all but one: backward at head
 # size 72 ours takes 0.70 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 3 % behind at 64;
-# backward it is ahead at 64 and 72 and 14 to 18 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
+# backward it is ahead at 64 and 72 and 14 to 17 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
 # and comes next in all cases but one (forward at head size 72, where `flash` does).
 #
 # Eager takes 4 to 28 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
@@ -1947,7 +1977,7 @@ if rates:
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
 # | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
-# | SDPA is 33 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
+# | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 
 # %% [markdown]
@@ -2004,7 +2034,7 @@ if rates:
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_recompute", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.2 microseconds at 660 TFLOP/s. Storing P in forward and
+# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.3 microseconds at 660 TFLOP/s. Storing P in forward and
 # reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory
 # for each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against
 # the bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge

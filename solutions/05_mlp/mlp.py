@@ -140,6 +140,9 @@ zero = [k for k in range(0, -9, -1) if not torch.tensor(10.0**k, dtype=torch.flo
 against(predicted_underflow, {"largest power of ten": zero[0]})
 
 # %% [markdown]
+# **The prediction, counted.** The square of 1000 is a million, beyond 65504, so it is infinite, its reciprocal root
+# is 0, and so is the result. The largest power of ten whose square becomes 0 is $10^{-4}$.
+#
 # **Verdict.** The square, a million, is beyond 65504: it **overflows** to infinity, and the reciprocal root of infinity
 # is 0. That 0 looks like underflow if one looks at the last step only. The remedy for underflow (scale up) would make
 # it worse. Real underflow is on the other side. It begins at 0.001, whose square is a subnormal number and has lost
@@ -191,6 +194,9 @@ for of, (total, terms) in stops.items():
           f"way there is {ulp(total, of) / 2:g}, more than {round_to(0.01, of):g}")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** fp16 stops at 32, after 2798 terms, and bf16 at 4, after 350. From there on half the
+# way to the next number is 0.015625 in both, and the term is 0.01.
+#
 # A sum sticks where its half ulp exceeds the term. That takes two to four times $1/\text{ulp}(1)$ terms of one sign: a
 # few thousand in fp16, a few hundred in bf16, some twenty million in fp32. A dot product of length 4096 in bf16 could
 # not be accumulated in bf16. Tensor cores multiply 16-bit numbers and **accumulate in fp32**, which is why nobody
@@ -405,6 +411,9 @@ for name in predicted_worse:
     size = {which: off.square().mean().sqrt().item() for which, off in losses.items()}
     came[name] = f"{max(size, key=size.get)}, {max(size.values()) / min(size.values()):.1f} times"
 against(predicted_worse, came)
+
+# %% [markdown]
+# **The prediction, counted.** Of h, 1.1 times at 1.5; of the result, 8.8 times at -0.75; and of h, 8.3 times at -3.
 
 # %%
 from course_lib.plots.house import drawn
@@ -668,8 +677,8 @@ for row in recorded("linear_gelu"):
 
 # %% [markdown]
 # **Counted and measured.** For eager the roofline said 244 us for the product and 66 for GELU apart; on the H200 it is
-# 245 and 67. The recorded solution of 5.2 saves those 67 us and still takes 449, longer than both kernels of eager. It
-# multiplies at 362 TFLOP/s, where the library reaches 664. **Fusion pays only if your GEMM is as fast as the
+# 245 and 67. The recorded solution of exercise 5.2 saves those 67 us and still takes 449, longer than both kernels of
+# eager. It multiplies at 362 TFLOP/s, where the library reaches 664. **Fusion pays only if your GEMM is as fast as the
 # library's.**
 #
 # Where is the rest lost? Much of it between two tiles. A tile of 128 x 128 here takes 135 registers in each of 256
@@ -725,6 +734,11 @@ for tokens in (512, 2048, 8192, 16384):
               f"{wasted * product_us / (1 - wasted):6.1f} us; bytes of the parts up to {parts_us:.0f} us")  # fmt: skip
         came.setdefault(f"{tokens} tokens", wasted)
 against(predicted_waste, came)
+
+
+# %% [markdown]
+# **The prediction, counted.** 2176 tiles at 16384 tokens are 16.48 waves, so 0.52 of 17 is wasted, 3 %. At 2048
+# tokens 272 tiles are 2.06 waves, and 0.94 of 3 is wasted, 31 %.
 
 
 # %%
@@ -857,8 +871,8 @@ halves = gelu(x.double()[:, :75] @ w.double()[:, :75].mT) + gelu(x.double()[:, 7
 print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}")
 
 # %% [markdown]
-# On a GPU the next cell measures it at few and at many tokens, beside the product in whole tiles of 5.2 (it needs your
-# `linear_gelu`).
+# On a GPU the next cell measures it at few and at many tokens, beside the product in whole tiles of exercise 5.2 (it
+# needs your `linear_gelu`).
 
 # %%
 took = {}
@@ -880,9 +894,9 @@ results.beside("lesson05.stream_k", took, unit="us")
 # At 16384 tokens 4352 tiles are 32.97 waves: nothing to gain. The shares happen to be 33 whole tiles each, so nothing
 # is split either, and yet stream-K takes a *third longer*. What differs is the order. Shares go along the rows of
 # tiles, so at any moment the programs touch all 128 tile rows: all of x is in use at the same time, 38 MB, beside w's
-# 10 MB and 141 MB of results that pass through the same L2 cache of 63 MB. The tiles of 5.2 are taken in groups of 8
-# rows, with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing. (This is an account of bytes and
-# no profile. A real stream-K walks in groups too.)
+# 10 MB and 141 MB of results that pass through the same L2 cache of 63 MB. The tiles of exercise 5.2 are taken in
+# groups of 8 rows, with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing. (This is an account
+# of bytes and no profile. A real stream-K walks in groups too.)
 #
 # **Verdict.** The report's observation fits the count and our run, and its reason is half of it. What follows the
 # product makes stream-K *dearer*, because parts must go through memory in fp32 and meet before the GELU; it does not
@@ -977,6 +991,9 @@ print("gradients arriving:", gradient_types, "of parameters:", {SHORT[p.grad.dty
 against(predicted_gradient_types, gradient_types)
 
 # %% [markdown]
+# **The prediction, counted.** On a GPU the linear layers and the ReLU give fp16, and the norm and the loss fp32. Each
+# gradient has the type of the result that it belongs to.
+#
 # Two things to see. The norm: the CPU's autocast leaves it in the low type, CUDA's has it on its fp32 list, as the
 # report found. And the gradients: **the gradient of a result has the type of the result.** What is fp32 are the
 # gradients of *parameters*, because a parameter is fp32 and its copy was made by a cast, whose backward step casts
@@ -1104,6 +1121,11 @@ zero_share = (plain["fp16"]["logits"] == 0).double().mean().item()
 against(predicted_zero_share, {"logits": zero_share})
 
 
+# %% [markdown]
+# **The prediction, counted.** A typical gradient is 5.8e-9. Half of fp16's smallest number is 3.0e-8, so most are
+# lost: 73.7 % became 0.
+
+
 # %%
 @drawn
 def draw_sizes(truth, smallest, normal):
@@ -1161,6 +1183,10 @@ good = [e for e, x in zip(exponents, off) if x < 1.5 * min(off)]
 against(predicted_window, {"first good": good[0], "last good": good[-1]})
 
 # %% [markdown]
+# **The prediction, counted.** From $2^6$ to $2^{18}$. Below, too many gradients of the logits are 0: 19.6 % at $2^6$,
+# and 34.5 % at $2^4$. Above, the largest gradient of w1, $2^{-3.7}$, passes fp16's end, $2^{16}$: with $2^{20}$ it
+# would be $2^{16.3}$.
+#
 # There is a window of some powers of two. Its upper end is that of w1's gradient; the logits' own would have borne a
 # hundred times more. It moves as training goes on, so scalers search for it: `GradScaler` doubles $S$ after a number of
 # good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the exponents of fp32 and
@@ -1315,6 +1341,10 @@ came = {"one layer": sum(gib for *_, gib in kept), "h and gelu(h)": sum(g for _,
         "scores": sum(g for _, s, g in kept if s[-2:] == (256, 256))}  # fmt: skip
 against(predicted_gib, came)
 
+# %% [markdown]
+# **The prediction, counted.** A layer keeps 10.7 GiB: h and gelu(h), 2.10 each, are 4.2; the scores are 2.0; and
+# eight tensors of the width, 0.56 each, are 4.5.
+
 # %%
 axes = plots.memory_by_owner(account, title="One layer: what is kept climbs through forward and falls through backward",
                              device="accounted on meta tensors, bf16, 1024 x 256 tokens of 1152")  # fmt: skip
@@ -1328,7 +1358,7 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
 # until the function returns, though nobody needs them after the softmax. (The attention of a library, fused, has
 # neither; lesson 04.)
 #
-# **So 19.3 GB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
+# **So 19288 MiB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
 # has 27 layers. Either the tower was checkpointed (only the inputs of its layers were kept), or one or two layers were
 # measured, or the batch went through in parts. A memory figure without the number of layers cannot be checked, and this
 # is the check. The report's "about 1000 MiB" for dropout tells the same story: a mask is one byte an element of the
@@ -1524,6 +1554,9 @@ for width, hidden in SIZES:
 against(predicted_step, came)
 
 # %% [markdown]
+# **The prediction, counted.** On the H200's roofs an eager step at width 1152 has 6 products of 244 us and 5 passes
+# of 33 us. Fused, 6 products are 0.90 of that, and 7 products 1.05. At 4096, where a pass weighs less, 7 are 1.13.
+#
 # Three kinds of recomputation hide in that table.
 #
 # - **GELU again, in the end of a product** ("pre-activation", fused): $h$ is read there anyway for the slope, and some
@@ -1781,11 +1814,11 @@ for row in recorded("mlp"):
 # make no product again come out at 1.001 and 0.988 of their "floor". The rate of products at the limit of power is no
 # constant, as lesson 01 found in its section 7.)
 #
-# And yours? The recorded solution of 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is the
-# smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162
+# And yours? The recorded solution of exercise 5.5 holds nothing and takes 6.3 ms, where eager takes 1.7. Recomputing is
+# the smallest part of that: seven products in place of six are a sixth more. The rest is *which* products. Seven of 162
 # GFLOP are 1.14 TFLOP; tiles of 64 x 64 in row order made 251 TFLOP/s in lesson 01 (section 7), where the library made
 # 665, and at that rate they take 4.5 ms. The two kernels of GELU have six passes over a hidden matrix, 0.2 ms. That
-# leaves some 1.5 ms for two sums of rows: they have 135 and 36 programs, each of which reads 32 rows a turn, 512 turns,
+# leaves some 1.6 ms for two sums of rows: they have 135 and 36 programs, each of which reads 32 rows a turn, 512 turns,
 # and waits for the memory in each. (An account, no profile; the referee judges this exercise by gradients and bytes
 # held, and any product of your own will do.) With products as fast as the library's the same policy costs the 6 and 8 %
 # of the table.
@@ -1799,7 +1832,7 @@ for row in recorded("mlp"):
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
 # A product more costs 14 to 17 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
 # such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save. The report's
-# forward pass became 39 % faster and its backward pass 2 % slower, though fused norms should have helped both: its
+# forward pass takes 39 % less time and its backward pass 2 % more, though fused norms should have helped both: its
 # figures fit a product made again, or a kernel of its own for what is made again, and do not tell which. For your own
 # work: before you recompute, say which of the three kinds it is, and what it frees a microsecond.
 #
@@ -1856,6 +1889,9 @@ for offset in offs:
 against(predicted_mean, {"1 % wrong from": next(o for o, e in wrong.items() if e > 0.01)})
 
 # %% [markdown]
+# **The prediction, counted.** From a mean of 1000 on. Its square is a million variances, and fp32 has about seven
+# digits.
+#
 # The two terms agree in their leading digits, and the subtraction leaves the rest: if the mean is $10^k$ standard
 # deviations, $2k$ digits of about 7 are gone. A negative variance then gives NaN. A row is in registers anyway, so a
 # second look at it costs no bytes: subtract the mean first. (Where a row does not fit, Welford's update merges mean and
@@ -2075,12 +2111,12 @@ for row in recorded("add_norm"):
     print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
 
 # %% [markdown]
-# Forward is a matter of bytes: the recorded solution of 5.6, a row a program, takes 3 and 4 % longer than two copies of
-# as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in place of four,
-# which is a quarter more, and takes 1.8 and 1.5 times as long: the rest is somewhere in its four kernels (two of them
-# convert weight and bias). Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best peer's time.
-# (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers hide behind the
-# bytes; backward there is one result more, and it takes half as long again.)
+# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.7 and 3.5 % longer than
+# two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
+# place of four, which is a quarter more, and takes 1.8 and 1.5 times as long: the rest is somewhere in its four kernels
+# (two of them convert weight and bias). Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best
+# peer's time. (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers
+# hide behind the bytes; backward there is one result more, and it takes half as long again.)
 
 # %% [markdown]
 # ## 8. Dropout without a mask
@@ -2179,6 +2215,9 @@ print(
 )
 
 # %% [markdown]
+# **The prediction, counted.** Picture, picture, neither: (a) and (b) make a pattern in one tensor, and (c) shows only
+# in a second call.
+#
 # None of the three breaks the gradient, because backward makes the same mistake. (c) is the worst: every layer and
 # every step drops the same elements, and training goes on without them.
 #
@@ -2359,7 +2398,7 @@ for row in recorded("dropout"):
 # | gradients stay fp32, so nothing underflows | those of parameters; those of activations have the activations' type | bf16, or scale the loss |
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |
-# | 19.3 GB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
+# | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
 # | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (14 to 17 % of a fused step; 6 to 8 % over eager's) | MiB freed a microsecond |
 # | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
 

@@ -138,6 +138,10 @@ came = {"held, 1 row": shares["held"][0], "held, 4096 rows": shares["held"][-1],
 against(predicted, came)
 print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
 
+# %% [markdown]
+# **The prediction, counted.** One row: 1.031 / 2 = 0.516. 4096 rows: 1, since arithmetic sets both times. No gain
+# from 256 rows on. bf16 first, one row: 3.03 bytes more for 2, so 2.52.
+
 # %%
 axes = plots.sweep(rows, shares, xlabel="rows of activations", ylabel="floor, over that of bf16 weights", unit="",
                    title="Half the bytes are half the time, until arithmetic sets it",
@@ -383,8 +387,9 @@ plots.show(axes, alt="Relative error against the length of a group: normal numbe
                      "that was predicted for them, even numbers stay low, Laplace numbers rise most")  # fmt: skip
 
 # %% [markdown]
-# The prediction from the largest is good to a few per cent of itself, with no number fitted. For groups of one the even
-# model says 0.0030, which is 12 % too low: normal numbers are not even in a binade, smaller ones are commoner.
+# **The prediction, counted.** The formulas say 0.0033 and 0.0083, and 0.00335 and 0.00828 came: the prediction from the
+# largest is good to a few per cent of itself, with no number fitted. For groups of one the even model says 0.0030,
+# which is 12 % too low: normal numbers are not even in a binade, smaller ones are commoner.
 #
 # Where would the prediction fail? When a step is as large as the numbers themselves, so that most become 0: one outlier
 # in a group does that. And at the top of the binade, between 127.5 and 128 steps, where mantissas are held: the error
@@ -499,6 +504,10 @@ against(predicted_wrong, {"wrong pairs": wrong.sum().item()})
 print(f"of the {len(found)} that you named, {sum(bool(wrong[m + 128, e]) for m, e in found)} are wrong")
 
 
+# %% [markdown]
+# **The prediction, counted.** 511 of the 65,536 pairs: 255 with $m = -128$, 254 others with $e = 0$, and $m = \pm 64$
+# with $e = 255$.
+
 # %%
 from course_lib.plots.house import drawn
 
@@ -569,7 +578,8 @@ plots.show(axes, alt="m of 62, 63, 64 and 65 with e = 127, as bits and as bf16: 
 #
 # By bits or by a product, as you like; on a CPU subtract in fp32, because the interpreter has no bf16 arithmetic.
 # Beware of `tl.exp2`: on a GPU it makes zeros of results below $2^{-126}$, which the interpreter does not show.
-# `_scale_of` is a proposal for the product; what comes after this exercise, 7.3 among it, needs it too. About 15 lines.
+# `_scale_of` is a proposal for the product; what comes after this exercise, as exercise 7.3, needs it too. About 15
+# lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_scale", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -699,6 +709,8 @@ for elements in (4, 8, 16):
           f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
 
 # %% [markdown]
+# **The prediction, counted.** Of 8 elements 131 instructions packed and 58 multiplied, for an H200.
+#
 # The exact product needs fewer instructions than the wrong packing. A multiplication is one instruction; shifting,
 # masking and joining are several. And the scale is made once for a group, so its corner cases cost next to nothing. Not
 # all instructions take equally long, though: turning an integer into fp32 (`I2F`) goes at 16 lanes a clock and
@@ -744,7 +756,7 @@ results.beside("lesson07.dequantize", took, unit="us")
 # On the H200 the compiled one takes 1.03 times the floor at the largest size and 1.23 at the smallest, where the
 # beginning and the end of a kernel weigh more. The recorded solution takes 6 to 10 % longer than that. Instructions are
 # not what it lacks time for: there are about 10 for an element, and 21 could be issued in the time of its 3.03 bytes.
-# The course's own kernel is as fast as the compiled one (0.99 to 1.00 of its time). Three things in it differ: 16
+# The course's own kernel is as fast as the compiled one (0.95 to 1.00 of its time). Three things in it differ: 16
 # elements a thread, which is worth 3 %; four times as many elements a program; and, where groups and blocks are whole,
 # no masks, with reads that the caches give up last.
 
@@ -810,10 +822,10 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 #   outputs that its row gives
 #
 # The kernel cells are a proposal: one without tensor cores, one with them, one that adds parts; the scales come from
-# `_scale_of` of 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the first, a
-# program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and with
-# sixteen, on weights that no cache holds. What counts is the share of the floor, one read of the weights, or of the
-# speed of the course's own plain kernels, whichever is kinder to you. About 20 lines, and 50 for all.
+# `_scale_of` of exercise 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the
+# first, a program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and
+# with sixteen, on weights that no cache holds. What counts is the share of the floor, one read of the weights, or of
+# the speed of the course's own plain kernels, whichever is kinder to you. About 20 lines, and 50 for all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -932,8 +944,8 @@ check_speed("mx.gemv", gemv)
 #
 # Grid (blocks of N, M). In the loop over K, with `BLOCK_K = BLOCK_G * GROUP`: a row of x (`BLOCK_K`), a tile of
 # mantissas (`BLOCK_N`, `BLOCK_K`), and the exponent of each element, `e_ptr + n * groups + offs_k // GROUP`. Multiply,
-# `tl.sum(..., axis=1)`, add to an accumulator of `BLOCK_N`. Mask all loads along K, those of x too: 0 times NaN is NaN.
-# That is enough for the checks.
+# `tl.sum(..., axis=1)`, add to an accumulator of `BLOCK_N`. Mask all loads along K, those of x too: zero times NaN is
+# NaN. That is enough for the checks.
 # </details>
 # <details><summary>Hint 2: the scale after the sum of a group</summary>
 #
@@ -991,8 +1003,8 @@ results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
 # ### Predicted and measured
-# The floors of section 1 were a prediction. What came on the H200, with the recorded solutions of 7.2 and 7.3, in units
-# of bf16's time:
+# **The prediction, counted.** The floors of section 1 promise 0.52, 2.52 and 1.23; on the H200 0.75, 2.29 and 1.25
+# came. All of it, with the recorded solutions of exercises 7.2 and 7.3, in units of bf16's time:
 #
 # | | floor | came |
 # |---|---|---|
@@ -1010,9 +1022,9 @@ results.beside("lesson07.products", named, unit="us")
 # only reads pays for somebody else's writes. (A separate run in `benchmarks/notes/mx.md` tells them apart: with a clean
 # read after the zeros the same product is as fast as with weights of its own.) Every cold time of this lesson that is
 # made by the timer holds some of that; ratios of two such times lie nearer to 1 than they would without it. The other 7
-# us of `gemv` are its instructions. The compiler makes 6.8 a weight, of the 7.1 that are free, so nothing is left over
-# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and multiprocessor,
-# so 58.7 million weights take 16 us for that alone, as long as their bytes.
+# us of `gemv` are its instructions. The compiler (Triton 3.6, which was recorded) makes 6.8 a weight, of the 7.1 that
+# are free, so nothing is left over for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16
+# lanes a clock and multiprocessor, so 58.7 million weights take 16 us for that alone, as long as their bytes.
 #
 # **4 and 16 rows** cost the same, as was promised for tensor cores, and gain nothing. A weight goes from memory to
 # shared memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a
@@ -1031,7 +1043,7 @@ results.beside("lesson07.products", named, unit="us")
 # the table above, and not microseconds. Its routes are those of the exercise: no tensor cores, tensor cores, and
 # conversion first, with the crossovers measured on the device. Up to 64 rows the figure shows kernels one floor below
 # Triton, in **Gluon** (`gemv_warps.py`, `gemm_registers.py`), in which weights go from memory straight to the registers
-# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 2 times
+# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 1.9 times
 # as long. The figure sets them on the floors of section 1.
 
 # %%
@@ -1229,6 +1241,9 @@ one = sum(alone.values()) / len(alone)
 against(predicted_logits, {"one layer": one, "all layers": every, "change of the loss": change})
 
 # %% [markdown]
+# **The prediction, counted.** 0.14 % for one layer on the average, and 0.59 % for all. The root of the sum of their
+# squares is 0.58 %. The loss moves by 0.0003.
+#
 # The weights are off by a little less than normal numbers in groups of 32 (section 3). The head passes on more of it
 # than any other layer, because nothing is added to what it gives; and even it passes on less than all. The products of
 # a trained layer often have the same sign and add up; errors have random signs and partly cancel. Errors of different
@@ -1293,12 +1308,12 @@ plots.show(axes, alt="Relative error of the logits against the size of one chann
 print("at s = 64: " + ", ".join(f"{how} {values[sizes.index(64)]:.2%}" for how, values in curves.items()))
 
 # %% [markdown]
-# All four have 8 bits a weight. What grows is the step, for every weight that shares a scale with the outlier: the
-# whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of groups of 64, because a
-# quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is the trade of a block
-# format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies choose the rounded
-# weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for the errors of earlier
-# ones.)
+# **The prediction, counted.** All four have 8 bits a weight. What grows is the step, for every weight that shares a
+# scale with the outlier: the whole matrix, a row of 64, or 16 weights of it. Groups of 16 have about half the error of
+# groups of 64, because a quarter of the weights are hit, and errors add up in squares: the root of a quarter. That is
+# the trade of a block format: shorter groups confine an outlier, and cost more bytes of exponents. (Other remedies
+# choose the rounded weights with care: AWQ scales the channels that matter most, GPTQ lets later columns make up for
+# the errors of earlier ones.)
 #
 # A group of 64 is a row here, and still a scale a row is better: it makes the largest 127, where a power of two makes
 # it 64 to 127, which costs up to one bit of the mantissa. What the power of two buys is an exact conversion to bf16.

@@ -114,6 +114,7 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     ratios += [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
     assert len(ratios) == 8
     says(FLASH, "in these rows two passes win, and one pass takes 1.3 to 1.75 times as long")
+    says(FLASH, "in a plain Triton kernel: 1.3 to 1.75 times the time of two passes")
     assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.75, abs=0.01)
 
 
@@ -199,10 +200,15 @@ def test_a_step_over_eagers_is_what_the_table_of_lesson_05_says():
     for size, ratios in said.items():
         for kept, ratio in zip(("everything", "pre-activation", "input"), ratios):
             assert round(steps[f"mlp step 16384 x {size}, {kept} kept"], 2) == ratio
+    roof, floors = recorded("lesson01.ceilings"), {6: (0.90, 0.97), 7: (1.05, 1.13)}
+    for i, (width, hidden) in enumerate(((1152, 4304), (4096, 16384))):
+        product_us = 2 * 16384 * width * hidden / roof["matmul bf16, TFLOP/s"] / 1e6
+        eager_us = 6 * product_us + 5 * 2 * 16384 * hidden / roof["copy, TB/s"] / 1e6  # GELU's passes apart
+        assert all(round(n * product_us / eager_us, 2) == ratios[i] for n, ratios in floors.items())
 
 
 def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
-    took = recorded("mlp")
+    took, steps = recorded("mlp"), whole_rows("mlp")
     all_kept, h_kept, x_kept = (
         took[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in ("everything", "pre-activation", "input")
     )
@@ -212,6 +218,8 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
     says(MLP, "A product more costs 14 to 17 % of a fused step", "a product (14 to 17 % of a fused step; 6 to 8 %")
     more = (x_kept / h_kept, *(took[f"{wide}, input kept"] / took[f"{wide}, {k} kept"] for k in MLP_KEPT))
     assert [round(100 * (min(more) - 1)), round(100 * (max(more) - 1))] == [14, 17]
+    over = (steps[f"mlp step 16384 x {size}, input kept"]["ratio"] for size in ("1152 x 4304", "4096 x 16384"))
+    assert [round(100 * (ratio - 1)) for ratio in over] == [6, 8]
     for kept in ("everything", "pre-activation"):
         assert 3150 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3450
         counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
@@ -225,7 +233,7 @@ def test_the_plain_mlp_takes_several_times_as_long_as_eager_and_eager_less_than_
         "Eager's 1.69 ms here are 1.87 to 1.88 in the runs",
     )
     step = recorded("lesson05.recompute")
-    assert round(step["mine"], 1) == 6.3 and round(step["eager"], 2) == 1.69
+    assert round(step["mine"], 1) == 6.3 and round(step["eager"], 2) == 1.69 and round(step["eager"], 1) == 1.7
     beside = [t["eager us"] for name, t in whole_rows("mlp").items() if name.startswith("mlp step 16384 x 1152 x 4304")
               and "eager us" in t]  # fmt: skip
     assert [round(us / 1e3, 2) for us in (min(beside), max(beside))] == [1.87, 1.88]
@@ -288,6 +296,7 @@ def test_tuned_products_win_up_to_16_rows_and_lose_at_every_size_from_64_on():
     rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
     few = [rows[n] for n in (1, 2, 4, 8, 16)]
     assert [round(min(few), 2), round(max(few), 2), round(rows[32], 2)] == [0.6, 0.68, 0.99]
+    assert round((1 + 1 / 32) / 2, 2) == 0.52
     assert min(ratio for n, ratio in rows.items() if n >= 64) > 1 and max(rows) == 8192
     assert [round(rows[64], 2), round(max(rows.values()), 1), round(rows[8192], 2)] == [1.18, 2.4, 1.02]
     assert max(rows, key=rows.get) == 128
@@ -388,7 +397,7 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
     took = recorded("lesson04.together")
     crossing = 1e3 * 64 * 4096**2 * 2 / recorded("lesson01.ceilings")["copy, TB/s"] / 1e12
     assert all(1.9 < took[name] / (n * crossing) < 3.1 for name, n in (("naive", 10), ("naive, compiled", 4)))
-    assert took["naive, compiled"] / took["naive"] > 0.45
+    assert took["naive, compiled"] / took["naive"] > 0.45 > 4 / 10 == 0.4
     says(FLASH, "PyTorch's takes 3.3 and the compiler's 2.5 times its two", "2.3 of the 5.1 ms", "and 1.5 of 3.9 ms")
     softmax, moved = whole_rows("softmax")["softmax bf16 16384 x 4096"], 4 * 16384 * 4096
     copy_us = moved / recorded("lesson01.ceilings")["copy, TB/s"] / 1e6
@@ -402,10 +411,10 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 
 
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
-    says(FLASH, "2 to 3 % behind at 64; backward it is ahead at 64 and 72 and 14 to 18 % behind at 128", "1.1 to 1.7")
+    says(FLASH, "2 to 3 % behind at 64; backward it is ahead at 64 and 72 and 14 to 17 % behind at 128", "1.1 to 1.7")
     says(FLASH, "Eager takes 4 to 28 times as long forward", "missing at 16384 tokens")
     says(FLASH, "errors are 1.9 to 2.8 times ours")
-    eager, errors = [], []
+    eager, errors, flex, behind = [], [], [], {"forward": [], "backward": []}
     for name, row in whole_rows("attention").items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
         us = {peer.removesuffix(" us"): t for peer, t in row.items() if peer.endswith(" us") and t}
@@ -417,11 +426,15 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
         slower = sorted(us.keys() - {"cudnn"}, key=us.get)
         assert min(us[peer] for peer in slower) > max(us["cudnn"], row["value"]), name
         assert slower[0] == ("flash" if forward and head_size == 72 else "flex"), name
-        assert 1.1 < us["flex"] / row["value"] < 1.75, name
+        flex.append(us["flex"] / row["value"])
+        if head_size == (64 if forward else 128):
+            behind["forward" if forward else "backward"].append(round(100 * (over - 1)))
         assert ("eager" in us) == (" 16384 " not in name), name
         if "eager" in us:
             eager += [us["eager"] / row["value"]] * forward
             errors.append(row["error of eager"] / row["error of ours"])
+    assert (round(min(flex), 1), round(max(flex), 1)) == (1.1, 1.7)
+    assert [(min(percent), max(percent)) for percent in behind.values()] == [(2, 3), (14, 17)]
     assert min(eager) == pytest.approx(4, abs=0.5) and max(eager) == pytest.approx(28, abs=1.5)
     assert min(errors) == pytest.approx(1.9, abs=0.15) and max(errors) == pytest.approx(2.8, abs=0.15)
 
@@ -466,3 +479,4 @@ def test_overlap_gains_little_in_the_model_of_lesson_08_and_wins_in_the_recorded
         parts = ms / 3e3, 2 * ms / 3e3
         left = [1e3 * step_on_paper(gradients, mib * 2**20, line, *parts, slowed=slowed).exposed_s for mib in MIBS]
         assert (round(min(left), 2), round(max(left), 2)) == ends
+    assert (min(left), max(left)) == pytest.approx((2.2, 3.0), abs=0.06)

@@ -17,9 +17,8 @@ from course_lib.compiled import compile_kernel
 from course_lib.numerics import error, round_to
 from tests.house.test_recorded_claims import says
 
-START, ROOF, COMPILE, DISPATCH = (
-    f"{name}/{name[3:]}.py" for name in ("00_start", "01_roofline", "02_compile", "03_dispatch")
-)
+START, ROOF = "00_start/start.py", "01_roofline/roofline.py"
+COMPILE, DISPATCH = "02_compile/compile.py", "03_dispatch/dispatch.py"
 
 OWNER = """
 @triton.jit
