@@ -9,10 +9,12 @@ OF_THE_REPOSITORY = {
     "notebooks": ("autograder.classroom.notebooks", "rebuild paired and released notebooks from solutions/*/*.py"),
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
+    "bundle": ("autograder.classroom.bundle", "write the file that students get: lessons and checks, no solutions"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 
-VERBS = command.VERBS if places.INSTALLED else command.VERBS | OF_THE_REPOSITORY
+HAS_SOURCES = (places.ROOT / "solutions").is_dir() and not places.INSTALLED  # neither a wheel nor a bundle has them
+VERBS = command.VERBS | OF_THE_REPOSITORY if HAS_SOURCES else command.VERBS
 
 if __name__ == "__main__":
     sys.exit(command.main(program="python -m autograder", says=__doc__, verbs=VERBS))

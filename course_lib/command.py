@@ -11,6 +11,7 @@ __all__ = ["VERBS", "main"]
 VERBS = {
     "lab": ("autograder.classroom.lab", "copy missing lessons into work/ and open JupyterLab there"),
     "try": ("autograder.classroom.trying", "judge your own notebook as grading would"),
+    "carry": ("autograder.classroom.carrying", "bring your answers into a lesson that has a new version"),
     "check-install": ("course_lib.check_install", "say what works on this machine, and what to install"),
 }
 

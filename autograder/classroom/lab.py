@@ -12,6 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from autograder.classroom import carrying
 from course_lib.places import HOME, RELEASES, environment
 
 
@@ -23,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     for path in copy_missing(RELEASES, HOME / "work"):
         print("copied", path.relative_to(HOME), flush=True)
+    for line in carrying.renew(RELEASES, HOME / "work"):
+        print(line, flush=True)
     if importlib.util.find_spec("jupyterlab") is None:
         print("JupyterLab is not installed here: pip install jupyterlab, or open work/ with any other Jupyter.")
         return 1
@@ -45,6 +48,7 @@ def copy_missing(releases: Path, work: Path) -> list[Path]:
         if path.is_file() and ".ipynb_checkpoints" not in path.parts and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
+            carrying.remember(path, work / carrying.GIVEN / path.relative_to(releases))
             copied.append(target)
     return copied
 

@@ -1,0 +1,168 @@
+"""What students get: the same bytes on every build, everything that lessons need, and no answer."""
+
+import ast
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom import bundle, lessons
+from course_lib.results import ROOT
+
+SOME = bundle.chosen_lessons(["00_start", "flash"])
+ALL = bundle.chosen_lessons([])
+bubblewrapped = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+
+
+def unpacked(folder: Path, held: dict[str, bytes]) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(bundle.packed(held))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / bundle.TOP
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
+    """In an unpacked bundle, with no other course to import."""
+    others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and Path(part) != ROOT]
+    path = os.pathsep.join([str(folder), *others])
+    settings = os.environ | {"PYTHONPATH": path}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=settings, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def students(tmp_path_factory) -> Path:
+    return unpacked(tmp_path_factory.mktemp("students"), bundle.contents(ALL))
+
+
+def test_the_bytes_depend_on_nothing_but_what_is_in_it(tmp_path):
+    held = bundle.contents(SOME)
+    assert bundle.packed(held) == bundle.packed(dict(reversed(held.items())))
+    code = "import sys; from autograder.classroom import bundle as b; "
+    code += "sys.stdout.buffer.write(b.packed(b.contents(b.chosen_lessons(['00_start', 'flash']))))"
+    settings = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
+    other = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=settings, umask=0o077, capture_output=True)
+    assert other.stdout == bundle.packed(held), other.stderr
+
+
+def test_a_file_that_changed_has_another_time_and_another_file_the_same():
+    """Python runs what it compiled of a module while size and time are the same."""
+    held = {"a.py": b"x = 5\n", "b.py": b"y = 1\n"}
+
+    def times(files):
+        with tarfile.open(fileobj=io.BytesIO(bundle.packed(files))) as archive:
+            return {member.name: member.mtime for member in archive}
+
+    before, after = times(held), times(held | {"a.py": b"x = 6\n"})
+    assert before["speed-of-light/a.py"] != after["speed-of-light/a.py"]
+    assert before["speed-of-light/b.py"] == after["speed-of-light/b.py"]
+
+
+def test_it_holds_no_solution_no_bank_and_no_reference_kernel():
+    names = set(bundle.contents(ALL))
+    assert {lesson.release.relative_to(ROOT).as_posix() for lesson in ALL} <= names
+    kept_back = ("solutions/", "tests/", "book/", "autograder/bank/", "course_lib/kernels/", "course_lib/parallel/")
+    assert [name for name in names if name.startswith(kept_back)] == []
+    assert {"README.md", "Makefile", "LICENSE", "requirements.txt", "constraints.txt"} <= names
+    told = {name for name in names if name.startswith("autograder/classroom/")}
+    assert "autograder/classroom/stubs.py" not in told and "autograder/classroom/grading.py" not in told
+
+
+def test_every_module_of_ours_that_one_in_it_imports_is_in_it_too():
+    held = bundle.contents(SOME)
+    missing = set()
+    for name, data in held.items():
+        if name.endswith(".py"):
+            for node in ast.walk(ast.parse(data)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in (
+                    "autograder",
+                    "course_lib",
+                ):
+                    place = node.module.replace(".", "/")
+                    if not {f"{place}.py", f"{place}/__init__.py"} & held.keys():
+                        missing.add(f"{name} imports {node.module}")
+    assert not missing
+
+
+def test_a_bundle_of_some_lessons_holds_only_their_exercises():
+    units = {name.split("/")[2] for name in bundle.contents(SOME) if name.startswith("autograder/exercises/")}
+    assert {name for name in units if not name.endswith(".py")} == {"start", "flash"}
+
+
+def test_it_asks_for_the_pins_of_what_lessons_import_and_what_opens_them():
+    lines = bundle.requirements().splitlines()
+    assert {line.partition("==")[0] for line in lines} >= {"torch", "triton", "jupyterlab", "nbformat"}
+    assert not [line for line in lines if line.startswith(("nbgrader", "pytest", "jupytext"))]
+    assert set(lines) <= set((ROOT / "requirements.txt").read_text().splitlines())
+
+
+def test_its_readme_names_files_verbs_and_targets_that_are_there(students):
+    text = (students / "README.md").read_text()
+    assert "LESSONS" not in text.replace("LESSONS\n", "")
+    for lesson in ALL:
+        assert f"(notebooks/{lesson.unit}/{lesson.name}.ipynb)" in text
+    makefile = (students / "Makefile").read_text()
+    assert all(f"\n{target}: " in makefile for target in ("lab", "try", "carry"))
+    done = run(students, "-m", "autograder", "--help")
+    verbs = {line.split()[0] for line in done.stdout.splitlines() if re.match("    [a-z]", line)}
+    assert verbs == {"lab", "try", "carry", "check-install"}, done.stdout
+
+
+def test_checks_answer_in_it(students):
+    code = "import sys\nfrom autograder import check, exercise\n"
+    code += "for unit in exercise.UNITS: assert exercise.of_unit(unit)\n"
+    code += "print(float(check('start.axpy', lambda *args: None)), sys.modules['autograder'].__file__)"
+    done = run(students, "-c", code)
+    assert done.stdout.split() == ["0.0", str(students / "autograder/__init__.py")], done.stderr
+
+
+@bubblewrapped
+def test_try_gives_a_solved_lesson_all_its_points_in_it(students, tmp_path):
+    shutil.copy(lessons.find(unit="start")[0].solution, tmp_path / "mine.ipynb")
+    done = run(students, "-m", "autograder", "try", str(tmp_path / "mine.ipynb"))
+    assert done.returncode == 0 and "5/5  start.axpy" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@bubblewrapped
+def test_try_judges_every_lesson_in_it_without_the_reference_kernels(students, tmp_path):
+    """mx.linear hides them from a submission: where there are none there is nothing to hide."""
+    for lesson in ALL[1:]:
+        shutil.copy(lesson.solution, tmp_path / lesson.solution.name)
+        done = run(students, "-m", "autograder", "try", str(tmp_path / lesson.solution.name))
+        assert done.returncode == 0, f"{lesson.unit}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", ALL, ids=lambda lesson: lesson.unit)
+def test_every_cell_of_a_released_lesson_runs_in_it_but_those_of_empty_exercises(students, lesson):
+    """Cells that fail are those that need an answer."""
+    done = run(students, "-c", CELLS, str(students / "notebooks" / lesson.unit / f"{lesson.name}.ipynb"))
+    assert done.returncode == 0 and "ran" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+# In a kernel, as `lab` starts one; what a cell of an untouched lesson may raise: that it is not written yet, or that
+# a name is missing which an earlier cell would have made.
+CELLS = """
+import pathlib, sys
+import nbformat
+from nbclient import NotebookClient
+from course_lib.places import environment
+
+path = pathlib.Path(sys.argv[1])
+notebook = nbformat.read(path, 4)
+client = NotebookClient(notebook, timeout=900, allow_errors=True, kernel_name="python3",
+                        resources={"metadata": {"path": str(path.parent)}})
+client.execute(env=environment())
+wrong = []
+for cell in notebook.cells:
+    for out in cell.get("outputs", ()):
+        if out.output_type == "error" and not ("not written yet" in out.evalue or out.ename == "NameError"):
+            wrong.append(f"{cell.id}: {out.ename}: {out.evalue[:300]}")
+print("\\n".join(wrong) or "ran")
+sys.exit(bool(wrong))
+"""
