@@ -10,6 +10,7 @@ OF_THE_REPOSITORY = {
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
     "bundle": ("autograder.classroom.bundle", "write the file that students get: lessons and checks, no solutions"),
+    "release-check": ("autograder.classroom.gate", "say on one page whether lessons are ready to be given out"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 

@@ -25,10 +25,7 @@ def main(args: argparse.Namespace) -> int:
     if wrong:
         print("\n".join(wrong))
         return 1
-    wanted = {}
-    for lesson in found:
-        wanted[lesson.solution] = lessons.to_text(lessons.refresh(lesson)).encode()
-    wanted |= build_releases(found, wanted)
+    wanted = made(found)
     if args.check:
         return check(wanted)
     for path, content in wanted.items():
@@ -38,6 +35,12 @@ def main(args: argparse.Namespace) -> int:
         path.unlink()
         print("removed", path.relative_to(COURSE))
     return 0
+
+
+def made(found: list[Lesson]) -> dict[Path, bytes]:
+    """What the notebooks of these lessons should hold."""
+    solutions = {lesson.solution: lessons.to_text(lessons.refresh(lesson)).encode() for lesson in found}
+    return solutions | build_releases(found, solutions)
 
 
 def check(wanted: dict[Path, bytes]) -> int:

@@ -1,0 +1,126 @@
+"""Whether a release tells answers: text of a solution, or what should not be in it at all. Cells in, sentences out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+
+from nbformat import NotebookNode
+
+from autograder.classroom.lessons import KEPT_CELL_METADATA
+from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
+
+MARKS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
+SHORT = 8  # characters: such a line is written by everybody
+# Share of a solution's characters in lines that one released cell holds too. Honest lessons reach 0.38: two exercises
+# that both measure begin alike. Of files the course has more, and a line of a loop may stand in any: 0.63.
+OF_A_CELL, OF_A_FILE = 0.5, 0.75
+FEWEST = 3  # lines, or statements: a shorter answer is written alike by everybody
+
+
+def solutions(cells: Iterable[NotebookNode]) -> dict[str, list[list[str]]]:
+    """What may not be shown: grade_id -> the lines of each region between the marks, or of an answer in words."""
+    found = {}
+    for cell in cells:
+        if not cell.metadata.get("nbgrader", {}).get("solution"):
+            continue
+        lines = cell.source.splitlines()
+        if cell.cell_type == "code":
+            regions = find_regions(without_magics(cell.source), "BEGIN SOLUTION", "END SOLUTION")
+            parts = [lines[first : last - 1] for first, last in regions]
+            stub = {bare(line) for line in stub_solutions(cell.source).splitlines()}
+        else:
+            parts, stub = [[line for line in lines if not any(mark in line for mark in MARKS)]], set()
+        told = [[bare(line) for line in part] for part in parts]
+        found[cell.metadata.nbgrader.grade_id] = [
+            [x for x in part if len(x) >= SHORT and x not in stub] for part in told
+        ]
+    return found
+
+
+def text_of_solutions(script: NotebookNode, release: NotebookNode) -> list[str]:
+    """Cells of the release that hold a solution: its marks, half of its lines, or its function under other names."""
+    wrong = [f"cell {c.id} holds {mark!r}" for c in release.cells for mark in MARKS if mark in c.source]
+    shapes = {shape: name for c in script.cells if is_solution(c) for name, shape in shapes_written(c.source)}
+    for cell in release.cells:
+        lines = {bare(line) for line in cell.source.splitlines()}
+        for name, parts in solutions(script.cells).items():
+            share = max((share_of(part, lines) for part in parts), default=0.0)
+            if share >= OF_A_CELL:
+                wrong.append(f"cell {cell.id} holds {share:.0%} of the solution of {name}")
+        if cell.cell_type == "code":
+            same = [shapes[shape] for _, shape in shapes_of(cell.source) if shape in shapes]
+            wrong += [
+                f"cell {cell.id} holds the function {name} of a solution, maybe with other names" for name in same
+            ]
+    return wrong
+
+
+def text_in_files(script: NotebookNode, files: Mapping[str, str]) -> list[str]:
+    """Files for students that hold three quarters of a solution."""
+    wrong = []
+    for name, text in files.items():
+        lines = {bare(line) for line in text.splitlines()}
+        for grade_id, parts in solutions(script.cells).items():
+            share = max((share_of(part, lines) for part in parts if len(part) >= FEWEST), default=0.0)
+            if share >= OF_A_FILE:
+                wrong.append(f"{name} holds {share:.0%} of the solution of {grade_id}")
+    return wrong
+
+
+def what_a_release_may_not_hold(release: NotebookNode) -> list[str]:
+    """Outputs, attachments, and notes that an editor keeps in a notebook."""
+    wrong = [
+        f"the notebook's metadata holds {key}" for key in release.metadata if key not in ("kernelspec", "language_info")
+    ]
+    for cell in release.cells:
+        if cell.get("outputs") or cell.get("execution_count"):
+            wrong.append(f"cell {cell.id} has outputs")
+        if cell.get("attachments"):
+            wrong.append(f"cell {cell.id} has attachments")
+        wrong += [f"cell {cell.id} has metadata {key}" for key in cell.metadata if key not in KEPT_CELL_METADATA]
+    return wrong
+
+
+def bare(line: str) -> str:
+    """Without blanks, and without the comment of a line of code."""
+    return re.sub(r"\s+", "", line.partition("  # ")[0])
+
+
+def share_of(part: list[str], lines: set[str]) -> float:
+    whole = sum(map(len, part))
+    return sum(len(line) for line in part if line in lines) / whole if whole else 0.0
+
+
+def is_solution(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and bool(cell.metadata.get("nbgrader", {}).get("solution"))
+
+
+def shapes_of(source: str) -> list[tuple[str, str]]:
+    """Each function of a cell: its name, and what it does whatever its names are."""
+    try:
+        tree = ast.parse(without_magics(source))
+    except (SyntaxError, ValueError):
+        return []
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [(one.name, shape_of(one)) for one in functions if statements_of(one) >= FEWEST]
+
+
+def shapes_written(source: str) -> list[tuple[str, str]]:
+    """Of a solution cell, those that the lesson does not give."""
+    given = shapes_of(stub_solutions(source))
+    return [one for one in shapes_of(source) if one not in given]
+
+
+def statements_of(function: ast.FunctionDef) -> int:
+    said = ast.get_docstring(function) is not None
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(function)) - 1 - said
+
+
+def shape_of(function: ast.FunctionDef) -> str:
+    """Names are numbered in the order in which they come; attributes, operators and numbers count as they are."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    dumped = " ".join(ast.dump(node) for node in [function.args, *body])
+    numbers: dict[str, str] = {}
+    return re.sub(r"\b(id|arg|name)='(\w+)'", lambda m: numbers.setdefault(m[2], f"#{len(numbers)}"), dumped)
