@@ -39,6 +39,7 @@ try:
     from autograder.classroom.collecting import Collect, ReleaseFeedback
     from autograder.classroom.export import Grades, WhatWaits
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
+    from autograder.classroom.late import LateDays
     from autograder.classroom.marks import SavedMarks
     from autograder.classroom.sanitize import disarm
     from autograder.classroom.stubs import StableNotebook, StubSolutions
@@ -103,6 +104,11 @@ c.Autograde.autograde_preprocessors = [
     AssignLatePenalties,
     CheckCellMetadata,
 ]
+
+# Late days: those of a student in the whole course that cost nothing, and per cent of the points for each one beyond.
+c.AssignLatePenalties.plugin_class = LateDays
+c.LateDays.free_days = 0
+c.LateDays.percent_a_day = 0
 
 c.GenerateFeedback.preprocessors = [GetGrades, WhatWaits, CSSHTMLHeaderPreprocessor]
 c.ExportApp.plugin_class = Grades

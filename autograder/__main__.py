@@ -11,6 +11,8 @@ OF_THE_REPOSITORY = {
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
     "bundle": ("autograder.classroom.bundle", "write the file that students get: lessons and checks, no solutions"),
     "release-check": ("autograder.classroom.gate", "say on one page whether lessons are ready to be given out"),
+    "roster": ("autograder.classroom.roster", "enter students from a CSV of Canvas, Moodle or Gradescope"),
+    "late": ("autograder.classroom.late", "due dates, extensions, and what late days cost"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 

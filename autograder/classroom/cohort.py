@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TextIO
 
 import nbformat
+from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
-from autograder.classroom import handed_in
+from autograder.classroom import handed_in, roster
 
 progress: Progress | None = None  # of the run in this process
 Row = tuple[str, float, float, bool]  # an exercise, its points in the gradebook, of how many, whether they wait
@@ -35,6 +36,9 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
     lesson, todo, stay = coursedir.assignment_id, 0, []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = submitted(coursedir, coursedir.submitted_directory, releases)
+    with Gradebook(coursedir.db_url, coursedir.course_id) as book:
+        for line in [*roster.alike(found), *roster.strangers(found, book)]:
+            print(line, file=sys.stderr)
     for there in submitted(coursedir, taken, releases).keys() - found.keys():
         shutil.rmtree(Path(coursedir.format_path(taken, there, lesson)))
     for student, submission in found.items():

@@ -12,6 +12,7 @@ from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
+from autograder.classroom.late import rule_of, settle
 from autograder.classroom.marks import VERDICTS, called, tell, waiting
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
@@ -27,11 +28,17 @@ class Grades(ExportPlugin):
     def export(self, gradebook: Gradebook) -> None:
         to = self.to or "grades.csv"
         self.log.info("Exporting grades to %s", to)
+        self.settle(gradebook)
         chosen = [list(map(str, names)) for names in (self.assignment, self.student)]
         with open(to, "w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, COLUMNS)
+            table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             table.writeheader()
             table.writerows(self._rows(gradebook, *chosen))
+
+    def settle(self, gradebook: Gradebook) -> None:
+        """What late days cost, of the points that there are now."""
+        if rule := rule_of(self.config):
+            settle(gradebook, rule)
 
     def _rows(self, gradebook: Gradebook, lessons: list[str], students: list[str]) -> Iterator[dict]:
         for lesson in gradebook.assignments:
@@ -49,9 +56,11 @@ class Grades(ExportPlugin):
             found = gradebook.find_submission(lesson.name, student.id)
         except MissingEntry:
             return row
+        if not found.notebooks:  # an extension was given before anything was handed in
+            return row
         penalty = found.late_submission_penalty or 0.0
         row |= {"timestamp": found.timestamp, "raw_score": found.score, "late_submission_penalty": penalty}
-        row |= {"score": max(0.0, found.score - penalty)}
+        row |= {"score": max(0.0, found.score - penalty), "seconds_late": found.total_seconds_late}
         row["speed_score"] = sum(grade.score for nb in found.notebooks for grade in nb.grades if grade.name in speed)
         row["waits"] = "; ".join(one for nb in found.notebooks for one in waiting(nb, Path(self.verdicts)))
         return row

@@ -179,13 +179,13 @@ def graded(lesson: Lesson) -> Iterator[Looked]:
 
     try:
         with rehearsal.course(lesson) as course:
-            points = course.wrong_points()
+            how = "the gradebook has the points of the exercises, for each of them"
+            yield Looked("points", how, tuple(course.wrong_points()))
             took = {who: course.nbgrader("autograde", lesson.unit, f"--student={who}") for who in REHEARSED}
             solved, untouched = map(course.marks, REHEARSED)
     except rehearsal.Failed as error:
         yield Looked("grading", "nbgrader's commands on a course of two", (str(error),))
         return
-    yield Looked("points", "the gradebook has the points of the exercises, for each of them", tuple(points))
     by_machine = [mark for mark in solved if mark.by_machine]
     how = f"the solved lesson earns {sum(m.points or 0 for m in by_machine):g} of {sum(m.out_of for m in by_machine):g}"
     waits = rehearsal.waiting_for_a_gpu(solved)

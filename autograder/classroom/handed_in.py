@@ -78,11 +78,11 @@ def put_aside_bad_stamp(submission: Path) -> None:
 
 def _taken(folder: Folder, release: Path) -> dict:
     released = json.loads(release.read_text(encoding="utf-8"))
-    person = False
+    person, chosen = False, ""
     try:
         if folder.why_not:
             raise Unread(folder.why_not)
-        with _notebook(folder, release) as (file, said):
+        with _notebook(folder, release) as (file, chosen, said):
             try:
                 read = limited.taken_apart(file, release)
             except Unread as why:
@@ -96,18 +96,19 @@ def _taken(folder: Folder, release: Path) -> dict:
             print(visible(traceback.format_exc()), file=sys.stderr)
             said = [f"It could not be looked at ({type(error).__name__}): a person should look."]
             person = True
-    said += _beside(folder, release)
+    said += _beside(folder, release, chosen)
     metadata = {**notebook["metadata"], NOTES: [visible(say) for say in said], CODE: code, PERSON: person}
     return {**notebook, "cells": [_whole(cell) for cell in notebook["cells"]], "metadata": metadata}
 
 
 @contextlib.contextmanager
-def _notebook(folder: Folder, release: Path) -> Iterator[tuple[int, list[str]]]:
-    """The open file that stands for this release, and what is to be said of its name. Another name counts where it is
-    the only one; of several, nobody can tell which."""
+def _notebook(folder: Folder, release: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """The open file that stands for this release, its name, and what is to be said of it. Another name counts where it
+    is the only one; of several, nobody can tell which. A zip counts where there is no notebook."""
     names = [name for name in folder.names if name.endswith(".ipynb") and not name.startswith(".")]
     files = [name for name in names if _kind(folder.number, name) == "a file"]
     others = [name for name in files if name != release.name and not (release.parent / name).exists()]
+    zips = [n for n in folder.names if n.lower().endswith(".zip") and _kind(folder.number, n) == "a file"]
     said = []
     if release.name in files:
         chosen = release.name
@@ -117,17 +118,21 @@ def _notebook(folder: Folder, release: Path) -> Iterator[tuple[int, list[str]]]:
     elif others:
         listed = ", ".join(map(_shown, others[:NAMED]))
         raise Unread(f"None of {listed} is called {release.name}, so none was graded. Rename the one that counts.")
+    elif len(zips) == 1:
+        chosen = zips[0]
+    elif zips:
+        raise Unread(f"{len(zips)} zips were handed in ({', '.join(map(_shown, zips[:NAMED]))}), so none was graded.")
     else:
         raise Unread(f"No notebook was handed in. The folder held: {_listed(folder, folder.names) or 'nothing'}.")
     with _file(folder, chosen) as file:
-        yield file, said
+        yield file, chosen, said
 
 
-def _beside(folder: Folder, release: Path) -> list[str]:
+def _beside(folder: Folder, release: Path, chosen: str) -> list[str]:
     """What else was handed in: it is not shown with the notebook, and does nothing."""
-    if not any(name.endswith(".ipynb") for name in folder.names):
+    if not any(name.endswith((".ipynb", ".zip")) for name in folder.names):
         return []
-    ours = {STAMP, SECRET, *(path.name for path in release.parent.iterdir())}
+    ours = {STAMP, SECRET, chosen, *(path.name for path in release.parent.iterdir())}
     others = [n for n in folder.names if n not in ours and not n.startswith((".", STAMP))]
     return [f"Also handed in, and not looked at: {_listed(folder, others)}."] if others else []
 

@@ -8,6 +8,7 @@ This file is both sides: `taken_apart` asks, and `python -I limited.py` answers,
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import types
 import warnings
+import zipfile
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +77,9 @@ def main(release: str | None) -> None:
 def answer(data: bytes, release: str | None) -> dict:
     if len(data) > LARGEST:
         raise Unread(f"it has more than {LARGEST >> 20} MB")
+    data, unpacked = out_of_a_zip(data, Path(release).name if release else "")
     text, notes = decoded(data)
+    notes = unpacked + notes
     del data
     cells = clean(cells_of(parsed(text)))
     if release is None:
@@ -110,6 +115,31 @@ def read_once(cells: tuple) -> None:
 
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         reading.suspicious(cells)
+
+
+def out_of_a_zip(data: bytes, name: str) -> tuple[bytes, list[str]]:
+    """The notebook of this name, or the only one, in a zip; other bytes as they are. And what was done."""
+    if not data.startswith(b"PK\x03\x04"):
+        return data, []
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = [one for one in archive.namelist() if one.endswith(".ipynb") and not hidden(one)]
+            chosen = [one for one in names if one.rpartition("/")[2] == name] or names
+            if len(chosen) != 1:
+                held = ", ".join(names[:5]) or "none"
+                raise Unread(f"a zip was handed in, and not one notebook of it can be told to be the answer ({held})")
+            with archive.open(chosen[0]) as file:
+                unpacked = file.read(LARGEST + 1)
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError, zlib.error) as error:
+        raise Unread(f"a zip was handed in, and it cannot be unpacked ({error})") from None
+    if len(unpacked) > LARGEST:
+        raise Unread(f"its zip holds more than {LARGEST >> 20} MB")
+    return unpacked, [f"A zip was handed in; {chosen[0]} was taken out of it. Hand in the notebook itself."]
+
+
+def hidden(name: str) -> bool:
+    """What a Mac, an editor or Jupyter puts beside a file."""
+    return any(part.startswith((".", "__")) for part in name.split("/"))
 
 
 def decoded(data: bytes) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,12 @@ class Failed(Exception):
     """A command of nbgrader did not end well."""
 
 
+def why(said: str) -> str:
+    """The last sentence of an exception, or the end of what a command said."""
+    found = re.findall(r"^ *(\w*(?:Error|Exception): .+)$", said, re.MULTILINE)
+    return found[-1] if found else said.strip()[-300:]
+
+
 @dataclass
 class Course:
     root: Path
@@ -48,10 +55,12 @@ class Course:
     def nbgrader(self, *words: str) -> float:
         """Seconds of one command."""
         began = time.monotonic()
+        kept = str(self.root / "verdicts")  # and not beside those of the real course
         line = [sys.executable, "-m", "nbgrader", *words]
+        line += [f"--{step}.verdicts={kept}" for step in ("JudgedNotebook", "SavedMarks")]
         done = subprocess.run(line, cwd=self.root, env=environment(), capture_output=True, text=True)
         if done.returncode:
-            raise Failed(f"nbgrader {' '.join(words)}: {(done.stdout + done.stderr).strip()[-600:]}")
+            raise Failed(f"nbgrader {' '.join(words)}: {why(done.stdout + done.stderr)}")
         return time.monotonic() - began
 
     def hand_in(self, student: str, notebook: bytes) -> None:

@@ -254,11 +254,11 @@ def test_the_page_says_what_failed_and_so_does_the_exit_status(monkeypatch, caps
 @pytest.mark.slow
 @bubblewrapped
 def test_a_wrong_key_other_points_and_a_solved_release_are_found_by_grading_them(lesson):
-    replaced(lesson.script, '"points": 5', '"points": 4')
+    replaced(lesson.script, '"points": 5', '"points": 6')
     lesson.release.write_text(lessons.to_text(lessons.read_script(lesson)))
     replaced(lesson.script, "a * ", "2 * a * ")
     found = {one.name: one.wrong for one in gate.graded(lesson)}
-    assert found["points"] == ("start.axpy: 4 points in the gradebook, 5 in the exercise",)
+    assert found["points"] == ("start.axpy: 6 points in the gradebook, 5 in the exercise",)
     assert found["solved earns all"] and found["untouched earns none"] and not found["time of grading"]
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -480,3 +481,51 @@ def test_settings_whose_beginning_fails_end_the_command(tmp_path):
     )  # fmt: skip
     assert done.returncode != 0 and "UnicodeEncodeError" in done.stderr
     assert not (tmp_path / "autograded").exists()
+
+
+# ------------------------------------------------------------------------------------------- a zip
+
+
+def zipped(path: Path, **files: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+def test_a_zip_with_the_notebook_is_unpacked_and_that_is_told(folder):
+    zipped(
+        folder / "Lösung 1.zip", **{"x/start.ipynb": ANSWERED, "__MACOSX/x/._start.ipynb": "", "x/notes.txt": "hello"}
+    )
+    taken = Taken(folder)
+    assert taken.has_answer and "A zip was handed in; x/start.ipynb was taken out of it." in taken.said
+    assert "Also handed in" not in taken.said
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"a.ipynb": "{}", "b.ipynb": "{}"}, "not one notebook of it can be told to be the answer (a.ipynb, b.ipynb)"),
+        ({"answers.pdf": "x"}, "not one notebook of it can be told to be the answer (none)"),
+        ({"start.ipynb": "{"}, "it is no JSON"),
+    ],
+)
+def test_a_zip_without_one_notebook_is_told(folder, files, says):
+    zipped(folder / "answers.zip", **files)
+    assert says in Taken(folder).said
+
+
+def test_a_broken_zip_two_zips_and_a_huge_one_are_told(folder):
+    (folder / "a.zip").write_bytes(b"PK\x03\x04 and no more")
+    assert "it cannot be unpacked" in Taken(folder).said
+    zipped(folder / "b.zip", **{"start.ipynb": ANSWERED})
+    assert "2 zips were handed in (a.zip, b.zip), so none was graded." in Taken(folder).said
+    (folder / "a.zip").unlink()
+    zipped(folder / "b.zip", **{"start.ipynb": " " * (limited.LARGEST + 10)})
+    assert "its zip holds more than 100 MB" in Taken(folder).said
+
+
+def test_a_notebook_beside_a_zip_is_the_one_that_counts(folder):
+    (folder / "start.ipynb").write_text(ANSWERED)
+    zipped(folder / "old.zip", **{"start.ipynb": "{"})
+    taken = Taken(folder)
+    assert taken.has_answer and "Also handed in, and not looked at: old.zip." in taken.said

@@ -1,0 +1,186 @@
+"""`python -m autograder roster FILE.csv`: who takes the course, from whatever a university's system writes.
+
+The name of a student's folder in submitted/ is the `id` here. The columns of Canvas, Moodle and Gradescope are known;
+so are nbgrader's own. What stands in the gradebook and not in the file stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+
+from autograder.classroom.limited import decoded
+
+FIELDS = ("id", "first_name", "last_name", "email", "lms_user_id")
+# The field -> columns that may hold it, the first that is there and not empty. Chosen by the first column of all.
+LAYOUTS = {
+    "Canvas": {
+        "id": ("sis login id",),
+        "name": ("student", "student name"),
+        "email": ("email",),
+        "lms_user_id": ("id",),
+    },
+    "Gradescope": {
+        "id": ("sid",),
+        "first_name": ("first name",),
+        "last_name": ("last name",),
+        "name": ("name", "full name"),
+        "email": ("email",),
+    },
+    "nbgrader": {name: (name,) for name in FIELDS},
+    "Moodle": {
+        "id": ("username", "id number", "email address"),
+        "first_name": ("first name",),
+        "last_name": ("last name", "surname"),
+        "name": ("full name",),
+        "email": ("email address",),
+        "lms_user_id": ("identifier",),
+    },
+}
+NOT_STUDENTS = ("points possible", "student, test")  # rows of Canvas
+
+
+class BadRoster(ValueError):
+    """The file cannot be read as a list of students."""
+
+
+@dataclass
+class Read:
+    layout: str
+    students: dict[str, dict[str, str]]
+    told: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a CSV of Canvas, Moodle or Gradescope, or with nbgrader's columns")
+
+
+def main(args: argparse.Namespace) -> int:
+    from autograder.classroom.late import course  # nbgrader's settings take a second to load
+
+    try:
+        read = students_of(args.file.read_bytes())
+        _, book = course()
+    except (OSError, BadRoster) as error:
+        print(f"{args.file}: {error}")
+        return 2
+    with book:
+        print("\n".join([*read.told, entered(book, read)]))
+    return 0
+
+
+def entered(book: Gradebook, read: Read) -> str:
+    before = {one.id: one for one in book.students}
+    new = read.students.keys() - before.keys()
+    changed = [
+        name
+        for name, fields in read.students.items()
+        if name in before and any((getattr(before[name], key) or "") != value for key, value in fields.items())
+    ]
+    for name, fields in read.students.items():
+        book.update_or_create_student(name, **fields)
+    others = sorted(before.keys() - read.students.keys())
+    stay = f" Not in the file, and kept: {', '.join(others[:10])}{' ...' * (len(others) > 10)}." if others else ""
+    return f"{len(read.students)} students of a {read.layout} file: {len(new)} new, {len(changed)} changed.{stay}"
+
+
+def students_of(data: bytes) -> Read:
+    """The students of a CSV, whatever its encoding and its delimiter are."""
+    text, told = decoded(data)
+    lines = text.lstrip("\N{BYTE ORDER MARK}").splitlines()
+    if not lines:
+        raise BadRoster("it is empty")
+    delimiter = max(",;\t", key=lines[0].count)
+    table = csv.reader(lines, delimiter=delimiter)
+    header = [name.strip().casefold() for name in next(table)]
+    layout = next((name for name, columns in LAYOUTS.items() if set(columns["id"]) & set(header)), None)
+    if layout is None:
+        asked = ", ".join(f"{columns['id'][0]!r} ({name})" for name, columns in LAYOUTS.items())
+        raise BadRoster(f"no column says who a student is; one of these is needed: {asked}")
+    students: dict[str, dict[str, str]] = {}
+    for number, row in enumerate(table, 2):
+        cells = dict(zip(header, map(clean, row)))
+        fields = fields_of(cells, LAYOUTS[layout])
+        if not any(cells.values()) or next(iter(cells.values())).casefold() in NOT_STUDENTS:
+            continue
+        name = fields.pop("id", "")
+        if why := why_not(name, students):
+            told.append(f"Line {number} is left out: {why}.")
+            continue
+        students[name] = fields
+    return Read(layout, students, [*told, *alike(students)])
+
+
+def fields_of(cells: dict[str, str], columns: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    found = {}
+    for field, names in columns.items():
+        if value := next((cells[name] for name in names if cells.get(name)), ""):
+            found[field] = value
+    whole = found.pop("name", "")
+    if whole and "last_name" not in found:
+        last, comma, first = whole.partition(",")
+        found["first_name"], found["last_name"] = (first.strip(), last.strip()) if comma else split(whole)
+    return found
+
+
+def split(whole: str) -> tuple[str, str]:
+    first, _, last = whole.rpartition(" ")
+    return first, last
+
+
+def why_not(name: str, known: Iterable[str]) -> str:
+    """Why no student can be called this, or ""."""
+    if not name:
+        return "it has no id"
+    if name in known:
+        return f"{name} is there already"
+    if "/" in name or name.startswith(".") or not name.isprintable():
+        return f"{name!a} cannot be the name of a folder"
+    return ""
+
+
+def clean(text: str) -> str:
+    """One form for every letter: an umlaut from a Mac may be two characters."""
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def alike(names: Iterable[str]) -> list[str]:
+    """Names that people take for the same."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(plain(name), []).append(name)
+    return [
+        f"{' and '.join(map(ascii_of, found))} look alike: is that one student?"
+        for found in groups.values()
+        if found[1:]
+    ]
+
+
+def plain(name: str) -> str:
+    """Without case, blanks and accents."""
+    parts = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(part for part in parts if part.isalnum())
+
+
+def ascii_of(name: str) -> str:
+    """With its bytes where two names would look the same on a screen."""
+    return repr(name) if name == unicodedata.normalize("NFC", name) else ascii(name)
+
+
+def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
+    """What is to be said about folders of no student on the roster. A gradebook that was never given one knows nobody
+    by more than an id, and nothing is said."""
+    on_it = {one.id for one in book.students if one.last_name or one.email or one.lms_user_id}
+    if not on_it:
+        return
+    by_look = {plain(name): name for name in on_it}
+    for name in sorted(set(folders) - on_it):
+        near = by_look.get(plain(name))
+        meant = f" Is it {near!r}? Then rename the folder." if near else ""
+        yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{meant}"

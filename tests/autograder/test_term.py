@@ -1,0 +1,283 @@
+"""What a term brings: a roster, late days, extensions, and tables of marks for Canvas, Moodle and Gradescope."""
+
+import argparse
+import csv
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import AssignLatePenalties, SaveCells
+from traitlets.config import Config
+
+from autograder.classroom import export, grading, late, lms, marks, roster
+from autograder.classroom.verdicts import is_check
+from course_lib.places import environment
+
+COURSE = Path(__file__).resolve().parents[2]
+LESSON, NAME = "01_roofline", "roofline"
+RELEASE = nbformat.read(COURSE / "notebooks" / LESSON / f"{NAME}.ipynb", as_version=4)
+SOFTMAX, SPEED = "roofline_softmax_check", "roofline_softmax_speed"
+DUE = datetime(2026, 11, 2, 12)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("term")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", environment()["PATH"])  # nbgrader calls alembic by name
+        with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
+            book.add_assignment(LESSON, duedate=DUE)
+            book.add_assignment("00_start", duedate=DUE - timedelta(days=7))
+        url = f"sqlite:///{folder / 'gradebook.db'}"
+        names = {"student": "ada", "assignment": LESSON, "notebook": NAME, "db_url": url}
+        SaveCells().preprocess(nbformat.from_dict(RELEASE), {"nbgrader": names})
+    return folder / "gradebook.db"
+
+
+@pytest.fixture
+def term(begun, tmp_path, monkeypatch):
+    """The folder of a course in which commands are called."""
+    shutil.copy(begun, tmp_path)
+    (tmp_path / late.SETTINGS).write_text(
+        "c = get_config()\nfrom autograder.classroom.late import LateDays\n"
+        "c.AssignLatePenalties.plugin_class = LateDays\nc.LateDays.free_days = 2\nc.LateDays.percent_a_day = 10\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def url(folder):
+    return f"sqlite:///{folder / 'gradebook.db'}"
+
+
+def graded(folder, student, when=None, **points):
+    """A hand-in, judged: points of check cells, or whom they wait for."""
+    notebook = nbformat.from_dict(RELEASE)
+    for cell in filter(is_check, notebook.cells):
+        given = points.get(cell.metadata.nbgrader.grade_id, 0.0)
+        waits, got = (given, 0.0) if isinstance(given, str) else ("", given)
+        cell.outputs = grading.outputs_of({"points": got, "waits": waits, "html": "a report"})
+    with Gradebook(url(folder)) as book:
+        book.update_or_create_student(student)
+        book.update_or_create_submission(LESSON, student, timestamp=when)
+    names = {"student": student, "assignment": LESSON, "notebook": NAME, "db_url": url(folder)}
+    marks.SavedMarks(verdicts=str(folder)).preprocess(notebook, {"nbgrader": names})
+    return notebook, {"nbgrader": names}
+
+
+# ------------------------------------------------------------------------------------------- the roster
+
+
+CANVAS = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Quiz 1 (23)
+    Points Possible,,,,,10.00
+"Müller, Änne",11,9001,amueller,XC 101,8.00
+"Student, Test",15,,teststudent,XC 101,
+"""
+MOODLE = """First name,Last name,ID number,Institution,Department,Email address,Last downloaded from this course
+Änne,Müller,30069048,,,am@example.org,1567713827
+Jan,de Boer,,,,jb@example.org,1567713827
+"""
+GRADESCOPE = """First Name,Last Name,SID,Email,Sections
+Änne,Müller,30069048,am@example.org,A
+"""
+OURS = "id;first_name;last_name;email;lms_user_id\r\namueller;Änne;Müller;am@example.org;11\r\n"
+AENNE = {"first_name": "Änne", "last_name": "Müller"}
+JAN = {"first_name": "Jan", "last_name": "de Boer", "email": "jb@example.org"}
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "students"),
+    [
+        (CANVAS, "Canvas", {"amueller": AENNE | {"lms_user_id": "11"}}),
+        (MOODLE, "Moodle", {"30069048": AENNE | {"email": "am@example.org"}, "jb@example.org": JAN}),
+        (GRADESCOPE, "Gradescope", {"30069048": AENNE | {"email": "am@example.org"}}),
+        (OURS, "nbgrader", {"amueller": AENNE | {"email": "am@example.org", "lms_user_id": "11"}}),
+    ],
+    ids=["canvas", "moodle", "gradescope", "nbgrader"],
+)  # fmt: skip
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
+def test_a_list_of_students_is_read_whoever_wrote_it_and_in_whatever_encoding(text, layout, students, encoding):
+    text = text if encoding == "utf-8" else text.lstrip("\ufeff")
+    read = roster.students_of(text.encode(encoding))
+    assert (read.layout, read.students) == (layout, students)
+    assert bool(read.told) == (encoding != "utf-8")
+
+
+def test_rows_that_name_no_student_are_told_by_their_lines():
+    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\n"
+    read = roster.students_of(text.encode())
+    assert set(read.students) == {"ada", "A.D.A", "Müller"}
+    assert read.told == [
+        "Line 3 is left out: it has no id.",
+        "Line 4 is left out: ada is there already.",
+        "Line 5 is left out: '../up' cannot be the name of a folder.",
+        "'A.D.A' and 'ada' look alike: is that one student?",
+    ]
+
+
+@pytest.mark.parametrize(("data", "says"), [(b"", "it is empty"), (b"who,what\na,b\n", "no column says who")])
+def test_a_file_that_is_no_roster_is_refused_with_the_columns_that_are_asked_for(term, data, says, capsys):
+    (term / "list.csv").write_bytes(data)
+    assert roster.main(argparse.Namespace(file=Path("list.csv"))) == 2
+    assert says in capsys.readouterr().out
+
+
+def test_the_roster_goes_into_the_gradebook_and_what_was_there_stays(term, capsys):
+    (term / "list.csv").write_text(OURS)
+    for said in ("1 new, 0 changed", "0 new, 0 changed"):
+        assert roster.main(argparse.Namespace(file=Path("list.csv"))) == 0
+        assert said in capsys.readouterr().out
+    (term / "list.csv").write_text("id,last_name\nother,O\n")
+    roster.main(argparse.Namespace(file=Path("list.csv")))
+    assert "Not in the file, and kept: amueller." in capsys.readouterr().out
+    with Gradebook(url(term)) as book:
+        one = book.find_student("amueller")
+        assert (one.first_name, one.last_name, one.lms_user_id) == ("Änne", "Müller", "11")
+
+
+def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(term):
+    with Gradebook(url(term)) as book:
+        book.add_student("graded before")
+        assert list(roster.strangers(["anybody"], book)) == [], "no roster was given"
+        book.add_student("Müller Änne", last_name="Müller")
+        said = list(roster.strangers(["mueller", "Mu\u0308ller A\u0308nne", "Müller Änne", "muller_anne"], book))
+    assert len(said) == 3 and "'mueller' is not on the roster" in said[2]
+    assert "Is it 'Müller Änne'? Then rename the folder." in said[0] and "\\u0308" in said[0]
+    assert "Is it 'Müller Änne'?" in said[1]
+
+
+# ------------------------------------------------------------------------------------------- late days
+
+
+def test_free_days_go_to_the_first_lessons_and_what_is_beyond_is_charged():
+    assert late.charged([("a", 1), ("b", 0), ("c", 3), ("d", 1)], free=2) == {"a": 0, "b": 0, "c": 2, "d": 1}
+    assert late.charged([("a", 1)], free=0) == {"a": 1}
+    rule = late.LateDays(percent_a_day=40.0)
+    assert [rule.cost(10.0, days) for days in (0, 1, 3)] == [None, 4.0, 10.0]
+
+
+def test_a_late_hand_in_costs_what_the_rule_says_and_a_mark_or_an_extension_given_later_counts(term, capsys):
+    args = argparse.Namespace
+    nb, resources = graded(term, "ada", DUE + timedelta(days=2, hours=1), **{SOFTMAX: 10.0})
+    config = late.course()[0]
+    AssignLatePenalties(config=config).preprocess(nb, resources)
+    assert penalty(term) == 1.0, "three days begun, two of them free"
+    with Gradebook(url(term)) as book:
+        book.find_grade(SOFTMAX, NAME, LESSON, "ada").manual_score = 5.0
+        book.db.commit()
+    assert late.main(args(action=None)) == 0
+    assert capsys.readouterr().out == f"ada, {LESSON}: 3 days late, 2 of them free, penalty 0.5 of 5 points\n"
+    assert penalty(term) == 0.5
+    assert late.main(args(action="extend", student="ada", lesson=LESSON, days=3)) == 0
+    assert capsys.readouterr().out == f"ada, {LESSON}: extension of 3 days\n"
+    assert not penalty(term)
+    assert late.main(args(action="extend", student="ada", lesson=LESSON, days=0)) == 0
+    assert late.main(args(action="due", lesson=LESSON, date="2026-11-05 13:00 +0100")) == 0
+    assert "Nobody was late" in capsys.readouterr().out
+    with Gradebook(url(term)) as book:
+        assert book.find_assignment(LESSON).duedate == datetime(2026, 11, 5, 12)
+
+
+def penalty(folder, student="ada"):
+    with Gradebook(url(folder)) as book:
+        return book.find_submission_notebook(NAME, LESSON, student).late_submission_penalty
+
+
+def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
+    with Gradebook(url(term)) as book:
+        book.add_student("bob")
+        late.extend(book, "bob", LESSON, 5)
+    (row,) = table(term, export.Grades, "grades.csv", csv.DictReader, lesson=LESSON)
+    assert (row["student_id"], row["score"]) == ("bob", "")
+    graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 10.0})
+    late.main(argparse.Namespace(action=None))
+    assert not penalty(term, "bob")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"action": "extend", "student": "nobody", "lesson": LESSON, "days": 1}, "No such student: nobody"),
+        ({"action": "due", "lesson": "99_none", "date": "none"}, "No such assignment: 99_none"),
+        ({"action": "due", "lesson": LESSON, "date": "soon"}, "'soon' is no date"),
+    ],
+)
+def test_who_or_what_is_not_in_the_gradebook_is_told(term, capsys, words, says):
+    assert late.main(argparse.Namespace(**words)) == 1
+    assert says in capsys.readouterr().out
+
+
+def test_another_plugin_of_a_site_is_left_alone(term):
+    assert late.rule_of(Config()) is None
+    graded(term, "ada", DUE + timedelta(days=9), **{SOFTMAX: 10.0})
+    (term / late.SETTINGS).write_text("c = get_config()\n")
+    assert late.main(argparse.Namespace(action=None)) == 0
+    assert not penalty(term)
+
+
+# ------------------------------------------------------------------------------------------- tables of marks
+
+
+def table(folder, kind, name, reader=csv.reader, lesson=None):
+    config = late.course()[0]
+    sheet = kind(config=config, verdicts=str(folder), to=str(folder / name), assignment=[lesson] if lesson else [])
+    with Gradebook(url(folder)) as book:
+        sheet.export(book)
+    with (folder / name).open(newline="", encoding="utf-8") as file:
+        return list(reader(file))
+
+
+@pytest.fixture
+def marked(term):
+    """One whose softmax is right and fast, one whose speed waits, one whose answer waits, one who did nothing."""
+    graded(term, "fast", DUE, **{SOFTMAX: 6.0, SPEED: 3.0})
+    graded(term, "late", DUE + timedelta(days=3), **{SOFTMAX: 6.0, SPEED: "a GPU"})
+    graded(term, "held", DUE, **{SOFTMAX: "a person", SPEED: 3.0})
+    with Gradebook(url(term)) as book:
+        book.update_or_create_student("fast", first_name="Änne", last_name="Müller", lms_user_id="11", email="a@b.org")
+        book.add_student("none")
+    return term
+
+
+def test_canvas_gets_its_five_columns_the_row_of_points_and_one_column_more_for_speed(marked):
+    header, possible, *rows = table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
+    assert header == [*CANVAS.lstrip("\ufeff").split(",Quiz")[0].split(","), LESSON, f"{LESSON} speed"]
+    assert possible[:5] == ["    Points Possible", "", "", "", ""]
+    speed = sum(c.metadata.nbgrader.points for c in RELEASE.cells if "check_speed(" in c.source and is_check(c))
+    whole = sum(c.metadata.get("nbgrader", {}).get("points", 0) for c in RELEASE.cells)
+    assert list(map(float, possible[5:])) == [whole - speed, speed]
+    got = {row[3]: row for row in rows}
+    assert got["fast"] == ["Müller, Änne", "11", "", "fast", "", "6", "3"]
+    assert got["late"][5:] == ["5.4", ""], "one day beyond the free ones; speed waits"
+    assert got["held"][5:] == ["", "3"] and got["none"][5:] == ["", ""]
+
+
+def test_moodle_gets_the_columns_of_its_own_export(marked):
+    header, *rows = table(marked, lms.Moodle, "moodle.csv", lesson=LESSON)
+    known = MOODLE.split(",Last downloaded")[0].split(",")
+    assert header == [*known, f"Assignment: {LESSON} (Real)", f"Assignment: {LESSON} speed (Real)"]
+    got = {row[2]: row for row in rows}
+    assert got["fast"] == ["Änne", "Müller", "fast", "", "", "a@b.org", "6", "3"]
+    assert got["none"] == ["", "", "none", "", "", "", "", ""]
+
+
+def test_gradescope_gets_four_columns_a_lesson_and_the_lateness(marked):
+    header, *rows = table(marked, lms.Gradescope, "gradescope.csv", lesson=LESSON)
+    asked = [*GRADESCOPE.split("\n")[0].split(",")]
+    for title in (LESSON, f"{LESSON} speed"):
+        asked += [title, f"{title} - Max Points", f"{title} - Submission Time", f"{title} - Lateness (H:M:S)"]
+    assert header == [*asked, "Total Lateness (H:M:S)"]
+    got = {row[2]: row for row in rows}
+    assert got["late"][5] == "5.4" and got["late"][7:9] == ["2026-11-05 12:00:00 +0000", "72:00:00"]
+    assert got["late"][-1] == "72:00:00" and got["none"][-1] == "00:00:00"
+    assert got["none"][7:9] == ["", ""]
+
+
+def test_both_columns_together_are_the_score():
+    row = {"score": 9.0, "speed_score": 3.0, "waits": ""}
+    assert lms.shared(row) == ("6", "3")
+    assert lms.shared(row | {"score": 2.0}) == ("0", "2"), "the penalty took what was earned otherwise"
+    assert lms.shared(row | {"waits": "roofline.graph (a GPU)"}) == ("", "3")
