@@ -40,12 +40,14 @@ try:
     from autograder.classroom.export import Grades, WhatWaits
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
     from autograder.classroom.late import LateDays
+    from autograder.classroom.marking import install as show_what_waits
     from autograder.classroom.marks import SavedMarks
     from autograder.classroom.sanitize import disarm
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
     install()
     disarm()
+    show_what_waits()
 except Exception as error:
     # nbgrader would go on without these settings, and run the students' code as it is: end the command instead
     raise SystemExit(

@@ -12,7 +12,7 @@ from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
-from autograder.classroom.late import rule_of, settle
+from autograder.classroom.late import is_handed_in, rule_of, settle
 from autograder.classroom.marks import VERDICTS, called, tell, waiting
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
@@ -56,7 +56,7 @@ class Grades(ExportPlugin):
             found = gradebook.find_submission(lesson.name, student.id)
         except MissingEntry:
             return row
-        if not found.notebooks:  # an extension was given before anything was handed in
+        if not is_handed_in(found):
             return row
         penalty = found.late_submission_penalty or 0.0
         row |= {"timestamp": found.timestamp, "raw_score": found.score, "late_submission_penalty": penalty}

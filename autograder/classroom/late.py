@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from dateutil import parser as dates
 from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import LateSubmissionPlugin
 from nbgrader.preprocessors import AssignLatePenalties
-from nbgrader.utils import parse_utc
 from traitlets import Float, Int
 from traitlets.config import Config, PyFileConfigLoader
 
@@ -48,9 +48,15 @@ def days_late(submission: SubmittedAssignment) -> int:
     return math.ceil(submission.total_seconds_late / DAY_S)
 
 
+def is_handed_in(submission: SubmittedAssignment) -> bool:
+    """An extension that is given before makes an entry in the gradebook too, in which nothing was ever graded."""
+    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+    return any(grade.auto_score is not None or grade.manual_score is not None for grade in grades)
+
+
 def handed_in(book: Gradebook, student: str) -> list[SubmittedAssignment]:
     """What a student handed in of the lessons that have a due date, in the order of these dates."""
-    found = [one for one in book.find_student(student).submissions if one.notebooks and one.assignment.duedate]
+    found = [one for one in book.find_student(student).submissions if is_handed_in(one) and one.assignment.duedate]
     return sorted(found, key=lambda one: (one.assignment.duedate, one.assignment.name))
 
 
@@ -103,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
     with book:
         try:
             if args.action == "due":
-                date = None if args.date == "none" else parse_utc(args.date)
+                date = None if args.date == "none" else in_utc(args.date)
                 book.update_or_create_assignment(book.find_assignment(args.lesson).name, duedate=date)
             elif args.action == "extend":
                 extend(book, args.student, args.lesson, args.days)
@@ -118,6 +124,12 @@ def main(args: argparse.Namespace) -> int:
             settle(book, rule)
         print("\n".join(told(book, rule)) or "Nobody was late, and nobody has an extension.")
     return 0
+
+
+def in_utc(text: str) -> datetime:
+    """As the gradebook keeps it; nbgrader's own reader takes +0100 for something else."""
+    read = dates.parse(text)
+    return read.astimezone(UTC).replace(tzinfo=None) if read.tzinfo else read
 
 
 def course() -> tuple[Config, Gradebook]:

@@ -22,6 +22,8 @@ RELEASE = nbformat.read(COURSE / "notebooks" / LESSON / f"{NAME}.ipynb", as_vers
 SOFTMAX, SPEED = "roofline_softmax_check", "roofline_softmax_speed"
 DUE = datetime(2026, 11, 2, 12)
 
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own; the settings ignore it
+
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory) -> Path:
@@ -144,9 +146,9 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
         assert list(roster.strangers(["anybody"], book)) == [], "no roster was given"
         book.add_student("Müller Änne", last_name="Müller")
         said = list(roster.strangers(["mueller", "Mu\u0308ller A\u0308nne", "Müller Änne", "muller_anne"], book))
-    assert len(said) == 3 and "'mueller' is not on the roster" in said[2]
+    assert len(said) == 3 and said[1].startswith("'mueller' is not on the roster") and "Is it" not in said[1]
     assert "Is it 'Müller Änne'? Then rename the folder." in said[0] and "\\u0308" in said[0]
-    assert "Is it 'Müller Änne'?" in said[1]
+    assert "Is it 'Müller Änne'?" in said[2]
 
 
 # ------------------------------------------------------------------------------------------- late days
@@ -161,10 +163,10 @@ def test_free_days_go_to_the_first_lessons_and_what_is_beyond_is_charged():
 
 def test_a_late_hand_in_costs_what_the_rule_says_and_a_mark_or_an_extension_given_later_counts(term, capsys):
     args = argparse.Namespace
-    nb, resources = graded(term, "ada", DUE + timedelta(days=2, hours=1), **{SOFTMAX: 10.0})
+    nb, resources = graded(term, "ada", DUE + timedelta(days=2, hours=1), **{SOFTMAX: 6.0})
     config = late.course()[0]
     AssignLatePenalties(config=config).preprocess(nb, resources)
-    assert penalty(term) == 1.0, "three days begun, two of them free"
+    assert penalty(term) == 0.6, "three days begun, two of them free"
     with Gradebook(url(term)) as book:
         book.find_grade(SOFTMAX, NAME, LESSON, "ada").manual_score = 5.0
         book.db.commit()
@@ -192,7 +194,7 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
         late.extend(book, "bob", LESSON, 5)
     (row,) = table(term, export.Grades, "grades.csv", csv.DictReader, lesson=LESSON)
     assert (row["student_id"], row["score"]) == ("bob", "")
-    graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 10.0})
+    graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 6.0})
     late.main(argparse.Namespace(action=None))
     assert not penalty(term, "bob")
 
@@ -212,7 +214,7 @@ def test_who_or_what_is_not_in_the_gradebook_is_told(term, capsys, words, says):
 
 def test_another_plugin_of_a_site_is_left_alone(term):
     assert late.rule_of(Config()) is None
-    graded(term, "ada", DUE + timedelta(days=9), **{SOFTMAX: 10.0})
+    graded(term, "ada", DUE + timedelta(days=9), **{SOFTMAX: 6.0})
     (term / late.SETTINGS).write_text("c = get_config()\n")
     assert late.main(argparse.Namespace(action=None)) == 0
     assert not penalty(term)

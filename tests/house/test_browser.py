@@ -1,9 +1,12 @@
-"""Lesson 00 in a real browser, as a student meets it: open, run all, see a figure."""
+"""A real browser, as people meet the course: a student in JupyterLab, an instructor in formgrader, feedback."""
 
+import contextlib
+import json
 import os
 import secrets
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from autograder.bank import find
 from autograder.classroom.lab import copy_missing
 from autograder.classroom.lessons import COURSE
 from course_lib.places import environment
 
+SCREENSHOTS = COURSE / "build" / "screenshots"  # of tests that failed
 LESSON = COURSE / "notebooks" / "00_start" / "start.ipynb"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -36,20 +41,37 @@ pytestmark = [
 
 @pytest.fixture
 def lab(tmp_path):
-    """(address, token) of a JupyterLab over a fresh work/ folder."""
+    """(address, token) of a JupyterLab over a fresh work/ folder, in which lesson 00 is answered."""
     copy_missing(COURSE / "notebooks", tmp_path / "work")
+    notebook = json.loads(LESSON.read_text())
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
+            cell["source"] = find("start.axpy/right/masked").source
+    (tmp_path / "work/00_start/start.ipynb").write_text(json.dumps(notebook))
+    slider = {"cell_type": "code", "id": "slider", "metadata": {}, "outputs": [], "execution_count": None}
+    slider["source"] = "from course_lib import widgets\nwidgets.break_even_explorer()"
+    (tmp_path / "work/slider.ipynb").write_text(json.dumps(notebook | {"cells": [slider]}))
+    words = ["-m", "jupyterlab", f"--ServerApp.root_dir={tmp_path}"]
+    words += ["--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"]
+    with served(words, tmp_path) as (address, token):
+        yield address, token
+
+
+@contextlib.contextmanager
+def served(words: list[str], folder: Path):
+    """(address, token) of a Jupyter server that was started there."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     token = secrets.token_hex(8)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
-    command += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path}"]
-    command += ["--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"]
+    command = [sys.executable, *words, "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
+    command += [f"--IdentityProvider.token={token}"]
     command += ["--allow-root"] if os.geteuid() == 0 else []
-    with (tmp_path / "lab.log").open("w") as out:
-        server = subprocess.Popen(command, env=environment(), stdout=out, stderr=subprocess.STDOUT)
+    log = folder / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT)
     try:
-        wait_until_up(f"http://127.0.0.1:{port}/api?token={token}", server, tmp_path / "lab.log")
+        wait_until_up(f"http://127.0.0.1:{port}/api?token={token}", server, log)
         yield f"http://127.0.0.1:{port}", token
     finally:
         server.terminate()
@@ -57,7 +79,7 @@ def lab(tmp_path):
 
 
 def wait_until_up(address: str, server: subprocess.Popen, log: Path) -> None:
-    for _ in range(240):
+    for _ in range(480):
         assert server.poll() is None, log.read_text()
         try:
             urllib.request.urlopen(address, timeout=1).close()
@@ -68,7 +90,7 @@ def wait_until_up(address: str, server: subprocess.Popen, log: Path) -> None:
 
 
 @pytest.fixture
-def browser(tmp_path, monkeypatch):
+def browser(tmp_path, monkeypatch, request):
     monkeypatch.setenv("SE_OFFLINE", "true")  # selenium looks for no driver of its own
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -79,21 +101,145 @@ def browser(tmp_path, monkeypatch):
         options.add_argument(flag)
     driver = webdriver.Chrome(service=Service(DRIVER), options=options)
     driver.set_script_timeout(60)
+    failed_before = request.session.testsfailed
     yield driver
+    if request.session.testsfailed > failed_before:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        driver.save_screenshot(str(SCREENSHOTS / f"{request.node.name}.png"))
     driver.quit()
 
 
-def test_lesson_00_runs_from_top_to_bottom_and_shows_a_figure(lab, browser):
+def patience(browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    address, token = lab
-    wait = WebDriverWait(browser, 240)
-    browser.get(f"{address}/lab/tree/work/00_start/start.ipynb?token={token}&reset")
-    wait.until(lambda b: b.find_elements("css selector", ".jp-Notebook .jp-Cell"))
-    wait.until(lambda b: b.execute_script(READY))
-    # Runs until the first untouched exercise stops it, so every figure before that must be there.
+    return WebDriverWait(browser, 240)
+
+
+def all_run(browser, address: str, token: str, notebook: str) -> None:
+    """Open a notebook in JupyterLab and run its cells."""
+    browser.get(f"{address}/lab/tree/{notebook}?token={token}&reset")
+    patience(browser).until(lambda b: b.find_elements("css selector", ".jp-Notebook .jp-Cell"))
+    patience(browser).until(lambda b: b.execute_script(READY))
     assert browser.execute_async_script(RUN_ALL) in ("ran",), "the command itself must work"
-    wait.until(lambda b: b.find_elements("css selector", ".jp-OutputArea-output img, .jp-OutputArea-output svg"))
+
+
+def test_lesson_00_runs_from_top_to_bottom_and_shows_a_figure_and_the_report_of_its_check(lab, browser):
+    all_run(browser, *lab, "work/00_start/start.ipynb")
+    report = ".jp-OutputArea-output div[style*='border-left']"
+    patience(browser).until(lambda b: b.find_elements("css selector", report))
+    said = browser.find_element("css selector", report).text
+    assert "start.axpy: " in said and "(5 of 5 points)" in said
+    assert browser.find_elements("css selector", ".jp-OutputArea-output img, .jp-OutputArea-output svg")
     text = " ".join(e.text for e in browser.find_elements("css selector", ".jp-OutputArea-output"))
-    assert "ModuleNotFoundError" not in text
-    assert "not written yet" in text or "Error" not in text
+    assert "Error" not in text
+
+
+def test_a_slider_that_is_moved_changes_its_picture(lab, browser):
+    from selenium.webdriver.common.keys import Keys
+
+    all_run(browser, *lab, "work/slider.ipynb")
+    handle, picture = ".jp-OutputArea-output .noUi-handle", ".jp-OutputArea-output img.widget-image"
+    patience(browser).until(lambda b: b.find_elements("css selector", handle))
+    patience(browser).until(lambda b: b.find_elements("css selector", picture))
+    before = browser.find_element("css selector", picture).get_attribute("src")
+    browser.find_element("css selector", handle).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    patience(browser).until(lambda b: b.find_element("css selector", picture).get_attribute("src") != before)
+
+
+# ------------------------------------------------------------------------------------------- an instructor
+
+UNIT, NAME, SPEED = "01_roofline", "roofline", "roofline_softmax_speed"
+HARM = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"
+TALLEST = 8000  # pixels of a page on which fifteen boxes wait
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory):
+    """A course in which a solved lesson 01 was handed in and graded: without a GPU its points for speed wait."""
+    course = tmp_path_factory.mktemp("classroom")
+    shutil.copytree(COURSE / "solutions" / UNIT, course / "solutions" / UNIT)
+    settings = (COURSE / "nbgrader_config.py").read_text()
+    kept = "".join(f"c.{step}.verdicts = str(COURSE / 'verdicts')\n" for step in ("JudgedNotebook", "SavedMarks"))
+    (course / "nbgrader_config.py").write_text(f"{settings}\n{kept}")
+    nbgrader(course, "generate_assignment", UNIT)
+    solved = json.loads((COURSE / "solutions" / UNIT / f"{NAME}.ipynb").read_text())
+    mine = {"cell_type": "markdown", "id": "harm", "metadata": {}, "source": f"My notes on this lesson. {HARM}"}
+    solved["cells"].insert(3, mine)
+    (course / "submitted/ada" / UNIT).mkdir(parents=True)
+    (course / "submitted/ada" / UNIT / f"{NAME}.ipynb").write_text(json.dumps(solved))
+    nbgrader(course, "autograde", UNIT)
+    return course
+
+
+def nbgrader(course: Path, *words: str) -> None:
+    line = [sys.executable, "-m", "nbgrader", *words]
+    done = subprocess.run(line, cwd=course, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def asked(course: Path, question: str) -> list:
+    with sqlite3.connect(course / "gradebook.db") as book:
+        return book.execute(question).fetchall()
+
+
+MARK = f"select manual_score from grade g join base_cell c on g.cell_id = c.id where c.name = '{SPEED}'"
+COMMENT = "select manual_comment from comment where manual_comment is not null"
+BESIDE = """
+const guide = document.querySelector('.guide').getBoundingClientRect();
+const answer = document.querySelector('.answered').getBoundingClientRect();
+return [answer.right <= guide.left, Math.abs(answer.top - guide.top) < 40];
+"""
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_an_instructor_opens_what_waits_marks_it_and_the_mark_survives_another_run(classroom, browser):
+    extension = "--ServerApp.jpserver_extensions={'nbgrader.server_extensions.formgrader': True}"
+    words = ["-m", "jupyter_server", f"--ServerApp.root_dir={classroom}", extension]
+    with served(words, classroom) as (address, token):
+        browser.get(f"{address}/formgrader/gradebook/{UNIT}/{NAME}?token={token}")
+        patience(browser).until(lambda b: b.find_elements("partial link text", "Submission #1"))
+        browser.find_element("partial link text", "Submission #1").click()
+        patience(browser).until(lambda b: b.find_elements("id", SPEED))
+        look_at_the_page(browser)
+        box = browser.find_element("id", SPEED)
+        assert box.is_displayed(), "what waits is open"
+        give(browser, box, "3")
+        patience(browser).until(lambda b: asked(classroom, MARK) == [(3.0,)])
+        comment = browser.find_element("css selector", "textarea.comment")
+        browser.execute_script("$(arguments[0]).parents('details').prop('open', true)", comment)
+        give(browser, comment, "well measured")
+        patience(browser).until(lambda b: asked(classroom, COMMENT) == [("well measured",)])
+    nbgrader(classroom, "autograde", UNIT, "--force")
+    assert (asked(classroom, MARK), asked(classroom, COMMENT)) == ([(3.0,)], [("well measured",)])
+
+
+def look_at_the_page(browser) -> None:
+    """Short, with folds that show that they are folds, and the guide beside the answer; nothing of a student acts."""
+    assert browser.execute_script("return document.documentElement.scrollHeight") < TALLEST
+    folds = browser.find_elements("css selector", "details.folded > summary")
+    assert folds and {fold.value_of_css_property("display") for fold in folds} == {"list-item"}
+    assert browser.execute_script(BESIDE) == [True, True]
+    assert "Marking guide" in browser.find_element("css selector", ".guide").text
+    folds[0].click()
+    assert browser.find_element("css selector", "details.folded").get_attribute("open")
+    folds[0].click()
+    assert browser.execute_script("return window.harm") is None
+
+
+def give(browser, box, text: str) -> None:
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", box)
+    box.clear()
+    box.send_keys(text)
+    browser.execute_script("$(arguments[0]).change()", box)
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_feedback_opens_and_nothing_in_it_acts(classroom, browser):
+    nbgrader(classroom, "generate_feedback", UNIT, "--force")
+    page = classroom / "feedback/ada" / UNIT / f"{NAME}.html"
+    browser.get(page.as_uri())
+    text = browser.find_element("tag name", "body").text
+    assert "My notes on this lesson." in text and "Points may still come. These wait:" in text
+    assert browser.execute_script("return window.harm") is None
+    scripts = browser.execute_script("return [...document.scripts].map(s => s.src || s.textContent)")
+    assert not [script for script in scripts if "harm" in script]

@@ -1,0 +1,130 @@
+"""formgrader's page of one submission, for a person who marks: what waits is open, the marking guide beside it.
+
+Everything else is folded: a lesson has a hundred cells, and a person is asked about a few. Without anything that waits,
+each graded cell has a fold of its own, so that a mark can still be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import nbformat
+from nbconvert.exporters import HTMLExporter
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook
+from nbgrader.server_extensions.formgrader import handlers
+from nbgrader.utils import is_grade, is_solution
+
+from autograder.classroom.marks import called
+
+MARKS = "speed_of_light_marking"  # in a cell's metadata, for the template
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def install() -> None:
+    """formgrader asks its handler for what makes a page."""
+    handlers.SubmissionHandler.exporter = property(Pages)
+
+
+class Pages:
+    """What makes the page of one submission."""
+
+    def __init__(self, handler: handlers.SubmissionHandler):
+        self.handler = handler
+        config = handler.settings["nbgrader_exporter"].config.copy()
+        config.HTMLExporter.template_name = "marking"
+        config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), handlers.template_path]
+        config.HTMLExporter.extra_template_paths = [handlers.template_path]  # by which ours extends nbgrader's
+        self.exporter = HTMLExporter(config=config)
+
+    def from_filename(self, filename: str, resources: dict) -> tuple[str, dict]:
+        notebook = nbformat.read(filename, as_version=4)
+        solved = Path(
+            self.handler.coursedir.format_path(
+                self.handler.coursedir.source_directory, ".", resources["assignment_id"]
+            ),
+            f"{resources['notebook_id']}.ipynb",
+        )
+        prepare(notebook, waiting(self.handler.gradebook, resources["submission_id"]), guides(solved))
+        return self.exporter.from_notebook_node(notebook, resources=resources)
+
+
+def waiting(book: Gradebook, submission: str) -> set[str]:
+    found = book.find_submission_notebook_by_id(submission)
+    return {grade.name for grade in found.grades if grade.needs_manual_grade}
+
+
+def guides(solved: Path) -> dict[str, str]:
+    """Cell -> what the solved lesson says about its marks; nothing where that lesson is not here."""
+    if not solved.is_file():
+        return {}
+    cells = nbformat.read(solved, as_version=4).cells
+    answers = [cell for cell in cells if cell.cell_type == "markdown" and is_solution(cell)]
+    return {cell.metadata.nbgrader.grade_id: without_marks(cell.source) for cell in answers}
+
+
+def without_marks(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("### BEGIN", "### END")))
+
+
+def prepare(notebook: NotebookNode, waits: set[str], guide: Mapping[str, str]) -> None:
+    """Say in each cell's metadata where a fold begins and ends, and which guide stands beside it."""
+    for fold in folds(notebook.cells, opened(notebook.cells, waits)):
+        fold[0].metadata[MARKS] = {"fold": title(fold)}
+        fold[-1].metadata.setdefault(MARKS, {})["end"] = True
+    for cell in notebook.cells:
+        if name := name_of(cell):
+            cell.metadata.setdefault(MARKS, {})["guide"] = guide.get(name, "")
+
+
+def opened(cells: list[NotebookNode], waits: set[str]) -> set[int]:
+    """The places of cells that a person is asked about, and of the answers that they are about: those since the graded
+    cell before."""
+    shown, answers = set(), []
+    for place, cell in enumerate(cells):
+        if is_solution(cell) and not is_grade(cell):
+            answers.append(place)
+        elif is_grade(cell):
+            if name_of(cell) in waits:
+                shown |= {place, *answers}
+            answers = answers if "check" in cell.source and same_answer(cells, place) else []
+    return shown
+
+
+def same_answer(cells: list[NotebookNode], place: int) -> bool:
+    """Whether the next graded cell is about the same answer: points for speed follow those for being right."""
+    after = next((cell for cell in cells[place + 1 :] if is_solution(cell) or is_grade(cell)), None)
+    return after is not None and is_grade(after) and not is_solution(after)
+
+
+def folds(cells: list[NotebookNode], shown: set[int]) -> Iterator[list[NotebookNode]]:
+    """Neighbours that are not shown. A graded cell ends a fold, so that each fold tells of one at most."""
+    fold: list[NotebookNode] = []
+    for place, cell in enumerate(cells):
+        if place in shown:
+            if fold:
+                yield fold
+            fold = []
+            continue
+        fold.append(cell)
+        if is_grade(cell) and not shown:
+            yield fold
+            fold = []
+    if fold:
+        yield fold
+
+
+def title(fold: Iterable[NotebookNode]) -> str:
+    """What lies in a fold: its first heading, and what is graded there."""
+    fold = list(fold)
+    lines = [line for cell in fold if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    heading = next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+    graded = [called(cell) for cell in fold if is_grade(cell)]
+    about = f": {', '.join(graded)}" if graded else ""
+    counted = f"{len(fold)} cells" if len(fold) > 1 else "1 cell"
+    return f"{heading} ({counted}{about})" if heading else f"{counted}{about}"
+
+
+def name_of(cell: NotebookNode) -> str:
+    return cell.metadata.get("nbgrader", {}).get("grade_id", "")
