@@ -87,8 +87,9 @@ def opened(cells: list[NotebookNode], waits: set[str]) -> set[int]:
             answers.append(place)
         elif is_grade(cell):
             if name_of(cell) in waits:
-                shown |= {place, *answers}
-            answers = answers if "check" in cell.source and same_answer(cells, place) else []
+                asked = {place - 1} if is_solution(cell) and place else set()  # the question stands above its answer
+                shown |= {place, *answers, *asked}
+            answers = answers if same_answer(cells, place) else []
     return shown
 
 

@@ -1,0 +1,89 @@
+"""formgrader's page of a submission: what waits is open with its answer, question and guide; the rest is folded."""
+
+import nbformat
+import pytest
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader.server_extensions.formgrader import handlers
+from traitlets.config import Config
+
+from autograder.classroom import marking
+
+
+def graded(name, source, kind=new_code_cell, **marks):
+    return kind(
+        source, metadata={"nbgrader": {"grade_id": name, "grade": True, "solution": False, "points": 2} | marks}
+    )
+
+
+def answer(name, source="def f(): pass"):
+    return new_code_cell(source, metadata={"nbgrader": {"grade_id": name, "grade": False, "solution": True}})
+
+
+def words(name, source):
+    return graded(name, source, new_markdown_cell, solution=True)
+
+
+@pytest.fixture
+def cells():
+    return [
+        new_markdown_cell("# A lesson"),
+        answer("softmax"),
+        graded("softmax_check", 'check("roofline.softmax", softmax)'),
+        graded("softmax_speed", 'check_speed("roofline.softmax", softmax)'),
+        new_markdown_cell("## The next part\nprose"),
+        answer("matmul"),
+        graded("matmul_check", 'check("roofline.matmul", matmul)'),
+        new_markdown_cell("## Question 1.9\nWhy?"),
+        words("why", "Because."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "shown"),
+    [
+        ({"softmax_check"}, {1, 2}),
+        ({"softmax_speed"}, {1, 3}),
+        ({"matmul_check"}, {5, 6}),
+        ({"why"}, {7, 8}),
+        (set(), set()),
+    ],
+)
+def test_what_waits_is_shown_with_the_answer_or_the_question_it_is_about(cells, waits, shown):
+    assert marking.opened(cells, waits) == shown
+
+
+def test_neighbours_that_do_not_wait_are_one_fold_that_says_what_is_in_it(cells):
+    found = list(marking.folds(cells, {5, 6}))
+    assert [[cells.index(cell) for cell in fold] for fold in found] == [[0, 1, 2, 3, 4], [7, 8]]
+    assert [marking.title(fold) for fold in found] == [
+        "A lesson (5 cells: roofline.softmax, roofline.softmax, speed)",
+        "Question 1.9 (2 cells: why)",
+    ]
+
+
+def test_where_nothing_waits_each_graded_cell_ends_a_fold(cells):
+    assert [len(fold) for fold in marking.folds(cells, set())] == [3, 1, 3, 2]
+
+
+def test_the_page_has_every_cell_once_in_folds_that_close_and_the_guide_beside_the_answer(cells):
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    marking.prepare(notebook, {"why"}, {"why": "1 point for *because* <script>x</script>"})
+    config = Config()
+    config.HTMLExporter.template_name = "marking"
+    config.HTMLExporter.extra_template_basedirs = [str(marking.TEMPLATES), handlers.template_path]
+    config.HTMLExporter.extra_template_paths = [handlers.template_path]
+    names = ("notebook_id", "submission_id", "base_url", "student", "last_name", "first_name", "notebook_path")
+    resources = dict.fromkeys(names, "x") | {"assignment_id": "x", "index": 0, "total": 1}
+    page, _ = HTMLExporter(config=config).from_notebook_node(notebook, resources=resources)
+    assert page.count("<details") == page.count("</details>") == 1
+    assert all(page.count(f'id="{name}"') == 1 for name in ("softmax_check", "softmax_speed", "matmul_check", "why"))
+    _, guided = page.split('<div class="guided">')
+    assert guided.index("Because.") < guided.index("Marking guide") < guided.index("<em>because</em>")
+
+
+def test_guides_are_those_of_the_solved_lesson_without_its_marks(tmp_path):
+    text = "### BEGIN SOLUTION\nBecause.\n\n*Marking guide.* 1 point.\n### END SOLUTION"
+    nbformat.write(nbformat.v4.new_notebook(cells=[words("why", text), answer("f")]), tmp_path / "solved.ipynb")
+    assert marking.guides(tmp_path / "solved.ipynb") == {"why": "Because.\n\n*Marking guide.* 1 point."}
+    assert marking.guides(tmp_path / "nothing.ipynb") == {}
