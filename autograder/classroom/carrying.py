@@ -151,11 +151,16 @@ def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[
     for cell in new["cells"]:
         cells += placed(cell, my.get(key(cell)), old.get(key(cell)), found, said)
         cells += beside.get(key(cell), [])
-    counts = {"answers": found.answers, "cells of your own": found.own, "cells that you had edited": found.edited}
-    told = ", ".join(f"{number} {what}" for what, number in counts.items() if number) or "nothing, there was nothing"
+    counts = {"answer": found.answers, "cell of your own": found.own, "cell that you had edited": found.edited}
+    told = ", ".join(many(number, what) for what, number in counts.items() if number) or "nothing, there was nothing"
     if base is None:
         said.insert(0, "Nobody knows from which version yours was copied: compare its empty cells with the new ones.")
     return {**new, "cells": unique(cells)}, [f"Carried over: {told}.", *said]
+
+
+def many(number: int, what: str) -> str:
+    first, *rest = what.split(" ", 1)
+    return " ".join([str(number), first + "s" * (number > 1), *rest])
 
 
 def placed(cell: dict, mine: dict | None, old: dict | None, found: Found, said: list[str]) -> list[dict]:

@@ -74,7 +74,7 @@ def test_a_cell_of_ones_own_stays_behind_its_neighbour_and_one_edited_is_kept():
     assert [text for _, text in texts(made)] == [
         "import math", "# Lesson", "print('mine')", "helper = 3", "new demonstration", ANSWER,
     ]  # fmt: skip
-    assert said == ["Carried over: 1 answers, 2 cells of your own, 1 cells that you had edited."]
+    assert said == ["Carried over: 1 answer, 2 cells of your own, 1 cell that you had edited."]
 
 
 def test_an_edited_demonstration_that_the_lesson_dropped_is_kept_as_text_that_nothing_runs():
