@@ -9,6 +9,10 @@ OF_THE_REPOSITORY = {
     "notebooks": ("autograder.classroom.notebooks", "rebuild paired and released notebooks from solutions/*/*.py"),
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
+    "fleet": ("autograder.classroom.fleet.command", "judge all submissions of a lesson, by Slurm or by workers here"),
+    "verdict": ("autograder.classroom.appeals", "what decided a student's marks, and the same judged again"),
+    "regrade": ("autograder.classroom.regrade", "what a changed exercise is worth for everybody"),
+    "seeds": ("autograder.classroom.seeds", "whether the draws of a lesson are told, and to open them"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 
