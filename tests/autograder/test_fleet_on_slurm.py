@@ -314,7 +314,8 @@ def test_a_full_disk_is_told_before_anything_is_judged_and_costs_nobody(course, 
 
 
 def test_a_task_has_its_gpu_alone_where_slurm_gave_it_one_or_the_whole_node(course, cluster):
-    ask = f"cd {course.folder} && PYTHONPATH=. {sys.executable} -c 'from autograder.classroom.fleet import slurm; print(slurm.alone())'"
+    program = "from autograder.classroom.fleet import slurm; print(slurm.alone())"
+    ask = f"cd {course.folder} && PYTHONPATH=. {sys.executable} -c '{program}'"
     told = {}
     for options in ("--mem=100", "--gres=gpu:1 --mem=100", "--exclusive --mem=100", "--oversubscribe --mem=100"):
         out = course.folder / f"out{len(told)}"
