@@ -12,6 +12,7 @@ OF_THE_REPOSITORY = {
     "fleet": ("autograder.classroom.fleet.command", "judge all submissions of a lesson, by Slurm or by workers here"),
     "verdict": ("autograder.classroom.appeals", "what decided a student's marks, and the same judged again"),
     "regrade": ("autograder.classroom.regrade", "what a changed exercise is worth for everybody"),
+    "report": ("autograder.classroom.overview.command", "one page and one table about a class that was graded"),
     "seeds": ("autograder.classroom.seeds", "whether the draws of a lesson are told, and to open them"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }

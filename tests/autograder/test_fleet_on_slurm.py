@@ -71,6 +71,11 @@ class Cluster:
         self.daemons: dict[str, subprocess.Popen] = {}
         self.surroundings = os.environ | {"SLURM_CONF": f"{self.folder}/slurm.conf"}
 
+    @property
+    def small(self) -> Path:
+        """A disk that is soon full. Nodes see what was mounted before they began."""
+        return self.folder / "small"
+
     def start(self) -> None:
         ports = free_ports(5)
         key = self.folder / "munge.key"
@@ -83,6 +88,8 @@ class Cluster:
         (self.folder / "gres.conf").write_text("\n".join(lines))
         for n in range(1, 5):
             (self.folder / f"gpu{n}").touch()
+        self.small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", self.small], check=True)
         munge = [f"--{what}-file={self.folder}/munge.{what}" for what in ("key", "pid", "log", "seed")]
         self.run("munged", ["munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *munge])
         wait(lambda: (self.folder / "munge.socket").exists())
@@ -97,7 +104,7 @@ class Cluster:
     def node(self, n: int) -> None:
         """In a namespace of its own, which ends with all that runs in it."""
         bind = f"mount --bind {self.folder}/cpuinfo /proc/cpuinfo && " if n == 4 else ""
-        apart = ["unshare", "--mount", "--propagation=slave", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self.run(f"n{n}", [*apart, "sh", "-c", f"{bind}exec slurmd -D -N n{n}"])
 
     def run(self, name: str, line: list[str]) -> None:
@@ -118,6 +125,7 @@ class Cluster:
         for daemon in self.daemons.values():
             daemon.kill()
             daemon.wait()
+        subprocess.run(["umount", self.small], check=True)
         shutil.rmtree(self.folder)
 
 
@@ -292,27 +300,23 @@ def fill(path: Path) -> None:
 
 
 def test_a_full_disk_is_told_before_anything_is_judged_and_costs_nobody(course, cluster):
-    course.verdicts.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", course.verdicts], check=True)
-    try:
-        for student in ("ada", "bob"):
-            course.hand_in(student, RIGHT, f"# {student}")
-        assert course.fleet("--slurm", "hold")[0] == 0
-        filler = course.verdicts / "filler"
-        fill(filler)
-        said = course.status()
-        assert "the disk is full. Mend that, and say the same command again." in said and "2 waiting" in said
-        assert "Why tasks wait, in Slurm's words: JobHeldUser" in said
-        assert course.fleet("--slurm", "partition=all")[0] == 2
-        cluster.asked("scontrol", "release", cluster.asked("squeue", "-h", "-o", "%A").strip())
-        wait(course.quiet)
-        assert "2 failed" in course.status() and not course.files()
-        filler.unlink()
-        assert course.fleet("--slurm", "partition=all")[0] == 0
-        wait(course.quiet)
-        assert "2 of 2 done" in course.status() and sorted(course.judged()) == ["ada", "bob"]
-    finally:
-        subprocess.run(["umount", course.verdicts], check=True)
+    course.verdicts.symlink_to(cluster.small)
+    for student in ("ada", "bob"):
+        course.hand_in(student, RIGHT, f"# {student}")
+    assert course.fleet("--slurm", "hold")[0] == 0
+    filler = course.verdicts / "filler"
+    fill(filler)
+    said = course.status()
+    assert "the disk is full. Mend that, and say the same command again." in said and "2 waiting" in said
+    assert "Why tasks wait, in Slurm's words: JobHeldUser" in said
+    assert course.fleet("--slurm", "partition=all")[0] == 2
+    cluster.asked("scontrol", "release", cluster.asked("squeue", "-h", "-o", "%A").strip())
+    wait(course.quiet)
+    assert "2 failed" in course.status() and not course.files()
+    filler.unlink()
+    assert course.fleet("--slurm", "partition=all")[0] == 0
+    wait(course.quiet)
+    assert "2 of 2 done" in course.status() and sorted(course.judged()) == ["ada", "bob"]
 
 
 def test_a_task_has_its_gpu_alone_where_slurm_gave_it_one_or_the_whole_node(course, cluster):
