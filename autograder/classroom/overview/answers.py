@@ -80,7 +80,7 @@ def _answer(item: Item, cell, shown: dict, mark: float | None, code: Submission 
         share=verdict.get("share"),
         machine=verdict.get("machine", {}).get("name", ""),
         torch=verdict.get("machine", {}).get("torch", ""),
-        source=definition(entry, [one.source for one in cells if one.name.startswith(("your cell", "setup")) is False]),
+        source=definition(entry, [one.source for one in cells]),
         board=not any(NO_BOARD.search(one.source) for one in cells),
         **given,
     )

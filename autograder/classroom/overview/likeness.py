@@ -20,11 +20,12 @@ SHOWN = 10  # pairs
 
 
 @dataclass(frozen=True)
-class Pair:
+class Group:
+    """Answers to one exercise of which each is like another one."""
+
     exercise: str
-    one: Answer
-    other: Answer
-    likeness: float
+    answers: tuple[Answer, ...]  # the first two are the most alike
+    likeness: float  # of these two
 
 
 def normalised(source: str) -> ast.Module | None:
@@ -82,9 +83,9 @@ def likeness(one: Counter, other: Counter) -> float:
     return (one & other).total() / max(1, (one | other).total())
 
 
-def pairs(answers: Sequence[Answer]) -> tuple[list[Pair], dict[str, int]]:
-    """The pairs that are most alike; and exercise -> how many wrote it as at least a tenth of the class did."""
-    found: list[Pair] = []
+def groups(answers: Sequence[Answer]) -> tuple[list[Group], dict[str, int]]:
+    """The groups that are most alike; and exercise -> how many wrote it as at least a tenth of the class did."""
+    found: list[Group] = []
     usual: dict[str, int] = {}
     for name in dict.fromkeys(one.name for one in answers if one.kind == "code"):
         mine = [(one, parts(one.source)) for one in answers if one.name == name and one.kind == "code" and one.source]
@@ -92,16 +93,32 @@ def pairs(answers: Sequence[Answer]) -> tuple[list[Pair], dict[str, int]]:
         same = Counter(frozenset(counts.items()) for _, counts in mine)
         often = {tree for tree, count in same.items() if count > max(2, COMMON * len(mine))}
         usual[name] = sum(same[tree] for tree in often)
-        rare = [(one, counts) for one, counts in mine if frozenset(counts.items()) not in often]
-        rare.sort(key=lambda pair: pair[1].total())
-        for at, (one, counts) in enumerate(rare):
-            for other, others in rare[at + 1 :]:
-                if counts.total() < ALIKE * others.total():  # from here on all are larger
-                    break
-                if (alike := likeness(counts, others)) >= ALIKE:
-                    found.append(Pair(name, one, other, alike))
-    found.sort(key=lambda pair: (-pair.likeness, pair.exercise, pair.one.student))
+        found += _grouped(name, [pair for pair in mine if frozenset(pair[1].items()) not in often])
+    found.sort(key=lambda group: (-group.likeness, group.exercise, group.answers[0].student))
     return found[:SHOWN], {name: count for name, count in usual.items() if count}
+
+
+def _grouped(name: str, mine: list[tuple[Answer, Counter]]) -> list[Group]:
+    mine = sorted(mine, key=lambda pair: pair[1].total())
+    near: list[tuple[float, Answer, Answer]] = []
+    for at, (one, counts) in enumerate(mine):
+        for other, others in mine[at + 1 :]:
+            if counts.total() < ALIKE * others.total():  # from here on all are larger
+                break
+            if (alike := likeness(counts, others)) >= ALIKE:
+                near.append((alike, one, other))
+    near.sort(key=lambda pair: (-pair[0], pair[1].student, pair[2].student))
+    of: dict[str, list[Answer]] = {}  # student -> the group
+    best: dict[int, float] = {}
+    for alike, one, other in near:
+        first, second = of.get(one.student, [one]), of.get(other.student, [other])
+        if first is second:
+            continue
+        best.setdefault(id(first), alike)
+        first += second
+        of |= dict.fromkeys((answer.student for answer in first), first)
+    lists = {id(group): group for group in of.values()}
+    return [Group(name, tuple(group), best[key]) for key, group in lists.items()]
 
 
 def without_words(source: str) -> str:

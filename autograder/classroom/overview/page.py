@@ -169,7 +169,7 @@ def _board(answers: Sequence[Answer], names: dict[str, str]) -> str:
     parts = []
     for exercise, rows in boards.items():
         told = [(str(place), names[who], _percent(share), gpu) for place, (who, share, gpu) in enumerate(rows[:10], 1)]
-        parts.append(f"<h3>{_t(exercise)}</h3>" + _table(("", "who", "share", "GPU"), told, numbers=[0, 2]))
+        parts.append(f"<h3>{_t(exercise)}</h3>" + _table(("place", "who", "share", "GPU"), told, numbers=[0, 2]))
     return f"<h2>Speed board</h2><p>{said}</p>" + "".join(parts)
 
 
@@ -190,7 +190,7 @@ def _seconds(answers: Sequence[Answer]) -> str:
 
 
 def _alike(answers: Sequence[Answer]) -> str:
-    pairs, usual = likeness.pairs(answers)
+    groups, usual = likeness.groups(answers)
     said = (
         "Answers whose syntax trees are nearly the same when names, comments and layout are left out. They are there "
         "to look at, and no charge: an exercise may leave little choice, and students may work together where you "
@@ -199,12 +199,15 @@ def _alike(answers: Sequence[Answer]) -> str:
     parts = [f"<p>{said}</p>"]
     if usual:
         ways = "; ".join(f"{name}: {count} students" for name, count in usual.items())
-        parts.append(f"<p class='small'>Written in a usual way, and not paired: {_t(ways)}.</p>")
-    for pair in pairs:
-        title = f"{pair.exercise}: {pair.one.student} and {pair.other.student}, {_percent(pair.likeness)} alike"
-        both = "".join(f"<div class='wide'>{_code(one.source)}</div>" for one in (pair.one, pair.other))
+        parts.append(f"<p class='small'>Written in a usual way, and not shown: {_t(ways)}.</p>")
+    for group in groups:
+        one, other, *others = group.answers
+        title = f"{group.exercise}: {one.student} and {other.student}, {_percent(group.likeness)} alike"
+        if others:
+            title += f"; also {', '.join(answer.student for answer in others)}"
+        both = "".join(f"<div class='wide'>{_code(answer.source)}</div>" for answer in (one, other))
         parts.append(f"<div class='pair'><h3>{_t(title)}</h3><div class='two'>{both}</div></div>")
-    if not pairs:
+    if not groups:
         parts.append("<p>None were found.</p>")
     return "<h2>Answers that are alike</h2>" + "".join(parts)
 
