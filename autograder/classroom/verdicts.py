@@ -142,9 +142,8 @@ class Judging:
 
     def made(self, asked: Asked) -> dict:
         """Judged here and now, and not kept."""
-        began, exercise, referee = time.monotonic(), exercises.get(asked.name), self._referee()
+        began, exercise, referee, here = time.monotonic(), exercises.get(asked.name), self._referee(), _here()
         verdict = (referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed)
-        here = device.machine()
         return stored(verdict) | {
             "tier_of_file": "shared" if asked.speed and verdict.note == NOT_ALONE else here.tier,
             "machine": {"name": here.name, "host": platform.node(), "torch": here.torch, "triton": here.triton},
@@ -189,6 +188,12 @@ class Judging:
         parts += [asked.name, asked.speed, self.submission.settled(exercises.get(asked.name).entry)]
         parts += [grader_hash(asked.name), self.seed]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+@functools.cache
+def _here() -> device.Machine:
+    """This machine; to read it takes a tenth of a second where there is a GPU."""
+    return device.machine()
 
 
 def reachable(asked: Asked, tier: str) -> str:

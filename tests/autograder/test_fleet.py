@@ -119,6 +119,20 @@ def test_a_slice_of_a_gpu_is_not_alone(surroundings, alone, monkeypatch):
     assert slurm.alone() == alone
 
 
+def test_what_slurm_refuses_leaves_no_plan(verdicts, monkeypatch):
+    from autograder.classroom.fleet import command
+
+    def refused(line):
+        raise slurm.Refused("sbatch refused: Invalid partition")
+
+    monkeypatch.setattr(command, "take_in", lambda lesson: None)
+    monkeypatch.setattr(plans, "texts", lambda lesson, tier: (1, [text("ada")]))
+    monkeypatch.setattr(slurm, "most_tasks", lambda: 1000)
+    monkeypatch.setattr(slurm, "asked", refused)
+    arguments = command.argparse.Namespace(lesson=UNIT, slurm="partition=no", workers=None, status=False, task=None)
+    assert command.main(arguments) == command.REFUSED and plans.numbers(UNIT) == []
+
+
 def test_without_slurm_and_where_it_refuses_its_words_are_told():
     with pytest.raises(slurm.NoAnswer, match="There is no no-such-sbatch"):
         slurm.asked(["no-such-sbatch"])

@@ -68,7 +68,11 @@ def _begun(args: argparse.Namespace) -> int:
             plan, alive = _planned(args)
             if plan and plan.slurm:
                 expected_s = max(map(len, plan.batches)) * plans.measured(lesson)[0]
-                array = slurm.asked(slurm.line(plan, expected_s)).strip()
+                try:
+                    array = slurm.asked(slurm.line(plan, expected_s)).strip()
+                except slurm.Refused:
+                    plans.forget(plan)
+                    raise
                 see = f"python -m autograder fleet {lesson} --status"
                 print(f"Array {array} of {len(plan.batches)} tasks. How far it is: {see}")
             elif plan:
@@ -111,7 +115,7 @@ def _planned(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if args.slurm is None:
         size = min(size, -(-len(todo) // workers))
     number = max(plans.numbers(lesson), default=0) + 1
-    wanted = "" if args.slurm is None else args.slurm or "requeue"
+    wanted = "" if args.slurm is None else args.slurm or "requeue"  # no wishes, but Slurm all the same
     plan = Plan(lesson, number, tier, wanted, workers, submissions, plans.in_batches(todo, size))
     people = sum(len(text.who) for text in todo)
     print(f"{submissions} submissions of {lesson}; {people} lack a verdict: {len(todo)} texts, {size} a task at most")

@@ -66,6 +66,11 @@ def written(plan: Plan) -> Plan:
     return plan
 
 
+def forget(plan: Plan) -> None:
+    """A plan of which nothing came."""
+    (folder(plan.lesson) / f"plan-{plan.number}.json").unlink()
+
+
 def read(lesson: str, number: int) -> Plan:
     data = json.loads((folder(lesson) / f"plan-{number}.json").read_text(encoding="utf-8"))
     batches = tuple(

@@ -19,6 +19,10 @@ MARGIN, MARGIN_MIN = 4, 10  # times as long as expected, and minutes more, until
 
 
 class NoAnswer(RuntimeError):
+    """It is not known whether Slurm did what was asked."""
+
+
+class Refused(NoAnswer):
     """Slurm did not do what was asked; the message is its own."""
 
 
@@ -26,11 +30,11 @@ def asked(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
-        raise NoAnswer(f"There is no {command[0]} on this machine. Without --slurm, workers run here.") from None
+        raise Refused(f"There is no {command[0]} on this machine. Without --slurm, workers run here.") from None
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{command[0]} did not answer in 60 s.") from None
     if done.returncode:
-        raise NoAnswer(f"{command[0]} refused: {done.stderr.strip() or done.stdout.strip()}")
+        raise Refused(f"{command[0]} refused: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 

@@ -142,6 +142,7 @@ def told(lesson: str, status: Status) -> list[str]:
         lines.append(f"and {len(whys) - LISTED} more tasks")
     if status.failed and not status.running + status.waiting:
         lines.append("The same command again submits what failed, and nothing else.")
+        lines.append(f"To grade those that are done: nbgrader autograde {lesson} --Autograde.only_known=True")
     if len(status.timed_on) > 1:
         each = ", ".join(f"{name} ({count})" for name, count in status.timed_on.most_common())
         lines.append(f"Points for speed were measured on different GPUs: {each}")
