@@ -37,7 +37,8 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
     close_to_others(coursedir)
     lesson, todo, stay = coursedir.assignment_id, 0, []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
-    for student, submission in taken_in(coursedir, taken).items():
+    found = taken_in(coursedir, taken)
+    for student, submission in found.items():
         graded = Path(coursedir.format_path(coursedir.autograded_directory, student, lesson))
         drop_unfinished(graded, releases)
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)

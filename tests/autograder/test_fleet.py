@@ -258,9 +258,21 @@ def test_workers_that_are_killed_and_begun_again_judge_each_text_once(course):
     assert len(judged) == len(set(judged)) <= 10
 
 
+def test_without_a_lesson_the_status_of_all_is_told(verdicts, monkeypatch, capsys):
+    from autograder.classroom.fleet import command
+
+    planned()
+    plans.written(replace(planned(), lesson="04_flash"))
+    alive(monkeypatch, {})
+    arguments = command.argparse.Namespace(lesson=None, slurm=None, workers=None, status=True, task=None)
+    assert command.main(arguments) == command.NOT_ALL
+    said = capsys.readouterr().out
+    assert f"{UNIT} [" in said and "04_flash [" in said
+
+
 def test_a_lesson_that_there_is_not_is_named():
     from autograder.classroom.fleet import command
 
-    arguments = command.argparse.Namespace(lesson="99_none", slurm=None, workers=None, status=True, task=None)
+    arguments = command.argparse.Namespace(lesson="99_none", slurm=None, workers=1, status=False, task=None)
     with pytest.raises(SystemExit, match="No lesson is called '99_none'"):
         command.main(arguments)

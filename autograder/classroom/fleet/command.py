@@ -23,7 +23,7 @@ EVERY_S = 2.0  # a line of progress, at most so often
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("lesson", help="01_roofline")
+    parser.add_argument("lesson", nargs="?", help="01_roofline; --status without it tells of all lessons")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--slurm", metavar="OPTIONS", help='options of sbatch: "partition=gpu,gres=gpu:1,time=30"')
     where.add_argument(
@@ -39,8 +39,13 @@ def main(args: argparse.Namespace) -> int:
             if args.task:
                 number, task = map(int, args.task.split(":"))
                 return work.main(plans.read(args.lesson, number), task)
+            if args.status:
+                lessons = [args.lesson] if args.lesson else plans.lessons()
+                return max([_told(lesson) for lesson in lessons], default=FULL)
+            if args.lesson is None:
+                raise SystemExit("Say which lesson: python -m autograder fleet 01_roofline")
             taken.notebooks(args.lesson)
-            return _told(args.lesson) if args.status else _begun(args)
+            return _begun(args)
         except (slurm.NoAnswer, sandbox.NoSandbox, OSError) as error:
             print(f"fleet: {error}", file=sys.stderr)
             return REFUSED

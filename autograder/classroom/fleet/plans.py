@@ -58,6 +58,11 @@ def folder(lesson: str) -> Path:
     return VERDICTS / "fleet" / lesson
 
 
+def lessons() -> list[str]:
+    """Of which there is a plan."""
+    return sorted({path.parent.name for path in (VERDICTS / "fleet").glob("*/plan-*.json")})
+
+
 def written(plan: Plan) -> Plan:
     plan.folder.mkdir(parents=True, exist_ok=True)
     path = folder(plan.lesson) / f"plan-{plan.number}.json"
