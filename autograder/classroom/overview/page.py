@@ -205,7 +205,7 @@ def _alike(answers: Sequence[Answer]) -> str:
         title = f"{group.exercise}: {one.student} and {other.student}, {_percent(group.likeness)} alike"
         if others:
             title += f"; also {', '.join(answer.student for answer in others)}"
-        both = "".join(f"<div class='wide'>{_code(answer.source)}</div>" for answer in (one, other))
+        both = "".join(f"<div class='wide' tabindex='0'>{_code(answer.source)}</div>" for answer in (one, other))
         parts.append(f"<div class='pair'><h3>{_t(title)}</h3><div class='two'>{both}</div></div>")
     if not groups:
         parts.append("<p>None were found.</p>")
@@ -234,7 +234,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterabl
     body = "".join(
         "<tr>" + "".join(f"<td{k}>{_t(cell)}</td>" for k, cell in zip(kind, row, strict=True)) + "</tr>" for row in rows
     )
-    return f"<div class='wide'><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<div class='wide' tabindex='0'><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _picture(figure, alt: str) -> str:
