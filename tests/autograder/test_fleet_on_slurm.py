@@ -276,19 +276,19 @@ def test_sixty_submissions_through_a_cancelled_array_and_a_lost_node(course, clu
 def test_a_task_over_its_time_is_told_and_submitted_again_with_more(course):
     """Slurm's least limit is a minute, and cells that never end take longer, all in one batch."""
     course.hand_in("ada", RIGHT)
-    for n in range(5):
-        course.hand_in(f"zoe{n}", RIGHT, f"while {n} < 9: pass")
+    for n in range(9):
+        course.hand_in(f"zoe{n}", RIGHT, f"while {n} < 10: pass")
     assert course.fleet("--slurm", "time=1")[0] == 0
     wait(course.quiet)
     said, first = course.status(), course.judged()
-    assert "ada" in first and "zoe4" not in first and "DUE TO TIME LIMIT" in said
-    assert f" {6 - len(first)} failed" in said and f" {len(first)} of 6 done" in said
+    assert "ada" in first and "zoe8" not in first and "DUE TO TIME LIMIT" in said
+    assert f" {10 - len(first)} failed" in said and f" {len(first)} of 10 done" in said
     assert course.run("nbgrader", "generate_assignment", UNIT)[0] == 0
     said = course.run("nbgrader", "autograde", UNIT, "--Autograde.only_known=True")[1]
-    assert f"{6 - len(first)} are left out, because they lack verdicts: zoe" in said and {*course.marks()} == {*first}
+    assert f"{10 - len(first)} are left out, because they lack verdicts: zoe" in said and {*course.marks()} == {*first}
     assert course.fleet("--slurm", "time=20")[0] == 0
     wait(course.quiet)
-    assert "6 of 6 done" in course.status() and sorted(course.judged()) == ["ada", *(f"zoe{n}" for n in range(5))]
+    assert "10 of 10 done" in course.status() and sorted(course.judged()) == ["ada", *(f"zoe{n}" for n in range(9))]
 
 
 def fill(path: Path) -> None:
