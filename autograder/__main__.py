@@ -13,6 +13,11 @@ OF_THE_REPOSITORY = {
     "release-check": ("autograder.classroom.gate", "say on one page whether lessons are ready to be given out"),
     "roster": ("autograder.classroom.roster", "enter students from a CSV of Canvas, Moodle or Gradescope"),
     "late": ("autograder.classroom.late", "due dates, extensions, and what late days cost"),
+    "fleet": ("autograder.classroom.fleet.command", "judge all submissions of a lesson, by Slurm or by workers here"),
+    "verdict": ("autograder.classroom.appeals", "what decided a student's marks, and the same judged again"),
+    "regrade": ("autograder.classroom.regrade", "what a changed exercise is worth for everybody"),
+    "report": ("autograder.classroom.overview.command", "one page and one table about a class that was graded"),
+    "seeds": ("autograder.classroom.seeds", "whether the draws of a lesson are told, and to open them"),
     "bank": ("autograder.bank.command", "judge every right, wrong and slow submission of the bank"),
 }
 

@@ -19,10 +19,12 @@ from typing import TextIO
 
 import nbformat
 from nbgrader.api import Gradebook
+from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom import handed_in, roster
+from course_lib.places import HOME
 
 progress: Progress | None = None  # of the run in this process
 Row = tuple[str, float, float, bool]  # an exercise, its points in the gradebook, of how many, whether they wait
@@ -35,25 +37,48 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
     close_to_others(coursedir)
     lesson, todo, stay = coursedir.assignment_id, 0, []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
-    found = submitted(coursedir, coursedir.submitted_directory, releases)
+    found = taken_in(coursedir, taken)
     with Gradebook(coursedir.db_url, coursedir.course_id) as book:
         for line in [*roster.alike(found), *roster.strangers(found, book)]:
             print(line, file=sys.stderr)
-    for there in submitted(coursedir, taken, releases).keys() - found.keys():
-        shutil.rmtree(Path(coursedir.format_path(taken, there, lesson)))
     for student, submission in found.items():
-        there, graded = (
-            Path(coursedir.format_path(step, student, lesson)) for step in (taken, coursedir.autograded_directory)
-        )
+        graded = Path(coursedir.format_path(coursedir.autograded_directory, student, lesson))
         drop_unfinished(graded, releases)
-        handed_in.put_aside_bad_stamp(submission)
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
-        if waits or not there.exists():
-            handed_in.take(submission, releases, there)
         todo += waits
         stay += [] if waits else [student]
     progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
     return stay
+
+
+def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:
+    """Student -> what was handed in for this lesson, after all of it was read into the folder `taken`."""
+    lesson = coursedir.assignment_id
+    releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
+    found = submitted(coursedir, coursedir.submitted_directory, releases)
+    for gone in submitted(coursedir, taken, releases).keys() - found.keys():
+        shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
+    for student, submission in found.items():
+        handed_in.put_aside_bad_stamp(submission)
+        there = Path(coursedir.format_path(taken, student, lesson))
+        if not handed_in.is_current(submission, releases, there):
+            handed_in.take(submission, releases, there)
+    return found
+
+
+def course(lesson: str) -> CourseDirectory:
+    """The folders of this course, as nbgrader's settings have them."""
+    with contextlib.chdir(HOME):
+        app = NbGrader()
+        app.load_config_file()
+    return CourseDirectory(config=app.config, assignment_id=lesson, root=str(HOME))
+
+
+def gradebook(lesson: str) -> Gradebook | None:
+    """None where there is none yet; to open it would make one."""
+    url = course(lesson).db_url
+    there = not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).exists()
+    return Gradebook(url) if there else None
 
 
 def close_to_others(coursedir: CourseDirectory) -> None:

@@ -18,27 +18,28 @@ from nbgrader import converters
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Unicode
+from traitlets import Bool, Unicode
 
 from autograder.classroom import cohort
-from autograder.classroom.handed_in import CODE, NOTES, PERSON
-from autograder.classroom.marks import outdated, tell
+from autograder.classroom.handed_in import CODE, NOTES, PERSON, SEEN
+from autograder.classroom.marks import outdated, read_shown, shown_file, tell
+from autograder.classroom.taken import TAKEN, items
 from autograder.classroom.verdicts import (
     A_PERSON,
     OUR_FAULT,
     Judging,
     asked_by,
     is_check,
+    read,
     run_seed,
     same_for_everybody,
     trace,
     unjudged,
 )
 from autograder.referee import sandbox
+from autograder.referee.referee import fingerprint
 from autograder.referee.submission import Submission
 from course_lib.places import HOME, RELEASES
-
-TAKEN = "verdicts/handed_in"  # below the course: what was handed in, as it was read
 
 
 def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
@@ -47,6 +48,8 @@ def release_of(folder: str | Path, assignment: str, notebook: str) -> Path:
 
 class Autograde(converters.Autograde):
     """nbgrader's own command, and the button of formgrader, over folders that were written here."""
+
+    only_known = Bool(False, help="leave out submissions that lack a verdict, and judge nothing").tag(config=True)
 
     def start(self) -> None:
         with contextlib.ExitStack() as held:
@@ -64,7 +67,22 @@ class Autograde(converters.Autograde):
                 )
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
+            if self.only_known:
+                held.callback(setattr, self.coursedir, "student_id_exclude", self.coursedir.student_id_exclude)
+                self._leave_out(without_verdicts(self.coursedir.assignment_id))
             super().start()
+
+    def _leave_out(self, students: list[str]) -> None:
+        if students:
+            self.log.warning("%d are left out, because they lack verdicts: %s", len(students), ", ".join(students))
+        before = self.coursedir.student_id_exclude.split(",")
+        self.coursedir.student_id_exclude = ",".join(filter(None, [*before, *students]))
+
+
+def without_verdicts(lesson: str) -> list[str]:
+    """Students of whom at least one exercise was not judged yet, on any tier."""
+    judgings = ((item.student, item.judging()) for item in items(lesson))
+    return sorted({student for student, judging in judgings if judging and judging.lacks("interpreter")})
 
 
 def install() -> None:
@@ -90,17 +108,26 @@ class JudgedNotebook(NbGraderPreprocessor):
 
     release = Unicode(str(RELEASES), help="folder of the released lessons").tag(config=True)
     verdicts = Unicode(str(HOME / "verdicts"), help="folder of verdict files and of each run's seed").tag(config=True)
+    only = Unicode("", help="judge this exercise alone; the others keep the verdicts that they had").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict):
         names = resources["nbgrader"]
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
         seed, checks = run_seed(Path(self.verdicts), names["assignment"]), list(filter(is_check, nb.cells))
         code, person = nb.metadata.pop(CODE, None), nb.metadata.pop(PERSON, False)
+        nb.metadata.pop(SEEN, None)
+        before = self._before(names) if self.only else {}
         try:
             if person or code is None:
                 raise ValueError("the notebook could not be taken apart")
             with Judging(Submission.of_data(code), released, seed, Path(self.verdicts)) as judging:
-                kept = [judging.verdict(asked) if asked else UNKNOWN for asked in map(asked_by, checks)]
+                kept = []
+                for cell, asked in zip(checks, map(asked_by, checks), strict=True):
+                    earlier = before.get(cell.metadata.nbgrader["grade_id"])
+                    if asked and earlier and asked.name != self.only and earlier["seed"] == fingerprint(judging.seed):
+                        kept.append(earlier)
+                    else:
+                        kept.append(judging.verdict(asked) if asked else UNKNOWN)
         except OUR_FAULT as error:
             if same_for_everybody(error):
                 raise
@@ -111,6 +138,13 @@ class JudgedNotebook(NbGraderPreprocessor):
         tell(nb, nb.metadata.get(NOTES, []))
         return nb, resources
 
+    def _before(self, names: dict) -> dict[str, dict]:
+        """Check cell -> the verdict that decided its points in the last run."""
+        folder = Path(self.verdicts)
+        shown = read_shown(shown_file(names["student"], names["assignment"], names["notebook"], folder))
+        found = {name: read(folder / one["verdict"]) for name, one in shown.items() if one.get("verdict")}
+        return {name: verdict for name, verdict in found.items() if verdict}
+
 
 # a grade cell that calls no check: nbgrader would give a silent cell all its points
 UNKNOWN = {"points": 0.0, "out_of": 0.0, "waits": A_PERSON, "html": "This cell calls no check; a person grades it."}
@@ -119,5 +153,5 @@ UNKNOWN = {"points": 0.0, "out_of": 0.0, "waits": A_PERSON, "html": "This cell c
 def outputs_of(stored: dict) -> list[NotebookNode]:
     """A verdict as a check cell shows it: the report, and the bare number that nbgrader reads."""
     shown = {"text/plain": f"{stored['points']:g}", "text/html": stored["html"]}
-    metadata = {"speed_of_light": {"waits": stored["waits"]}}
-    return [new_output("execute_result", shown, execution_count=1, metadata=metadata)]
+    about = {"waits": stored["waits"], "verdict": stored.get("file", ""), "judged_by": stored.get("judged_by", "")}
+    return [new_output("execute_result", shown, execution_count=1, metadata={"speed_of_light": about})]

@@ -7,6 +7,8 @@ stays as it came. `take` reads it once. What cannot be read is graded as the emp
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import itertools
 import json
 import os
@@ -24,10 +26,15 @@ from nbgrader.utils import parse_utc
 from autograder.classroom import limited
 from autograder.classroom.limited import Unread
 from autograder.referee.submission import extract, visible
+from course_lib.meaning import meaning
 
+ROOT = Path(__file__).resolve().parents[2]
+READ_BY = [ROOT / "autograder" / name for name in ("classroom/handed_in.py", "classroom/limited.py")]
+READ_BY += [ROOT / "autograder/referee" / name for name in ("submission.py", "source.py")]
 NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
 CODE = "speed_of_light_code"  # there: what is run of it, as `Submission.as_data` gives it
 PERSON = "speed_of_light_person"  # there: it could not be judged, and that may be our own fault
+SEEN = "speed_of_light_seen"  # there: a hash of what lay in the folder when it was read
 STAMP, STAMPED = "timestamp.txt", re.compile(r"\d[\w:.,+\- ]{7,60}(?:[A-Z][\w+\-]*(?:/[A-Z][\w+\-]*)*)?", re.ASCII)
 SECRET = "submission_secret.txt"
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -45,11 +52,25 @@ def take(submission: Path, releases: Path, to: Path) -> None:
             (new / STAMP).write_text(stamp)
         for release in sorted(releases.glob("*.ipynb")):
             notebook = _taken(folder, release)
+            notebook["metadata"][SEEN] = _seen(folder, release)
             (new / release.name).write_text(json.dumps(notebook), encoding="utf-8")
     if to.exists():
         os.rename(to, old)  # a folder is removed in many steps, and between them it would be there in part
     os.rename(new, to)
     _remove(old)
+
+
+def is_current(submission: Path, releases: Path, to: Path) -> bool:
+    """Whether `take` would write what lies there: the files, the release and the code that reads them are as before."""
+    with _opened(submission) as folder:
+        for release in releases.glob("*.ipynb"):
+            try:
+                taken = json.loads((to / release.name).read_text(encoding="utf-8"))
+                if taken["metadata"][SEEN] != _seen(folder, release):
+                    return False
+            except (OSError, ValueError, KeyError, TypeError):
+                return False
+    return to.is_dir()
 
 
 def stamp_of(submission: Path) -> str:
@@ -71,6 +92,21 @@ def put_aside_bad_stamp(submission: Path) -> None:
         if STAMP in folder.names and not _stamp(folder):
             number = next(n for n in itertools.count() if f"{STAMP}.{n}" not in folder.names)
             os.rename(STAMP, f"{STAMP}.{number}", src_dir_fd=folder.number, dst_dir_fd=folder.number)
+
+
+def _seen(folder: Folder, release: Path) -> str:
+    """Changes with each file's name, size and times, with the release, and with the code that reads."""
+    found: list = [folder.why_not, release.read_text(encoding="utf-8"), _reading()]
+    for name in folder.names:
+        with contextlib.suppress(OSError):
+            about = os.stat(name, dir_fd=folder.number, follow_symlinks=False)
+            found.append([name, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino])
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:24]
+
+
+@functools.cache
+def _reading() -> str:
+    return meaning(READ_BY)
 
 
 # ------------------------------------------------------------------------------------------- one notebook

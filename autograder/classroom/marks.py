@@ -15,14 +15,14 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader.api import SubmittedNotebook
+from nbgrader.api import Gradebook, SubmittedNotebook
 from nbgrader.preprocessors import SaveAutoGrades
 from nbgrader.utils import determine_grade
 from traitlets import Unicode
 
 from autograder.classroom import cohort
 from autograder.classroom.report import marked
-from autograder.classroom.verdicts import A_PERSON, ROOT, asked_by, grader_hash, is_check
+from autograder.classroom.verdicts import A_PERSON, ROOT, Asked, asked_by, grader_hash, is_check
 from autograder.exercise import find
 from autograder.referee.submission import OWN
 
@@ -68,7 +68,7 @@ class SavedMarks(SaveAutoGrades):
         grade.needs_manual_grade = bool(waits) if mark is None else bool(now["asks"])
         self.gradebook.db.commit()
         asked = asked_by(cell) if is_check(cell) else None
-        self.now[name] = now | ({"exercise": asked.name, "judged_by": grader_hash(asked.name)} if asked else {})
+        self.now[name] = now | (_about(cell, asked) if asked else {})
         if is_check(cell):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
 
@@ -123,8 +123,17 @@ def outdated(students: Iterable[str], lesson: str, verdicts: Path = VERDICTS) ->
 
 def waits_for(cell: NotebookNode) -> str:
     """For whom the points of a check cell wait, or ""."""
-    told = [out.get("metadata", {}).get("speed_of_light", {}).get("waits", "") for out in cell.get("outputs", ())]
-    return "".join(told)
+    return _told(cell, "waits")
+
+
+def _about(cell: NotebookNode, asked: Asked) -> dict:
+    """Which verdict a check cell shows, and which version of the exercise made it."""
+    judged_by = _told(cell, "judged_by") or grader_hash(asked.name)
+    return {"exercise": asked.name, "judged_by": judged_by, "verdict": _told(cell, "verdict")}
+
+
+def _told(cell: NotebookNode, what: str) -> str:
+    return "".join(out.get("metadata", {}).get("speed_of_light", {}).get(what, "") for out in cell.get("outputs", ()))
 
 
 def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
@@ -132,6 +141,23 @@ def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
     first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(marked, notes))
     if told and first:
         first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
+
+
+def by_hand(gradebook: Gradebook | None, lesson: str, student: str = "") -> dict[tuple[str, str, str], float]:
+    """(student, notebook, cell) -> the mark that a person gave."""
+    if gradebook is None:
+        return {}
+    with gradebook:
+        found = [one for one in gradebook.assignments if one.name == lesson]
+        everybody = [one for assignment in found for one in assignment.submissions]
+        return {
+            (one.student.id, notebook.name, grade.name): grade.manual_score
+            for one in everybody
+            if student in ("", one.student.id)
+            for notebook in one.notebooks
+            for grade in notebook.grades
+            if grade.manual_score is not None
+        }
 
 
 def shown_file(student: str, lesson: str, notebook: str, verdicts: Path) -> Path:

@@ -47,6 +47,7 @@ class CannotTry(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("notebook", type=Path, help="your notebook, for example work/00_start/start.ipynb")
     parser.add_argument("--lesson", help="its lesson, for example 00_start, where its name does not tell")
+    parser.add_argument("--seed", type=int, default=PUBLIC_SEED, help="that of an appeal: grading drew from it")
     parser.add_argument(
         "--unsafe-no-sandbox", action="store_true", help="run your own code unprotected, where there is no bubblewrap"
     )
@@ -62,7 +63,8 @@ def main(args: argparse.Namespace) -> int:
         else:
             require_sandbox()
         submission = replace(submission, notes=(*written["notes"], *submission.notes))
-        return told(args.notebook, submission, rows(submission, release, args.unsafe_no_sandbox))
+        found = rows(submission, release, args.unsafe_no_sandbox, args.seed)
+        return told(args.notebook, submission, found, args.seed)
     except CannotTry as why:
         print(f"{args.notebook}: {why}", file=sys.stderr)
         return NOT_TRIED
@@ -119,21 +121,21 @@ class Row:
         return cls(kept["points"], kept["out_of"], kept["pending"], kept["text"])
 
 
-def rows(submission: Submission, release: NotebookNode, unsafe: bool) -> Iterator[Row]:
+def rows(submission: Submission, release: NotebookNode, unsafe: bool, seed: int = PUBLIC_SEED) -> Iterator[Row]:
     """One for each check cell of the release."""
     asked = [a for a in map(asked_by, filter(is_check, release.cells)) if a]
     if unsafe:
-        yield from (unprotected(submission, one) for one in asked)
+        yield from (unprotected(submission, one, seed) for one in asked)
         return
     with Referee(submission, imported_by(release)) as referee:
         for one in asked:
             examine_it = referee.examine_speed if one.speed else referee.examine
-            yield Row.of(stored(examine_it(exercise.get(one.name), PUBLIC_SEED)))
+            yield Row.of(stored(examine_it(exercise.get(one.name), seed)))
 
 
-def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
+def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int = PUBLIC_SEED) -> int:
     """Print what was put right and every verdict as it comes."""
-    print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {PUBLIC_SEED}", flush=True)
+    print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {seed}", flush=True)
     for note in submission.notes:
         print(f"  put right: {visible(note)}")
     status = FULL
@@ -153,14 +155,14 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row]) -> int:
 PATIENCE_S, CELLS_S = 120.0, 60.0  # with everything, and with the cells of the notebook
 
 
-def unprotected(submission: Submission, asked: Asked) -> Row:
+def unprotected(submission: Submission, asked: Asked, seed: int) -> Row:
     """Judge in a process forked from this one: a crash is a verdict, and nothing else is prevented."""
     wanted = exercise.get(asked.name)
     if asked.speed:
         return Row.of(stored(no_speed(wanted, device.TIER)))
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
-    process = fork.Process(target=_judge_here, args=(there, submission, wanted))
+    process = fork.Process(target=_judge_here, args=(there, submission, wanted, seed))
     process.start()
     there.close()
     kept = {"points": 0.0, "out_of": wanted.points, "pending": False}
@@ -174,12 +176,12 @@ def unprotected(submission: Submission, asked: Asked) -> Row:
     return Row.of(kept | {"text": [f"{wanted.name}, {UNPROTECTED}: {first}", *rest]})
 
 
-def _judge_here(pipe, submission: Submission, wanted) -> None:
+def _judge_here(pipe, submission: Submission, wanted, seed: int) -> None:
     names, troubles = run_cells(
         [(cell.name, cell.source) for cell in submission.cells], CELLS_S, submission.settled(wanted.entry)
     )
     if wanted.entry in names:
-        said = stored(examine(wanted, names[wanted.entry], PUBLIC_SEED, live=True))
+        said = stored(examine(wanted, names[wanted.entry], seed, live=True))
     else:
         said = {"text": [submission.missing(wanted.entry, troubles)]}
     pipe.send_bytes(json.dumps(said).encode())

@@ -1,6 +1,8 @@
 """The verdicts on a submission: what its check cells ask for, read where it is known, made in a sandbox where not.
 
-A verdict is a file under the hash of all that it depends on, so grading can be repeated, resumed and run in parallel.
+A verdict is a file. Its name is a hash of what was asked (the text, the exercise's version, the seed) and the tier on
+which it was answered. So grading can be repeated, resumed and shared out to machines of different kinds, and where
+several tiers have answered, the highest counts.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from html import escape
@@ -23,9 +27,9 @@ from nbformat import NotebookNode
 from autograder import exercise as exercises
 from autograder.classroom import report
 from autograder.inside.calling import quiet
-from autograder.judging.judge import NO_SPEED
+from autograder.judging.judge import NO_SPEED, NOT_ALONE
 from autograder.judging.verdict import SpeedVerdict, Verdict
-from autograder.referee.referee import Referee
+from autograder.referee.referee import Referee, fingerprint
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
 from autograder.referee.submission import Submission, visible
@@ -34,6 +38,8 @@ from course_lib.meaning import meaning, reached
 
 ROOT = Path(__file__).resolve().parents[2]
 A_PERSON, A_GPU = "a person", "a GPU"  # for whom points wait
+# Of a verdict, the one that knows most last. On a GPU that others may use at the same time, no speed is measured.
+TIERS = ("interpreter", "shared", "gpu")
 
 
 @dataclass(frozen=True)
@@ -58,20 +64,30 @@ def asked_by(cell: NotebookNode) -> Asked | None:
     return None
 
 
+def seed_file(folder: Path, assignment: str) -> Path:
+    return folder / f"{assignment}.seed"
+
+
 def run_seed(folder: Path, assignment: str) -> int:
     """One seed a grading run, from which every text gets its own; delete the file to begin another run.
 
-    Reports show a hash of what is made of it, so it is too long to be found by trying.
+    Reports show a hash of what is made of it, so it is too long to be found by trying. Only its owner can read it.
     """
-    path = folder / f"{assignment}.seed"
+    path = seed_file(folder, assignment)
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        drawn = path.with_suffix(f".{os.getpid()}")
-        drawn.write_text(str(int.from_bytes(os.urandom(16), "little")))
+        drawn = beside(path)
+        with open(os.open(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(str(int.from_bytes(os.urandom(16), "little")))
         with contextlib.suppress(FileExistsError):  # another grader was first
             os.link(drawn, path)
         drawn.unlink()
     return int(path.read_text())
+
+
+def beside(path: Path) -> Path:
+    """A name for what will become this file, of this process on this machine alone."""
+    return path.with_suffix(f".{platform.node()}-{os.getpid()}")
 
 
 def own_seed(run: int, submission: Submission) -> int:
@@ -83,9 +99,9 @@ def own_seed(run: int, submission: Submission) -> int:
 class Judging:
     """The verdicts of one submission: read where they are known, made in a sandbox where not."""
 
-    def __init__(self, submission: Submission, release: NotebookNode, run: int, folder: Path):
-        """run: the seed of the whole grading run."""
-        self.submission, self.seed, self.folder = submission, own_seed(run, submission), folder
+    def __init__(self, submission: Submission, release: NotebookNode, run: int, folder: Path, alone: bool = True):
+        """run: the seed of the whole grading run. alone: nobody else uses this process's GPU."""
+        self.submission, self.seed, self.folder, self.alone = submission, own_seed(run, submission), folder, alone
         self.imports = imported_by(release)
         self.asked = list(filter(None, map(asked_by, filter(is_check, release.cells))))
         self.referee: Referee | None = None
@@ -98,53 +114,98 @@ class Judging:
             self.referee.__exit__(*error)
 
     def verdict(self, asked: Asked) -> dict:
-        path = self._path(asked)
-        known = _read(path)
-        if known is None:
+        """The best that is known, or can be known here. What is made here is kept."""
+        known = self.known(asked)
+        if known is None or _rank(known["tier_of_file"]) < _rank(self._tier(asked)):
             try:
-                known = self._made(asked)
+                known = self.made(asked)
             except OUR_FAULT as error:
                 if same_for_everybody(error):
                     raise
                 trace()
                 return unjudged(asked, error)  # not kept: grading again tries again
-            beside = path.with_suffix(f".{os.getpid()}")
-            beside.write_text(json.dumps(known), encoding="utf-8")
-            os.replace(beside, path)
+            known = self._kept(asked, known)
         return known
 
-    def _made(self, asked: Asked) -> dict:
-        exercise, referee = exercises.get(asked.name), self._referee()
-        return stored((referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed))
+    def known(self, asked: Asked) -> dict | None:
+        """The verdict of the highest tier that there is."""
+        files = (self._path(asked, tier) for tier in reversed(TIERS))
+        return next(filter(None, map(read, files)), None)
+
+    def lacks(self, tier: str) -> bool:
+        """Whether a machine of this tier would have something to judge."""
+        for asked in self.asked:
+            known = self.known(asked)
+            if known is None or _rank(known["tier_of_file"]) < _rank(reachable(asked, tier)):
+                return True
+        return False
+
+    def made(self, asked: Asked) -> dict:
+        """Judged here and now, and not kept."""
+        began, exercise, referee, here = time.monotonic(), exercises.get(asked.name), self._referee(), _here()
+        verdict = (referee.examine_speed if asked.speed else referee.examine)(exercise, self.seed)
+        return stored(verdict) | {
+            "tier_of_file": "shared" if asked.speed and verdict.note == NOT_ALONE else here.tier,
+            "machine": {"name": here.name, "host": platform.node(), "torch": here.torch, "triton": here.triton},
+            "seconds": round(time.monotonic() - began, 1),
+            "seed": fingerprint(self.seed),
+            "judged_by": grader_hash(asked.name),
+        }
+
+    def _kept(self, asked: Asked, made: dict) -> dict:
+        """The first of several that judged the same at the same time is kept; all go on with that one."""
+        path = self._path(asked, made["tier_of_file"])
+        made["file"] = path.name
+        new = beside(path)
+        try:
+            new.write_text(json.dumps(made), encoding="utf-8")
+            try:
+                os.link(new, path)
+            except FileExistsError:
+                if found := read(path):
+                    return found
+                os.replace(new, path)  # what a power cut left empty
+        finally:
+            new.unlink(missing_ok=True)
+        return made
 
     def _referee(self) -> Referee:
         if self.referee is None:
-            self.referee = Referee(self.submission, self.imports).__enter__()
-            names = {asked.name for asked in self.asked if _read(self._path(asked)) is None}
+            self.referee = Referee(self.submission, self.imports, alone=self.alone).__enter__()
+            names = {asked.name for asked in self.asked if not read(self._path(asked, self._tier(asked)))}
             self.referee.examine_ahead(map(exercises.get, sorted(names)), self.seed)
         return self.referee
 
-    def _path(self, asked: Asked) -> Path:
-        return self.folder / f"{self._key(asked)}.json"
+    def _tier(self, asked: Asked) -> str:
+        return reachable(asked, "gpu" if device.TIER == "gpu" and self.alone else TIERS[device.TIER == "gpu"])
 
-    def _key(self, asked: Asked) -> str:
-        """The hash of all that a verdict depends on."""
-        here = device.machine()
+    def _path(self, asked: Asked, tier: str) -> Path:
+        return self.folder / f"{self.key(asked)}.{tier}.json"
+
+    def key(self, asked: Asked) -> str:
+        """The hash of all that is asked; by whom, on which machine, with which version of torch, is no part of it."""
         parts = [[c.name, c.source] for c in self.submission.cells]
-        parts += [
-            asked.name,
-            asked.speed,
-            self.submission.settled(exercises.get(asked.name).entry),
-            grader_hash(asked.name),
-            here.name,
-            here.torch,
-            here.triton,
-            self.seed,
-        ]
+        parts += [asked.name, asked.speed, self.submission.settled(exercises.get(asked.name).entry)]
+        parts += [grader_hash(asked.name), self.seed]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def _read(path: Path) -> dict | None:
+@functools.cache
+def _here() -> device.Machine:
+    """This machine; to read it takes a tenth of a second where there is a GPU."""
+    return device.machine()
+
+
+def reachable(asked: Asked, tier: str) -> str:
+    """The tier of the file that a machine of this tier writes: only speed asks for a GPU of one's own."""
+    return "gpu" if tier == "shared" and not asked.speed else tier
+
+
+def _rank(tier: str) -> int:
+    return TIERS.index(tier)
+
+
+def read(path: Path) -> dict | None:
     """A verdict that is known; one that a power cut left empty is not."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -165,6 +226,9 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "waits": _waits(verdict),
             "text": [visible(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
             "html": visible((report.speed_html if is_speed else report.html)(verdict)),
+            "cases": [] if is_speed else [[case.name, case.right] for case in verdict.cases],
+            "mistake": "" if is_speed or not verdict.diagnosis else verdict.diagnosis.mistake or "",
+            "share": min((row.share for row in verdict.rows), default=None) if is_speed else None,
         }
 
 
@@ -173,7 +237,7 @@ def _waits(verdict: Verdict | SpeedVerdict) -> str:
     if not verdict.pending:
         return ""
     if isinstance(verdict, SpeedVerdict):
-        return A_GPU if verdict.note == NO_SPEED else A_PERSON
+        return A_GPU if verdict.note in (NO_SPEED, NOT_ALONE) else A_PERSON
     return A_PERSON if verdict.held else A_GPU
 
 

@@ -18,6 +18,7 @@ from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict,
 from course_lib.numerics import error
 
 NO_SPEED = "waits for a GPU; without one no speed can be measured."
+NOT_ALONE = "waits for a GPU of its own: where this was judged, others may have used the GPU at the same time."
 Trial = tuple[Case, Call, Outcome]
 Siblings = Callable[[Case, int], list[Values]]
 
@@ -178,11 +179,11 @@ def _picture(want: Values, outcome: Outcome, limits) -> Picture | None:
     return None
 
 
-def no_speed(exercise: Exercise, tier: str) -> SpeedVerdict:
+def no_speed(exercise: Exercise, tier: str, why: str = NO_SPEED) -> SpeedVerdict:
     """What is said about speed where it cannot be measured: nothing is decided."""
     speed = exercise.speed
     if speed is None:
         raise ValueError(f"{exercise.name} has no points for speed")
     return SpeedVerdict(
-        exercise.name, tier, 0.0, speed.points, full=speed.full, none=speed.none, note=NO_SPEED, pending=True
+        exercise.name, tier, 0.0, speed.points, full=speed.full, none=speed.none, note=why, pending=True
     )

@@ -21,7 +21,7 @@ import torch
 
 from autograder.exercise import Case, Exercise
 from autograder.inside import calling
-from autograder.judging.judge import judge, no_speed
+from autograder.judging.judge import NO_SPEED, NOT_ALONE, judge, no_speed
 from autograder.judging.outcome import NOT_WRITTEN
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
@@ -72,7 +72,10 @@ class Referee:
         imports: tuple[str, ...] = (),
         patience: Patience = DEFAULT,
         budget: Budget | None = None,
+        alone: bool = True,
     ):
+        """alone: nobody else uses this GPU, so that speed can be measured."""
+        self.alone = alone
         self.room = Room(submission, imports, patience, budget=budget)
         self.ranks: Room | None = None  # for exercises on several ranks, once there was one
         self.verdicts: dict[tuple[str, int], Verdict] = {}
@@ -127,10 +130,11 @@ class Referee:
 
     def examine_speed(self, exercise: Exercise, seed: int) -> SpeedVerdict:
         """Time an exercise that is right; without a GPU, or on a device that is not quiet, the points stay pending."""
-        blank, verdict = no_speed(exercise, device.TIER), self.examine(exercise, seed)
+        why_not = NO_SPEED if device.TIER != "gpu" else NOT_ALONE if not self.alone else ""
+        blank, verdict = no_speed(exercise, device.TIER, why_not or NO_SPEED), self.examine(exercise, seed)
         if verdict.held:
             return replace(blank, note="not timed before a person has looked at the exercise itself.")
-        if verdict.pending or (verdict.accepted and device.TIER != "gpu"):
+        if verdict.pending or (verdict.accepted and why_not):
             return blank
         blank = replace(blank, note="", pending=False)
         if not verdict.accepted:  # nobody need wait for the speed of what is wrong

@@ -30,6 +30,7 @@ from autograder.referee.watchdog import Watchdog
 from course_lib import device
 
 START_S = 60.0  # a zygote imports torch and Triton
+ENDS_S = 2.0  # an idle sandbox ends by itself when nobody speaks to it any more
 PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
 _opening = threading.Lock()
@@ -149,7 +150,7 @@ class Room:
         return self
 
     def __exit__(self, *_) -> None:
-        self._ended()
+        self._ended(ENDS_S if self.is_ready else 0.0)  # one that still starts does not listen yet
 
     @property
     def code_s(self) -> float:
@@ -202,10 +203,10 @@ class Room:
             self.__enter__().ready()
             self.control.send("start", descriptors)
 
-    def _ended(self) -> str:
+    def _ended(self, patience_s: float = ENDS_S) -> str:
         self.control.end.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(2.0)
+            self.process.wait(patience_s)
         self.watchdog.end()
         self.process.kill()
         stderr = self.process.stderr

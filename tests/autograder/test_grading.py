@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -381,7 +380,7 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
 @pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
 def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
     path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
-    trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False))
+    trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False, seed=20))
     told = capsys.readouterr()
     said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
     page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
@@ -515,17 +514,63 @@ def test_a_plain_run_says_which_exercises_changed_since(graded):
     assert "start.axpy changed after some submissions were graded. Their marks stay; --force" in said
 
 
-def test_a_verdict_belongs_to_the_machine_that_made_it(tmp_path, monkeypatch):
-    """Points for speed wait where there is no GPU; on one they are asked for again."""
-    release, here = nbformat.v4.new_notebook(), device.machine()
-    monkeypatch.setattr(Judging, "_made", lambda self, asked: {"made on": device.machine().name})
-    asked = Asked("roofline.softmax", speed=True)
-    for name in ("a laptop", "an H200", "a laptop"):
-        there = replace(here, name=name)
-        monkeypatch.setattr(device, "machine", lambda there=there: there)
-        with Judging(Submission(()), release, 1, tmp_path) as judging:
-            assert judging.verdict(asked) == {"made on": name}
-    assert len(list(tmp_path.glob("*.json"))) == 2
+NEUTRAL = Asked("roofline.softmax", speed=False), Asked("roofline.softmax", speed=True)
+
+
+@pytest.fixture
+def made_on(tmp_path, monkeypatch):
+    """Ask for both verdicts on a machine; each made there says so. Returns where they were made."""
+
+    def judged(tier, name, alone=True):
+        def made(judging, asked):
+            kept = "shared" if asked.speed and tier == "gpu" and not alone else tier
+            return {"tier_of_file": kept, "made on": name}
+
+        monkeypatch.setattr(Judging, "made", made)
+        monkeypatch.setattr(device, "TIER", tier)
+        with Judging(Submission(()), nbformat.v4.new_notebook(), 1, tmp_path, alone) as judging:
+            return [judging.verdict(asked)["made on"] for asked in NEUTRAL]
+
+    return judged
+
+
+def test_a_verdict_holds_on_machines_of_other_kinds_and_the_higher_tier_wins(made_on, tmp_path):
+    assert made_on("interpreter", "a laptop") == ["a laptop"] * 2
+    assert made_on("interpreter", "another processor") == ["a laptop"] * 2
+    assert made_on("gpu", "an H200") == ["an H200"] * 2, "what a GPU knows better is asked for there"
+    assert made_on("interpreter", "the head node") == made_on("gpu", "an A100") == ["an H200"] * 2
+    assert len(list(tmp_path.glob("*.json"))) == 4
+
+
+def test_points_for_speed_wait_for_a_gpu_that_nobody_else_uses(made_on):
+    assert made_on("gpu", "shared", alone=False) == ["shared"] * 2
+    assert made_on("interpreter", "a laptop") == made_on("gpu", "shared too", alone=False) == ["shared"] * 2
+    assert made_on("gpu", "alone") == ["shared", "alone"], "only speed is measured anew"
+    assert made_on("gpu", "shared again", alone=False) == ["shared", "alone"]
+
+
+def test_of_two_that_judge_the_same_the_first_is_kept(made_on, tmp_path, monkeypatch):
+    """A lost node may still be at work when its task begins anew elsewhere."""
+    assert made_on("interpreter", "first") == ["first"] * 2
+    with monkeypatch.context() as patched:
+        patched.setattr(Judging, "known", lambda self, asked: None)
+        assert made_on("interpreter", "second") == ["first"] * 2
+
+
+def test_where_a_gpu_is_shared_an_answer_is_judged_and_its_speed_waits(monkeypatch):
+    from autograder import exercise as exercises
+    from autograder.judging.judge import NOT_ALONE
+    from autograder.judging.verdict import CaseVerdict, Verdict
+    from autograder.referee.referee import Referee
+
+    softmax = exercises.get("roofline.softmax")
+    monkeypatch.setattr(device, "TIER", "gpu")
+    for right, waits in ((True, verdicts.A_GPU), (False, "")):
+        referee = Referee(Submission(()), alone=False)
+        verdict = Verdict(softmax.name, "gpu", 5, 8.0 * right, 8.0, (CaseVerdict("one", "n = 1", right),))
+        referee.verdicts[softmax.name, 5] = verdict
+        said = referee.examine_speed(softmax, 5)
+        assert (said.note == NOT_ALONE) == right and verdicts.stored(said)["waits"] == waits and said.points == 0
 
 
 def test_points_that_waited_are_paid_when_they_are_settled(graded):

@@ -1,0 +1,161 @@
+"""How far a fleet is, seen from verdict files and from what Slurm says is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from autograder.classroom.fleet import plans, slurm
+from autograder.classroom.fleet.plans import Plan
+from autograder.classroom.taken import VERDICTS
+from autograder.classroom.verdicts import read
+
+LISTED = 10  # failures that are named
+LAST = 2000  # bytes of a log that are read
+
+
+@dataclass
+class Status:
+    submissions: int
+    running: int = 0
+    waiting: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)  # student, why
+    tasks: int = 0  # that run
+    reasons: set[str] = field(default_factory=set)  # why tasks wait, in Slurm's words
+    left_s: float | None = None
+    timed_on: Counter = field(default_factory=Counter)  # GPU -> points for speed that were measured on it
+
+    @property
+    def done(self) -> int:
+        return self.submissions - self.running - self.waiting - len(self.failed)
+
+
+def of(lesson: str) -> Status | None:
+    """None where no plan was made."""
+    every = [plans.read(lesson, number) for number in plans.numbers(lesson)]
+    if not every:
+        return None
+    there, (alive, reasons) = plans.there(), tasks_alive(every)
+    status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons)
+    for plan in every:
+        for task, batch in enumerate(plan.batches):
+            undone = [text for text in batch if not text.done(there)]
+            runs = alive.get((plan.number, task))
+            if runs is None and plan is every[0]:
+                why = why_ended(plan, task)
+                status.failed += [(item.student, why) for text in undone for item in text.who]
+            elif runs is not None:  # what a text shares with others is done with the first
+                people = [len(text.who) for text in undone]
+                status.running += sum(people[:1]) if runs else 0
+                status.waiting += sum(people[1:]) if runs else sum(people)
+    each_s, start_s = plans.measured(lesson)
+    if status.tasks:
+        texts = sum(
+            not text.done(there) for plan in every for task, batch in enumerate(plan.batches)
+            if (plan.number, task) in alive for text in batch
+        )  # fmt: skip
+        status.left_s = texts * each_s / status.tasks + start_s
+    if status.done == status.submissions:
+        every_text = [text for plan in every for batch in plan.batches for text in batch]
+        status.timed_on = timed_on({name for text in every_text for names in text.files for name in names} & there)
+    return status
+
+
+def tasks_alive(every: list[Plan]) -> tuple[dict[tuple[int, int], bool], set[str]]:
+    """(plan, task) -> whether it runs; one that is neither running nor waiting is not there."""
+    found, reasons = slurm.alive([plan for plan in every if plan.slurm])
+    for plan in every:
+        if not plan.slurm and is_held(plan.folder / "run"):
+            for task in range(len(plan.batches)):
+                if is_held(plan.folder / f"{task}.lock"):
+                    found[plan.number, task] = True
+                elif not plan.log(task).exists():
+                    found[plan.number, task] = False
+    return found, reasons
+
+
+@contextlib.contextmanager
+def holding(path: Path, otherwise: str = "") -> Iterator[TextIO]:
+    """Hold a file; the kernel lets go when this process, and each that inherited the open file, has ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(otherwise or f"{path} is held by another process.") from None
+        yield file
+
+
+def is_held(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
+def why_ended(plan: Plan, task: int) -> str:
+    """The last words of a task that ended before all was judged."""
+    try:
+        with plan.log(task).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LAST))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    of_slurm = [line.strip("* ").partition("*** ")[2] or line for line in lines if line.startswith("slurmstepd")]
+    said = (of_slurm or lines or ["it left no log: it never began, or its log could not be written"])[-1]
+    return f"task {plan.number}:{task}: {said.strip('* ')}"
+
+
+def told(lesson: str, status: Status) -> list[str]:
+    """For a terminal, and for a log."""
+    share = status.done / max(1, status.submissions)
+    bar = ("#" * int(20 * share)).ljust(20, ".")
+    lines = [
+        f"{lesson} [{bar}] {status.done} of {status.submissions} done, {status.running} running, "
+        f"{len(status.failed)} failed, {status.waiting} waiting"
+    ]
+    if status.left_s is not None:
+        end = datetime.datetime.now() + datetime.timedelta(seconds=status.left_s)
+        lines.append(f"{status.tasks} tasks run; about {_long(status.left_s)} are left, until {end:%H:%M}")
+    elif status.waiting:
+        lines.append("No task runs yet, so the end cannot be estimated.")
+    if status.reasons:
+        lines.append(f"Why tasks wait, in Slurm's words: {', '.join(sorted(status.reasons))}")
+    whys: dict[str, list[str]] = {}
+    for student, why in status.failed:
+        whys.setdefault(why, []).append(student)
+    for why, students in [*whys.items()][:LISTED]:
+        named = ", ".join(students[:3]) + (f" and {len(students) - 3} more" if len(students) > 3 else "")
+        lines.append(f"failed: {named} ({why})")
+    if len(whys) > LISTED:
+        lines.append(f"and {len(whys) - LISTED} more tasks")
+    if status.failed and not status.running + status.waiting:
+        lines.append("The same command again submits what failed, and nothing else.")
+        lines.append(f"To grade those that are done: nbgrader autograde {lesson} --Autograde.only_known=True")
+    if len(status.timed_on) > 1:
+        each = ", ".join(f"{name} ({count})" for name, count in status.timed_on.most_common())
+        lines.append(f"Points for speed were measured on different GPUs: {each}")
+    if status.done == status.submissions:
+        lines.append(f"Now write the gradebook: nbgrader autograde {lesson}")
+    return lines
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+
+def timed_on(names: set[str]) -> Counter:
+    """GPU -> how many points for speed were measured on it, over these verdict files."""
+    kept = filter(None, (read(VERDICTS / name) for name in names))
+    return Counter(one["machine"]["name"] for one in kept if one.get("share") is not None)

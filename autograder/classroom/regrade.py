@@ -1,0 +1,104 @@
+"""`python -m autograder regrade LESSON EXERCISE`: what one exercise, after a change of it, is worth for everybody."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autograder import exercise as exercises
+from autograder.classroom import cohort, taken
+from autograder.classroom.marks import by_hand, read_shown, shown_file
+from autograder.classroom.taken import VERDICTS
+from autograder.classroom.verdicts import asked_by, is_check
+from autograder.referee import sandbox
+from course_lib.places import HOME, environment
+from course_lib.table import Table
+
+DONE, REFUSED = 0, 2  # exit status
+
+
+@dataclass(frozen=True)
+class Change:
+    """One check cell of one student, before and after."""
+
+    student: str
+    speed: bool
+    before: dict  # points and waits, as the gradebook has them
+    after: dict
+    mark: float | None  # by hand
+
+    @property
+    def differs(self) -> bool:
+        return (self.before["points"], self.before["waits"]) != (self.after["points"], self.after["waits"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lesson", help="01_roofline")
+    parser.add_argument("exercise", help="roofline.softmax")
+    parser.add_argument(
+        "--write", action="store_true", help="and write the gradebook; without it, nothing changes there"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    taken.notebooks(args.lesson)
+    if exercises.find(args.exercise) is None:
+        print(f"No exercise is called {args.exercise!r}.", file=sys.stderr)
+        return REFUSED
+    try:
+        sandbox.require()
+    except sandbox.NoSandbox as error:
+        print(f"regrade: {error}", file=sys.stderr)
+        return REFUSED
+    with taken.closed():
+        found = list(changes(args.lesson, args.exercise))
+    if not found:
+        print(f"Nobody has marks for {args.exercise} of {args.lesson} yet.")
+        return DONE
+    print("\n".join(told(args.exercise, found)))
+    if not args.write:
+        print("The gradebook is as it was. The same command with --write writes these points.")
+        return DONE
+    line = ["nbgrader", "autograde", args.lesson, "--force", f"--JudgedNotebook.only={args.exercise}"]
+    return subprocess.run(line, cwd=HOME, env=environment(), check=False).returncode
+
+
+def changes(lesson: str, exercise: str) -> Iterable[Change]:
+    """For everybody who has marks. What lacks a verdict of the exercise as it is now is judged here."""
+    marks = by_hand(cohort.gradebook(lesson), lesson)
+    for item in taken.items(lesson):
+        shown = read_shown(shown_file(item.student, lesson, item.notebook, VERDICTS))
+        checks = filter(is_check, taken.released(lesson, item.notebook).cells)
+        asked = {cell.metadata.nbgrader["grade_id"]: asked_by(cell) for cell in checks}
+        mine = {name: one for name, one in asked.items() if one and one.name == exercise and name in shown}
+        judging = item.judging() if mine else None
+        if judging is None:
+            continue
+        with judging:
+            for name, one in mine.items():
+                mark = marks.get((item.student, item.notebook, name))
+                yield Change(item.student, one.speed, shown[name], judging.verdict(one), mark)
+
+
+def told(exercise: str, found: list[Change]) -> list[str]:
+    rows = [
+        (
+            one.student,
+            f"{exercise}, speed" if one.speed else exercise,
+            _points(one.before),
+            _points(one.after),
+            "" if one.mark is None else f"{one.mark:g} by hand stays, and a person is asked",
+        )
+        for one in found
+        if one.differs
+    ]
+    same = sum(not one.differs for one in found)
+    head = [f"{exercise}: {len(rows)} change, {same} stay as they are."]
+    return [*head, str(Table(("student", "exercise", "before", "after", "mark"), rows))] if rows else head
+
+
+def _points(one: dict) -> str:
+    return f"waits for {one['waits']}" if one["waits"] else f"{one['points']:g}"

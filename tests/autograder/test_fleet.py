@@ -1,0 +1,278 @@
+"""What a fleet plans, asks of Slurm and tells, without Slurm; and workers of this machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autograder.bank import find
+from autograder.classroom.fleet import plans, slurm, status, work
+from autograder.classroom.fleet.plans import Plan, Text
+from autograder.classroom.taken import Item
+
+UNIT, NAME = "00_start", "start"
+COURSE = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def verdicts(tmp_path, monkeypatch) -> Path:
+    """The folder of verdict files."""
+    for module in (plans, status, work):
+        monkeypatch.setattr(module, "VERDICTS", tmp_path)
+    return tmp_path
+
+
+def text(*students: str) -> Text:
+    """One check; its verdict is named like the first student."""
+    names = tuple(f"{students[0]}.{tier}.json" for tier in ("shared", "gpu"))
+    return Text(tuple(Item(student, UNIT, NAME) for student in students), (names,))
+
+
+TWO = (text("ada"), text("bob", "ben")), (text("cy"),)
+
+
+def planned(number: int = 1, asked: str = "partition=gpu", batches=TWO) -> Plan:
+    return plans.written(Plan(UNIT, number, "gpu", asked, 2, 10, batches))
+
+
+def alive(monkeypatch, tasks: dict, reasons: frozenset = frozenset()) -> None:
+    monkeypatch.setattr(slurm, "alive", lambda every: (tasks, set(reasons)))
+
+
+# ------------------------------------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize("count", [1, 59, 600, 10_000])
+@pytest.mark.parametrize(("each_s", "start_s"), [(0.4, 3), (10, 5), (48, 9), (300, 40)])
+def test_starting_costs_less_than_a_tenth_of_grading_and_an_array_is_not_too_long(each_s, start_s, count):
+    size = plans.batch_size(each_s, start_s, count, most_tasks=1000)
+    batches = plans.in_batches([text(f"s{n}") for n in range(count)], size)
+    assert size * each_s >= max(120, 10 * start_s) and len(batches) <= 1000
+    assert (size - 1) * each_s < max(120, 10 * start_s) or -(-count // (size - 1)) > 1000
+    lengths = [len(batch) for batch in batches]
+    assert max(lengths) <= size and max(lengths) - min(lengths) <= 1
+    assert sorted(one.who[0].student for batch in batches for one in batch) == sorted(f"s{n}" for n in range(count))
+
+
+def test_a_plan_is_read_as_it_was_written(verdicts):
+    assert plans.read(UNIT, planned(7).number) == planned(7) and plans.numbers(UNIT) == [7]
+
+
+def test_batches_follow_what_tasks_measured(verdicts):
+    assert plans.measured(UNIT) == (plans.ASSUMED_S, plans.ASSUMED_START_S)
+    plan = planned()
+    for task, (judged, start_s, graded_s) in enumerate([(10, 4.0, 30.0), (0, 2.0, 0.0)]):
+        plan.record(task).write_text(json.dumps({"judged": judged, "start_s": start_s, "graded_s": graded_s}))
+    plan.record(2).write_text("{")  # what a full disk left
+    assert plans.measured(UNIT) == (3.0, 3.0)
+
+
+# ------------------------------------------------------------------------------------------- Slurm
+
+
+def test_what_is_asked_of_slurm_is_what_was_said_and_what_was_not_said_has_a_limit(verdicts):
+    plan = planned(asked="partition=gpu,gres=gpu:a100:1,shard:2,time=7,exclusive")
+    line = slurm.line(plan, expected_s=120)
+    assert {"--partition=gpu", "--gres=gpu:a100:1,shard:2", "--time=7", "--exclusive"} <= {*line}
+    assert {"--array=0-1", "--requeue", "--mem=24G", "--cpus-per-task=8", "--open-mode=append"} <= {*line}
+    assert line[-1].endswith(f"-m autograder fleet {UNIT} --task 1:$SLURM_ARRAY_TASK_ID")
+    assert "--time=18" in slurm.line(replace(plan, slurm="gres=gpu:1"), expected_s=120)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tier"),
+    [("partition=gpu", "interpreter"), ("gres=gpu:1", "gpu"), ("gpus=h200:1", "gpu"), ("gpus-per-task=1", "gpu")],
+)
+def test_the_tier_is_what_the_nodes_are_asked_for(asked, tier):
+    assert slurm.tier(asked) == tier
+
+
+def test_tasks_are_found_by_the_name_of_their_array(verdicts, monkeypatch):
+    plan = planned()
+    rows = [f"{slurm.name(plan)}|0|RUNNING|None", f"{slurm.name(plan)}|1|PENDING|Resources", "another|5|RUNNING|None"]
+    monkeypatch.setattr(slurm, "asked", lambda line: "\n".join(rows) + "\n")
+    assert slurm.alive([plan]) == ({(1, 0): True, (1, 1): False}, {"Resources"})
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "alone"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "1"}, True),
+        ({"SLURM_GPUS_ON_NODE": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}, False),
+        ({"SLURM_SHARDS_ON_NODE": "2"}, False),
+        ({}, False),
+    ],
+)
+def test_a_slice_of_a_gpu_is_not_alone(surroundings, alone, monkeypatch):
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"SLURM_JOB_ID": "5"} | surroundings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm, "asked", lambda line: "OverSubscribe=OK Contiguous=0")
+    assert slurm.alone() == alone
+
+
+def test_what_slurm_refuses_leaves_no_plan(verdicts, monkeypatch):
+    from autograder.classroom.fleet import command
+
+    def refused(line):
+        raise slurm.Refused("sbatch refused: Invalid partition")
+
+    monkeypatch.setattr(command, "take_in", lambda lesson: None)
+    monkeypatch.setattr(plans, "texts", lambda lesson, tier: (1, [text("ada")]))
+    monkeypatch.setattr(slurm, "most_tasks", lambda: 1000)
+    monkeypatch.setattr(slurm, "asked", refused)
+    arguments = command.argparse.Namespace(lesson=UNIT, slurm="partition=no", workers=None, status=False, task=None)
+    assert command.main(arguments) == command.REFUSED and plans.numbers(UNIT) == []
+
+
+def test_without_slurm_and_where_it_refuses_its_words_are_told():
+    with pytest.raises(slurm.NoAnswer, match="There is no no-such-sbatch"):
+        slurm.asked(["no-such-sbatch"])
+    with pytest.raises(slurm.NoAnswer, match="sh refused: Invalid partition"):
+        slurm.asked(["sh", "-c", "echo Invalid partition >&2; exit 1"])
+
+
+# ------------------------------------------------------------------------------------------- status
+
+
+def test_every_submission_is_done_running_waiting_or_failed(verdicts, monkeypatch):
+    plan = planned()
+    alive(monkeypatch, {(1, 0): True, (1, 1): False}, frozenset({"Resources"}))
+    found = status.of(UNIT)
+    assert (found.done, found.running, found.waiting, found.failed) == (6, 1, 3, [])
+    said = "\n".join(status.told(UNIT, found))
+    assert f"{UNIT} [############........] 6 of 10 done, 1 running, 0 failed, 3 waiting" in said
+    assert "1 tasks run; about 35 s are left" in said and "in Slurm's words: Resources" in said
+
+    (verdicts / "ada.gpu.json").write_text("{}")
+    (verdicts / "cy.shared.json").write_text("{}")
+    (verdicts / "bob.gpu.json").write_text("")  # a power cut
+    plan.log(0).write_text("task 1:0\nslurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 12:00 DUE TO TIME LIMIT ***\n")
+    alive(monkeypatch, {})
+    found = status.of(UNIT)
+    assert (found.done, found.running, found.waiting) == (8, 0, 0)
+    assert [student for student, _ in found.failed] == ["bob", "ben"]
+    said = "\n".join(status.told(UNIT, found))
+    assert "failed: bob, ben (task 1:0: JOB 5 ON n1 CANCELLED AT 12:00 DUE TO TIME LIMIT)" in said
+    assert "The same command again submits what failed, and nothing else." in said
+
+    (verdicts / "bob.gpu.json").write_text("{}")
+    said = status.told(UNIT, status.of(UNIT))
+    assert "10 of 10 done" in said[0] and said[-1] == f"Now write the gradebook: nbgrader autograde {UNIT}"
+
+
+def test_a_task_of_an_earlier_array_counts_while_it_is_alive_and_is_forgotten_then(verdicts, monkeypatch):
+    planned(1)
+    planned(2, batches=((text("dan"),),))
+    alive(monkeypatch, {(1, 1): True, (2, 0): False})
+    found = status.of(UNIT)
+    assert (found.running, found.waiting, found.failed) == (1, 1, [])
+    alive(monkeypatch, {})
+    assert [student for student, _ in status.of(UNIT).failed] == ["dan"]
+
+
+def test_a_cohort_that_was_timed_on_several_gpus_is_told(verdicts, monkeypatch):
+    planned()
+    alive(monkeypatch, {})
+    for student, gpu in (("ada", "NVIDIA H200"), ("bob", "NVIDIA A100"), ("cy", "NVIDIA H200")):
+        (verdicts / f"{student}.gpu.json").write_text(json.dumps({"machine": {"name": gpu}, "share": 0.8}))
+    said = "\n".join(status.told(UNIT, status.of(UNIT)))
+    assert "Points for speed were measured on different GPUs: NVIDIA H200 (2), NVIDIA A100 (1)" in said
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_judged(verdicts, monkeypatch):
+    monkeypatch.setattr(work, "VERDICTS", verdicts / "a file" / "below it")
+    (verdicts / "a file").touch()
+    with pytest.raises(work.NoDisk, match="Not a directory"):
+        work.room()
+    monkeypatch.setattr(work, "VERDICTS", verdicts)
+    work.room()
+    assert [path.name for path in verdicts.iterdir()] == ["a file"]
+
+
+# ------------------------------------------------------------------------------------------- workers of this machine
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A copy of the course with a few submissions of lesson 00."""
+    for part in ("autograder", "course_lib", f"solutions/{UNIT}", f"notebooks/{UNIT}"):
+        shutil.copytree(COURSE / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(COURSE / "nbgrader_config.py", tmp_path)
+    right = find("start.axpy/right/masked").source
+    answers = {f"s{n}": f"{right}# {n}\n" for n in range(9)} | {"twin": f"{right}# 0\n", "cleo": None}
+    for student, answer in answers.items():
+        nb = json.loads((COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text())
+        for cell in nb["cells"]:
+            if answer and cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
+                cell["source"] = answer
+        path = tmp_path / "submitted" / student / UNIT / f"{NAME}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(nb))
+    return tmp_path
+
+
+def started(course: Path, *words: str) -> subprocess.Popen:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = [sys.executable, "-m", "autograder", "fleet", UNIT, *words]
+    surroundings = os.environ | {"PYTHONPATH": str(course), "PATH": path}
+    return subprocess.Popen(line, cwd=course, env=surroundings, text=True, stdout=-1, stderr=subprocess.STDOUT)
+
+
+def run(course: Path, *words: str) -> tuple[int, str]:
+    with started(course, *words) as child:
+        said = child.communicate(timeout=300)[0]
+    return child.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_workers_that_are_killed_and_begun_again_judge_each_text_once(course):
+    assert run(course, "--status") == (1, f"No fleet was sent for {UNIT}.\n")
+    child, until = started(course, "--workers", "1"), time.monotonic() + 200
+    while not list((course / "verdicts").glob("*.json")) and time.monotonic() < until:
+        time.sleep(0.05)
+    said = run(course, "--status")[1]
+    assert " running, 0 failed" in said and "tasks run; about" in said
+    assert run(course, "--workers", "1")[1] == "Nothing to add: what lacks a verdict is in 1 tasks that run or wait.\n"
+    before = {path: path.stat().st_mtime_ns for path in (course / "verdicts").glob("*.json")}
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    while "running, 0 failed" in (said := run(course, "--status")[1]) and " 0 running" not in said:
+        assert time.monotonic() < until, "a worker outlives the run that started it"
+    assert "failed: " in said or "11 of 11 done" in said
+    status, said = run(course, "--workers", "2")
+    assert status == 0 and ("11 of 11 done" in said or "Every submission" in said)
+    assert len(list((course / "verdicts").glob("*.json"))) == 10, "equal texts are one"
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+    logs = "\n".join(path.read_text() for path in (course / "verdicts/fleet").rglob("*.log"))
+    judged = [line.partition(":")[0] for line in logs.splitlines() if ": judged in" in line]
+    assert len(judged) == len(set(judged)) <= 10
+
+
+def test_without_a_lesson_the_status_of_all_is_told(verdicts, monkeypatch, capsys):
+    from autograder.classroom.fleet import command
+
+    planned()
+    plans.written(replace(planned(), lesson="04_flash"))
+    alive(monkeypatch, {})
+    arguments = command.argparse.Namespace(lesson=None, slurm=None, workers=None, status=True, task=None)
+    assert command.main(arguments) == command.NOT_ALL
+    said = capsys.readouterr().out
+    assert f"{UNIT} [" in said and "04_flash [" in said
+
+
+def test_a_lesson_that_there_is_not_is_named():
+    from autograder.classroom.fleet import command
+
+    arguments = command.argparse.Namespace(lesson="99_none", slurm=None, workers=1, status=False, task=None)
+    with pytest.raises(SystemExit, match="No lesson is called '99_none'"):
+        command.main(arguments)

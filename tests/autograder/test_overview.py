@@ -1,0 +1,225 @@
+"""The page about a class: its numbers, what it shows of whom, and that nothing of a student acts in it."""
+
+import argparse
+import csv
+import itertools
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from autograder.bank import find
+from autograder.classroom import marks, taken, verdicts
+from autograder.classroom.handed_in import CODE, take
+from autograder.classroom.overview import answers, command, items, likeness, page
+from autograder.classroom.overview.answers import Answer
+from course_lib.places import RELEASES
+
+LESSON, NAME = "01_roofline", "roofline"
+SOFTMAX = find("roofline.softmax/right/looped").source
+
+
+def answer(student: str, points: float, name: str = "roofline.softmax", **more) -> Answer:
+    return Answer(student, name, more.pop("kind", "code"), points, 8.0, **more)
+
+
+def told(found: list[Answer]) -> str:
+    return page.page(LESSON, found, [], {one.student: f"name of {one.student}" for one in found})
+
+
+# ------------------------------------------------------------------------------------------- numbers
+
+
+def test_an_exercise_s_numbers_leave_out_what_waits():
+    found = [answer("ada", 8), answer("bob", 4), answer("cy", 0, tried=False), answer("dan", 0, waits="a GPU")]
+    (row,) = items.analysed(found)
+    assert (row.settled, row.waiting, row.tried) == (3, 1, 3)
+    assert (row.mean, row.full) == (0.5, pytest.approx(1 / 3))
+    assert row.discrimination is None, "too few"
+    assert items.totals(found) == {"ada": 8, "bob": 4, "cy": 0, "dan": 0}
+
+
+def test_discrimination_is_against_the_other_exercises_and_told_only_where_it_means_something():
+    strong = [answer(f"s{n}", n, "a") for n in range(6)] + [answer(f"s{n}", n / 2, "b") for n in range(6)]
+    weak = [answer(f"s{n}", 8 - n, "c") for n in range(6)]
+    a, _, c = items.analysed(strong + weak)
+    assert c.discrimination == pytest.approx(-1) and a.discrimination == pytest.approx(-1)
+    assert items.analysed(strong)[0].discrimination == pytest.approx(1)
+    assert items.analysed([answer(f"s{n}", 8, "a") for n in range(6)])[0].discrimination is None
+
+
+def test_mistakes_are_counted_and_the_shortest_answer_is_the_example():
+    found = [answer(f"s{n}", 0, mistake="no_mask", source="x = 1" * (3 - n)) for n in range(3)]
+    assert items.mistakes([*found, answer("t", 0, mistake="other")]) == [
+        ("roofline.softmax", "no_mask", 3, "x = 1"),
+        ("roofline.softmax", "other", 1, ""),
+    ]
+
+
+def test_an_example_names_nobody_in_its_comments_and_docstrings():
+    source = '"""By Ada."""\n# Ada wrote this\ndef f(x):\n    """Ada\'s."""\n    return x  # Ada\n'
+    assert likeness.without_words(source) == "def f(x):\n    return x"
+    assert likeness.without_words("def f(:") == ""
+
+
+# ------------------------------------------------------------------------------------------- answers that are alike
+
+
+def test_other_names_comments_and_layout_make_no_other_answer():
+    renamed = re.sub(r"\brow\b", "line", SOFTMAX).replace("\ndef ", "\n# mine\n\n\ndef ")
+    assert renamed != SOFTMAX
+    assert likeness.likeness(likeness.parts(SOFTMAX), likeness.parts(renamed)) == 1.0
+
+
+@pytest.mark.parametrize("other", ["one_block", "several_rows"])
+def test_another_way_to_write_it_is_not_alike(other):
+    source = find(f"roofline.softmax/right/{other}").source
+    assert likeness.likeness(likeness.parts(SOFTMAX), likeness.parts(source)) < likeness.ALIKE
+
+
+def test_groups_are_told_once_and_neither_short_answers_nor_the_usual_way():
+    others = [find(f"roofline.softmax/right/{name}").source for name in ("one_block", "several_rows")]
+    found = [answer(name, 8, source=f"{SOFTMAX}# {name}\n") for name in ("ada", "bob", "cy")]
+    found += [answer(f"s{n}", 8, source=others[0]) for n in range(20)] + [answer("zoe", 8, source=others[1])]
+    found += [answer(name, 8, "roofline.work", source="def work(x):\n    return x") for name in ("ada", "bob")]
+    # three of 24 are more than a tenth, so a class of 60 is needed
+    found += [answer(f"t{n}", 8, source=others[0]) for n in range(36)]
+    groups, usual = likeness.groups(found)
+    assert usual == {"roofline.softmax": 56}
+    assert [[one.student for one in group.answers] for group in groups] == [["ada", "bob", "cy"]]
+    assert groups[0].likeness == 1.0
+    said = told(found)
+    assert "roofline.softmax: ada and bob, 100 % alike; also cy" in said and "no charge" in said
+
+
+@pytest.mark.parametrize("source", ["def f(:", "x = " + "-" * 5000 + "1", "\0", "x" * 100_000])
+def test_what_is_no_python_or_nested_too_deep_is_like_nothing(source):
+    assert not likeness.parts(source) and likeness.without_words(source) in ("", source)
+
+
+# ------------------------------------------------------------------------------------------- the page
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e"
+
+
+def test_nothing_of_a_student_acts_and_nothing_is_fetched():
+    evil = {"why": EVIL, "mistake": EVIL, "source": f"def f():\n    return {EVIL!r}", "machine": EVIL, "torch": EVIL}
+    found = [answer(EVIL, 0, waits=waits, **evil) for waits in ("a person", "a GPU", "")]
+    found += [answer(f"{EVIL}{n}", 8, source=f"{SOFTMAX}\n{evil['source']}") for n in range(2)]
+    found += [answer(EVIL, 4, kind="speed", share=0.5, machine=EVIL)]
+    said = page.page(EVIL, found, [EVIL], {one.student: EVIL for one in found})
+    assert "<script" not in said and "<img src=x" not in said and not set(said) & set("\x1b\u202e")
+    assert said.count("&lt;script&gt;alert(1)") > 10
+    assert not re.search(r"(?:src|href)=['\"](?!data:image/png;base64,)|@import|url\(", said)
+
+
+def test_a_page_is_read_aloud_and_in_print():
+    found = [answer(f"s{n}", n % 9, mistake="no_mask", source=SOFTMAX, seconds=1.0) for n in range(12)]
+    said = told(found)
+    assert "<html lang='en'>" in said and "@media print" in said and "<main>" in said
+    assert said.count("<img ") == 2 and all("alt='" in tag for tag in re.findall(r"<img [^>]*>", said))
+    assert "<th scope='col'" in said and not re.search("<th>|<td></td><td></td>", said)
+    levels = [int(level) for level in re.findall(r"<h(\d)", said)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_words_stand_out_from_their_ground_as_much_as_wcag_aa_asks():
+    def light(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    inks = set(re.findall(r"(?<![-\w])color: (#\w{6})", page.STYLE))
+    assert inks == {"#1a1a1a", "#595959"}
+    for ink in inks:
+        assert (1.05) / (light(ink) + 0.05) >= 4.5 and (light("#f4f4f4") + 0.05) / (light(ink) + 0.05) >= 4.5
+
+
+def test_the_board_has_pseudonyms_alone_and_nobody_who_opted_out():
+    fast = {"kind": "speed", "machine": "NVIDIA H200"}
+    found = [answer("ada", 4, share=0.9, **fast), answer("bob", 4, share=0.95, board=False, **fast)]
+    found += [answer("cy", 4, share=0.8, **fast), answer("dan", 0, share=0.7, waits="a person", **fast)]
+    board = told(found).partition("Speed board")[2].partition("<h2>")[0]
+    assert re.findall(r"name of (\w+)", board) == ["ada", "cy"]
+    assert not re.search(r"(?<!of )\b(ada|bob|cy|dan)\b", board) and "different GPUs" not in board
+    mixed = told([*found, replace(found[0], student="eve", machine="NVIDIA A100")])
+    assert "timed on different GPUs, so they do not compare: NVIDIA H200 (4), NVIDIA A100 (1)" in mixed
+
+
+def test_who_waits_is_told_with_the_reason():
+    found = [answer("ada", 0, waits="a person", why="because"), answer("bob", 0, waits="a person", kind="words")]
+    waits = told([*found, answer("cy", 0, waits="a GPU")]).partition("Who waits")[2].partition("<h2>")[0]
+    assert "<td>ada</td><td>roofline.softmax</td><td>because</td>" in waits and "an answer in words" in waits
+    assert "<td>roofline.softmax</td><td>a GPU</td><td class='n'>1</td>" in waits
+    assert "Nobody." in told([answer("ada", 8)])
+
+
+# ------------------------------------------------------------------------------------------- from files
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Verdicts of two students, one of whom was not graded yet."""
+    monkeypatch.setattr(taken, "HOME", tmp_path)
+    for module in (taken, answers):
+        monkeypatch.setattr(module, "VERDICTS", tmp_path / "verdicts")
+    monkeypatch.setattr(answers.cohort, "gradebook", lambda lesson: None)
+    handed = tmp_path / "submitted/ada" / LESSON
+    handed.mkdir(parents=True)
+    shutil.copy(RELEASES / LESSON / f"{NAME}.ipynb", handed)
+    for student in ("ada", "zoe"):
+        take(handed, RELEASES / LESSON, tmp_path / taken.TAKEN / student / LESSON)
+    path = taken.Item("ada", LESSON, NAME).path
+    notebook = json.loads(path.read_text())
+    code = notebook["metadata"][CODE]
+    code["cells"].append(["roofline_softmax", f"{SOFTMAX}# Speed board: no\n"])
+    code["untouched"].remove("softmax")
+    path.write_text(json.dumps(notebook))
+    verdict = {"mistake": "no_mask", "seconds": 1.5, "share": None, "text": ["why"]}
+    verdict["machine"] = {"name": "a laptop", "torch": "2"}
+    (tmp_path / "verdicts/x.json").write_text(json.dumps(verdict))
+    shown = {"points": 5.0, "waits": "", "asks": "", "exercise": "roofline.softmax", "verdict": "x.json"}
+    cells = {
+        "roofline_softmax_check": shown,
+        "roofline_work_check": shown | {"exercise": "roofline.work", "verdict": ""},
+    }
+    path = marks.shown_file("ada", LESSON, NAME, tmp_path / "verdicts")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(cells))
+    return tmp_path / "verdicts"
+
+
+def test_what_the_files_say_is_gathered(folder):
+    found, ungraded = answers.gathered(LESSON)
+    assert ungraded == ["zoe"]
+    work, softmax = found
+    assert (work.name, work.tried, work.board) == ("roofline.work", False, False)
+    assert (softmax.points, softmax.mistake, softmax.seconds, softmax.machine) == (5.0, "no_mask", 1.5, "a laptop")
+    assert softmax.tried and softmax.source.startswith(SOFTMAX)
+
+
+def test_a_page_and_a_table_are_written_for_their_owner_alone(folder, tmp_path, capsys):
+    assert command.main(argparse.Namespace(lesson=LESSON, out=tmp_path / "out")) == command.DONE
+    html, table = (tmp_path / "out" / f"{LESSON}.{kind}" for kind in ("html", "csv"))
+    assert capsys.readouterr().out == f"{html}\n{table}\n"
+    assert "zoe" in html.read_text() and not (html.stat().st_mode | table.stat().st_mode) & 0o077
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["exercise"] for row in rows] == ["roofline.work", "roofline.softmax"]
+    assert rows[1]["mistake"] == "no_mask" and rows[1]["pseudonym"] == rows[0]["pseudonym"]
+
+
+def test_pseudonyms_stay_differ_and_lead_back_from_the_seed_alone(folder):
+    students = [f"s{n}" for n in range(400)]
+    names = answers.pseudonyms(LESSON, students)
+    assert len(set(names.values())) == 400 and names == answers.pseudonyms(LESSON, reversed(students))
+    verdicts.seed_file(folder, LESSON).write_text("7")
+    assert names != answers.pseudonyms(LESSON, students)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+a", "-a", "@a", "\ta"])
+def test_a_spreadsheet_computes_no_name(text):
+    assert command.harmless(text) == f"'{text}" and command.harmless("ada") == "ada"
