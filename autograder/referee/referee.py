@@ -282,6 +282,8 @@ class Referee:
             trials = lanes.tried(worker, exercise, seed, several)
             with calling.quiet():
                 verdict = judge(exercise, device.TIER, seed, trials)
+            if exercise.without_room:
+                verdict = replace(verdict, shows_not=exercise.without_room)
             if verdict.points and exercise.asks_for_kernels:
                 return audit.audited(room, worker, exercise, verdict, trials)
             return audit.seen_from_within(room, exercise, verdict) if verdict.points and exercise.probe else verdict

@@ -152,7 +152,10 @@ def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limit
         registers += int(1.5 * columns * (held * walked / (32 * blocks.warps)) ** 0.5)
     elif not has.products_read_shared:  # operands are in registers: rows held, scores, and backward a block walked over
         registers += (tensors * held * columns + held * walked) * itemsize // 4 // (32 * blocks.warps)
-        registers += (kernel != "forward") * walked * columns * itemsize // 256  # half of it at once, in every warp
+        copies = {"forward": 0, "dq": 256, "dkdv": 128}[
+            kernel
+        ]  # of walked blocks, in every warp: none, half, all at once
+        registers += copies and walked * columns * itemsize // copies
     else:  # only scores are, once more, as operands; on their way there they may pass through shared memory
         registers += tiles * held * walked * itemsize // 4 // (32 * blocks.warps)
         shared += (kernel != "forward") * (tiles * held * walked * itemsize + 8192)
