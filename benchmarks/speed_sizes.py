@@ -1,9 +1,9 @@
 """python -m benchmarks.speed_sizes: what the referee's clock would time on cards that are not here.
 
 Sizes are drawn as on the card, on tensors without memory. Ceilings are those of the data sheets, so floors are the
-shortest that there can be. A launch is taken to cost the host 10 us, and a cosine what it costs an H200, as a share of
-its fp32 rate. No time of a kernel is predicted: "at least" is the time of all rounds at the speed of the floor, with the
-referee's own rounds between them.
+shortest that there can be. A launch is taken to cost the host 10 us, and a cosine what it costs an H200, as a share
+of its fp32 rate. No time of a kernel is predicted: "at least" is the time of all rounds at the speed of the floor, with
+the referee's own rounds between them.
 """
 
 from dataclasses import dataclass, field
@@ -98,9 +98,8 @@ def timings(names: tuple[str, ...] = SIMULATED) -> list[Timing]:
 
 
 def main() -> None:
-    print(
-        "| card | exercise | timed | floor, us | calls a round | at least, s | peak, GiB |\n|---|---|---|---|---|---|---|"
-    )
+    print("| card | exercise | timed | floor, us | calls a round | at least, s | peak, GiB |")
+    print("|---|---|---|---|---|---|---|")
     for one in timings():
         what = f"{one.case}: {one.sizes}"
         print(

@@ -31,8 +31,8 @@ __all__ = [
     "Machine",
     "cache_folder",
     "ceilings",
-    "has_bf16",
     "half",
+    "has_bf16",
     "machine",
     "require",
     "share_of_sizes",
@@ -121,7 +121,7 @@ def half() -> torch.dtype:
 
 @cache
 def share_of_sizes() -> float:
-    """What large sizes are multiplied by so that they fit: 1 from 40 GB on, 1/2 for 24, 1/4 for 12 and 16, 1/8 for 8."""
+    """What large sizes are multiplied by to fit: 1 from 40 GB on, 1/2 for 24, 1/4 for 12 and 16, 1/8 for 8."""
     if TIER != "gpu":
         return 1.0
     return share_for(_memory_bytes())
@@ -190,7 +190,7 @@ class Ceilings(Tabular):
     date: str  # ISO date of the measurement
 
     def products_per_s(self, name: str) -> float:
-        """What a product in Triton can reach at best: where tl.dot uses no tensor cores (and there is no bf16), fp32's."""
+        """What a product in Triton can reach at best: fp32's rate where tl.dot uses no tensor cores, and no bf16 is."""
         return self.flops_per_s[name if "bf16" in self.flops_per_s else "fp32"]
 
     def rows(self) -> list[tuple[str, str]]:

@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from course_lib import compiled
-<<<<<<< HEAD
-from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not, why_not_each
-=======
 from course_lib.cards import ARCHITECTURES, architecture
-from course_lib.compiled import CompileError, compile_kernel, why_not
->>>>>>> 496783f (Reference kernels choose blocks from the device's own limits; compiled and occupancy know eight architectures; a pretend card shows what launches ask for)
+from course_lib.compiled import CompileError, compile_kernel, why_not, why_not_each
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder
 
