@@ -38,7 +38,7 @@
 # and others in *Microscaling Data Formats for Deep Learning*.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, half, machine
 
 import copy
 import math
@@ -56,6 +56,7 @@ from course_lib.roofline import Roof, Work, floor_s, ridge
 from course_lib.timing import time_graph
 
 HERE = machine()
+print(results.memory_of("07_mx"))
 HERE
 
 # %% [markdown]
@@ -63,7 +64,7 @@ HERE
 
 # %%
 GPU = TIER == "gpu"
-HALF = torch.bfloat16 if GPU else torch.float32  # the type of activations where kernels multiply
+HALF = half() if GPU else torch.float32  # the type of activations where kernels multiply
 
 
 def recorded(section):
@@ -693,10 +694,13 @@ def instructions(made):
     return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
 
 
+CARD = "H200"  # or the card that you have: "T4", "RTX 4090"
+
+
 def compiled(kernel, groups, warps=8):
-    """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
+    """For CARD, groups of 32; groups x 32 / (32 x warps) elements a thread."""
     types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
-    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
+    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, CARD, num_warps=warps)
 
 
 came = {name: instructions(compiled(kernel, 64)) for name, kernel in
