@@ -3,7 +3,7 @@
 What a kernel needs is estimated from its blocks; tests compile every choice and hold the estimates to what the compiler
 says. The model multiplies four shares of the highest rate, each 1 where nothing is waited for:
 
-    programs   p / (p + .5)       of p resident programs, some have work while others wait; 8 warps count 1.4 times
+    programs   p / (p + idle)     of p resident programs, some have work while others wait; 8 warps count 1.4 times
     reuse      i / (i + 32)       i FLOP for each byte that a program fetches: what is left of a turn when it has come
     stages     .6, .78, 1         of 1, 2 and more: how far loads run ahead of what uses them
     registers  (255 / r)^2        where r registers a thread are asked for and 255 are there: the rest spills
@@ -34,6 +34,7 @@ class Need:
     warps: int
     stages: int  # loads that are in shared memory or on their way there
     reuse: float  # FLOP for each byte that is fetched
+    idle: float = 0.5  # of a turn, when the tensor cores wait for something else than the next product
 
 
 def fits(need: Need, limits: Limits) -> bool:
@@ -52,7 +53,7 @@ def rate(need: Need, limits: Limits) -> float:
     """A share of the highest rate, to compare blocks of one kernel."""
     programs = residents(need, limits) * (need.warps / 4) ** 0.5
     spills = min(1.0, MOST_REGISTERS / need.registers) ** 2
-    return programs / (programs + 0.5) * need.reuse / (need.reuse + 32) * STAGES.get(need.stages, 1.0) * spills
+    return programs / (programs + need.idle) * need.reuse / (need.reuse + 32) * STAGES.get(need.stages, 1.0) * spills
 
 
 def best(candidates: Iterable, need_of: Callable[..., Need], limits: Limits):

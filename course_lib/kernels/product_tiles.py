@@ -117,7 +117,7 @@ def need_of(tile, size: int, has: Limits, stored: int = 0) -> Need:
     shared = walked + stored * out if stored else max(walked, out)
     words = m * n + (0 if has.products_read_shared else (m + n) * k * size // 4)
     reuse = 2 * m * n / ((m + n) * size)
-    return Need(shared + 1024, 50 + words // (32 * tile.warps), tile.warps, tile.stages, reuse)
+    return Need(shared + 1024, 50 + words // (32 * tile.warps), tile.warps, tile.stages, reuse, idle=0.15)
 
 
 def fastest(table: tuple[Tile, ...], M: int, N: int, programs: int) -> Tile:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from course_lib import results
 from course_lib.cards import ARCHITECTURES
 from course_lib.kernels import one_pass, product_tiles
 from course_lib.kernels.add_norm import tuning as add_norm
@@ -120,6 +122,41 @@ def test_less_shared_memory_never_gives_larger_tiles(on):
     assert sizes[86][0] == (128 * 256, 3), "98304 B of 101376"
     stored = product_tiles.allowed(product_tiles.PERSISTENT[2], 2, limits_of(120), 1)
     assert all(product_tiles.need_of(one, 2, limits_of(120), 1).shared_bytes <= 101376 for one in stored)
+
+
+# The model against what an H200 measured.
+
+# us of a product of n^3 in bf16 with each tile of the table: benchmarks/notes/matmul.md, "Which tile"
+TILES_US = {
+    4096: {(128, 256): 192, (128, 128): 200, (64, 128): 265, (64, 64): 483},
+    2048: {(128, 256): 24.8, (128, 128): 25.1, (64, 128): 32.5, (64, 64): 56.2},
+    1024: {(128, 256): 13.2, (128, 128): 7.8, (64, 128): 6.1, (64, 64): 9.0},
+    512: {(128, 256): 8.4, (128, 128): 5.3, (64, 128): 4.3, (64, 64): 4.0},
+}
+
+
+@pytest.mark.parametrize("n", TILES_US)
+def test_of_the_tiles_measured_on_an_h200_the_model_takes_the_fastest(n):
+    has = limits_of(90)
+    rated = [
+        product_tiles._rated(tile, product_tiles.need_of(tile, 2, has, 1), has) for tile in product_tiles.PERSISTENT[2]
+    ]
+    tile = product_tiles.fastest(tuple(rated), n, n, 132)
+    took = TILES_US[n]
+    assert took[tile.block_m, tile.block_n] == min(took.values())
+
+
+def test_of_lesson_04s_settings_the_model_takes_one_within_6_percent_of_the_fastest():
+    has = limits_of(90)
+    for size in (64, 128):
+        speeds = {}
+        for row in results.load("lesson04.settings")["rows"]:
+            columns, m, n, warps, stages = map(int, re.findall(r"\d+", row["name"]))
+            if columns == size:
+                speeds[attention.Blocks(m, n, warps, stages)] = row["value"]
+        assert len(speeds) == 4
+        taken = best(speeds, lambda one, size=size: attention.need_of("forward", one, size, 2, has), has)
+        assert speeds[taken] >= 0.94 * max(speeds.values()), taken
 
 
 # What the compiler makes of it.
