@@ -41,9 +41,9 @@ def _pointwise(dtype):
 
 
 def _attention(dtype):
-    for size in HEAD_SIZES:
+    for size in HEAD_SIZES if dtype != torch.float32 else (64, 128):  # plain arithmetic compiles for many seconds
         for causal in (False, True):
-            for what in ("", "odd", "lengths"):
+            for what in ("", "odd", "lengths") if dtype != torch.float32 else ("odd",):
                 name = f"attention {size} {'causal ' * causal}{what}".rstrip()
                 yield name, lambda size=size, causal=causal, what=what: _both_passes(dtype, size, causal, what)
     for size in (64, 128):

@@ -147,15 +147,15 @@ def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limit
     terms = 8 * walked if kernel == "dkdv" else 0
     shared = tensors * held * columns * itemsize + buffers * (2 * walked * columns * itemsize + terms)
     registers = 50 + (sums * held * columns + tiles * held * walked) // (32 * blocks.warps)
-    if not has.tensor_cores:  # every number of an operand passes through registers, and scores change hands
+    arithmetic = not has.tensor_cores or itemsize == 4
+    if arithmetic:  # every number of an operand passes through registers, and scores change hands
         shared += 4 * tiles * held * walked
         registers += int(1.5 * columns * (held * walked / (32 * blocks.warps)) ** 0.5)
     elif not has.products_read_shared:  # operands are in registers: rows held, scores, and backward a block walked over
         registers += (tensors * held * columns + held * walked) * itemsize // 4 // (32 * blocks.warps)
-        copies = {"forward": 0, "dq": 256, "dkdv": 128}[
-            kernel
-        ]  # of walked blocks, in every warp: none, half, all at once
-        registers += copies and walked * columns * itemsize // copies
+        # Of a walked block every warp has all at once for dk and dv, half for dq, and little of it forward.
+        share = {"forward": 0.0, "dq": 0.5, "dkdv": 1.0}[kernel]
+        registers += int(share * walked * columns * itemsize) // 128
     else:  # only scores are, once more, as operands; on their way there they may pass through shared memory
         registers += tiles * held * walked * itemsize // 4 // (32 * blocks.warps)
         shared += (kernel != "forward") * (tiles * held * walked * itemsize + 8192)
