@@ -91,6 +91,14 @@ def _linear_gelu(dtype, m, k, n):
     yield f"through gelu {m} {k} {n}", lambda: linear_gelu.product_through_gelu(dy, w.mT.contiguous(), h)
 
 
+def refused():
+    """Calls of rungs that a card may not have: they say so."""
+    a = empty(4096, 4096, dtype=torch.float16)
+    yield lambda: matmul.matmul_persistent(a, a)
+    yield lambda: linear_gelu.linear_gelu_persistent(a, a)
+    yield lambda: linear_gelu.linear_gelu_pingpong(a, a)
+
+
 def _norms(dtype):
     for width in (1, 20, 768, 1000, 1152, 2048, 4096, 8192, 16384):
         for p in (0.0, 0.1):

@@ -201,6 +201,26 @@ def test_every_launch_starts_on_every_architecture(arch):
     assert_all_start(found)
 
 
+@pytest.mark.parametrize(
+    ("arch", "words"), [(86, ["compute capability 9.0"] * 2 + ["16-byte"]), (120, [None, None, "of an H100 or H200"])]
+)
+def test_a_rung_that_a_card_does_not_have_says_so(arch, words):
+    code = (
+        f"from tests.kernels import other_cards as o\no.captured({arch}, 'nothing')\n"
+        "from triton.runtime.jit import JITFunction\nJITFunction.run = lambda *a, **k: None\n"
+        "with o._OnTheCard():\n"
+        "    from tests.kernels.other_cards_calls import refused\n"
+        "    for call in refused():\n"
+        "        try: call(); print()\n"
+        "        except AssertionError as error: print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    said = done.stdout.split("\n")[:-1]
+    assert len(said) == len(words), done.stderr[-500:]
+    assert all((word or "") in one and bool(word) == bool(one) for word, one in zip(words, said)), said
+
+
 def test_what_does_not_start_is_said_in_words():
     from tests.kernels.other_cards import Launch
 

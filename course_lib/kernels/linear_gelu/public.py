@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_lib.kernels.hardware import on_hopper
 from course_lib.kernels.linear_gelu import tuning
 from course_lib.kernels.linear_gelu.elementwise import write_slope
 from course_lib.kernels.linear_gelu.gelu import gelu_reference
@@ -75,6 +76,7 @@ def linear_gelu_pingpong(x, w, bias=None, out=None, h=None, turns: Turns | None 
 
     out, bias = _checked(x, w, bias, out, h)
     assert x.element_size() == 2 and reached(out, h, x, w), "2-byte types with 16-byte rows: use linear_gelu_grouped"
+    assert not x.is_cuda or on_hopper(x.device), "scheduled by hand for wgmma, of an H100 or H200: use linear_gelu"
     write_gelu_pingpong(out, h, x, w, bias, turns or Turns(5))
     return out
 
