@@ -694,13 +694,10 @@ def instructions(made):
     return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
 
 
-CARD = "H200"  # or the card that you have: "T4", "RTX 4090"
-
-
 def compiled(kernel, groups, warps=8):
-    """For CARD, groups of 32; groups x 32 / (32 x warps) elements a thread."""
+    """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
     types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
-    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, CARD, num_warps=warps)
+    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
 
 
 came = {name: instructions(compiled(kernel, 64)) for name, kernel in
