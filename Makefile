@@ -6,12 +6,13 @@
 # make bank       run every right, wrong, slow and cheating submission of the bank on this machine
 # make bench      measure the reference kernels against their peers
 # make book       build the site for readers: book/build/html/index.html
+# make newest     the tests with the newest torch and triton that pip finds; what fails is a warning and no error
 # make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
 # make env        only the environment in .venv, for `source .venv/bin/activate` and plain nbgrader commands
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: lab test notebooks execute lessons bank bench book grade env tools
+.PHONY: lab test notebooks execute lessons bank bench book newest grade env tools
 .DEFAULT_GOAL := lab
 
 # Without PYTHON an environment is made in .venv. PYTHON=python3 takes a python that already has everything.
@@ -83,6 +84,16 @@ book: env tools
 	$(PYTHON) -m book.pages book/build/source
 	$(PYTHON) -m sphinx -q -W --keep-going -j $(WORKERS) -d book/build/doctrees -c book book/build/source book/build/html
 	@echo "Open book/build/html/index.html"
+
+# In an environment of its own. Gigabytes, since the newest torch may be a build for CUDA.
+newest:
+	python3 -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade torch triton
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[grading]" \
+	  pytest==9.1.1 pytest-xdist==3.8.0
+	@$(VENV)-newest/bin/python -m pip list | grep -E "^(torch|triton) "
+	@PATH="$(CURDIR)/$(VENV)-newest/bin:$$PATH" OMP_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(WORKERS) \
+	  --dist loadgroup -q -m "not slow" tests/kernels tests/course_lib || echo "Warning: not all of this passes yet."
 
 # A submission that cannot be graded keeps no other student's feedback and marks back.
 grade: env

@@ -11,11 +11,13 @@ import hashlib
 import importlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from course_lib import device
 
 Values = Mapping[str, Any]  # argument or output name -> tensor, number, string, list or dict
 
@@ -40,6 +42,9 @@ class Draw:
     device: str  # where tensors are put: "cpu" or "cuda"
     tier: str  # "interpreter" or "gpu"
     values: int | None = None
+    bf16: bool = True  # False: the device has none, and bf16 is drawn as fp16
+    share: float = 1.0  # of the sizes of timed cases that the device's memory has room for
+    replaced: bool = field(default=False, init=False)  # was fp16 drawn in the place of bf16?
     rng: random.Random = field(init=False)
     _torch: torch.Generator = field(init=False)
 
@@ -56,6 +61,17 @@ class Draw:
         """An odd integer from low to high; an even end stands for the odd number after it."""
         return 2 * self.integer(low // 2, high // 2) + 1
 
+    def sized(self, full: int, least: int = 1) -> int:
+        """A size of a timed case, smaller where the device has little memory."""
+        return max(least, round(full * self.share))
+
+    def type_of(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that is drawn for `dtype`."""
+        if dtype != torch.bfloat16 or self.bf16:
+            return dtype
+        self.replaced = True
+        return torch.float16
+
     def choice(self, options):
         return self.rng.choice(list(options))
 
@@ -67,11 +83,11 @@ class Draw:
         values = torch.randn(shape, generator=self._torch, device=self._torch.device)
         if (std, mean) != (1.0, 0.0):
             values = values * std + mean
-        return self.lay_out(values.to(dtype), strides)
+        return self.lay_out(values.to(self.type_of(dtype)), strides)
 
     def uniform(self, *shape: int, low=0.0, high=1.0, dtype=torch.float32, strides=None) -> torch.Tensor:
         values = torch.rand(shape, generator=self._torch, device=self._torch.device) * (high - low) + low
-        return self.lay_out(values.to(dtype), strides)
+        return self.lay_out(values.to(self.type_of(dtype)), strides)
 
     def integers(self, *shape: int, low: int, high: int, dtype: torch.dtype, strides=None) -> torch.Tensor:
         """From low to high, both included."""
@@ -80,6 +96,7 @@ class Draw:
 
     def empty(self, *shape: int, dtype=torch.float32, strides=None) -> torch.Tensor:
         """An output for the submission to fill: NaN wherever its type allows."""
+        dtype = self.type_of(dtype)
         values = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
         return self.lay_out(values, strides)
 
@@ -103,6 +120,11 @@ class Case:
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     live: bool = True  # False: too slow or too large for the instant answer in a notebook
     part: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a huge case: which part of every tensor is judged
+    share: float = 0.0  # runs where `device.share_of_sizes()` is at least this: 0.5 needs a card of 24 GB, 1 one of 40
+
+    @property
+    def runs_here(self) -> bool:
+        return device.TIER in self.tiers and (self.share == 0 or device.share_of_sizes() >= self.share)
 
 
 @dataclass(frozen=True)
@@ -147,6 +169,7 @@ class Speed:
     floor_s: Callable[[Values, Any], float]  # (arguments, device.Ceilings) -> seconds
     full: float = 0.9  # share of the floor, or of the reference's speed, that earns all points
     none: float = 0.3  # share that earns nothing; linear between
+    products: bool = False  # the floor is that of tensor cores
     least_kernels: Callable[[Values], int] | None = None  # a timed call runs at least so many on the device
     reference: str | None = None  # "course_lib.kernels.softmax:softmax", same arguments as the entry point
 
@@ -193,13 +216,27 @@ class Exercise:
     def outputs(self) -> tuple[str, ...]:
         return self.writes + self.returns
 
-    def draw(self, case: Case, seed: int, device: str, tier: str, values: int | None = None) -> Call:
+    @property
+    def without_room(self) -> str:
+        """The cases that this device's memory is too small for, in words for a report; "" where there are none."""
+        names = [f"\u201c{case.name}\u201d" for case in self.cases if device.TIER in case.tiers and not case.runs_here]
+        return f"{', '.join(names)}, which this card's memory has no room for" if names else ""
+
+    def draw(self, case: Case, seed: int, where: str, tier: str, values: int | None = None) -> Call:
         """The call of one case in one grading run; independent of which other cases run.
 
         `values`: a sibling of that call, of the same sizes but with other values.
         """
         digest = hashlib.sha256(f"{seed}/{self.name}/{case.name}".encode()).digest()
-        return case.draw(Draw(int.from_bytes(digest[:8], "little"), device, tier, values))
+        here = {"bf16": device.has_bf16(), "share": device.share_of_sizes()} if where == "cuda" else {}
+        draw = Draw(int.from_bytes(digest[:8], "little"), where, tier, values, **here)
+        call = case.draw(draw)
+        return replace(call, sizes=f"{call.sizes}; fp16, since this card has no bf16") if draw.replaced else call
+
+    def timed_sizes(self, call: Call) -> str:
+        """What a report says about a timed call."""
+        slow = self.speed.products and not device.has_bf16()
+        return f"{call.sizes}; Triton uses no tensor cores on this card" if slow else call.sizes
 
     def mistake(self, name: str) -> Mistake:
         return next(m for m in self.mistakes if m.name == name)

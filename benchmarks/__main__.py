@@ -36,6 +36,7 @@ SECTIONS = (
     "collectives",
     "parallel",
     "dispatch",
+    "other_cards",
     "timing",
     "clock",
     "grading",

@@ -70,6 +70,8 @@ def _gpu_copy() -> float:
 
 def _gpu_matmul() -> dict[str, float]:
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+    if torch.cuda.get_device_capability() < (8, 0):  # torch imitates bf16 there, many times slower
+        del formats["bf16"]
     settings = torch.backends.cuda.matmul
     before = settings.fp32_precision
     try:

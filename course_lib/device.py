@@ -8,6 +8,7 @@ import csv
 import datetime
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -30,9 +31,15 @@ __all__ = [
     "Machine",
     "cache_folder",
     "ceilings",
+    "half",
+    "has_bf16",
     "machine",
     "require",
+    "share_of_sizes",
 ]
+
+MEMORY_LIMIT = "SPEED_OF_LIGHT_GPU_GIB"  # in the environment: a process takes no more of the GPU's memory than this
+ALL_SIZES_BYTES = 36 << 30  # of a GPU's memory, from which on nothing is made smaller: cards sold with 40 GB have it
 
 
 class DeviceError(RuntimeError):
@@ -42,6 +49,13 @@ class DeviceError(RuntimeError):
 def _choose_tier() -> str:
     # device_count asks NVML and makes no CUDA context, so a process that imports this can still fork.
     asked = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+    if torch.version.hip and not asked:
+        raise DeviceError(
+            "Expected a PyTorch for NVIDIA GPUs or for CPUs, found one for AMD GPUs (ROCm "
+            f"{torch.version.hip}). Nothing of this course was tried on an AMD GPU: its measurements ask NVIDIA's "
+            "driver, and its limits are those of NVIDIA's cards. Set TRITON_INTERPRET=1 before you start Jupyter: "
+            "kernels then run in Triton's interpreter, which needs no GPU, and compile_kernel works as well."
+        )
     tier = "interpreter" if asked or torch.cuda.device_count() == 0 else "gpu"
     if tier == "interpreter":
         _check_triton_not_imported_compiled()
@@ -67,6 +81,54 @@ def _check_triton_not_imported_compiled() -> None:
 
 TIER = _choose_tier()
 DEVICE = "cuda" if TIER == "gpu" else "cpu"
+
+
+def _memory_limit() -> int | None:
+    """Bytes of the GPU that this process may take, if somebody set a limit."""
+    text = os.environ.get(MEMORY_LIMIT)
+    try:
+        return int(float(text) * 2**30) if text else None
+    except ValueError:
+        raise DeviceError(f"Expected {MEMORY_LIMIT} to be a number of GiB, such as 7; got {text!r}.") from None
+
+
+def _hold_to_limit() -> None:
+    limit = _memory_limit()
+    if TIER == "gpu" and limit:
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+
+
+_hold_to_limit()
+
+
+def _memory_bytes() -> int:
+    """Of the GPU, or of the part that this process may take."""
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return min(total, _memory_limit() or total)
+
+
+@cache
+def has_bf16() -> bool:
+    """Does this machine compute in bf16? Cards before compute capability 8.0 (T4, RTX 20) do not."""
+    return TIER != "gpu" or torch.cuda.get_device_capability() >= (8, 0)
+
+
+def half() -> torch.dtype:
+    """The 2-byte type to compute in: bf16, or fp16 on a card that has no bf16."""
+    return torch.bfloat16 if has_bf16() else torch.float16
+
+
+@cache
+def share_of_sizes() -> float:
+    """What large sizes are multiplied by to fit: 1 from 40 GB on, 1/2 for 24, 1/4 for 12 and 16, 1/8 for 8."""
+    if TIER != "gpu":
+        return 1.0
+    return share_for(_memory_bytes())
+
+
+def share_for(memory_bytes: int) -> float:
+    return 2.0 ** min(0, math.floor(math.log2(memory_bytes / ALL_SIZES_BYTES)))
 
 
 @dataclass(frozen=True)
@@ -126,6 +188,10 @@ class Ceilings(Tabular):
     launch_s: float  # host time of one Triton launch with five tensors (of one torch op without a GPU)
     cos_per_s: float  # fp32 cosines a second, the whole device
     date: str  # ISO date of the measurement
+
+    def products_per_s(self, name: str) -> float:
+        """What a product in Triton can reach at best: fp32's rate where tl.dot uses no tensor cores, and no bf16 is."""
+        return self.flops_per_s[name if "bf16" in self.flops_per_s else "fp32"]
 
     def rows(self) -> list[tuple[str, str]]:
         rates = [(f"matmul {name}", f"{rate / 1e12:.2f} TFLOP/s") for name, rate in self.flops_per_s.items()]
@@ -216,7 +282,7 @@ def machine() -> Machine:
         tier=TIER,
         capability=(properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
-        memory_bytes=properties.total_memory,
+        memory_bytes=_memory_bytes(),
         l2_bytes=getattr(properties, "L2_cache_size", None),
         shared_bytes_per_block=getattr(properties, "shared_memory_per_block_optin", None),
         driver=live.get("driver_version"),
@@ -309,6 +375,11 @@ def _require_dtype(dtype: torch.dtype) -> None:
             f"Expected a type that Triton's interpreter computes in exactly (float32, float16), got {dtype}. "
             "There it is for storage only: load it, convert with .to(tl.float32), compute, and convert back "
             "on store; or run this on a GPU."
+        )
+    if dtype == torch.bfloat16 and not has_bf16():
+        raise DeviceError(
+            f"Expected a type that {machine().name} computes in, got {dtype}: cards before compute capability 8.0 have "
+            "no bf16. Take torch.float16, or course_lib.device.half(), which is the one that this card has."
         )
 
 

@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError:  # Windows: results are shown there and not recorded
     fcntl = None
 
-__all__ = ["FOLDER", "ROOT", "Beside", "Nothing", "beside", "load", "merge", "save", "sections"]
+__all__ = ["FOLDER", "ROOT", "Beside", "Nothing", "beside", "load", "memory_of", "merge", "save", "sections"]
 
 FOLDER = RESULTS
 RECORD = "SPEED_OF_LIGHT_RECORD"  # set to a slug such as "h200": `beside` then writes what it shows
@@ -69,6 +69,18 @@ class Nothing(dict):
 def load(section: str, device: str = "h200") -> dict:
     """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; Nothing, which is false, without one."""
     return _read(_path(device)).get(section) or Nothing(section, _path(device))
+
+
+def memory_of(lesson: str, device: str = "h200") -> str:
+    """What a lesson, "04_flash", takes of a GPU's memory, in words."""
+    found = load(f"lesson{lesson[:2]}.peak", device)
+    if not found:
+        return "GPU memory: not measured yet; sizes follow the card's memory."
+    row = found["rows"][0]
+    return (
+        f"GPU memory: at most {row['value']:.1f} GiB, by a process that was held to {row['held to GiB']:g} GiB "
+        f"({found['machine']}, {found['date']}); where there is more, some sizes are larger."
+    )
 
 
 def sections(device: str = "h200") -> list[str]:

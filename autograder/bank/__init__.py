@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def large(self) -> tuple[str, ...]:
-        cases = (case for case in get(self.exercise).cases if device.TIER in case.tiers)
+        cases = (case for case in get(self.exercise).cases if case.runs_here)
         return tuple(case.name for case in cases if not case.live)
 
     def halves(self) -> tuple[Entry, ...]:

@@ -36,13 +36,13 @@ def examine(
     if not callable(function):
         note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
         return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
-    cases = [
-        c for c in exercise.cases if device.TIER in c.tiers and (c.live or not live) and (not only or c.name in only)
-    ]
+    cases = [c for c in exercise.cases if c.runs_here and (c.live or not live) and (not only or c.name in only)]
     computed: Counter[str] = Counter()
     trials = _trials(exercise, cases, function, seed, computed if exercise.asks_for_kernels else None)
     with quiet():
         verdict = judge(exercise, device.TIER, seed, trials)
+    if exercise.without_room:
+        verdict = replace(verdict, shows_not=exercise.without_room)
     if verdict.points and (refused := proof.of_operators(exercise, computed)):
         return replace(verdict, points=0.0, note=refused)
     fault = next((case.name for case, _, outcome in trials if outcome.fault), None)
@@ -134,4 +134,4 @@ def _timed(exercise: Exercise, case, function: Callable, seed: int) -> Timed:
     reference = exercise.speed.kernel()
     reference_s = time_gpu(lambda: reference(*args)).median_s if reference else None
     floor_s = exercise.speed.floor_s(call.args, device.ceilings())
-    return Timed(call.sizes, took.median_s, took.low_s, took.high_s, floor_s, reference_s)
+    return Timed(exercise.timed_sizes(call), took.median_s, took.low_s, took.high_s, floor_s, reference_s)

@@ -69,9 +69,14 @@ class Setting:
 def setting(exercise: Exercise, case: Case, seed: int) -> Setting:
     call = exercise.draw(case, seed, device.DEVICE, device.TIER, values=seed)
     floor_s = exercise.speed.floor_s(call.args, device.ceilings())
-    fits = int(memory()[0] * SHARE_OF_MEMORY) // bytes_of_a_call(exercise, call)
-    calls = max(1, min(fits, MOST_CALLS, math.ceil(ROUND_S / floor_s)))
-    return Setting(exercise, case, seed, calls, floor_s, call.sizes)
+    calls = calls_in_a_round(floor_s, bytes_of_a_call(exercise, call), memory()[0])
+    return Setting(exercise, case, seed, calls, floor_s, exercise.timed_sizes(call))
+
+
+def calls_in_a_round(floor_s: float, bytes_of_one: int, free_bytes: int) -> int:
+    """As many as take ROUND_S at the speed of the floor, if their memory is a small enough share of what is free."""
+    fits = int(free_bytes * SHARE_OF_MEMORY) // bytes_of_one
+    return max(1, min(fits, MOST_CALLS, math.ceil(ROUND_S / floor_s)))
 
 
 def memory() -> tuple[int, int]:

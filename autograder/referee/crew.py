@@ -181,7 +181,7 @@ def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:
     """(why there is nothing to judge or '', every case of this tier)."""
     crew, trials, lost = RankedWorkers(room, exercise), [], ""
     try:
-        for case in (case for case in exercise.cases if device.TIER in case.tiers):
+        for case in (case for case in exercise.cases if case.runs_here):
             call = exercise.draw(case, seed, "cpu", device.TIER)
             if lost:
                 trials.append(

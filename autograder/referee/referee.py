@@ -174,7 +174,7 @@ class Referee:
             args = exercise.draw(case, seed, device.DEVICE, device.TIER).args
             return sum(value.numel() for value in args.values() if isinstance(value, torch.Tensor))
 
-        live = [case for case in exercise.cases if device.TIER in case.tiers and case.live]
+        live = [case for case in exercise.cases if case.runs_here and case.live]
         largest = tuple(sorted(live, key=elements)[-WATCHED:])
         try:
             return self._judged_watched(replace(exercise, cases=largest), seed, 1)
@@ -247,9 +247,11 @@ class Referee:
 
     def _examined(self, exercise: Exercise, seed: int) -> Verdict:
         try:
-            return self._judged(exercise, seed, lanes.several())
+            verdict = self._judged(exercise, seed, lanes.several())
         except lanes.Disturbed:
-            return self._judged(exercise, seed, 1)
+            verdict = self._judged(exercise, seed, 1)
+        without = exercise.without_room if verdict.cases else ""
+        return replace(verdict, shows_not=without) if without else verdict
 
     def _judged(self, exercise: Exercise, seed: int, several: int) -> Verdict:
         if exercise.entry in self.room.submission.untouched:

@@ -1,6 +1,6 @@
 """Compile a kernel for a GPU that need not be here, and read what the compiler made of it.
 
-It works on any Linux machine: Triton's real compiler runs, for sm_80 (A100) or sm_90 (H100, H200), down to
+It works on any Linux machine: Triton's real compiler runs, for any architecture of course_lib/cards.py, down to
 machine code, and says how many registers and how much shared memory the kernel needs and which instructions
 it became. It does not show that the kernel runs, or that it is fast.
 """
@@ -17,17 +17,13 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from course_lib.cards import Architecture, architecture, sold_as
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder, write_atomically
 from course_lib.table import Table, Tabular
 
-__all__ = ["SHARED_LIMIT_BYTES", "CompileError", "Compiled", "compile_kernel", "why_not", "why_not_each"]
+__all__ = ["CompileError", "Compiled", "compile_kernel", "why_not", "why_not_each"]
 
-# Shared memory one block may have. The compiler does not check it; the launch would fail.
-SHARED_LIMIT_BYTES = {
-    80: 163 * 1024,  # A100
-    90: 227 * 1024,  # H100, H200
-}
 SECONDS = 120  # a kernel compiles in 0.1-5 s; unrolled loops can take for ever
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -46,7 +42,7 @@ class Compiled(Tabular):
     """What the compiler made of a kernel."""
 
     name: str
-    arch: int  # 80 or 90
+    arch: int  # 90 for sm_90
     registers: int  # a thread, at most 255
     spills_bytes: int  # a thread: registers that did not fit and live in memory
     shared_bytes: int  # a block
@@ -63,7 +59,8 @@ class Compiled(Tabular):
         used = ", ".join(f"{name} {count}" for name, count in self.instructions.items() if count)
         fits = "fits" if self.fits else "does not fit"
         return [
-            ("kernel", f"{self.name} for sm_{self.arch}, {self.num_warps} warps, {self.num_stages} stages"),
+            ("kernel", f"{self.name}, {self.num_warps} warps, {self.num_stages} stages"),
+            ("compiled for", f"sm_{self.arch}: {sold_as(self.arch)}"),
             ("registers a thread", str(self.registers)),
             ("spilled bytes a thread", str(self.spills_bytes)),
             ("shared memory a block", f"{self.shared_bytes} of {self.shared_limit_bytes} B, {fits}"),
@@ -79,7 +76,7 @@ def compile_kernel(
     fn,
     signature: dict[str, str | tuple],
     constexprs: dict | None = None,
-    arch: int = 90,
+    arch: int | str = 90,
     num_warps: int = 4,
     num_stages: int = 3,
     divisible_by_16: bool = True,
@@ -91,18 +88,17 @@ def compile_kernel(
     "tensordesc<fp16[128, 64]>", or for a tuple the type of each element, where a number in the place of a type is a
     constant, as a launch makes one of 1: ("i64", "i32", 1). `constexprs` gives the values of the other arguments. With
     `divisible_by_16` pointers and integers are taken as multiples of 16, as Triton finds them in aligned tensors of
-    round sizes. `max_registers` a thread, where a launch sets a limit.
+    round sizes. `max_registers` a thread, where a launch sets a limit. `arch` is an architecture, 90, or a card, "T4".
     """
-    if arch not in SHARED_LIMIT_BYTES:
-        raise ValueError(f"Expected arch to be one of {sorted(SHARED_LIMIT_BYTES)}, got {arch!r}.")
+    number = architecture(arch).number
     request = describe(fn, signature, constexprs or {})
-    request |= {"arch": arch, "num_warps": num_warps, "num_stages": num_stages, "divisible": divisible_by_16}
+    request |= {"arch": number, "num_warps": num_warps, "num_stages": num_stages, "divisible": divisible_by_16}
     if max_registers is not None:
         request["maxnreg"] = max_registers
     return _answer(json.dumps(request))
 
 
-def why_not(fn, signature: dict[str, str | tuple], constexprs: dict, arch: int = 90) -> str:
+def why_not(fn, signature: dict[str, str | tuple], constexprs: dict, arch: int | str = 90) -> str:
     """Why Triton's compiler refuses a kernel, with the line, or "" if it does not refuse.
 
     Raises CompileError if the line is not known. Only the compiler's first step runs, which takes 0.2 s.
@@ -113,12 +109,13 @@ def why_not(fn, signature: dict[str, str | tuple], constexprs: dict, arch: int =
     return why
 
 
-def why_not_each(launches: Sequence[tuple], arch: int = 90) -> list[str | Exception]:
+def why_not_each(launches: Sequence[tuple], arch: int | str = 90) -> list[str | Exception]:
     """The same of many (fn, signature, constexprs). What `why_not` would raise is an answer.
 
     One process compiles all of them: to start it takes ten times as long as the first step for one kernel.
     """
-    options = {"arch": arch, "num_warps": 4, "num_stages": 3, "divisible": True, "only_read": True}
+    options = {"num_warps": 4, "num_stages": 3, "divisible": True, "only_read": True}
+    options["arch"] = architecture(arch).number
     answers: dict[int, str | Exception] = {}
     requests: dict[int, str] = {}
     for number, launch in enumerate(launches):
@@ -202,7 +199,8 @@ def _crash(message: str) -> dict:
 
 
 def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compiled:
-    limit = SHARED_LIMIT_BYTES[arch]
+    target = architecture(arch)
+    limit = target.shared_limit_bytes
     count = reply["instructions"]
     warnings = []
     if reply["spills_bytes"]:
@@ -212,10 +210,8 @@ def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compil
             f"needs {reply['shared_bytes']} bytes of shared memory, sm_{arch} has {limit} for a block: "
             "use smaller tiles or fewer stages"
         )
-    if reply["has_dot"] and not count["wgmma"] + count["mma"]:
-        warnings.append('tl.dot became plain arithmetic: tensor cores take no fp32 with input_precision="ieee"')
-    elif reply["has_dot"] and arch >= 90 and not count["wgmma"]:
-        warnings.append("tl.dot became mma and not wgmma: that needs at least 64 rows and 4 warps")
+    if reply["has_dot"]:
+        warnings += _on_tensor_cores(target, count)
     return Compiled(
         name=reply["name"],
         arch=arch,
@@ -231,3 +227,14 @@ def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compil
         sass=reply["sass"],
         warnings=tuple(warnings),
     )
+
+
+def _on_tensor_cores(target: Architecture, count: dict[str, int]) -> list[str]:
+    """What is to be said of the instructions that a product became."""
+    if not target.tensor_cores:
+        return [f"tl.dot became plain arithmetic: Triton does not use the tensor cores of sm_{target.number}"]
+    if not count["tcgen05"] + count["wgmma"] + count["mma"]:
+        return ['tl.dot became plain arithmetic: tensor cores take no fp32 with input_precision="ieee"']
+    if target.number == 90 and not count["wgmma"]:
+        return ["tl.dot became mma and not wgmma: that needs at least 64 rows and 4 warps"]
+    return []

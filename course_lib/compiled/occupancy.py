@@ -1,18 +1,14 @@
 """How many programs of a kernel one multiprocessor can hold at once, and what runs out first.
 
-NVIDIA calls the share of the possible warps that are resident "occupancy". Sizes of sm_80 and sm_90 are those of the
-CUDA programming guide, "Compute capabilities".
+NVIDIA calls the share of the possible warps that are resident "occupancy". What a multiprocessor has is in cards.py.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["REGISTERS", "SHARED_BYTES", "WARPS", "Residents", "residents"]
+from course_lib.cards import architecture
 
-REGISTERS = 64 * 1024  # of 4 bytes, a multiprocessor; sm_80 and sm_90
-WARPS = 64
-PROGRAMS = 32
-SHARED_BYTES = {80: 164 * 1024, 90: 228 * 1024}
-RESERVED_BYTES = 1024  # of shared memory, taken by the system for every program
+__all__ = ["Residents", "residents"]
+
 REGISTERS_AT_ONCE = 256  # a warp gets registers in this many
 
 
@@ -32,10 +28,11 @@ class Residents:
 def residents(made) -> Residents:
     """`made`: what `compile_kernel` returned, or anything with its registers, shared_bytes, num_warps and arch."""
     a_warp = -(-made.registers * 32 // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
-    registers, shared = a_warp * made.num_warps, made.shared_bytes + RESERVED_BYTES
+    has = architecture(made.arch)
+    registers, shared = a_warp * made.num_warps, made.shared_bytes + has.reserved_bytes
     limits = {
-        "registers": REGISTERS // registers,
-        "shared memory": SHARED_BYTES[made.arch] // shared,
-        "warps": min(WARPS // made.num_warps, PROGRAMS),
+        "registers": has.registers // registers,
+        "shared memory": has.shared_bytes // max(1, shared),
+        "warps": min(has.warps // made.num_warps, has.programs),
     }
     return Residents(min(limits.values()), limits, registers, shared)

@@ -17,6 +17,7 @@ import tempfile
 
 # One line of PTX each; counted as they stand in the text, not as often as they run.
 INSTRUCTIONS = {
+    "tcgen05": r"tcgen05\.mma",
     "wgmma": r"wgmma\.mma_async",
     "mma": r"\bmma\.sync",
     "tma": r"cp\.async\.bulk\.tensor",
@@ -136,15 +137,15 @@ def read(source, target, options: dict) -> None:
     source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
 
 
-def disassemble(cubin: bytes) -> tuple[dict[str, int], str | None]:
-    """Registers and stack a thread, and the machine code, from the tool in Triton's package."""
+def disassemble(cubin: bytes, sass: bool = True) -> tuple[dict[str, int], str | None]:
+    """Registers and stack a thread, and the machine code if it is asked for, from the tool in Triton's package."""
     import triton
 
     tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [tool, "--dump-resource-usage", "--dump-sass", file.name]
+        command = [tool, "--dump-resource-usage", *["--dump-sass"] * sass, file.name]
         try:
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.SubprocessError):

@@ -3,6 +3,7 @@
 An operation imports nothing from another operation. What several of them use is the ground floor:
 
     hardware        what the device is, and whether the hand-scheduled kernels in Gluon can run on it
+    fitting         which blocks a device gets that the tables were not measured on
     strides         the strides of a tensor as one tuple, in units that show the compiler wide accesses
     columns         a row of any width in two blocks of columns
     descriptors     matrices as the copy engine sees them

@@ -20,12 +20,13 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.descriptors import by_rows_or_columns, describable, described
-from course_lib.kernels.hardware import copy_engine, multiprocessors
+from course_lib.kernels.hardware import copy_engine, limits, multiprocessors
 from course_lib.kernels.product_tiles import (
     GROUP_M,
     PERSISTENT,
     POINTER,
     UNALIGNED,
+    allowed,
     constants,
     fastest,
     options,
@@ -148,6 +149,12 @@ def matmul_naive(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = No
     return out
 
 
+def _tiles(table: dict, a: torch.Tensor, stored: int) -> tuple:
+    """The tiles of a table that a's device can take."""
+    tiles = table[a.dtype.itemsize]
+    return allowed(tiles, a.dtype.itemsize, limits(a.device), stored) if a.is_cuda else tiles
+
+
 def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
     out = _checked_out(a, b, out)
     (M, K), N = a.shape, b.shape[1]
@@ -155,7 +162,7 @@ def _launch_tiles(a, b, out, input_precision, group_m) -> torch.Tensor:
         return out
     aligned = describable(out) and by_rows_or_columns(a) and by_rows_or_columns(b)
     table = POINTER if aligned else UNALIGNED
-    tile = fastest(table[a.dtype.itemsize], M, N, multiprocessors(a.device))
+    tile = fastest(_tiles(table, a, 0), M, N, multiprocessors(a.device))
     _tiled_kernel[(tile_count(M, N, tile),)](
         out, a, b,
         M, N, K,
@@ -192,7 +199,7 @@ def matmul_persistent(
     assert _fits_persistent(a, b, out), "TMA needs compute capability 9.0 and 16-byte rows: use matmul_grouped"
     (M, K), N = a.shape, b.shape[1]
     programs = multiprocessors(a.device)
-    tile = fastest(PERSISTENT[a.dtype.itemsize], M, N, programs)
+    tile = fastest(_tiles(PERSISTENT, a, 1), M, N, programs)
     block_m, block_n, block_k = tile.block_m, tile.block_n, tile.block_k
     a_by_column, b_by_column = not describable(a), not describable(b)
     _persistent_kernel[(min(tile_count(M, N, tile), programs),)](

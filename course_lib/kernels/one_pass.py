@@ -21,7 +21,13 @@ import torch
 import triton
 import triton.language as tl
 
+from course_lib.kernels.hardware import limits
+
 __all__ = ["backward_in_one_pass"]
+
+# Queries and keys a block, warps, stages: the first that fits. Plain arithmetic unrolls a whole product: the second.
+BLOCKS = (64, 64, 4, 2), (32, 32, 4, 1)
+INTERPRETED = (16, 32, 4, 1)
 
 
 @triton.jit
@@ -75,6 +81,13 @@ def _one_pass_kernel(
     tl.store(dv_ptr + at_n, dv.to(dv_ptr.dtype.element_ty), mask=mask_n)
 
 
+def _blocks(q: torch.Tensor) -> tuple[int, int, int, int]:
+    has, (m, n, _, stages) = limits(q.device), BLOCKS[0]
+    rows = 2 * n + 2 * stages * m + 128  # k and v, q and do, and two tiles of scores
+    fits = rows * q.shape[-1] * q.element_size() <= has.shared_bytes and has.tensor_cores
+    return BLOCKS[0] if fits or has.measured else BLOCKS[1]
+
+
 def backward_in_one_pass(
     do, q, k, v, o, l, causal: bool, scale: float, add: Literal["atomic", "racy", "none"] = "atomic",
     blocks: tuple[int, int, int, int] | None = None, delta: torch.Tensor | None = None,
@@ -87,7 +100,7 @@ def backward_in_one_pass(
     assert k.shape == v.shape == (B, H, n_k, D) and D in (16, 32, 64, 128), (q.shape, k.shape)
     assert all(x.is_contiguous() for x in (do, q, k, v, o, l)), "this kernel takes contiguous tensors"
     assert add in ("atomic", "racy", "none"), add
-    block_m, block_n, warps, stages = blocks or ((64, 64, 4, 2) if q.is_cuda else (16, 32, 4, 1))
+    block_m, block_n, warps, stages = blocks or (_blocks(q) if q.is_cuda else INTERPRETED)
     delta = (o.float() * do.float()).sum(-1) if delta is None else delta
     dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)  # added to, so it must begin at 0
     dk, dv = torch.empty_like(k), torch.empty_like(v)

@@ -1,13 +1,19 @@
 """Which tile a matrix product is cut into: the measured tables, the rule that picks from them, the order of tiles.
 
 Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
-a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing.
+a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing. Tables hold on
+the architecture that they were measured on. Elsewhere `allowed` makes a table of the same tiles and smaller ones: those
+that fit, each with as many stages as fit, and with rates of the model of fitting.py.
 """
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 
 import triton
 import triton.language as tl
+
+from course_lib.kernels.fitting import Need, fits, rate, residents
+from course_lib.kernels.hardware import Limits
 
 __all__ = [
     "GROUP_M",
@@ -15,8 +21,10 @@ __all__ = [
     "POINTER",
     "UNALIGNED",
     "Tile",
+    "allowed",
     "constants",
     "fastest",
+    "need_of",
     "options",
     "tile_count",
     "tile_position",
@@ -59,6 +67,57 @@ UNALIGNED = {
     2: (Tile(64, 64, 64, 4, 3, rate=123),),
     4: (Tile(128, 64, 16, 8, 3, rate=35),),
 }
+# What a device gets besides, where it was not measured: on tensor cores, and with plain arithmetic, which takes every
+# operand to registers and unrolls a whole block of K.
+SMALL = Tile(64, 64, 32, 4, 3, rate=0), Tile(32, 32, 32, 4, 2, rate=0)
+PLAIN = Tile(64, 64, 16, 4, 1, rate=0), Tile(32, 32, 16, 4, 1, rate=0)
+
+
+def allowed(table: tuple, size: int, has: Limits, stored: int = 0) -> tuple:
+    """The tiles of `table` for elements of `size` bytes on a device.
+
+    `stored`: results that leave by the copy engine.
+    """
+    return table if has.measured else _fitted(table, size, has, stored)
+
+
+@functools.cache
+def _fitted(table: tuple, size: int, has: Limits, stored: int) -> tuple:
+    """Of each tile the form with most stages that fits; of its programs as many as fit side by side."""
+    arithmetic = size == 4 or not has.tensor_cores
+    small = [replace(table[-1], **_shape(one)) for one in (PLAIN if arithmetic else SMALL)]
+    tiles = []
+    for tile in [*(() if arithmetic and size == 2 else table), *small]:
+        forms = [replace(tile, stages=stages) for stages in range(tile.stages, 0, -1)]
+        form = next((one for one in forms if fits(need_of(one, size, has, stored), has)), None)
+        if form:
+            tiles.append(_rated(form, need_of(form, size, has, stored), has))
+    assert tiles, f"no tile of a product fits into {has.shared_bytes} B of shared memory"
+    return tuple(dict.fromkeys(tiles))
+
+
+def _shape(tile: Tile) -> dict:
+    return {"block_m": tile.block_m, "block_n": tile.block_n, "block_k": tile.block_k} | {
+        "warps": tile.warps,
+        "stages": tile.stages,
+    }
+
+
+def _rated(tile, need: Need, has: Limits):
+    programs = {"programs": min(tile.programs, residents(need, has))} if getattr(tile, "programs", 0) else {}
+    return replace(tile, rate=rate(need, has), **programs)
+
+
+def need_of(tile, size: int, has: Limits, stored: int = 0) -> Need:
+    """What a program takes for a tile of a product, and for `stored` results of its shape on their way out."""
+    m, n, k = tile.block_m, tile.block_n, tile.block_k
+    buffers = tile.stages if has.products_read_shared else max(1, tile.stages - 1)
+    out = m * n * size // getattr(tile, "parts", 1)
+    walked = buffers * (m + n) * k * size
+    shared = walked + stored * out if stored else max(walked, out)
+    words = m * n + (0 if has.products_read_shared else (m + n) * k * size // 4)
+    reuse = 2 * m * n / ((m + n) * size)
+    return Need(shared + 1024, 50 + words // (32 * tile.warps), tile.warps, tile.stages, reuse, idle=0.15)
 
 
 def fastest(table: tuple[Tile, ...], M: int, N: int, programs: int) -> Tile:

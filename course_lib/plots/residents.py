@@ -1,6 +1,7 @@
 """What fills a multiprocessor, drawn: how many programs fit beside each other, and what runs out first."""
 
-from course_lib.compiled.occupancy import REGISTERS, SHARED_BYTES, WARPS, residents
+from course_lib.cards import architecture
+from course_lib.compiled.occupancy import residents
 from course_lib.plots.house import FAINT, HATCHES, INK, PALETTE, axes_or_new, drawn, finish
 
 __all__ = ["programs_that_fit"]
@@ -17,7 +18,8 @@ def programs_that_fit(made, ax=None, *, title=None):
     ax = axes_or_new(ax, 7.4, 1.4 + 0.75 * len(made))
     for y, one in enumerate(made.values()):
         here = residents(one)
-        shares = (here.registers / REGISTERS, here.shared_bytes / SHARED_BYTES[one.arch], one.num_warps / WARPS)
+        has = architecture(one.arch)
+        shares = (here.registers / has.registers, here.shared_bytes / has.shared_bytes, one.num_warps / has.warps)
         for i, share in enumerate(shares):
             at = y + (i - 1) * 0.25
             for program in range(here.programs):

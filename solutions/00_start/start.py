@@ -42,6 +42,7 @@ from autograder import check
 from course_lib import plots, results
 from course_lib.timing import time_gpu
 
+print(results.memory_of("00_start"))
 machine()
 
 # %% [markdown]
@@ -136,16 +137,20 @@ print(owner.tolist())
 # **Where are the threads?** The compiler hands the block to them. A program becomes one CUDA *thread block* of `32 *
 # num_warps` threads (32 threads that run in step are a *warp*), whatever `BLOCK` is. With the default `num_warps = 4`
 # that is 128 threads: with `BLOCK = 1024` each has 8 elements, and with `BLOCK = 4`, as above, most have nothing of
-# their own to write. You can watch the compiler decide, also without a GPU: the next cell compiles the kernel for an
-# H100 or H200 (sm_90) and counts its memory instructions. It tells the compiler that the address and `n` are multiples
-# of 16, as Triton finds them in a launch on a whole array of a round length.
+# their own to write. You can watch the compiler decide, also without a GPU: the next cell compiles the kernel for the
+# card that `CARD` names and counts its memory instructions. Write the one that you have, or will have. The cell tells
+# the compiler that the address and `n` are multiples of 16, as Triton finds them in a launch on a whole array of a
+# round length.
 
 # %%
+from course_lib.cards import CARDS
 from course_lib.compiled import compile_kernel
 
+CARD = "H200"
+print("known:", ", ".join(CARDS))
 signature = {"out_ptr": "*i32", "n": "i32"}
 for block in (128, 1024):
-    made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=90)
+    made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=CARD)
     print(f"BLOCK {block}: {block // 128} elements a thread, {made.registers} registers a thread")
     print("   ", {kind: count for kind, count in made.instructions.items() if count})
 

@@ -52,6 +52,7 @@ from course_lib.roofline import Roof, Work, floor_s, regime, ridge
 from course_lib.timing import time_gpu
 
 HERE = machine()
+print(results.memory_of("01_roofline"))
 HERE
 
 # %% [markdown]
@@ -1803,7 +1804,7 @@ check_speed("roofline.matmul", matmul)
 
 # %% [markdown]
 # ### Read what the compiler made
-# The compiler needs no GPU. The next cell compiles your kernel for an H100 or H200 (sm_90) and reports what matters:
+# The compiler needs no GPU. The next cell compiles your kernel for an H200 and reports what matters (`CARD` may be your card, "T4" or "RTX 4090"):
 # registers; spills, which are values that did not fit into registers and travel through memory; shared memory against
 # the limit; and which instructions multiply. `wgmma` and `mma` are tensor cores, `cp.async` fetches the next tile while
 # this one is being computed. (A stride of 1 is a constant here, as Triton makes it in a real launch: without it the
@@ -1812,6 +1813,7 @@ check_speed("roofline.matmul", matmul)
 # %%
 from course_lib.compiled import compile_kernel
 
+CARD = "H200"
 STRIDES = {f"stride_{name}": "i32" for name in ("out_m", "a_m", "b_k")}
 ADJACENT = {f"stride_{name}": 1 for name in ("out_n", "a_k", "b_n")}
 
@@ -1820,7 +1822,7 @@ def compiled(dtype, tile, warps, stages=3):
     """The report on a kernel for `dtype` matrices stored by rows."""
     signature = dict.fromkeys(("out_ptr", "a_ptr", "b_ptr"), f"*{dtype}") | dict.fromkeys("MNK", "i32") | STRIDES
     constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": 8} | ADJACENT
-    return compile_kernel(_matmul_kernel, signature, constants, num_warps=warps, num_stages=stages)
+    return compile_kernel(_matmul_kernel, signature, constants, CARD, num_warps=warps, num_stages=stages)
 
 
 print(compiled("fp16", (128, 256, 64), warps=8))

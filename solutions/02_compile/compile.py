@@ -34,7 +34,7 @@
 # stands in its place). You need a C++ compiler (on Debian and Ubuntu the packages `g++` and `python3-dev`).
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, has_bf16, machine
 
 import contextlib
 import io
@@ -53,6 +53,7 @@ from course_lib import plots, results, torch_inside, widgets
 from course_lib.timing import compare, time_gpu
 
 HERE = machine()
+print(results.memory_of("02_compile"))
 HERE
 
 # %% [markdown]
@@ -1563,7 +1564,7 @@ def gain_at(width, dtype):
         return gain(lambda: block(x), lambda: fast(x))
 
 
-dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if GPU else {})
+dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if GPU and has_bf16() else {})
 measured = {name: {d: gain_at(d, dtype) for d in WIDTHS} for name, dtype in dtypes.items()}
 rows = {f"{name}, width {d}": value for name, by_width in measured.items() for d, value in by_width.items()}
 results.beside("lesson02.widths", rows, unit="")

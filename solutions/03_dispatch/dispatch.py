@@ -34,7 +34,7 @@
 # host of a GPU pays for a call; recorded results of an H200 stand beside yours where there are any.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, ceilings, machine
+from course_lib.device import DEVICE, TIER, ceilings, half, has_bf16, machine, share_of_sizes
 
 import contextlib
 import itertools
@@ -54,6 +54,7 @@ from course_lib.timing import time_gpu
 
 aten = torch.ops.aten
 HERE = machine()
+print(results.memory_of("03_dispatch"))
 HERE
 
 # %%
@@ -749,10 +750,10 @@ check("dispatch.meter", Meter)
 from course_lib.models import transformer, vision
 from course_lib.tally import by_kind, tally
 
-DTYPE, RATE = (torch.bfloat16, "bf16") if GPU else (torch.float32, "fp32")
+DTYPE, RATE = (half(), "bf16" if has_bf16() else "fp16") if GPU else (torch.float32, "fp32")
 T = transformer.Sizes(8192, 1024, 1024, 16, 4) if GPU else transformer.Sizes(512, 128, 256, 4, 2)
 V = vision.Sizes.so400m(layers=4) if GPU else vision.Sizes(patch=48, patches=64, width=96, mlp=384, heads=4)
-TEXTS, IMAGES = (4, 64) if GPU else (4, 8)
+TEXTS, IMAGES = (4, max(8, round(64 * share_of_sizes()))) if GPU else (4, 8)
 
 
 def text_loss(sizes, batch, device=DEVICE, dtype=DTYPE):

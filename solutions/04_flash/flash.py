@@ -39,7 +39,7 @@
 # follow these papers and the Triton tutorial *Fused Attention*.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, half, machine, share_of_sizes
 
 import math
 import time
@@ -55,6 +55,7 @@ from course_lib.roofline import Roof, Work, floor_s
 from course_lib.timing import time_gpu
 
 HERE = machine()
+print(results.memory_of("04_flash"))
 HERE
 
 # %% [markdown]
@@ -64,7 +65,7 @@ HERE
 # %%
 warnings.filterwarnings("ignore", message="Attempting to run cuBLAS|\nOnline softmax is disabled")
 GPU = TIER == "gpu"
-HALF = torch.bfloat16 if GPU else torch.float32  # the type in which attention is measured here
+HALF = half() if GPU else torch.float32  # the type in which attention is measured here
 
 
 def timed(fn):
@@ -152,6 +153,8 @@ def one_length(n, d=64, batch=8 if GPU else 2, fn=naive):
 
 
 lengths = (256, 1024, 4096, 16384) if GPU else (60, 120, 240, 480)
+if share_of_sizes() < 1:  # the longest takes 33 GiB
+    lengths = lengths[:3]
 naive_cost = {n: one_length(n) for n in lengths}
 shown = {f"{name}, length {n}": c[i] for n, c in naive_cost.items() for i, name in enumerate(("forward", "backward"))}
 results.beside("lesson04.naive", shown, unit="ms")
@@ -1567,11 +1570,13 @@ for row in one_pass:
 # many programs are resident, over how many could be, is called **occupancy**.) `num_warps` divides the same tile among
 # more threads: fewer registers each.
 #
-# All this can be read **without a GPU**. The cell compiles your kernel for sm_90.
+# All this can be read **without a GPU**. The cell compiles your kernel for an H200; `CARD` may be your card,
+# "T4" or "RTX 4090".
 
 # %%
 from course_lib.compiled import compile_kernel
 
+CARD = "H200"
 ROWS = {f"stride_{x}_{of}": "i32" for x in "oqkv" for of in ("b", "h", "n" if x in "kv" else "m")}
 TYPES = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), "*bf16") | {"lse_ptr": "*fp32", "scale": "fp32"}
 TYPES |= dict.fromkeys(("heads", "n_q", "n_k"), "i32") | ROWS
@@ -1582,7 +1587,7 @@ def compiled(head_size, tiles, causal=True):
     block_m, block_n, warps, stages = tiles
     fixed = {"lengths_ptr": None, "GROUP": 1, "D": head_size, "BLOCK_D": triton.next_power_of_2(head_size)}
     fixed |= {"CAUSAL": causal, "BLOCK_M": block_m, "BLOCK_N": block_n} | {f"stride_{x}_d": 1 for x in "oqkv"}
-    return compile_kernel(_forward_kernel, TYPES, fixed, num_warps=warps, num_stages=stages)
+    return compile_kernel(_forward_kernel, TYPES, fixed, CARD, num_warps=warps, num_stages=stages)
 
 
 print(compiled(64, (64, 64, 4, 2)))
@@ -1871,10 +1876,10 @@ for causal in (False, True):
 predicted_share = {"compiled / naive": None}  # replace None
 
 
-def together(n=4096, d=64):
-    """name -> time forward, and name -> MiB at the peak of forward and backward; causal, 4 x 16 heads."""
-    q, k, v = (normal(4, 16, n, d).requires_grad_() for _ in range(3))
-    do, out, lse = normal(4, 16, n, d), torch.empty_like(q), normal(4, 16, n, dtype=torch.float32)
+def together(batch, n=4096, d=64):
+    """name -> time forward, and name -> MiB at the peak of forward and backward; causal, batch x 16 heads."""
+    q, k, v = (normal(batch, 16, n, d).requires_grad_() for _ in range(3))
+    do, out, lse = normal(batch, 16, n, d), torch.empty_like(q), normal(batch, 16, n, dtype=torch.float32)
     compiled_naive = torch.compile(naive)
     versions = {
         "naive": lambda: naive(q, k, v, True),
@@ -1892,7 +1897,8 @@ def together(n=4096, d=64):
 
 
 # %%
-took, peaks = together() if GPU else ({}, {})
+batch = max(1, round(4 * share_of_sizes()))  # the recorded 4 take 8 GiB
+took, peaks = together(batch) if GPU else ({}, {})
 there = {name: one.ms for name, one in took.items()}
 there = there or {row["name"]: row["value"] for row in recorded("lesson04.together")}
 if there:

@@ -38,7 +38,7 @@
 # the tables beside yours, and after it what the course's own kernels took.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, half, machine
 
 import math
 
@@ -61,6 +61,7 @@ from course_lib.roofline import Roof, Work, floor_s, ridge
 from course_lib.timing import time_gpu
 
 GPU = TIER == "gpu"
+print(results.memory_of("05_mlp"))
 
 
 # %%
@@ -656,7 +657,7 @@ check("mlp.linear_gelu", linear_gelu)
 width, hidden = (1152, 4304) if GPU else (96, 360)
 tokens = TOKENS if GPU else 256
 made = [torch.randn(shape, device=DEVICE) for shape in ((tokens, width), (hidden, width), (hidden,))]
-x, w, b = (t.to(torch.bfloat16) if GPU else t for t in made)
+x, w, b = (t.to(half()) if GPU else t for t in made)
 out = torch.empty(tokens, hidden, device=DEVICE, dtype=x.dtype)
 size = "" if GPU else f", {tokens} x {width} x {hidden}"  # another size than the recorded one
 took = {f"linear, then gelu{size}": timed(lambda: gelu(torch.nn.functional.linear(x, w, b)))}
@@ -877,8 +878,8 @@ print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}
 # %%
 took = {}
 for tokens in (512, 2048, 16384) if GPU else ():
-    x, w = (torch.randn(s, device=DEVICE, dtype=torch.bfloat16) for s in ((tokens, 1152), (4304, 1152)))
-    out = torch.empty(tokens, 4304, device=DEVICE, dtype=torch.bfloat16)
+    x, w = (torch.randn(s, device=DEVICE, dtype=half()) for s in ((tokens, 1152), (4304, 1152)))
+    out = torch.empty(tokens, 4304, device=DEVICE, dtype=half())
     took[f"{tokens} tokens, tiles"] = timed(lambda x=x, w=w, out=out: linear_gelu(x, w, None, out))
     took[f"{tokens} tokens, stream-K"] = timed(lambda x=x, w=w, out=out: stream_k(x, w, out))
 if not took and not recorded("lesson05.stream_k"):
@@ -1787,7 +1788,7 @@ for name, fn in (("eager", eager_mlp), ("mine", mlp)):
 # %%
 steps = {}
 for name, fn in (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eager_mlp),):
-    leaves = mlp_arguments(*((TOKENS, 1152, 4304, torch.bfloat16) if GPU else (256, 96, 360)))
+    leaves = mlp_arguments(*((TOKENS, 1152, 4304, half()) if GPU else (256, 96, 360)))
     dy = torch.randn_like(leaves[0])
     size = "" if GPU else ", 256 x 96 x 360"  # another size than the recorded one
     steps[name + size] = timed(lambda fn=fn, leaves=leaves, dy=dy: torch.autograd.grad(fn(*leaves), leaves, dy))
@@ -2093,7 +2094,7 @@ def plain_add_norm(x, residual, weight, bias):
 def norm_times(width):
     """name -> time of forward, and on a GPU of copies of as many bytes."""
     shape = (TOKENS if GPU else 256, width)
-    x, residual = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16 if GPU else None) for _ in range(2))
+    x, residual = (torch.randn(shape, device=DEVICE, dtype=half() if GPU else None) for _ in range(2))
     weight, bias = torch.randn(2, width, device=DEVICE)
     calls = {"plain": lambda: plain_add_norm(x, residual, weight, bias)}
     if GPU:

@@ -36,7 +36,7 @@
 # Rotary embeddings are from *RoFormer* by Jianlin Su, Yu Lu, Shengfeng Pan, Ahmed Murtadha, Bo Wen and Yunfeng Liu.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, half, machine
 
 import math
 import time
@@ -51,6 +51,7 @@ from course_lib.roofline import Roof
 from course_lib.timing import time_gpu
 
 HERE = machine()
+print(results.memory_of("06_rope"))
 HERE
 
 # %% [markdown]
@@ -58,7 +59,7 @@ HERE
 
 # %%
 GPU = TIER == "gpu"
-HALF = torch.bfloat16 if GPU else torch.float32  # the type of queries and keys in measurements
+HALF = half() if GPU else torch.float32  # the type of queries and keys in measurements
 BATCH, HEADS, SIZE = (4, 32, 128) if GPU else (1, 8, 64)
 
 

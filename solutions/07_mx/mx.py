@@ -38,7 +38,7 @@
 # and others in *Microscaling Data Formats for Deep Learning*.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, machine
+from course_lib.device import DEVICE, TIER, half, machine
 
 import copy
 import math
@@ -56,6 +56,7 @@ from course_lib.roofline import Roof, Work, floor_s, ridge
 from course_lib.timing import time_graph
 
 HERE = machine()
+print(results.memory_of("07_mx"))
 HERE
 
 # %% [markdown]
@@ -63,7 +64,7 @@ HERE
 
 # %%
 GPU = TIER == "gpu"
-HALF = torch.bfloat16 if GPU else torch.float32  # the type of activations where kernels multiply
+HALF = half() if GPU else torch.float32  # the type of activations where kernels multiply
 
 
 def recorded(section):

@@ -61,6 +61,7 @@ from course_lib.plots import holdings
 from course_lib.models.transformer import Sizes, Transformer
 
 HERE = machine()
+print(results.memory_of("08_ddp"))
 HERE
 
 # %%

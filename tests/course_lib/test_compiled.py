@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from course_lib import compiled
-from course_lib.compiled import SHARED_LIMIT_BYTES, CompileError, compile_kernel, why_not, why_not_each
+from course_lib.cards import ARCHITECTURES, architecture
+from course_lib.compiled import CompileError, compile_kernel, why_not, why_not_each
 from course_lib.compiled.source import describe
 from course_lib.device import cache_folder
 
@@ -95,7 +96,7 @@ def test_a_matmul_uses_the_tensor_cores_of_its_architecture(arch, own, other):
     assert made.instructions[own] > 0 and made.instructions[other] == 0
     assert made.instructions["cp.async"] > 0 and made.instructions["tma"] == 0
     assert made.fits and made.shared_bytes > 0 and made.warnings == ()
-    assert made.shared_limit_bytes == SHARED_LIMIT_BYTES[arch] == {80: 166912, 90: 232448}[arch]
+    assert made.shared_limit_bytes == ARCHITECTURES[arch].shared_limit_bytes == {80: 166912, 90: 232448}[arch]
     assert 64 <= made.registers <= 255 and made.spills_bytes == 0
     assert ("HGMMA" in made.sass) == (arch == 90) and f"sm_{arch}" in made.ptx
     assert "registers a thread" in str(made) and ">registers a thread</th>" in made._repr_html_()
@@ -189,8 +190,23 @@ def test_a_global_that_is_not_constexpr_is_found_here_because_the_interpreter_ta
 def test_missing_and_unknown_arguments_are_named():
     with pytest.raises(TypeError, match=r"No type or value is given for n, KIND\. It has no m\."):
         compile_kernel(with_parts, {"out_ptr": "*fp16", "x_ptr": "*fp32", "m": "i32"})
-    with pytest.raises(ValueError, match="arch"):
-        compile_kernel(broken, {"x_ptr": "*fp32"}, arch=75)
+    with pytest.raises(ValueError, match=r"name of a card \(T4, .*75 \(T4, RTX 2080 Ti\).*got 70"):
+        compile_kernel(broken, {"x_ptr": "*fp32"}, arch=70)
+
+
+@pytest.mark.parametrize(
+    ("arch", "instruction"),
+    [("T4", None), ("RTX 3090", "mma"), pytest.param(100, "tcgen05", marks=pytest.mark.slow), ("RTX 5090", "mma")],
+)
+def test_a_card_may_be_named_and_its_products_are_its_own(arch, instruction):
+    types = POINTERS | dict.fromkeys(("c_ptr", "a_ptr", "b_ptr"), "*fp16")
+    made = compile_kernel(matmul, types, {"M": 64, "N": 64, "BLOCK_K": 16}, arch=arch, num_stages=2)
+    used = {name for name in ("mma", "wgmma", "tcgen05") if made.instructions[name]}
+    assert made.fits and used == ({instruction} if instruction else set())
+    assert made.shared_limit_bytes == architecture(arch).shared_limit_bytes
+    assert str(arch) in str(made), "the card is named as people know it"
+    if not instruction:
+        assert "Triton does not use the tensor cores of sm_75" in " ".join(made.warnings)
 
 
 def test_a_result_is_kept_and_a_damaged_one_is_made_again(monkeypatch, tmp_path):

@@ -138,6 +138,51 @@ def test_too_much_memory_and_unknown_things_are_refused():
         require("bf16")
 
 
+CARD = """
+import torch
+torch.cuda.device_count, torch.cuda.current_device = lambda: 1, lambda: 0
+torch.cuda.get_device_capability = lambda *_: {capability}
+torch.cuda.get_device_properties = lambda *_: type("P", (), {{"total_memory": {gib} << 30, "name": "A card"}})
+held = []
+torch.cuda.set_per_process_memory_fraction = held.append
+from course_lib import device
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "gib", "half", "share"),
+    [((7, 5), 15, "float16", 0.25), ((8, 9), 8, "bfloat16", 0.125), ((9, 0), 139, "bfloat16", 1.0)],
+)
+def test_a_card_says_which_type_it_computes_in_and_how_large_sizes_may_be(capability, gib, half, share):
+    code = CARD.format(capability=capability, gib=gib) + "print(device.half(), device.share_of_sizes())"
+    assert python(code) == f"torch.{half} {share}"
+
+
+def test_a_process_may_be_held_to_some_of_the_memory():
+    code = CARD.format(capability=(9, 0), gib=140) + "print(held, device.share_of_sizes())"
+    assert python(code, SPEED_OF_LIGHT_GPU_GIB="7") == "[0.05] 0.125"
+    assert "to be a number of GiB" in python(code, SPEED_OF_LIGHT_GPU_GIB="all")
+
+
+def test_bf16_is_refused_in_words_on_a_card_without_it():
+    code = CARD.format(capability=(7, 5), gib=15) + (
+        "device.machine = lambda: type('M', (), {'name': 'Tesla T4'})\n"
+        "try: device.require(torch.bfloat16)\nexcept device.DeviceError as error: print(error)"
+    )
+    said = python(code)
+    assert "a type that Tesla T4 computes in" in said and "torch.float16" in said
+
+
+def test_an_amd_gpu_is_refused_in_words_and_the_interpreter_is_not():
+    code = (
+        "import torch; torch.version.hip = '6.4'\n"
+        "try:\n from course_lib.device import TIER; print(TIER)\nexcept RuntimeError as error: print(error)"
+    )
+    said = python(code)
+    assert "AMD GPUs (ROCm 6.4)" in said and "TRITON_INTERPRET=1" in said
+    assert python(code, TRITON_INTERPRET="1") == "interpreter"
+
+
 @pytest.mark.gpu
 def test_the_gpu_is_read_and_its_ceilings_are_plausible(empty_cache):
     here = machine()

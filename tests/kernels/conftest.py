@@ -5,8 +5,15 @@ import re
 import pytest
 import torch
 
+from course_lib.cards import ARCHITECTURES, CARDS
 from course_lib.device import DEVICE, TIER
+from course_lib.kernels import hardware, one_pass
+from course_lib.kernels.add_norm import tuning as add_norm_tuning
 from course_lib.kernels.attention import attention
+from course_lib.kernels.attention import tuning as attention_tuning
+from course_lib.kernels.hardware import Limits
+from course_lib.kernels.linear_gelu import tuning as linear_gelu_tuning
+from course_lib.kernels.mx import tuning as mx_tuning
 from tests.kernels.attention_oracle import oracle
 
 # Under the interpreter bf16 holds values but does not compute.
@@ -111,3 +118,30 @@ def check(assert_within):
         return got
 
     return run
+
+
+ASK_THE_DEVICE = hardware, one_pass, add_norm_tuning, attention_tuning, linear_gelu_tuning, mx_tuning
+
+
+def limits_of(arch: int) -> Limits:
+    has = ARCHITECTURES[arch]
+    return Limits(has.capability, has.shared_limit_bytes, has.shared_bytes, has.registers, has.warps)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """on(arch): the tables are asked for a card of this architecture, whatever there is."""
+
+    def become(arch: int):
+        card = next(one for one in CARDS.values() if one.arch == arch)
+        for room in ASK_THE_DEVICE:
+            for name, value in (("limits", limits_of(arch)), ("multiprocessors", card.multiprocessors)):
+                if hasattr(room, name):
+                    monkeypatch.setattr(room, name, lambda _, value=value: value)
+
+    return become
+
+
+@pytest.fixture
+def an_h200(on):
+    on(90)

@@ -38,6 +38,7 @@ def compiled(kernel, N, how, arch=90, drop=False):
     return compile_kernel(kernel, signature_of(kernel, fixed, types), fixed, arch=arch, num_warps=how.warps)
 
 
+@pytest.mark.usefixtures("an_h200")
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("N", [1152, 4096])
 def test_the_published_widths_compile_without_spills_to_wide_accesses(N, arch, access_widths):
@@ -59,6 +60,7 @@ def test_two_parts_are_for_single_rows_and_cover_the_width():
     assert parts_of(1152, 1) == (1024, 128)
 
 
+@pytest.mark.usefixtures("an_h200")
 def test_a_width_gets_the_first_entry_that_holds_its_lanes():
     cuda = torch.device("cuda")
     assert tuning.backward_rows(1152, 16384, cuda) == BACKWARD[1152]
@@ -69,6 +71,7 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("an_h200")
 @pytest.mark.parametrize("columns", sorted(BACKWARD))
 def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
     how = tuning.backward_rows(columns, 16384, torch.device("cuda"))

@@ -14,6 +14,7 @@ from course_lib.kernels.mx import (
     swap_linears,
     tuning,
 )
+from course_lib.kernels.mx.convert import dequantize
 from course_lib.kernels.mx.gemm import gemm_kernel, write_gemm
 from course_lib.kernels.mx.gemv import gemv_kernel, write_gemv
 from course_lib.kernels.mx.product import product, route_of
@@ -248,10 +249,29 @@ def test_compile_takes_a_swapped_model_whole(records):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("route", ["vector", "matrix", "dequantize"])
+def test_fp16_is_multiplied_in_fp32_since_weights_may_be_larger_than_it_holds(route, random):
+    w = quantize(random(9, 70, dtype=torch.float32) * 2.0**20)
+    x, bias = (random(3, 70, dtype=torch.float32) * 2.0**-16).half(), random(9, dtype=torch.float16)
+    got = product(x, w, bias, route)
+    want = x.double() @ dequantize(w, torch.float32).double().T + bias.double()
+    assert got.dtype == torch.float16 and want.abs().max() < 60000
+    torch.testing.assert_close(got.double(), want, rtol=2e-3, atol=2e-3 * float(want.abs().max()))
+
+
+def test_the_gradient_of_fp16_is_made_in_fp32(random):
+    w = quantize(random(9, 70, dtype=torch.float32) * 2.0**17)
+    x = (random(3, 70, dtype=torch.float32) * 2.0**-16).half().requires_grad_()
+    dy = (random(3, 9, dtype=torch.float32) * 2.0**-8).half()
+    mx_linear(x, w).backward(dy)
+    want = dy.double() @ dequantize(w, torch.float32).double()
+    torch.testing.assert_close(x.grad.double(), want, rtol=2e-3, atol=2e-3 * float(want.abs().max()))
+
+
 def test_what_products_cannot_do_is_refused(weights):
     w, x = weights(9, 70), torch.zeros(3, 70, device=DEVICE)
     with pytest.raises(AssertionError, match="one of"):
-        mx_linear(x.half(), w)
+        mx_linear(x.double(), w)
     with pytest.raises(AssertionError, match="end in 70"):
         mx_linear(x[:, :64], w)
     with pytest.raises(AssertionError, match="9 outputs"):
@@ -302,6 +322,7 @@ def test_products_of_more_rows_compile_to_tensor_cores_and_fit(most):
     assert made.instructions["wgmma"] and made.instructions["cp.async"] and not made.instructions["atomic"], str(made)
 
 
+@pytest.mark.usefixtures("an_h200")
 def test_blocks_fill_the_device_by_cutting_k():
     cuda = torch.device("cuda")
     assert matrix_blocks(16, 14336, 4096, cuda, 132).split == 2

@@ -50,7 +50,8 @@ def tensors(draw: Draw, batch, heads, n_q, n_k, head_size, dtype=None, offset=0.
     if offset:
         made["q"][..., -1], made["k"][..., -1] = 16.0, round(offset / 16 * 8) / 8
     made["v"] = draw.normal(batch, kv_heads, n_k, head_size, mean=mean_v)
-    return {name: x.to(dtype or wide(draw)).to(draw.device) for name, x in made.items()}
+    dtype = draw.type_of(dtype or wide(draw))
+    return {name: x.to(dtype).to(draw.device) for name, x in made.items()}
 
 
 def laid_out(draw: Draw, args: dict, layout: dict) -> dict:

@@ -75,8 +75,8 @@ CASES = (
 )
 
 TIMED = (
-    Case("head size 64", lambda d: _square(d, 4096, 4, 16, 64, dtype=BF16)),
-    Case("head size 128, causal", lambda d: _square(d, 4096, 4, 16, 128, dtype=BF16, mask=CAUSAL)),
+    Case("head size 64", lambda d: _square(d, 4096, d.sized(4), 16, 64, dtype=BF16)),
+    Case("head size 128, causal", lambda d: _square(d, 4096, d.sized(4), 16, 128, dtype=BF16, mask=CAUSAL)),
 )
 
 
@@ -95,7 +95,7 @@ def _floor_s(v, ceilings) -> float:
     """2 products forward and 5 backward at the sustained rate; the bytes of these sizes take far less."""
     (batch, heads, n_q, head_size), n_k = v["q"].shape, v["k"].shape[2]
     operations = 14 * batch * heads * n_q * n_k * head_size * (0.5 if v["causal"] else 1.0)
-    return operations / ceilings.flops_per_s[DTYPE_NAMES[v["q"].dtype]]
+    return operations / ceilings.products_per_s(DTYPE_NAMES[v["q"].dtype])
 
 
 SPEED = Exercise(
@@ -122,6 +122,7 @@ SPEED = Exercise(
         points=10,
         cases=TIMED,
         floor_s=_floor_s,
+        products=True,
         full=0.85,
         none=0.25,
         reference="course_lib.kernels.timed:attention_step",

@@ -43,6 +43,7 @@ def _call(
     dy_gap=None, dy_mean=0.5, of_a_sum=False, used=True,
 ) -> Call:  # fmt: skip
     """gaps: between rows of x and of residual; dy_gap: of dy and ds, or "columns" where these are transposed."""
+    dtype = d.type_of(dtype)
     eps = eps or d.choice([1e-5, 1e-6, 1e-3])
     x = _values(d, rows, columns, dtype, mean=0.5, std=1.5) if x is None else x
     residual = _values(d, rows, columns, dtype, mean=0.5, std=1.5) if residual is None else residual

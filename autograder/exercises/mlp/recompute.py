@@ -29,6 +29,7 @@ from autograder.exercises.mlp.recompute_mistakes import MISTAKES
 
 def _call(d: Draw, m: int, width: int, hidden: int, dtype=FP32, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
     """spread: of h, in which its bias takes a part."""
+    dtype = d.type_of(dtype)
     dy = d.normal(*(() if of_a_sum else (m, width)), dtype=dtype, mean=0.3, strides=None if of_a_sum else dy_strides)
     args = {
         "x": d.normal(m, width, dtype=dtype, strides=(width + x_gap, 1)),

@@ -201,8 +201,8 @@ CHAIN = Exercise(
     speed=Speed(
         points=3,
         cases=(
-            Case("bytes decide", lambda d: _call(d, (2**27,), 1)),
-            Case("cosines decide", lambda d: _call(d, (2**26,), 16)),
+            Case("bytes decide", lambda d: _call(d, (d.sized(2**27),), 1)),
+            Case("cosines decide", lambda d: _call(d, (d.sized(2**26),), 16)),
         ),
         floor_s=_floor_s,
         reference="course_lib.kernels.pointwise:cos_chain",

@@ -85,7 +85,7 @@ CASES = (
     Case("no rows", lambda d: _normal(d, 0, 7)),
     Case("bf16", lambda d: _normal(d, 300, d.integer(900, 1100), torch.bfloat16), tiers=ON_GPU),
     Case("many long rows", lambda d: _normal(d, 4099, d.odd(4000, 5000)), tiers=ON_GPU),
-    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False, share=0.5),
 )
 
 
@@ -121,9 +121,9 @@ SOFTMAX = Exercise(
     speed=Speed(
         points=4,
         cases=(
-            Case("narrow rows", lambda d: _normal(d, 2**16, 1024)),
-            Case("medium rows", lambda d: _normal(d, 2**14, 4096, FP16)),
-            Case("wide rows", lambda d: _normal(d, 2**12, 16384)),
+            Case("narrow rows", lambda d: _normal(d, d.sized(2**16), 1024)),
+            Case("medium rows", lambda d: _normal(d, d.sized(2**14), 4096, FP16)),
+            Case("wide rows", lambda d: _normal(d, d.sized(2**12), 16384)),
         ),
         floor_s=_floor_s,
         reference="course_lib.kernels.softmax:softmax",

@@ -117,7 +117,7 @@ CASES = (
         tiers=ON_GPU,
     ),
     Case("more than 65535 sequences", lambda d: _call(d, d.odd(65700, 66099), 1, 1, 16, offset=5), tiers=ON_GPU),
-    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False),
+    Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False, share=0.5),
 )
 
 

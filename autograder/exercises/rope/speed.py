@@ -67,11 +67,13 @@ CASES = (
 TIMED = (
     Case(
         "heads side by side, halves",
-        lambda d: _call(d, 4, 32, 2048, 128, layout=HALVES, dtype=BF16, strides=rows_apart, out_strides=rows_apart),
+        lambda d: _call(
+            d, 4, 32, d.sized(2048), 128, layout=HALVES, dtype=BF16, strides=rows_apart, out_strides=rows_apart
+        ),
     ),
     Case(
         "fewer heads of keys, interleaved",
-        lambda d: _call(d, 4, (32, 8), 3072, 128, layout=INTERLEAVED, dtype=BF16),
+        lambda d: _call(d, 4, (32, 8), d.sized(3072), 128, layout=INTERLEAVED, dtype=BF16),
     ),
 )
 

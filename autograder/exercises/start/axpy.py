@@ -43,7 +43,7 @@ AXPY_CASES = (
     Case("one past a power of two", lambda d: _call(d, 2**12 + 1)),
     Case("one short of a power of two", lambda d: _call(d, 2**13 - 1)),
     Case("no elements", lambda d: _call(d, 0)),
-    Case("more than 2^31 elements", _past_int32, tiers=ON_GPU, live=False, part=_both_ends),
+    Case("more than 2^31 elements", _past_int32, tiers=ON_GPU, live=False, share=1.0, part=_both_ends),
 )
 
 

@@ -152,7 +152,8 @@ def write_backward(
     dy and ds (or None): gradients of y and of s. Bytes: read dy, ds and s, write d (and dx).
     """
     rows, width = s.shape
-    how = how or backward_rows(width, rows, s.device)
+    widest = max(t.element_size() for t in (dy, ds, s) if t is not None)
+    how = how or backward_rows(width, rows, s.device, widest)
     programs = max(1, min(how.programs * multiprocessors(s.device), triton.cdiv(rows, how.rows)))
     parts = torch.empty(2, programs, width, dtype=torch.float32, device=s.device)
     parts_w, parts_b = parts[0], None if db is None else parts[1]

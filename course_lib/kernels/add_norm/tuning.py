@@ -1,15 +1,18 @@
 """How many rows a program takes, and with how many warps.
 
 Forward at 1152 and 4096 columns, and backward there, measured on an H200 by `python -m benchmarks.add_norm_sweep`; the
-other widths are chosen by what the compiler makes of them.
+other widths are chosen by what the compiler makes of them. Elsewhere a backward program holds as many turns in shared
+memory as there is room for, and a multiprocessor as many programs as fit side by side.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 
 from course_lib.kernels.columns import split
+from course_lib.kernels.fitting import Need, fits, residents
+from course_lib.kernels.hardware import Limits, limits
 
 __all__ = ["BACKWARD", "FORWARD", "MAX_WIDTH", "Backward", "Forward", "backward_rows", "forward_rows", "parts_of"]
 
@@ -74,9 +77,28 @@ def forward_rows(width: int, device: torch.device) -> Forward:
     return Forward(entry.rows * more, entry.warps)
 
 
-def backward_rows(width: int, n_rows: int, device: torch.device) -> Backward:
+def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int = 2) -> Backward:
+    """`itemsize`: bytes of the widest of the three numbers that are read for each column."""
     if device.type != "cuda":
         return INTERPRETED[1]
     entry, more = _entry(BACKWARD, width)
     rows = min(entry.rows * more, triton.next_power_of_2(max(1, n_rows)))
-    return Backward(rows, entry.warps, entry.programs, entry.ahead, entry.stages)
+    how = replace(entry, rows=rows)
+    has = limits(device)
+    return how if has.measured else _fitted(how, rows * sum(parts_of(width, rows)) * itemsize, has)
+
+
+def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
+    """Fewer turns in shared memory, then fewer programs: until they fit. `bytes_of_a_tensor`: of one, in one turn."""
+    for stages in range(how.stages, 0, -1):
+        need = need_of(replace(how, stages=stages), bytes_of_a_tensor)
+        if fits(need, has):
+            return replace(how, stages=stages, programs=min(how.programs, residents(need, has)))
+    raise AssertionError(f"{bytes_of_a_tensor} B a row and tensor do not fit into {has.shared_bytes} B")
+
+
+def need_of(how: Backward, bytes_of_a_tensor: int) -> Need:
+    """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there."""
+    waiting = 3 * (how.stages - 1) * bytes_of_a_tensor + 512 * (how.stages > 1)
+    registers = min(255, 65536 // (32 * how.warps * how.programs))  # what the table's programs share on an H200
+    return Need(max(waiting, bytes_of_a_tensor), registers, how.warps, how.stages, 1.0)

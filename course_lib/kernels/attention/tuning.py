@@ -1,5 +1,8 @@
 """Which kernel runs and which blocks it works in: tables, keyed by the columns that are computed and by causal.
 
+They hold on the architecture that they were measured on. Elsewhere blocks are the fastest of OTHERS by the model of
+fitting.py, from what the device says a program may have.
+
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
@@ -10,15 +13,30 @@ Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep`
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
 
 from course_lib.kernels.attention.rows import aligned
 from course_lib.kernels.columns import split
-from course_lib.kernels.hardware import HOPPER, capability, gluon_is_known
+from course_lib.kernels.fitting import Need, best
+from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits
 
-__all__ = ["GROUPS", "SPILL_LIMIT", "TABLE", "Blocks", "Groups", "Tuned", "blocks_for", "groups_for", "tuned"]
+__all__ = [
+    "GROUPS",
+    "OTHERS",
+    "PLAIN",
+    "SPILL_LIMIT",
+    "TABLE",
+    "Blocks",
+    "Groups",
+    "Tuned",
+    "blocks_for",
+    "groups_for",
+    "need_of",
+    "tuned",
+]
 
 SPILL_LIMIT = 160  # bytes a thread; only dk and dv at 128 columns come near it: 31 of 490 instructions of its loop
 
@@ -85,12 +103,66 @@ GROUPS = {
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
 # The interpreter gets blocks so small that short sequences have several, and not square ones.
 INTERPRETED = Tuned(Blocks(16, 32, 4, 1, edge=16), Blocks(32, 16, 4, 1), Blocks(16, 32, 4, 1))
+# Tried in this order for 2-byte types on tensor cores that were not measured.
+OTHERS = tuple(
+    Blocks(m, n, warps, stages)
+    for m, n, warps in (
+        (128, 128, 8), (128, 64, 4), (128, 64, 8), (64, 128, 4), (64, 64, 4), (128, 32, 4), (64, 32, 4),
+        (32, 64, 4), (32, 32, 4), (16, 32, 4), (32, 16, 4), (16, 16, 4),
+    )
+    for stages in (3, 2, 1)
+)  # fmt: skip
+# Plain arithmetic takes every operand to registers and unrolls the whole product.
+PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
     if device.type != "cuda":
         return INTERPRETED
+    has = limits(device)
+    if not has.measured:
+        return _fitted(sum(split(head_size)), dtype.itemsize, has)
     return FP32 if dtype == torch.float32 else TABLE[sum(split(head_size)), causal]
+
+
+@functools.cache
+def _fitted(columns: int, itemsize: int, has: Limits) -> Tuned:
+    candidates = OTHERS if itemsize == 2 and has.tensor_cores else PLAIN
+    chosen = (
+        best(candidates, lambda one, kernel=kernel: need_of(kernel, one, columns, itemsize, has), has)
+        for kernel in ("forward", "dq", "dkdv")
+    )
+    return Tuned(*chosen)
+
+
+def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limits) -> Need:
+    """What a program of "forward", "dq" or "dkdv" takes.
+
+    It holds rows of its own (q; q and do; k and v), sums for them, and walks over two others, a block of rows a turn.
+    """
+    held, walked = (blocks.n, blocks.m) if kernel == "dkdv" else (blocks.m, blocks.n)
+    tensors, sums, tiles = {"forward": (1, 1, 1), "dq": (2, 1, 2), "dkdv": (2, 2, 2)}[kernel]
+    # mma frees a buffer when its operand is in registers, before the product; wgmma reads it until the product is made.
+    buffers = blocks.stages if has.products_read_shared else max(1, blocks.stages - 1)
+    terms = 8 * walked if kernel == "dkdv" else 0
+    shared = tensors * held * columns * itemsize + buffers * (2 * walked * columns * itemsize + terms)
+    registers = 50 + (sums * held * columns + tiles * held * walked) // (32 * blocks.warps)
+    arithmetic = not has.tensor_cores or itemsize == 4
+    if arithmetic:  # every number of an operand passes through registers, and scores change hands
+        shared += 4 * tiles * held * walked
+        registers += int(1.5 * columns * (held * walked / (32 * blocks.warps)) ** 0.5)
+    elif not has.products_read_shared:  # operands are in registers: rows held, scores, and backward a block walked over
+        registers += (tensors * held * columns + held * walked) * itemsize // 4 // (32 * blocks.warps)
+        # Of a walked block every warp has all at once for dk and dv, half for dq, and little of it forward.
+        share = {"forward": 0.0, "dq": 0.5, "dkdv": 1.0}[kernel]
+        registers += int(share * walked * columns * itemsize) // 128
+    else:  # only scores are, once more, as operands; on their way there they may pass through shared memory
+        registers += tiles * held * walked * itemsize // 4 // (32 * blocks.warps)
+        shared += (kernel != "forward") * (tiles * held * walked * itemsize + 8192)
+    # Two products forward, three for dq, four for dk and dv; every turn reads both walked tensors and its own rows.
+    products = {"forward": 2, "dq": 3, "dkdv": 4}[kernel]
+    reuse = 2 * products * held * walked / ((2 * walked + held) * itemsize)
+    return Need(shared + 512, registers, blocks.warps, blocks.stages, reuse)
 
 
 def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: torch.Tensor) -> Groups | None:

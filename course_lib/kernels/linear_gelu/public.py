@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from course_lib.kernels.hardware import on_hopper
 from course_lib.kernels.linear_gelu import tuning
 from course_lib.kernels.linear_gelu.elementwise import write_slope
 from course_lib.kernels.linear_gelu.gelu import gelu_reference
@@ -64,7 +65,8 @@ def linear_gelu_persistent(x, w, bias=None, out=None, h=None, input_precision: s
     """The third: programs that stay, for matrices that the copy engine reaches by rows."""
     out, bias = _checked(x, w, bias, out, h)
     assert reached(out, h, x, w), "TMA needs compute capability 9.0 and 16-byte rows: use linear_gelu_grouped"
-    write_gelu_persistent(out, h, x, w, bias, blocks_for(GELU, x, w.shape[0]), input_precision)
+    blocks = blocks_for(GELU, x, w.shape[0], stored=1 if h is None else 2)
+    write_gelu_persistent(out, h, x, w, bias, blocks, input_precision)
     return out
 
 
@@ -74,6 +76,7 @@ def linear_gelu_pingpong(x, w, bias=None, out=None, h=None, turns: Turns | None 
 
     out, bias = _checked(x, w, bias, out, h)
     assert x.element_size() == 2 and reached(out, h, x, w), "2-byte types with 16-byte rows: use linear_gelu_grouped"
+    assert not x.is_cuda or on_hopper(x.device), "scheduled by hand for wgmma, of an H100 or H200: use linear_gelu"
     write_gelu_pingpong(out, h, x, w, bias, turns or Turns(5))
     return out
 
@@ -135,7 +138,7 @@ def product_with_slope(dy, w, h, dh=None, a=None, sums: bool = False, input_prec
 
         parts = write_slope_pingpong(dh, a, h, dy, w, sums, turns)
     elif dy.element_size() == 2 and reached(dh, a, h, dy, w):
-        blocks = blocks_for(SLOPE, dy, w.shape[1])
+        blocks = blocks_for(SLOPE, dy, w.shape[1], stored=2 if a is None else 3)
         parts = write_slope_persistent(dh, a, h, dy, w, sums, blocks, input_precision)
     else:
         parts = write_slope_tiled(dh, a, h, dy, w, sums, GROUP_M, input_precision)

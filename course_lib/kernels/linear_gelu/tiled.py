@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.hardware import limits, multiprocessors
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import reached
 from course_lib.kernels.product_tiles import (
@@ -19,6 +19,7 @@ from course_lib.kernels.product_tiles import (
     POINTER,
     UNALIGNED,
     Tile,
+    allowed,
     constants,
     fastest,
     options,
@@ -119,7 +120,8 @@ def slope_tiled_kernel(
 def _tile(table: dict, x: torch.Tensor, M: int, N: int) -> Tile:
     if x.device.type != "cuda":
         return INTERPRETED
-    return fastest(table[x.element_size()], M, N, multiprocessors(x.device))
+    tiles = allowed(table[x.element_size()], x.element_size(), limits(x.device))
+    return fastest(tiles, M, N, multiprocessors(x.device))
 
 
 def _strides(x: torch.Tensor | None) -> tuple[int, int]:

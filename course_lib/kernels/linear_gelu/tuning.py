@@ -18,8 +18,8 @@ import torch
 import triton
 
 from course_lib.kernels.descriptors import describable
-from course_lib.kernels.hardware import copy_engine, gluon_is_known, multiprocessors, on_hopper
-from course_lib.kernels.product_tiles import fastest
+from course_lib.kernels.hardware import copy_engine, gluon_is_known, limits, multiprocessors, on_hopper
+from course_lib.kernels.product_tiles import allowed, fastest
 
 __all__ = [
     "FUSED_SLOPE",
@@ -76,11 +76,12 @@ SLOPE = {
 INTERPRETED = Blocks(32, 64, 16, 4, 1, 1, programs=1, parts=2)
 
 
-def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int) -> Blocks:
-    """Of `table`, for a result of (rows of x) x N."""
+def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int, stored: int = 1) -> Blocks:
+    """Of `table`, for a result of (rows of x) x N; `stored` matrices of that shape come and go by the copy engine."""
     if x.device.type != "cuda":
         return INTERPRETED
-    return fastest(table[x.element_size()], x.shape[0], N, multiprocessors(x.device))
+    tiles = allowed(table[x.element_size()], x.element_size(), limits(x.device), stored)
+    return fastest(tiles, x.shape[0], N, multiprocessors(x.device))
 
 
 @dataclass(frozen=True)

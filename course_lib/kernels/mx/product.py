@@ -18,7 +18,12 @@ from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, rou
 
 __all__ = ["mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
 
-DTYPES = (torch.bfloat16, torch.float32)  # fp16 ends at 65504, where a weight may be 2^127
+DTYPES = (torch.bfloat16, torch.float32, torch.float16)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """fp16 ends at 65504, where a weight may be 2^127: the weights become fp32 there, and so does x."""
+    return x.float() if x.dtype == torch.float16 else x
 
 
 def taught_vector(out, x, w: Quantized, bias) -> None:
@@ -27,7 +32,8 @@ def taught_vector(out, x, w: Quantized, bias) -> None:
 
 def taught_matrix(out, x, w: Quantized, bias) -> None:
     (rows, N), K = out.shape, x.shape[1]
-    write_gemm(out, x, w, bias, matrix_blocks(rows, N, K, x.device, multiprocessors(x.device)))
+    x = _wide(x)
+    write_gemm(out, x, w, bias, matrix_blocks(rows, N, K, x.device, multiprocessors(x.device), x.element_size()))
 
 
 def _vector(out, x, w: Quantized, bias) -> None:
@@ -51,8 +57,12 @@ def _matrix(out, x, w: Quantized, bias) -> None:
 @torch.no_grad()
 def _dequantized(out, x, w: Quantized, bias) -> None:
     """2 N K bytes more are written and read, once: many rows of x pay for that, and the vendor's product is fastest."""
-    whole = dequantize(w, x.dtype).mT
-    torch.mm(x, whole, out=out) if bias is None else torch.addmm(bias, x, whole, out=out)
+    wide = _wide(x)
+    whole = dequantize(w, wide.dtype).mT
+    if wide is not x:
+        out.copy_(torch.mm(wide, whole) if bias is None else torch.addmm(bias.float(), wide, whole))
+    else:
+        torch.mm(x, whole, out=out) if bias is None else torch.addmm(bias, x, whole, out=out)
 
 
 ROUTES = {"vector": _vector, "matrix": _matrix, "dequantize": _dequantized}
@@ -101,7 +111,8 @@ def _(x, mantissas, exponents, bias, group):
 @torch.library.custom_op("speed_of_light::mx_linear_backward", mutates_args=())
 def _backward_operator(dy: torch.Tensor, mantissas: torch.Tensor, exponents: torch.Tensor, group: int) -> torch.Tensor:
     """dx (..., K): weights are read along the other side there, so they are made whole once."""
-    return dy @ dequantize(Quantized(mantissas, exponents, group), dy.dtype)
+    wide = _wide(dy)
+    return (wide @ dequantize(Quantized(mantissas, exponents, group), wide.dtype)).to(dy.dtype)
 
 
 @_backward_operator.register_fake
@@ -124,7 +135,9 @@ mx_linear_operator.register_autograd(_operator_backward, setup_context=_keep_for
 
 
 def mx_linear(x: torch.Tensor, w: Quantized, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x (..., K) bf16 or fp32, w (N, K), bias (N,) -> (..., N) in x's type, summed in fp32.
+    """x (..., K) bf16, fp32 or fp16, w (N, K), bias (N,) -> (..., N) in x's type, summed in fp32.
+
+    fp16 is for cards without bf16. Its weights become fp32, which is slower where rows are many.
 
     Differentiable in x and bias; weights have no gradient. Bytes: N K (1 + 1 / group) for few rows of x.
     """

@@ -4,10 +4,14 @@ Times: us on an H200 with Triton 3.6, each call on weights of its own. `python -
 blocks of the taught rungs. MATRIX is chosen by what the compiler makes of it and by counting (benchmarks/notes/mx.md).
 """
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 
 import torch
 import triton
+
+from course_lib.kernels.fitting import Need, best, residents
+from course_lib.kernels.hardware import Limits, limits
 
 __all__ = [
     "DEFAULT",
@@ -126,13 +130,39 @@ def vector_blocks(rows: int, N: int, device: torch.device) -> Vector:
     return VECTOR["many" if rows == 1 and N >= MANY else "few"]  # several rows of x take registers of their own
 
 
-def matrix_blocks(rows: int, N: int, K: int, device: torch.device, multiprocessors: int) -> Matrix:
+def matrix_blocks(rows: int, N: int, K: int, device: torch.device, multiprocessors: int, itemsize: int = 2) -> Matrix:
+    """`itemsize`: bytes of a number of x."""
     if device.type != "cuda":
         return INTERPRETED[1]
     blocks, wanted = MATRIX[min((most for most in MATRIX if rows <= most), default=max(MATRIX))]
+    if not (has := limits(device)).measured:
+        blocks = _fitted(blocks, itemsize, has)
+        wanted = min(wanted, residents(need_of(blocks, itemsize, has), has))
     programs = triton.cdiv(N, blocks.n) * triton.cdiv(rows, blocks.m)
     split = min(MOST_PARTS, max(1, wanted * multiprocessors // programs), triton.cdiv(K, 4 * blocks.k))
     return Matrix(blocks.m, blocks.n, blocks.k, blocks.warps, blocks.stages, split)
+
+
+@functools.cache
+def _fitted(blocks: Matrix, itemsize: int, has: Limits) -> Matrix:
+    """The entry, or smaller blocks with fewer stages, whichever the model says is fastest of those that fit."""
+    arithmetic = itemsize == 4 or not has.tensor_cores
+    smaller = [
+        replace(blocks, m=min(blocks.m, m), n=n, k=k, warps=4, stages=stages)
+        for m, n, k in (((16, 64, 32), (16, 32, 32)) if arithmetic else ((64, 64, 64), (32, 64, 64), (16, 64, 64)))
+        for stages in (blocks.stages, 2, 1)
+    ]
+    candidates = smaller if arithmetic else [blocks, *smaller]
+    return best(candidates, lambda one: need_of(one, itemsize, has), has)
+
+
+def need_of(blocks: Matrix, itemsize: int, has: Limits) -> Need:
+    """Weights wait as bytes, x as it is; then both are operands, and both pass through shared memory."""
+    m, n, k = blocks.m, blocks.n, blocks.k
+    buffers = blocks.stages if has.products_read_shared else max(1, blocks.stages - 1)
+    shared = buffers * (n * k + m * k * itemsize) + n * k * max(itemsize, 2)
+    words = m * n + n * k + (0 if has.products_read_shared else (m + n) * k * itemsize // 4)
+    return Need(shared + 2048, 50 + words // (32 * blocks.warps), blocks.warps, blocks.stages, 2 * m * n / (n + m))
 
 
 def walk_blocks(N: int, K: int) -> Walk | None:

@@ -1,0 +1,73 @@
+"""python -m benchmarks.lesson_memory [LESSON ...]: every lesson in 7 GiB of the GPU, and how much each takes at most.
+
+Each lesson is executed as `python -m autograder execute` does, by a process that may take no more of the GPU, so sizes
+are those of a card of 8 GB. A lesson that needs more fails. What torch's allocator reserved at most is recorded
+as a section of the lesson, "lesson04.peak"; the outputs are not kept. Not counted are the device's own context, some
+0.5 GiB, and processes that a lesson starts: those of lesson 08, and compilers, which hold no memory of the GPU.
+"""
+
+import os
+import re
+import sys
+import time
+
+import nbformat
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+
+from autograder.classroom import execute, lessons
+from course_lib import results
+from course_lib.device import MEMORY_LIMIT, TIER, machine
+
+__all__ = ["peak_bytes", "watched"]
+
+GIB = 7.0
+# torch forgets its peak where a lesson asks for a smaller one
+FIRST = """
+import torch
+_peaks, _reset = [], torch.cuda.reset_peak_memory_stats
+def _kept(*given):
+    _peaks.append(torch.cuda.max_memory_reserved())
+    _reset(*given)
+torch.cuda.reset_peak_memory_stats = _kept
+"""
+LAST = 'print("most bytes reserved:", max([*_peaks, torch.cuda.max_memory_reserved()]))'
+
+
+def watched(notebook: NotebookNode) -> NotebookNode:
+    """The notebook between a cell that begins to watch and one that says what was seen."""
+    first, last = (nbformat.v4.new_code_cell(source) for source in (FIRST, LAST))
+    notebook.cells = [first, *notebook.cells, last]
+    return notebook
+
+
+def peak_bytes(notebook: NotebookNode) -> int:
+    """Of an executed one."""
+    said = "".join(out.get("text", "") for out in notebook.cells[-1].outputs)
+    return int(re.search(r"most bytes reserved: (\d+)", said)[1])
+
+
+def main(names: list[str]) -> int:
+    if TIER != "gpu":
+        print("Peaks of a GPU's memory need a GPU, and this machine has none.")
+        return 2
+    os.environ[MEMORY_LIMIT] = str(GIB)
+    os.environ.pop(results.RECORD, None)  # sizes are not those that the recorded tables have
+    failed = []
+    for lesson in lessons.find() if not names else [one for name in names for one in lessons.find(unit=name)]:
+        began = time.monotonic()
+        try:
+            notebook = execute.run(watched(lessons.refresh(lesson)), lesson.script.parent)
+        except CellExecutionError as error:
+            failed.append(lesson.unit)
+            print(f"{lesson.unit}: does not run in {GIB:g} GiB: {str(error)[-400:]}", flush=True)
+            continue
+        peak = peak_bytes(notebook) / 2**30
+        row = {"name": "peak", "value": peak, "unit": "GiB", "held to GiB": GIB}
+        results.save(f"lesson{lesson.unit[:2]}.peak", [row], re.search("[a-z]+[0-9]+", machine().name.lower())[0])
+        print(f"{lesson.unit}: at most {peak:.2f} GiB reserved, {time.monotonic() - began:.0f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

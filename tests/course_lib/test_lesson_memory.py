@@ -1,0 +1,40 @@
+"""What a lesson takes of a GPU's memory: watched through what it forgets, recorded, and said in words."""
+
+import nbformat
+import pytest
+
+from autograder.classroom import execute
+from benchmarks.lesson_memory import peak_bytes, watched
+from course_lib import results
+
+
+def test_a_peak_that_a_lesson_forgets_is_kept(tmp_path):
+    """torch is given numbers of its own: 100 bytes, forgotten, then 40."""
+    pretend = (
+        "import torch\n"
+        "now = [100]\n"
+        "torch.cuda.max_memory_reserved = lambda: now[0]\n"
+        "torch.cuda.reset_peak_memory_stats()\n"
+        "now[0] = 40"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(pretend)])
+    notebook = watched(notebook)
+    notebook.cells[0].source += "\n_reset = lambda: None"
+    assert peak_bytes(execute.run(notebook, tmp_path)) == 100
+
+
+def test_a_lesson_says_its_peak_or_that_there_is_none(tmp_path, monkeypatch):
+    assert results.memory_of("99_none").startswith("GPU memory: not measured yet")
+    entry = {"rows": [{"value": 5.13, "held to GiB": 7.0}], "machine": "NVIDIA H200", "date": "2026-11-24"}
+    monkeypatch.setattr(results, "load", lambda section, device: entry if section == "lesson04.peak" else None)
+    said = results.memory_of("04_flash")
+    assert "at most 5.1 GiB" in said and "held to 7 GiB (NVIDIA H200, 2026-11-24)" in said
+
+
+@pytest.mark.gpu
+def test_a_lesson_runs_in_little_memory(monkeypatch, tmp_path):
+    from autograder.classroom import lessons
+
+    monkeypatch.setenv("SPEED_OF_LIGHT_GPU_GIB", "7")
+    (lesson,) = lessons.find(unit="00_start")
+    assert 0 < peak_bytes(execute.run(watched(lessons.refresh(lesson)), tmp_path)) < 7 * 2**30
