@@ -61,10 +61,10 @@ from course_lib.plots import holdings
 from course_lib.models.transformer import Sizes, Transformer
 
 HERE = machine()
-print(results.memory_of("08_ddp"))
 HERE
 
 # %%
+print(results.memory_of("08_ddp"))
 ON_GPUS = TIER == "gpu" and torch.cuda.device_count() >= 2
 RANKS = 2
 
