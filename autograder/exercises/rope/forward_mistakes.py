@@ -76,6 +76,7 @@ PAIRS = (
         "The two elements of a pair get different angles: column j of the tables belongs to pair j. The index of "
         "element d is d % P for halves and d // 2 for interleaved.",
         answer=both(wrong.full_width),
+        variants=(None, *LAYOUTS),
     ),
     Mistake(
         "partner_of_whole_head",

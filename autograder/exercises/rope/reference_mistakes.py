@@ -117,6 +117,7 @@ MISTAKES = (
         "The two elements of a pair get different angles. Cosines of full width are repeated as a whole for halves, "
         "torch.cat((c, c), -1), and one by one for interleaved, c.repeat_interleave(2, -1).",
         answer=_formula(wrong.full_width),
+        variants=(None, *LAYOUTS),
     ),
     Mistake(
         "offset_subtracted",

@@ -80,8 +80,11 @@ def put_back_otherwise(v, x, layout: str):
     return joined(x0, x1, rest, "interleaved" if layout == "halves" else "halves")
 
 
-def full_width(v, x):
-    """Tables widened to two columns a pair in the way of the other layout: the two elements get different angles."""
+def full_width(v, x, only=None):
+    """Tables widened to two columns a pair in the way of the other layout: the two elements get different angles.
+    only: the layout for which they are; the other is right."""
+    if only not in (None, v["layout"]):
+        return turned(v, x)
     widen = (lambda t: t.repeat_interleave(2, -1)) if v["layout"] == "halves" else (lambda t: torch.cat((t, t), -1))
     at = rows(v, x.shape[2])[:, None]
     cos, sin = (widen(look_up(v[name], at).double()) for name in ("cos", "sin"))
