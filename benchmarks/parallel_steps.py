@@ -40,7 +40,7 @@ class Setting:
     # After so many no other round begins: of all, of the finalists, of those that each of the two claims compares. A
     # claim without seconds is not made.
     seconds: tuple[float, float, float, float]
-    peers: bool = True  # whether torch's own optimizers of sharded state are among the variants
+    whole: bool = True  # whether DDP is tried with every setting, and torch's own optimizers of sharded state too
 
 
 class Step:
@@ -166,12 +166,12 @@ def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Ste
         found[f"buckets {mib:g} MiB"] = partial(rung, partial(Buckets, mib=mib))
         found[f"buckets {mib:g} MiB, static graph"] = partial(rung, partial(Buckets, mib=mib, static=True))
         ddp = partial(DistributedDataParallel, bucket_cap_mb=mib)
-        found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
-        views = partial(ddp, gradient_as_bucket_view=True)
-        found[f"DDP {mib:g} MiB, views"] = partial(rung, views)
+        if setting.whole:
+            found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
+            found[f"DDP {mib:g} MiB, views"] = partial(rung, partial(ddp, gradient_as_bucket_view=True))
         found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(best, bucket_cap_mb=mib))
     mib = setting.mibs[-2]
-    training = {key: make for key, make in TRAINING.items() if setting.peers or key[0] != "DDP"}
+    training = {key: make for key, make in TRAINING.items() if setting.whole or key[0] != "DDP"}
     found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in training.items()}
     return found
 
