@@ -29,11 +29,11 @@
 #
 # | sections | what they are about | exercises | minutes |
 # |---|---|---|---|
-# | 1, 2 | ranks, collectives, the ring | 8.1 | 90 |
-# | 3, 4 | what a call costs; one all-reduce a parameter | 8.2, 8.3 | 150 |
-# | 5, 6 | one buffer; overlap | 8.4, 8.5 | 110 |
-# | 7 | buckets; what overlap cannot hide | 8.6 | 90 |
-# | 8, 9 | sharded state, FSDP, types; many hosts; the questions | 8.7, questions | 140 |
+# | 1, 2 | ranks, collectives, the ring | exercise 8.1 | 90 |
+# | 3, 4 | what a call costs; one all-reduce a parameter | exercises 8.2 and 8.3 | 150 |
+# | 5, 6 | one buffer; overlap | exercises 8.4 and 8.5 | 110 |
+# | 7 | buckets; what overlap cannot hide | exercise 8.6 | 90 |
+# | 8, 9 | sharded state, FSDP, types; many hosts; the questions | exercise 8.7, three questions | 140 |
 #
 # **Needs** lesson 01 (timing, floors), and how a training step in PyTorch works: backward fills `p.grad`, an optimizer
 # reads it.
@@ -48,6 +48,7 @@
 from course_lib.device import TIER, machine
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -64,7 +65,6 @@ from torch import nn
 from autograder import check
 from course_lib import plots, results, widgets
 from course_lib.distributed import Line, RankFailed, Recorder, bus_bandwidth, fit, launch, place, sent_share, together
-from course_lib.distributed.steps import step_on_paper
 from course_lib.plots import holdings
 from course_lib.models.transformer import Sizes, Transformer
 
@@ -72,6 +72,7 @@ HERE = machine()
 HERE
 
 # %%
+from course_lib.distributed.steps import step_on_paper
 from course_lib.predictions import against
 from course_lib.table import Table
 
@@ -156,7 +157,7 @@ plots.show(holdings.collectives(4), alt=alt)
 predicted = {"2 ranks": None, "4 ranks": None, "64 ranks": None}  # replace None
 ### BEGIN PREDICTION
 predicted = {"2 ranks": 2, "4 ranks": 2, "64 ranks": 2}
-predicted["why"] = "each number goes away once to be added and comes back once as a sum"
+predicted |= {"why": "each number goes away once to be added and comes back once as a sum"}
 ### END PREDICTION
 
 # %% [markdown]
@@ -289,7 +290,7 @@ predicted = {"hidden, one call": None, "hidden, in a row": None, "not waited for
 ### BEGIN PREDICTION
 predicted = {"hidden, one call": 3.08, "hidden, in a row": 3.08, "not waited for, one call": 2.84,
              "not waited for, in a row": 3.08}  # fmt: skip
-predicted["why"] = "1 GB at 325 GB/s is 3.08 ms; the longer time counts, and a full queue shows the link"
+predicted |= {"why": "1 GB at 325 GB/s is 3.08 ms; the longer time counts, and a full queue shows the link"}
 ### END PREDICTION
 
 
@@ -448,10 +449,11 @@ Table(("", "one [us]", "queued [us]", "in a row [us]"), cells, note="".join(note
 predicted_first = {"first / later": None}  # replace None
 ### BEGIN PREDICTION
 predicted_first = {"first / later": 3}
-predicted_first["why"] = "new buffers and the choice of an algorithm, once, beside some 0.1 ms of transfer"
+predicted_first |= {"why": "new buffers and the choice of an algorithm, once, beside some 0.1 ms of transfer"}
 ### END PREDICTION
 
 
+# %%
 def first_and_later(rank, nbytes):
     small, buffer = (torch.zeros(n // 4, device=place()) for n in (4 * KIB, nbytes))
     for _ in range(20):
@@ -658,10 +660,11 @@ check("ddp.naive", Naive)
 predicted_s = {"rank 0": None, "rank 1": None}  # replace None: seconds
 ### BEGIN PREDICTION
 predicted_s = {"rank 0": 0.04, "rank 1": 0.0001}
-predicted_s["why"] = "rank 0 waits for the other's 40 ms; the transfer of 4 MiB is nothing beside them"
+predicted_s |= {"why": "rank 0 waits for the other's 40 ms; the transfer of 4 MiB is nothing beside them"}
 ### END PREDICTION
 
 
+# %%
 def uneven(rank):
     """Two all-reduces; before the first, rank 1 has more to do."""
     buffer = torch.zeros(MIB, device=place())
@@ -711,7 +714,7 @@ predicted_ms = {"one by one": None, "together": None}  # replace None
 ### BEGIN PREDICTION
 predicted_ms = {"one by one": 1e3 * (len(gradients) * line.alpha_s + sum(gradients) * line.beta_s)}
 predicted_ms |= {"together": 1e3 * sum(gradients) * line.beta_s}
-predicted_ms["why"] = "each call pays alpha; one alpha beside all the bytes is left out"
+predicted_ms |= {"why": "each call pays alpha; one alpha beside all the bytes is left out"}
 ### END PREDICTION
 
 # %%
@@ -1122,7 +1125,9 @@ rows = recorded("parallel", "974 million parameters in bf16 on two GPUs, torch's
 guessed = recorded_on_paper(rows, recorded("collectives"))
 bare = {row["name"]: row["exposed ms"] for row in rows if row.get("exposed ms")}
 of_ddp = [n for n in bare if n.startswith("DDP") and n != "DDP default"]
-shown = ["naive", "flat", "overlap", *guessed, "DDP default", *sorted(of_ddp, key=bare.get)[:1]]
+static = [n for n in bare if n.startswith("buckets") and n.endswith("static graph")]
+best = [sorted(names, key=bare.get)[0] for names in (static, of_ddp) if names]
+shown = ["naive", "flat", "overlap", *guessed, *best[:-1], "DDP default", *best[-1:]]
 cells = [[name, bare[name], f"{1e3 * guessed[name]:.2f}" if name in guessed else ""] for name in shown if name in bare]
 claims = [f"{row['name']} over {row['against']}: {row['ratio']:.3f} "
           f"({row['ratio low']:.3f} to {row['ratio high']:.3f})" for row in rows
@@ -1130,10 +1135,10 @@ claims = [f"{row['name']} over {row['against']}: {row['ratio']:.3f} "
 Table(("step", "not hidden [ms]", "on paper [ms]"), cells, note="\n".join(claims))
 
 # %% [markdown]
-# The last row is the best of DDP's settings that were tried: each size of bucket, gradients as views of their bucket, a
-# static graph. The line below the table compares our best with DDP's best, in turns of their own: what is left exposed
-# by ours over theirs, with its 95 % interval. All rows, those of fp32 and torch's sharded optimizer too, are in
-# `benchmarks/results/h200.json`.
+# The last row is the best of DDP's settings that were tried: each size of bucket, gradients as views of their bucket,
+# a static graph. The line below the table compares our best with DDP's best, in turns of their own: what is left
+# exposed by ours over theirs, with the interval of that ratio. All rows, those of fp32 and torch's sharded optimizer
+# too, are in `benchmarks/results/h200.json`.
 #
 # ### Why overlap saves less than everything
 # Paper says: all but the last bucket is hidden. What it leaves out first can be measured alone. **Predict**: some matrix
@@ -1144,8 +1149,11 @@ Table(("step", "not hidden [ms]", "on paper [ms]"), cells, note="\n".join(claims
 predicted_slower = {"products beside sending": None}  # replace None: units
 ### BEGIN PREDICTION
 predicted_slower = {"products beside sending": 1.25}
-predicted_slower["why"] = "a GPU's all-reduce holds some 24 of 132 multiprocessors: 132 / 108 is 1.2, and memory is shared"
+predicted_slower |= {"why": "a GPU's all-reduce holds some 24 of 132 multiprocessors: 132 / 108 is 1.2, and memory is shared"}
 ### END PREDICTION
+
+
+# %%
 PRODUCTS = (8, 4096, torch.bfloat16, 2**30) if ON_GPUS else (4, 512, torch.float32, 128 * MIB)  # and bytes beside them
 
 
@@ -1194,21 +1202,66 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
 #
 # The model of this lesson gains little by overlap, as the table of steps says: its backward pass is short. In the
-# recorded model, with many times the computing, all that overlap leave less than both that do not.
+# recorded model, with more than twice the computing, all that overlap leave less than both that do not.
 #
 # Put your number into the explorer and see how much of the gap it explains. The next cell does it for the recorded
 # model: what came, and what paper says when products lose that share of their speed. It is not all of the gap: the
 # explorer leaves out that sending is slowed as well, and the copies.
-#
+
 # %%
-said = {row["name"].rpartition(", ")[2]: row["value"] for row in recorded("lesson08.products")}
-if said and guessed:
-    lost = 1 - said["alone"] / said["beside an all-reduce"]
-    slowed = recorded_on_paper(rows, recorded("collectives"), slowed=lost)
-    columns = "recorded", "came [ms]", f"on paper, {lost:.0%} slowed [ms]"
-    plots.show(Table(columns, [[name, bare[name], 1e3 * slowed[name]] for name in slowed]))
+of_products = {row["name"].rpartition(", ")[2]: row["value"] for row in recorded("lesson08.products")}
+lost = 1 - of_products["alone"] / of_products["beside an all-reduce"] if of_products else 0.0
+on_paper = recorded_on_paper(rows, recorded("collectives"), slowed=lost)
+columns = "recorded on two GPUs", "came [ms]", f"on paper, {lost:.0%} slowed [ms]"
+Table(columns, [[name, bare[name], 1e3 * seconds] for name, seconds in on_paper.items()])
 
 # %% [markdown]
+# ### NCCL's multiprocessors and the waves of a product
+# A matrix product is cut into tiles, and a multiprocessor works on one tile (or a few) at a time. All of them together
+# make a **wave**. A last wave that is nearly empty takes as long as a full one. An all-reduce of NCCL is a kernel whose
+# blocks, one for each *channel*, hold a multiprocessor each until the transfer has ended. So count the waves of a
+# product of 4096 x 4096 in tiles of 128 x 256 on the 132 multiprocessors of an H200, of which some are held.
+
+# %%
+TILES = (4096 // 128) * (4096 // 256)
+waves = {held: math.ceil(TILES / (132 - held)) for held in (0, 2, 4, 8, 16, 24, 32)}
+cells = [[held, count, count / waves[0], 132 / (132 - held)] for held, count in waves.items()]
+Table(("multiprocessors held", "waves", "waves, to all free", "multiprocessors, all to free"), cells,
+      note=f"{TILES} tiles; 3.9 waves on all 132 multiprocessors")  # fmt: skip
+
+# %% [markdown]
+# Up to 4 held, nothing is lost. From 8 on a fifth wave is needed, a quarter more time, and with 32 a sixth. A limit on
+# the channels therefore helps only if it saves a whole wave; and it makes the transfer longer, so products stand beside
+# it for longer. What counts is the product of both: the share of its speed that a product loses, times the length of the
+# transfer. A group can be given a limit (`ProcessGroupNCCL.Options().config.max_ctas`; `NCCL_MAX_CTAS` is for all
+# groups), and its stream a high priority, so that its blocks start before the waiting blocks of a product.
+#
+# **Predict**: which limit leaves least of the communication exposed in a step of the recorded model?
+
+# %%
+predicted_limit = {"best": None}  # replace None: "as NCCL chooses", "at most 16", 8, 4 or 2, or "of high priority"
+### BEGIN PREDICTION
+predicted_limit = {"best": "at most 16"}
+predicted_limit |= {"why": "a fifth wave either way, and the link is still nearly full with 16 blocks"}
+### END PREDICTION
+
+# %%
+found = {row["name"]: row for row in recorded("multiprocessors")}
+left = {name.rpartition(", ")[2]: row["exposed ms"] for name, row in found.items() if "exposed ms" in row}
+if left:
+    against(predicted_limit, {"best": min(left, key=left.get)})
+cells = []
+for group, exposed_ms in left.items():
+    sent = found[f"all-reduce of 1 GiB, {group}"]
+    beside = found[f"8 products of 4096 x 4096 beside an all-reduce of 1 GiB, {group}"]
+    cells.append([group, sent["blocks"], sent["value"], beside["slowed"], beside["lost ms"], exposed_ms])
+columns = "NCCL's blocks", "seen", "1 GiB [ms]", "products slowed", "lost [ms]", "exposed in a step [ms]"
+Table(columns, cells)
+
+# %% [markdown]
+# **The prediction, counted.** The line above the table names the limit with the least in its last column. *Lost* is the
+# time of computing that one GiB costs: the share that products lose, times the transfer beside them.
+#
 # So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the
 # pictures of section 6 count what stands after backward, and do not say that backward itself has grown.
 
@@ -1221,13 +1274,16 @@ if said and guessed:
 # the updated weights round. As many bytes travel as before. This is the first stage of *ZeRO*.
 #
 # ### Predict
-# A model of 974 million parameters, weights and gradients in bf16, AdamW's state in fp32. GiB on each rank, all-reduce
-# against sharded state, on 2 and on 8 ranks? (No fp32 master copy of the weights is counted. Updates of bf16 weights
-# that are smaller than half a unit in the last place are lost, so most runs keep one: 4 bytes more for each parameter,
-# which are state too and are sharded with it.)
+# A model of 974 million parameters, weights and gradients in bf16, AdamW's state in fp32. GiB on each rank,
+# all-reduce against sharded state, on 2 and on 8 ranks? No fp32 master copy of the weights is counted; the end of
+# this section says why most runs keep one.
 
 # %%
 predicted_gib = {"all-reduce": None, "sharded, 2 ranks": None, "sharded, 8 ranks": None}  # replace None
+### BEGIN PREDICTION
+predicted_gib = {"all-reduce": 10.9, "sharded, 2 ranks": 7.3, "sharded, 8 ranks": 4.5}
+predicted_gib |= {"why": "2 bytes of weight and 2 of gradient everywhere, 8 of state shared by the ranks"}
+### END PREDICTION
 
 # %%
 numbers = 974e6
@@ -1316,10 +1372,130 @@ check("ddp.sharded", Sharded)
 # collective: each rank squares and sums its own part, the sums are all-reduced, and all ranks clip by the root of the
 # total.
 #
+# **What asking costs here.** `Sharded` asks in every step who used what, and its host waits for the answer, as in
+# exercise 8.3. With a graph that does not change one answer serves all steps, as in exercise 8.6.
+#
+# ### AdamW on bf16 weights: the master copy
+# bf16 keeps 8 bits: between 1 and 2 its neighbours are 1/128 apart. AdamW moves a weight by about the learning rate,
+# so a weight of 1 with steps of 0.0003 rounds back to where it was, each time. Most runs therefore keep weights in
+# fp32 as well, a **master copy**: the optimizer updates that one, and the bf16 weights are its rounding. It is one
+# more number of state for each parameter, and sharded like the others.
+
+# %%
+def walks(master, steps=1000, lr=3e-4):
+    """Where a bf16 weight of 1 gets by AdamW when its gradient is 1 in each step."""
+    weight = torch.ones(1, dtype=torch.bfloat16)
+    trained = nn.Parameter(weight.float() if master else weight)
+    optimizer = torch.optim.AdamW([trained], lr=lr, weight_decay=0.0)
+    for _ in range(steps):
+        trained.grad = torch.ones_like(trained)
+        optimizer.step()
+        weight = trained.detach().bfloat16()  # what forward and backward use
+    return weight.item()
+
+
+print(f"1000 steps of 0.0003: in bf16 alone {walks(False):.3f}, with a master copy in fp32 {walks(True):.3f}")
+per_rank = {n: numbers * (2 + 2 + (8 + 4) / n) / 2**30 for n in (1, 2, 8)}
+print("GiB with it, on", ", ".join(f"{n}: {value:.1f}" for n, value in per_rank.items()), "(ranks: GiB)")
+
+# %% [markdown]
+# In bf16 alone the weight does not move at all. (`course_lib/parallel/sharded.py` gives the optimizer views of the
+# weights as they are: with bf16 weights it has this fault, as your class has. A master copy there is a second buffer of
+# each rank's part, in fp32.)
+#
+# ### The precision of the reduction
+# Gradients can be rounded for the journey too. In a ring a part is added up hop by hop, and in bf16 each hop rounds:
+# $N-1$ roundings. fp32 gradients that travel as bf16 (torch: `bf16_compress_hook`; FSDP: `reduce_dtype`) halve the
+# bytes. What does it cost in digits? The same ring sum on paper, for numbers of ranks that we do not have:
+
+# %%
+def ring_error(ranks, dtype, count=4096):
+    """Relative error, root mean square, of a sum that is rounded to dtype at every hop."""
+    draw = torch.Generator().manual_seed(0)
+    total, exact = torch.zeros(count, dtype=dtype), torch.zeros(count, dtype=torch.float64)
+    for _ in range(ranks):
+        mine = torch.randn(count, generator=draw).to(dtype)
+        total, exact = total + mine, exact + mine
+    return ((total - exact).square().sum() / exact.square().sum()).sqrt().item()
+
+
+many = (2, 8, 64, 512)
+errors = [[f"{n} ranks", f"{ring_error(n, torch.bfloat16):.1e}", f"{ring_error(n, torch.float32):.1e}"] for n in many]
+Table(("a sum in a ring", "rounded to bf16", "rounded to fp32"), errors)
+
+# %%
+rows_of_means = [row for row in recorded("collectives", "A mean on two GPUs") if row["operation"] == "mean"]
+Table(("", "time [us]", "error"), [[r["name"], r["value"], f"{r['error']:.1e}"] for r in rows_of_means])
+
+# %% [markdown]
+# The error grows with the number of ranks, and noise from small batches is often larger still: many train with bf16
+# reductions on few ranks, and reduce in fp32 on many. Three details of the second table. `ReduceOp.AVG` divides inside
+# NCCL's kernel and saves a pass over the buffer. Dividing *before* the sum keeps fp16 in its range (N times a gradient
+# may not fit). And where gradients are fp32 and only the journey is bf16, casting there and back costs two passes.
+#
+# ### FSDP in a page
+# What `Sharded` does to state, **FSDP** (ZeRO's third stage) does to weights and gradients too. At rest each rank holds
+# 1/N of everything. Each layer (or block of layers) is a unit with one flat buffer:
+#
+# | when | what is sent | what exists in full meanwhile |
+# |---|---|---|
+# | before forward of a unit | its weights are gathered | this unit's weights, and the next one's, which are fetched ahead |
+# | after forward | nothing; the full weights are freed | - |
+# | before backward of a unit | its weights are gathered again | as in forward |
+# | after backward of a unit | its gradients are reduced and scattered | this unit's gradients |
+# | optimizer | nothing: each rank steps its own parts | - |
+#
+# So three transfers of the size of the weights, in place of the two halves of an all-reduce: half as many bytes more,
+# for 1/N of the memory. Compare with section 1: a gather before each layer, where DDP has nothing to wait for, so now
+# *forward* can be late as well. Count both for the model above.
+
+# %%
+def of_rank(ranks, stage, weight=2, grad=2, state=12):
+    """GiB at rest and GB sent in a step by each rank; stage 0 is DDP, 1 shards state, 3 is FSDP."""
+    held = {0: weight + grad + state, 1: weight + grad + state / ranks, 3: (weight + grad + state) / ranks}
+    halves = {0: 2, 1: 2, 3: 3}  # transfers of all weights or gradients, each (N - 1) / N of them
+    return numbers * held[stage] / 2**30, halves[stage] * numbers * weight * (ranks - 1) / ranks / 1e9
+
+
+names = {0: "DDP", 1: "sharded state, as in 8.7", 3: "FSDP"}
+cells = [[f"{names[stage]}, {n} ranks", *of_rank(n, stage)] for n in (2, 8, 64) for stage in names]
+Table(("974 million parameters, bf16, master copy", "at rest [GiB]", "sent by each rank [GB]"), cells)
+
+# %% [markdown]
+# FSDP is for models whose weights do not fit; where they do, `Sharded` sends a third less. Activations stay in full on
+# every rank, with either: against those there is recomputing (lesson 05), and splitting layers over ranks (*tensor
+# parallel*). torch's `fully_shard` makes the units, and `reshard_after_forward=False` keeps gathered weights until
+# backward: then two gathers become one again.
+#
+# ### Networks of two speeds
+# Eight GPUs of a host talk at some 450 GB/s, hosts at 50 GB/s a GPU. A ring over all ranks is as slow as its slowest
+# link, and has as many steps as ranks. A **hierarchical** all-reduce scatters and reduces inside each host, then
+# reduces across hosts between GPUs of the same number, each its eighth, then gathers inside each host.
+
+# %%
+def flat_ring(n, hosts, gpus, inside, across):
+    """Seconds: every step of the ring waits for the link between hosts. inside, across: alpha and bytes a second."""
+    ranks = hosts * gpus
+    return 2 * (ranks - 1) * (across[0] + n / ranks / across[1])
+
+
+def hierarchical(n, hosts, gpus, inside, across):
+    half = (gpus - 1) * (inside[0] + n / gpus / inside[1])  # a reduce-scatter, and again for the all-gather
+    return 2 * half + flat_ring(n / gpus, hosts, 1, inside, across)
+
+
+links = (5e-6, 450e9), (15e-6, 50e9)
+cells = [[f"{n / MIB:g} MiB", hosts, 1e3 * flat_ring(n, hosts, 8, *links), 1e3 * hierarchical(n, hosts, 8, *links)]
+         for n in (MIB, 1024 * MIB) for hosts in (2, 8, 64)]  # fmt: skip
+Table(("bytes", "hosts of 8", "one ring [ms]", "hierarchical [ms]"), cells)
+
+# %% [markdown]
+# Only an eighth of the bytes crosses each card between hosts, and the steps are 2 (8 - 1) and 2 (hosts - 1) in place of
+# 2 (8 hosts - 1). (The count lets one ring use one card a host at a time. NCCL lays one ring through each card, so that
+# eight rings share the bytes; then the bytes are equal, and what the hierarchy saves is the steps.) `FSDP` in its hybrid
+# form uses the same two levels: sharded inside a host, copies across hosts.
+#
 # ### What comes after
-# - **FSDP** (ZeRO's third stage) shards weights and gradients too. Before each layer its weights are gathered, in
-#   forward and, if they were freed, again in backward: three transfers of the size of the weights in place of two, for
-#   1/N of the memory of weights, gradients and state. Activations stay.
 # - **Trees.** A ring has $2(N-1)$ steps, so its $\alpha$ grows with N. A tree has about $2\log_2 N$; NCCL uses trees
 #   (two at once, so that every link carries as much) where messages are small or hosts many.
 # - **NVLS.** A switch that adds up by itself: every GPU sends its buffer once, and its part of the sum, $n + n/N$ bytes
@@ -1378,6 +1554,12 @@ print(done.stdout or done.stderr[-2000:])
 # says that the slow one was taken. `NCCL_IB_HCA` chooses the InfiniBand card, `NCCL_SOCKET_IFNAME` the interface for
 # sockets and for meeting. All hosts need the same versions. If the rendezvous port is taken or closed, torchrun waits
 # before your script starts; where a firewall closes the ports that NCCL opens itself, the first collective hangs.
+#
+# **When many hosts hang**, nobody can look at every stack. torch keeps the last collectives of each rank in a ring
+# buffer, the **flight recorder**: set `TORCH_FR_BUFFER_SIZE=2000` (in older versions `TORCH_NCCL_TRACE_BUFFER_SIZE`) and
+# `TORCH_NCCL_DUMP_ON_TIMEOUT=1`, and when a collective times out every rank writes a file with the number, the name,
+# the shapes and the stack of each. `torchfrtrace` reads the files of all ranks, and names the first collective that one
+# rank began and another did not: what `launch` told you in section 1.
 
 # %% [markdown]
 # ## Verdict on the case

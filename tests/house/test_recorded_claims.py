@@ -451,32 +451,23 @@ def test_held_weights_and_bf16_ones_reach_the_ridge_with_85_and_164_rows():
     assert [first_above(1 + 1 / 32), first_above(2)] == [85, 164]
 
 
-def test_overlap_gains_little_in_the_model_of_lesson_08_and_wins_in_the_recorded_one():
-    says(DDP, "one buffer leaves 2.92 ms, overlap 3.13, buckets of 5 MiB 3.34 and of 100 MiB 1.90.")
-    says(DDP, "all that overlap leave less (4.87 to 6.40 ms) than both that do not (8.46 and 9.00)")
+def test_overlap_wins_in_the_recorded_model_and_paper_leaves_out_a_part():
     says(
-        DDP,
-        "took 1.47 units",
-        "32 % slowed",
-        "0.75 to 1.07 ms where 1.90 to 3.34 came, and 2.2 to 3.0 where 5.21 to 6.40",
+        DDP, "The model of this lesson gains little by overlap,", "with more than twice the computing, all that overlap"
     )
     said = {name.partition(",")[0]: ms for name, ms in recorded("lesson08.steps").items()}
-    left = {name: round(ms - said["alone"], 2) for name, ms in said.items()}
-    assert [left[n] for n in ("flat", "overlap", "buckets 5 MiB", "buckets 100 MiB")] == [2.92, 3.13, 3.34, 1.90]
+    left = {name: ms - said["alone"] for name, ms in said.items() if name != "alone"}
     rows = {row["name"]: row for row in results.load("parallel")["rows"]}
-    ours = [round(rows[n]["exposed ms"], 2) for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))]
-    others = [round(rows[n]["exposed ms"], 2) for n in ("flat", "naive")]
-    assert (min(ours), max(ours), others) == (4.87, 6.4, [8.46, 9.0]) and min(ours[1:]) == 5.21
-    products = list(recorded("lesson08.products").values())
-    slowed = 1 - products[0] / products[1]
-    assert products[1] / products[0] == near(1.47, 2) and round(slowed, 2) == 0.32
+    assert rows["no sync"]["value"] > 2 * said["alone"]
+    assert left["flat"] - left["overlap"] < 0.05 * said["alone"]
+    ours = {n: rows[n]["exposed ms"] for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))}
+    assert max(ours.values()) < min(rows[n]["exposed ms"] for n in ("flat", "naive"))
+    says(DDP, "It is not all of the gap: the explorer leaves out that sending is slowed as well, and the copies.")
+    alone, beside = recorded("lesson08.products").values()
     line = {row["name"]: row for row in results.load("collectives")["rows"]}["all_reduce, line"]
-    small = Sizes(16000, 512, 1024, 16, 8), 4, Line(27.1e-6, 1 / 319.43e9), said["alone"]
-    large = LARGE, 2, Line(line["value"] * 1e-6, 1 / (line["bus GB/s"] * 1e9)), rows["no sync"]["value"]
-    for (sizes, nbytes, line, ms), ends in ((small, (0.75, 1.07)), (large, (2.24, 2.95))):
-        with torch.device("meta"):
-            gradients = [nbytes * p.numel() for p in Transformer(sizes).parameters()][::-1]
-        parts = ms / 3e3, 2 * ms / 3e3
-        left = [1e3 * step_on_paper(gradients, mib * 2**20, line, *parts, slowed=slowed).exposed_s for mib in MIBS]
-        assert (round(min(left), 2), round(max(left), 2)) == ends
-    assert (min(left), max(left)) == pytest.approx((2.2, 3.0), abs=0.06)
+    line, ms = Line(line["value"] * 1e-6, 1 / (line["bus GB/s"] * 1e9)), rows["no sync"]["value"]
+    with torch.device("meta"):
+        gradients = [2 * p.numel() for p in Transformer(LARGE).parameters()][::-1]
+    for mib in MIBS:
+        paper = step_on_paper(gradients, mib * 2**20, line, ms / 3e3, 2 * ms / 3e3, slowed=1 - alone / beside)
+        assert 1e3 * paper.exposed_s < ours[f"buckets {mib} MiB"]
