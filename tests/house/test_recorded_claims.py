@@ -9,7 +9,7 @@ from benchmarks.parallel import LARGE
 from course_lib import results
 from course_lib.distributed import Line
 from course_lib.distributed.steps import step_on_paper
-from course_lib.models.transformer import Sizes, Transformer
+from course_lib.models.transformer import Transformer
 from course_lib.timing import time_gpu, time_graph
 
 
