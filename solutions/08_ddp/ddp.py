@@ -401,10 +401,10 @@ shown = {f"{way}, {named[n]}": median(took[n][way]) for way in ("one", "in a row
 results.beside("lesson08.all_reduce", shown, unit="us")
 
 # %% [markdown]
-# Both explanations are in the table. *Beside 2.84 ms* is flat until the transfer takes longer than that: the first. (On a
-# CPU it is not flat and follows neither rule: sending and waiting share the processors.) The column *queued* knows next to nothing of the
-# size: whoever stops the clock there measures the host handing a call over. That is the second. (On a CPU it grows a
-# little, for the same reason.)
+# Both explanations are in the table. *Beside 2.84 ms* is flat until the transfer takes longer than that: the first.
+# (On a CPU it is not flat and follows neither rule: sending and waiting share the processors.) The column *queued*
+# hardly depends on the size: whoever stops the clock there measures the host handing a call over. That is the second.
+# (On a CPU it grows a little, for the same reason.)
 #
 # With gloo, calls in a row disturb each other: eight of them share the processors. There a single call may be faster,
 # and the rule above does not hold. So the line goes through the faster of the two, which with NCCL is *in a row* at
@@ -1099,7 +1099,7 @@ wraps[f"buckets {mibs[1]} MiB, static"] = lambda module: Buckets(module, mibs[1]
 steps = slowest(wraps)
 for name, seconds in steps.items():
     words = f"; {paper[name]}" if name in paper else ""
-    print(f"{name:18}{1e3 * seconds:8.2f} ms, not hidden {1e3 * (seconds - steps['alone']):7.2f} ms{words}")
+    print(f"{name:25}{1e3 * seconds:8.2f} ms, not hidden {1e3 * (seconds - steps['alone']):7.2f} ms{words}")
 model = f"{sum(gradients) / 4e6:.1f} million parameters"
 results.beside("lesson08.steps", {f"{name}, {model}": seconds for name, seconds in steps.items()}, unit="ms")
 
@@ -1396,7 +1396,7 @@ def walks(master, steps=1000, lr=3e-4):
 
 print(f"1000 steps of 0.0003: in bf16 alone {walks(False):.3f}, with a master copy in fp32 {walks(True):.3f}")
 per_rank = {n: numbers * (2 + 2 + (8 + 4) / n) / 2**30 for n in (1, 2, 8)}
-print("GiB with it, on", ", ".join(f"{n}: {value:.1f}" for n, value in per_rank.items()), "(ranks: GiB)")
+print("GiB a rank with it:", ", ".join(f"{value:.1f} on {n}" for n, value in per_rank.items()))
 
 # %% [markdown]
 # In bf16 alone the weight does not move at all. (`course_lib/parallel/sharded.py` gives the optimizer views of the
