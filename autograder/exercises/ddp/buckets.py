@@ -42,6 +42,7 @@ from autograder.exercises.ddp.overlap import BEHIND, HELD, IN_ORDER, not_overlap
 
 MIB = 2**20
 BYTES = 500  # of a bucket here: the parameters of Plain make three, and the first layer has two for itself
+UNUSED_STATIC = "a static graph without a layer"
 SMALL_BYTES = 36  # both parameters of a Routed model's expert, and no more
 TOO_LARGE, TOO_MANY, ASKS = (
     "bytes in one collective",
@@ -112,6 +113,12 @@ MISTAKES = (
         "a collective, and a host that waits for its answer. Ask in the first step and keep the answer.",
         sign=said(ASKS),
     ),
+    Mistake(
+        "never_asks",
+        "With static=True nobody asks who used what, not even in the first step, and a parameter that no rank uses gets "
+        "zeros. That the graph does not change says nothing about who is in it: ask once, and keep the answer.",
+        sign=lambda e: e.failed_only(UNUSED_STATIC),
+    ),
     *HOOKS,
     Mistake(
         "begins_in_finish",
@@ -154,7 +161,7 @@ STATIC = tuple(
     Case(name, lambda d, model=model, size=size: call(d, model, steps=3, mib=size / MIB, static=True))
     for name, model, size in (
         ("a static graph", "Plain", BYTES),
-        ("a static graph without a layer", "Unused", BYTES),
+        (UNUSED_STATIC, "Unused", BYTES),
         (STATIC_ROUTED, "Routed", SMALL_BYTES),
     )
 )
