@@ -115,8 +115,8 @@ MISTAKES = (
     ),
     Mistake(
         "never_asks",
-        "With static=True nobody asks who used what, not even in the first step, and a parameter that no rank uses gets "
-        "zeros. That the graph does not change says nothing about who is in it: ask once, and keep the answer.",
+        "With static=True nobody asks who used what, not even in the first step, and a parameter that no rank uses "
+        "gets zeros. That the graph does not change says nothing about who is in it: ask once, and keep the answer.",
         sign=lambda e: e.failed_only(UNUSED_STATIC),
     ),
     *HOOKS,
