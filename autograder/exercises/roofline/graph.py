@@ -125,7 +125,7 @@ GRAPH = Exercise(
         ),
         Mistake(
             "graph_kept_for_other_sizes",
-            "The graph of an earlier call was replayed with inputs of another size: a graph is bound to the sizes it was "
+            "The graph of an earlier call was replayed with inputs of another size: it is bound to the sizes it was "
             "captured with. Keep one graph for each size.",
             sign=lambda e: e.raised("must match the size"),
         ),
