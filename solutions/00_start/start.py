@@ -195,7 +195,7 @@ for block in (128, 1024):
           f"{programs / places:.2f} waves")  # fmt: skip
 
 # %% [markdown]
-# A kernel that takes 1.01 waves takes nearly as long as one of two. That matters where a program works long and there
+# A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and there
 # are few of them, as in a matrix product. With thousands of short programs, as here, the waves blur.
 #
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose

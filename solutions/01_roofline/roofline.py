@@ -23,11 +23,11 @@
 #
 # **Time** 8 hours, in three sittings. Each ends at a place that says "stop here".
 #
-# | sitting | sections | exercises and questions | minutes |
+# | sitting | sections | exercises | minutes |
 # |---|---|---|---|
-# | 1, count and time | 1 roofline, 2 timing | 1.1, 1.2 | 150 |
-# | 2, find the limit | 3 three regimes, 4 profilers, 5 fusion | 1.3, 1.4, 1.5 | 155 |
-# | 3, reach the floor | 6 bytes and softmax, 7 matrix product, 8 CUDA graphs, questions | 1.6 to 1.11 | 175 |
+# | first: count and time | 1 roofline, 2 timing | the counts, the stopwatch | 150 |
+# | second: find the limit | 3 three regimes, 4 profilers, 5 fusion | regimes, a trace, a chain | 155 |
+# | third: reach the floor | 6 memory and softmax, 7 products, 8 graphs, questions | three kernels, three answers | 175 |
 #
 # ```
 # 1 count: FLOP, bytes, roofs ---> 3 overhead, bytes or arithmetic? ---> 6 what a byte costs, softmax
@@ -742,8 +742,9 @@ for mib in (4, 16, 64, 256) if GPU else (1, 4, 16):
 results.beside("lesson01.fresh", fresh, unit="us")
 
 # %% [markdown]
-# Where the array is smaller than the L2 cache (50 MB on an H200), the reader of fresh data is the faster one. Where it is
-# larger, nothing is left of the beginning when the reader begins. So a chain of small activations runs at the warm
+# Where the array is smaller than the L2 cache (`torch.cuda.get_device_properties(0).L2_cache_size` says how large yours
+# is), the reader of fresh data is the faster one. Where it is larger, nothing is left of the beginning when the reader
+# begins. So a chain of small activations runs at the warm
 # time, and weights, which come back once a step, at the cold one. Say which you report.
 
 # %% [markdown]
@@ -1337,7 +1338,7 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above; be
 # who waits for whom now?)
 #
 # So two more questions belong to the busy share. Where it is high: *how long are the kernels?* A kernel that does
-# nothing takes some 3 to 4 microseconds (section 2). A device that runs kernels of two microseconds one behind the other
+# nothing takes some microseconds (section 2). A device that runs kernels of two microseconds one behind the other
 # is busy with starting them, and fewer kernels would help it more than faster ones. Where it is low: *what did the host
 # do when the device ran dry?* If it was inside a synchronisation (`.item()`, `.cpu()`, a `print` of a tensor), it waited
 # for the device and then the device for it; the remedy is to take the wait away. If not, the host was too slow at
