@@ -248,7 +248,8 @@ plots.show(axes, alt="Roofline of this machine in fp32: the addition on the slop
                      "flat part, the smallest far below the roof")  # fmt: skip
 
 # %% [markdown]
-# Read the figure from left to right. The addition lies on the slope: it is as fast as memory allows, and no cleverness
+# Read the figure from left to right. From each point that lies below the roof, a thin line goes up to the part of the roof
+# that binds it. The addition lies on the slope: it is as fast as memory allows, and no cleverness
 # with arithmetic will help it. (It can even lie a per cent above the roof: the slope was measured with a copy, which
 # writes as much as it reads, and an addition writes half as much. On a CPU it can lie far above, while part of the
 # arrays is still in a cache.) The large product lies near the flat part. (Its own intensity decides which line limits a
