@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from autograder.exercises.roofline.stopwatch import ALONE, TOGETHER
 from benchmarks.parallel import LARGE
 from course_lib import results
 from course_lib.distributed import Line
@@ -60,8 +61,16 @@ def test_an_addition_with_its_slices_costs_the_host_1_7_times_an_addition():
 
 
 def test_a_pair_of_events_and_a_gap_in_a_graph_are_what_the_timers_say_of_themselves():
-    says(ROOFLINE, "two events with nothing in between are one to two microseconds apart", "about one microsecond")
+    says(ROOFLINE, "the pair of events adds a microsecond or two to both", "about one microsecond on an H200")
     assert "events themselves (1 to 2 us)" in time_gpu.__doc__ and "about 1 us" in time_graph.__doc__
+    says(ROOFLINE, "**Below about 10 microseconds use `time_graph`.**")
+    assert "Below about 10 us" in time_gpu.__doc__
+
+
+def test_events_of_the_stopwatch_take_at_most_what_is_promised():
+    says(ROOFLINE, "an event takes the device up to 5 microseconds, the same on one device wherever it stands")
+    longest = max(traits.event_s for traits, *_ in [*ALONE.values(), *TOGETHER.values()])
+    assert 1.25 * longest == pytest.approx(5e-6)
 
 
 def test_the_widest_gain_in_bf16_is_above_what_the_count_allows():
