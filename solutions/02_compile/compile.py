@@ -356,7 +356,7 @@ x = normal(16, 256)
 for name, fn in modes.items() if GPU else ():
     for _ in range(3):  # compile, record, replay once
         kept = fn(x)
-    rows[f"12 layers, {name}"] = each(lambda: fn(x))
+    rows[f"12 layers, {name}"] = each(lambda fn=fn: fn(x))
 if GPU:
     fn(x + 1)
     try:
@@ -1473,7 +1473,7 @@ if GPU:
 
     torch._dynamo.reset()
     with torch_inside.watch() as seen:
-        assert torch.equal(torch.compile(doubled, fullgraph=True)(x := normal(1000)), 2 * x + 1)
+        torch.compile(doubled, fullgraph=True)(normal(1000))
     rows = {"graphs": len(torch_inside.graphs(seen)), "breaks": len(torch_inside.breaks(seen))}
 results.beside("lesson02.triton", rows, unit="")
 
