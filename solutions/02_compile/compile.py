@@ -113,8 +113,8 @@ def normal(*shape, dtype=torch.float32):
 # Both sentences describe the same program on the same machine. So before we ask what a compiler does, we ask what was
 # timed. The function below is ours for most of this lesson: a product, a bias, and GELU written out by hand. (It is the
 # form with a tanh that papers print; $\frac12 (1 + \tanh u)$ is the sigmoid of $2u$.) The sizes are smaller on a CPU
-# than on a GPU. Where yours are not those of the recorded H200, the two columns of a table are two different amounts of
-# work: look at the ratios within a column.
+# than on a GPU. Where yours are not those of the recorded H200, a table says both sizes below it, and its columns are
+# different amounts of work: look at the ratios within a column.
 
 
 # %%
@@ -125,6 +125,7 @@ def layer(x, w, bias):
 
 
 ROWS, WIDTH, HIDDEN = (16384, 256, 1024) if GPU else (8192, 32, 256)
+SIZE = f"{ROWS} x {WIDTH} x {HIDDEN}"
 
 
 def inputs(rows=ROWS):
@@ -180,7 +181,7 @@ came = {
     "slower, compiling timed": found["compiled, as in the lab"] / found["eager, as in the lab"],
 }
 against(predicted, came)
-results.beside("lesson02.lab", found, unit="ms")
+results.beside("lesson02.lab", found, unit="ms", size=SIZE)
 
 # %% [markdown]
 # Slower and faster, from one program. The first pair of numbers compares a compiler with a function; the second pair
@@ -1194,7 +1195,7 @@ torch._dynamo.reset()
 fast = torch.compile(lambda x, a, b, c: c + ((x + a) * x + b) * x, backend=installed)
 fast(*given)
 rows = {"Horner, as written": timed(lambda: horner(*given)), "Horner, with your pass": timed(lambda: fast(*given))}
-results.beside("lesson02.installed", rows, unit="ms")
+results.beside("lesson02.installed", rows, unit="ms", size=SIZE)
 
 # %% [markdown]
 # Counted in arrays: five operators cross 3 each, which is 15; a sum and two `addcmul` cross 3 + 4 + 4 = 11. So bytes
@@ -1282,7 +1283,7 @@ kept = {"eager": kept_bytes(layer, x, w, bias)}
 kept["compiled"] = sum(row.bytes for row in torch_inside.saved(seen) if "input" not in row.what)
 one = 4 * ROWS * HIDDEN
 against(predicted, {name: size / one for name, size in kept.items()})
-results.beside("lesson02.kept", {name: size / 2**20 for name, size in kept.items()}, unit="MiB")
+results.beside("lesson02.kept", {name: size / 2**20 for name, size in kept.items()}, unit="MiB", size=SIZE)
 
 # %%
 torch_inside.saved(seen)
@@ -1314,7 +1315,7 @@ def step(fn):
 
 
 took = {"forward and backward, eager": timed(step(layer)), "forward and backward, compiled": timed(step(compiled))}
-results.beside("lesson02.step", took, unit="ms")
+results.beside("lesson02.step", took, unit="ms", size=SIZE)
 
 # %% [markdown]
 # ### Case file

@@ -879,7 +879,7 @@ for name, phase in works:
     as_one, one_by_one = floors(calls[name], roof, phase)
     rows |= {f"{name}, {phase}, floor of the sums": as_one, f"{name}, {phase}, sum of the floors": one_by_one}
     rows[f"{name}, {phase}, measured"] = seconds[name][phase]
-results.beside("lesson03.models", rows, unit="ms")
+results.beside("lesson03.models", rows, unit="ms", size=f"width {T.width}, {TEXTS} texts")
 
 # %% [markdown]
 # What lies between the two floors could be won by overlapping one operator's memory traffic with another's arithmetic
@@ -1371,7 +1371,7 @@ difference = (chain(held, w) - chain(wrapped, w) * torch.ones_like(w[:1])).abs()
 print(f"largest difference: {difference.item():.2g}")
 scaled = {"ordinary": timed(lambda: chain(held, w)), "Scaled": timed(lambda: chain(wrapped, w))}
 against(predicted, {"ordinary / Scaled": scaled["ordinary"].median_s / scaled["Scaled"].median_s})
-results.beside("lesson03.scaled", scaled, unit="us")
+results.beside("lesson03.scaled", scaled, unit="us", size=f"{ROWS} x {WIDTH}")
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 3.6 times: 717 us, where four operators pass over the array before
