@@ -723,7 +723,7 @@ def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
 
 def test_predictions_of_lessons_02_and_03_are_counted():
     says(COMPILE, "Eager divides four ones by their norm, 2, and returns 0.5. Compiled returns 1:")
-    assert 1 / math.sqrt(4) == 0.5 and printed(COMPILE, "eager: 0.5; ") == "no prediction"
+    assert 1 / math.sqrt(4) == 0.5 and "predict" in printed(COMPILE, "eager: 0.5; ")
     says(DISPATCH, "a plain call takes 6.9 us, and these 7.9, 12.0, 17.8 and 74: 1.15, 1.7, 2.6 and 11 times as long.")
     cost = recorded("dispatch")
     plain, *others = (cost[name] for name in ("torch.add(x, y)", "a gradient is required", "under a dispatch mode",
