@@ -29,9 +29,9 @@ from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.fuse_mistakes import MISTAKES, answer, largest_product
 from autograder.exercises.number_lists import differ
 
-# The largest error of a few sums and products, each rounded once, relative to the largest number around: of float64 and
-# float32 with room to spare, of halves a unit in the last place and no more: a product of halves is exact in float32, in
-# which addcmul computes, so pair and addcmul are neighbours on the grid of the larger of product and result.
+# The largest error of a few sums and products, each rounded once, relative to the largest number around. Of float64 and
+# float32 it has room to spare. Of halves it is a unit in the last place and no more: a product of halves is exact in
+# float32, in which addcmul computes, so pair and addcmul are neighbours on the grid of the larger of product and result.
 LIMIT = {"float64": 1e-12, "float32": 3e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7, "int32": 0.0}
 
 # -------------------------------------------------------------------------------------------- the comparison

@@ -7,7 +7,6 @@ from collections import Counter
 from autograder.exercise import Mistake
 from autograder.inside.probes.rewriting import build, run
 
-
 HALVES = {"torch.float16", "torch.bfloat16"}
 
 
@@ -350,8 +349,8 @@ MISTAKES = (
     ),
     Mistake(
         "halves_left",
-        "Pairs of fp16 or bf16 were left as they were. They are safe too: addcmul rounds once where the pair rounds twice, "
-        "and the exercise allows for that difference in every floating type.",
+        "Pairs of fp16 or bf16 were left as they were. They are safe too: addcmul rounds once where the pair rounds "
+        "twice, and the exercise allows for that difference in every floating type.",
         answer=_leaves(NoHalves),
     ),
     Mistake(
