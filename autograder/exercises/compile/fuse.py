@@ -31,7 +31,7 @@ from autograder.exercises.number_lists import differ
 
 # The largest error of a few sums and products, each rounded once, relative to the largest number around. Of float64 and
 # float32 it has room to spare. Of halves it is a unit in the last place and no more: a product of halves is exact in
-# float32, in which addcmul computes, so pair and addcmul are neighbours on the grid of the larger of product and result.
+# float32, in which addcmul computes, so both are neighbours on the grid of the larger of product and result.
 LIMIT = {"float64": 1e-12, "float32": 3e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7, "int32": 0.0}
 
 # -------------------------------------------------------------------------------------------- the comparison

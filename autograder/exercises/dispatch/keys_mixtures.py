@@ -1,9 +1,9 @@
 """Situations of dispatch.keys that nobody has written down: tensors and contexts of one kind, put together at random.
 
-The fixed cases have few variants: a table of a few hundred rows, made at home, could hold all their answers. Therefore
-more than half of the cases are mixtures, so that such a table earns nothing. Each mixture keeps to one subject, because several
-subjects at once could hide a misunderstanding. It is drawn again until one of its subject's misunderstandings gives a
-wrong answer, so that each misunderstanding, also a rare one, costs points.
+The fixed cases have few variants: a table of a few hundred rows, made at home, could hold all their answers.
+Therefore more than half of the cases are mixtures, so that such a table earns nothing. Each mixture keeps to one
+subject, because several subjects at once could hide a misunderstanding. It is drawn again until one of its subject's
+misunderstandings gives a wrong answer, so that each misunderstanding, also a rare one, costs points.
 """
 
 from __future__ import annotations
