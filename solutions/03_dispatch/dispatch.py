@@ -1208,8 +1208,8 @@ with Said("the outer"), Said("the inner"):
     logged.neg()
 
 # %% [markdown]
-# Modes come first, the innermost before the outer ones. When the wrapper then works with what it holds, no mode is
-# active any more. So **a meter around a model with wrapped weights counts what the wrappers stand for, not what they do.**
+# **The prediction, counted.** Three are asked, each once: the inner mode, the outer one, and last the wrapper. When the
+# wrapper then works with what it holds, no mode is active any more. So **a meter around a model with wrapped weights counts what the wrappers stand for, not what they do.**
 # Keep it in mind when a tool of this kind reports a quantised model's bytes.
 #
 # Two wrappers of different classes in one call **negotiate**: torch asks one class after the other, a subclass before
@@ -1424,8 +1424,9 @@ for kind in (Boxed, Flat):
 predicted = {"a gradient is required": None, "under a dispatch mode": None,
              "torch.library.custom_op": None, "on meta": None}  # replace None  # fmt: skip
 ### BEGIN PREDICTION
-predicted = {"a gradient is required": 1.2, "under a dispatch mode": 2, "torch.library.custom_op": 3, "on meta": 0.8}
-predicted["why"] = "a node of the graph is C++; a visit to Python costs about a call; on meta nothing is computed"
+why = "a node of the graph is C++; a visit to Python costs about a call; on meta nothing is computed"
+predicted = {"a gradient is required": 1.2, "under a dispatch mode": 2, "torch.library.custom_op": 3}
+predicted |= {"on meta": 0.8, "why": why}
 ### END PREDICTION
 
 # %% [markdown]
