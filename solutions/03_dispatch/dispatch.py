@@ -127,7 +127,7 @@ def more(one):
     return (here & ~plain).bit_count() - (plain & ~here).bit_count()
 
 
-against(predicted, {name: more(made[name]) for name in predicted})
+against(predicted, {name: more(one) for name, one in made.items()})
 
 # %% [markdown]
 # **The prediction, counted.** 0, 0 and -2 keys: a tensor made in inference mode lacks ADInplaceOrView and the key
@@ -1530,7 +1530,7 @@ rounds = in_turn(settings)
 loop_s = median(rounds.pop(""))  # an empty function and the loop
 cost = {name: median(seconds) - loop_s for name, seconds in rounds.items()}
 plain = cost["torch.add(x, y)"]
-against(predicted, {name: cost[name] / plain for name in predicted})
+against(predicted, {name: taken / plain for name, taken in cost.items()})
 results.beside("dispatch", cost, unit="us", records=False)
 
 # %% [markdown]
