@@ -35,6 +35,7 @@ __all__ = [
     "has_bf16",
     "machine",
     "memory_bytes",
+    "processor",
     "require",
     "share_of_sizes",
 ]
@@ -251,6 +252,11 @@ def _host_memory_bytes() -> int | None:
     return int(kib * 1024) if kib else None
 
 
+def processor() -> str:
+    """The name of the host's processor, which sets every time of the host, also beside a GPU."""
+    return _line_after("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
 def machine() -> Machine:
     """Read the machine now. Never fails: what cannot be read is None."""
     versions = {
@@ -261,7 +267,7 @@ def machine() -> Machine:
     }
     if TIER == "interpreter":
         return Machine(
-            name=_line_after("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+            name=processor(),
             tier=TIER,
             capability=None,
             multiprocessors=None,

@@ -107,6 +107,45 @@ def test_gains_by_width_hold_over_a_factor_of_2_5_and_the_answer_is_counted():
     assert 1.05 < (products + 34 * HALF / 4.2e12) / (products + 14 * HALF / 4.2e12) < 1.12
 
 
+def test_what_lowers_the_compiled_time_of_the_wide_layer_is_counted():
+    says(COMPILE, "the compiled time in bf16 is 0.112 + 0.007 ns a number, so 94 % of it are products")
+    says(COMPILE, "takes a third of the products away and with it nearly a third of the time")
+    says(COMPILE, "products in 8 bits at twice the rate take nearly half of it. The gain rises with either")
+
+    def pass_s(hidden, rate, compiled):
+        arrays = 5 + 3 * hidden if compiled else 10 + 8 * hidden
+        return 6 * hidden * 4096 / rate + arrays * HALF / 4.2e12
+
+    products, whole = 18 * 4096 / 660e12, pass_s(3, 660e12, compiled=True)
+    assert (round(1e9 * products, 3), round(1e9 * (whole - products), 3)) == (0.112, 0.007)
+    assert round(100 * products / whole) == 94
+    changed = {"narrower": (2, 660e12), "eight bits": (3, 1320e12)}
+    left = {name: pass_s(*how, compiled=True) / whole for name, how in changed.items()}
+    assert 0.32 < 1 - left["narrower"] < 1 / 3 and 0.45 < 1 - left["eight bits"] < 0.5
+    before = pass_s(3, 660e12, compiled=False) / whole
+    assert all(pass_s(*how, compiled=False) / pass_s(*how, compiled=True) > before for how in changed.values())
+
+
+def test_horner_with_two_addcmul_crosses_11_arrays_in_place_of_15():
+    says(COMPILE, "five operators cross 3 each, which is 15; a sum and two `addcmul` cross 3 + 4 + 4 = 11.")
+    says(COMPILE, "So bytes allow a factor of 1.36.")
+    assert (5 * 3, 3 + 4 + 4, round(15 / 11, 2)) == (15, 11, 1.36)
+
+
+def test_pair_and_addcmul_of_halves_differ_by_one_unit_of_the_larger_of_product_and_result():
+    says(COMPILE, "$2^{-10}$ of it in fp16, $2^{-7}$ in bf16", "in fp16 a product above 65504 is infinite in the pair")
+    import torch
+
+    for dtype, unit in ((torch.float16, 2.0**-10), (torch.bfloat16, 2.0**-7)):
+        x, a, b = (30 * torch.randn(3, 2**16, generator=torch.Generator().manual_seed(1))).to(dtype)
+        pair, joined = torch.add(torch.mul(x, a), b).double(), torch.addcmul(b, x, a).double()
+        product = x.double() * a.double()
+        allowed = unit * torch.maximum(product.abs(), (product + b.double()).abs())
+        share = (pair != joined).double().mean()
+        assert 0.9 < ((pair - joined).abs() / allowed).max() <= 1 and 0.2 < share < 0.35
+    assert torch.finfo(torch.float16).max == 65504
+
+
 def test_a_wrapper_pays_from_a_weight_of_30_mb_on():
     says(DISPATCH, "(the recorded H200: 7 µs, 1.4 ms)", "at about 4.2 TB/s. In 7 µs that is 30 MB, so $n$ of about 3e7")
     says(DISPATCH, "a weight of 5500 x 5500", "times 200")
@@ -733,7 +772,7 @@ def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
 
 def test_predictions_of_lessons_02_and_03_are_counted():
     says(COMPILE, "Eager divides four ones by their norm, 2, and returns 0.5. Compiled returns 1:")
-    assert 1 / math.sqrt(4) == 0.5 and printed(COMPILE, "eager: 0.5; ") == "no prediction"
+    assert 1 / math.sqrt(4) == 0.5 and "predict" in printed(COMPILE, "eager: 0.5; ")
     says(DISPATCH, "a plain call takes 6.9 us, and these 7.9, 12.0, 17.8 and 74: 1.15, 1.7, 2.6 and 11 times as long.")
     cost = recorded("dispatch")
     plain, *others = (cost[name] for name in ("torch.add(x, y)", "a gradient is required", "under a dispatch mode",
