@@ -2142,15 +2142,15 @@ against(predicted_busy, busy)
 mine = {row["name"]: row["value"] for row in results.load("lesson04.forward")["rows"]}
 mine = mine["length 4096, head size 64, mine"]
 for block in (64, 128, 192):
-    rate = roof.flops_per_s / block
-    print(f"{block:3} queries a block: {block} FLOP a byte from L2; "
-          f"the sustained rate needs {rate / 1e12:.1f} TB/s")  # fmt: skip
+    a_byte = 4 * block * d / (2 * d * 2)  # of one key: FLOP over the bytes of its rows in K and V
+    print(f"{block:3} queries a block: {a_byte:.0f} FLOP a byte from L2; "
+          f"the sustained rate needs {roof.flops_per_s / a_byte / 1e12:.1f} TB/s")  # fmt: skip
 print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
       f"{mine / 64:.1f} TB/s came from L2; memory copies {copy_rate / 1e12:.1f} TB/s")  # fmt: skip
 
 # %% [markdown]
-# **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64 and 67 % at
-# 128. Nothing but overlap helps, and at head size 64 even perfect overlap leaves the exponentials a ceiling as near as
+# **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64. At 128 it
+# is 67 %. Nothing but overlap helps, and at head size 64 even perfect overlap leaves the exponentials a ceiling as near as
 # the products. That is why every kernel of the figure in section 9 is slower at 64. (FlashAttention-4 makes a part of the
 # exponentials by a polynomial, on the units for ordinary arithmetic. The course's kernel does so with one of eight at head
 # size 64.)

@@ -157,6 +157,7 @@ BACKWARD = Exercise(
     points=12,
     about="gradients from scores that are made again, tile by tile",
     point=("odd lengths", "causal, more keys than queries", "grouped heads"),
+    parts=(("dq", 0.4), ("dk", 0.3), ("dv", 0.3)),
     kind="kernel",
     cases=CASES,
     writes=WRITES,
