@@ -124,7 +124,7 @@ def _again(entry: Entry, exercise: Exercise, seen: list[dict[str, bool]]) -> tup
     if plain(exercise) or entry.kind != "mistakes" or len(seen) < FIRST:
         return ()
     differing = [name for name in seen[0] if len({one[name] for one in seen}) > 1]
-    return (entry.killed_by, *differing)
+    return (*entry.killers, *differing)
 
 
 def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) -> tuple[tuple[dict, dict], str, str]:

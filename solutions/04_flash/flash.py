@@ -353,13 +353,14 @@ widgets.attention_stepper(12, 14)
 # %% [markdown]
 # ### Wrong turns
 # Four ways to get the three lines wrong. Each is right on *some* inputs, which is why people keep them. `walk` does one
-# row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with,
-# hatched, and the true ones, outlined. Three of the four end with nothing but NaN.
+# row in fp32, tile by tile, with one thing wrong. The table shows the sum that it ends with: three of the four shares are
+# NaN in every place. The figure shows the fourth, which looks healthy: its shares $e^{s_j - m} / \ell$ hatched, the true
+# ones outlined.
 
 
 # %%
 def walk(scores, wrong="", tile=4):
-    """The shares of one row, made tile by tile; `wrong` says what is done wrong."""
+    """The weights of one row and their sum, made tile by tile; `wrong` says what is done wrong."""
     inf = torch.tensor(float("inf"))
     top, total, weights = torch.tensor(0.0) if wrong == "starts at 0" else -inf, torch.tensor(0.0), torch.empty(0)
     for new in torch.tensor(scores).split(tile):
@@ -370,7 +371,7 @@ def walk(scores, wrong="", tile=4):
         factor = torch.tensor(1.0) if wrong == "no correction" else torch.exp(top - shift)
         fresh = torch.exp(new - shift)
         weights, total, top = torch.cat([weights * factor, fresh]), total * factor + fresh.sum(), larger
-    return weights / total
+    return weights, total
 
 
 row = [0.1, 1.2, -0.4, 0.6, 0.3, -1.0, 2.1, 0.2, 1.9, 0.0, 2.4, -0.7]
@@ -383,27 +384,34 @@ wrong_turns = {
 
 
 # %%
+ends = {name: walk(scores, name) for name, scores in wrong_turns.items()}
+Table(
+    ("wrong line", "the sum it ends with", "the sum should be", "share of the first key"),
+    [
+        (name, f"{total:.3g}", f"{walk(wrong_turns[name])[1]:.3g}", f"{(weights / total)[0]:.3g}")
+        for name, (weights, total) in ends.items()
+    ],
+)
+
+
+# %%
 @drawn
-def draw_shares(panels):
-    """Beside each other: the shares a wrong program ends with, hatched, and the true ones as outlines."""
-    figure, axes = plots.figure(7.6, 3.0, columns=len(panels))
-    figure.suptitle("One wrong line: shares that are off, or nothing but NaN", x=0.01, ha="left", weight="bold")
-    for ax, (name, scores) in zip(axes, panels.items()):
-        got, right = walk(scores, name), walk(scores)
-        ax.bar(range(12), got.nan_to_num(0.0), color=plots.PALETTE[1], hatch="////", edgecolor="white", linewidth=0)
-        ax.bar(range(12), right, facecolor="none", edgecolor=plots.PALETTE[6], linewidth=1.2)
-        words = "\nall NaN" if got.isnan().all() else f"\nsum {got.sum():.2f}"
-        if got.isnan().all():
-            look = {"ha": "center", "va": "center", "fontsize": 16, "transform": ax.transAxes}
-            ax.text(0.3, 0.75, "NaN", color=plots.PALETTE[1], **look)
-        ax.set_title(name + words, fontsize=9)
-        ax.set(xlabel="key", ylim=(0, 1.15 * max(got.nan_to_num(0.0).max(), right.max())))
-    axes[0].set_ylabel("share")
+def draw_shares(got, right):
+    """The shares that a wrong program ends with, hatched, and the true ones as outlines."""
+    figure, ax = plots.figure(6.0, 3.0)
+    figure.suptitle("Without correction early keys weigh too much", x=0.01, ha="left", weight="bold")
+    hatched = {"color": plots.PALETTE[1], "hatch": "////", "edgecolor": "white", "linewidth": 0}
+    outlined = {"facecolor": "none", "edgecolor": plots.PALETTE[6], "linewidth": 1.2}
+    ax.bar(range(12), got, label=f"no correction, sum {got.sum():.2f}", **hatched)
+    ax.bar(range(12), right, label=f"right, sum {right.sum():.2f}", **outlined)
+    ax.set(xlabel="key (tiles of four)", ylabel="share", xticks=range(12))
+    ax.legend(loc="upper left")
     return figure
 
 
-plots.show(draw_shares(wrong_turns), alt="Shares of one row of 12 keys by four wrong programs, beside the true ones: "
-           "without correction early keys weigh too much; the other three give NaN in all places")  # fmt: skip
+shares = [weights / total for weights, total in (ends["no correction"], walk(row))]
+plots.show(draw_shares(*shares), alt="Shares of one row of 12 keys: without correction the keys of the first tile weigh "
+           "up to twice as much as they should, and later ones too little")  # fmt: skip
 
 # %% [markdown]
 # - **No correction**: right as long as the first tile holds the maximum. In this row it does not, and the early keys
@@ -464,7 +472,7 @@ check("flash.merge", merge)
 # </details>
 
 # %% [markdown]
-# Why this matters beyond tiles: the order of the parts is free, and so is who computes them. With few queries and very
+# This matters beyond tiles: the parts may come in any order, and from any program. With few queries and very
 # many keys, as when a language model writes one token, several programs can share the keys of one query and merge
 # afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs.
 #
@@ -482,8 +490,7 @@ check("flash.merge", merge)
 # enough for that: a hidden key has the weight 0, and $0 \cdot \mathrm{NaN}$ is NaN. So the rows behind the length have
 # to be *loaded* as zeros. In this lesson the diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
 # last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
-# (Libraries also take sequences packed without padding, *varlen*, and servers keep K and V in pages. The walk over
-# tiles stays the same; only where a tile lies is looked up.)
+# (Libraries also take sequences packed without padding, and servers keep K and V in pages: see further reading.)
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
@@ -939,7 +946,7 @@ check("flash.forward", flash_forward)
 # around one body: `for EDGE in tl.static_range(2)` and inside it
 # `range(full if EDGE else 0, end if EDGE else full, BLOCK_N)`. Below `full` all queries of the block see all keys: it
 # is `n_valid` or, when causal and smaller, `first + 1 + n_k - n_q`, which is taken as 0 where it is negative, and then
-# rounded down to whole tiles. So with `end`: both are at least 0. (Addresses that are made once and moved on in every
+# rounded down to whole tiles. The same holds for `end`. (Addresses that are made once and moved on in every
 # turn are right too; section 8 shows their price.)
 # </details>
 
@@ -1614,7 +1621,7 @@ for row in one_pass:
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
-# A tile size is a bet. Larger tiles move fewer bytes for each FLOP and need more registers and shared memory, so fewer
+# Larger tiles move fewer bytes for each FLOP and need more registers and shared memory, so fewer
 # programs fit beside each other. Three budgets of a multiprocessor decide, on an H100 or H200:
 #
 # - **registers**: 65536 of 4 bytes. A program takes registers a thread x 32 x warps. At most 255 a thread; what does
@@ -1624,10 +1631,9 @@ for row in one_pass:
 # - **warps**: 64.
 #
 # Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the
-# exponentials are. (The unit that makes exponentials is a second ceiling: at head size 64 it needs about as many clocks
-# as the products, as `benchmarks/notes/attention.md` counts.) A second program fills the pause. (How many warps of how
-# many programs are resident, over how many could be, is called **occupancy**.) `num_warps` divides the same tile among
-# more threads: fewer registers each.
+# exponentials are. (The unit that makes exponentials is a ceiling of its own: section 10 counts it.) A second program
+# fills the pause. (The share of the possible warps that are resident is called **occupancy**.) `num_warps` divides the
+# same tile among more threads: fewer registers each.
 #
 # All this can be read **without a GPU**. `compiled` compiles a kernel of yours for an H200, the forward kernel if you
 # name no other; `CARD` may be your card, "T4" or "RTX 4090". It tells types by the names of the arguments, those of the
@@ -2490,6 +2496,12 @@ Table(
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
+#
+# And the field? On the recorded H200 the course's kernels and cuDNN lead the peers that come with PyTorch: ours forward
+# at head sizes 72 and 128, cuDNN forward at 64; ours backward at 64 and 72, cuDNN backward at 128. FlashAttention-3
+# (Shah and others) and FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
+# FlashAttention-3) have no row in section 10's table, so no place beside them is claimed. What makes our second rung fast
+# is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]
 # ## Questions
@@ -2566,8 +2578,17 @@ Table(
 # - Markus N. Rabe and Charles Staats, *Self-attention Does Not Need $O(n^2)$ Memory*, 2021, arXiv:2112.05682.
 # - The Triton tutorial [Fused
 #   Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
-# - Jay Shah and others, *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024,
-#   arXiv:2407.08608: TMA, warp specialisation and ping-pong; the measurements that section 9 quotes.
+# - Jay Shah, Ganesh Bikshandi, Ying Zhang, Vijay Thakkar, Pradeep Ramani and Tri Dao, *FlashAttention-3: Fast and
+#   Accurate Attention with Asynchrony and Low-precision*, 2024, arXiv:2407.08608: TMA, warp specialisation and ping-pong;
+#   the measurements that section 9 quotes.
+# - Ted Zadouri, Markus Hoehnerbach, Jay Shah, Timmy Liu, Vijay Thakkar and Tri Dao, *FlashAttention-4: Algorithm and
+#   Kernel Pipelining Co-Design for Asymmetric Hardware Scaling*, 2026, arXiv:2603.05451: the exponential unit as a ceiling,
+#   and kernels in CuTe DSL.
+# - What this lesson leaves out. *Packed sequences* (varlen): the sequences of a batch lie behind each other without
+#   padding, and a list says where each begins; FlashAttention's `flash_attn_varlen_func` takes them. *Paged keys*: a
+#   server keeps K and V in pages of some tokens, and a table says where each page lies (Woosuk Kwon and others,
+#   *Efficient Memory Management for Large Language Model Serving with PagedAttention*, 2023, arXiv:2309.06180). Both walk
+#   over tiles as your kernel does; they look up where a tile lies.
 # - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
 #   arXiv:2412.05496.
 # - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted
