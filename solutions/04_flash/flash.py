@@ -1666,7 +1666,8 @@ def compiled(head_size, tiles, causal=True, kernel=_forward_kernel):
     return compile_kernel(kernel, types, fixed, CARD, num_warps=warps, num_stages=stages)
 
 
-print(compiled(64, (64, 64, 4, 2)))
+# %%
+compiled(64, (64, 64, 4, 2))
 
 # %% [markdown]
 # ### Predict
@@ -2109,8 +2110,8 @@ if rates:
 #
 # ### Two more ceilings
 # **Bytes from the L2 cache.** Section 1 counted K and V once. A kernel reads them again for every block of queries, so
-# $n$ / `BLOCK_M` times. With one key a block makes $4 \cdot$ `BLOCK_M` $\cdot d$ FLOP, and it reads $2d$ numbers of 2
-# bytes for it: `BLOCK_M` **FLOP a byte**, whatever the head size. Memory need not carry these reads, because the L2
+# $n$ / `BLOCK_M` times. With one key a block makes $4 \cdot$ `BLOCK_M` $\cdot d$ FLOP, and it reads $2d$ numbers in bf16
+# for it: `BLOCK_M` **FLOP a byte**, whatever the head size. Memory need not carry these reads, because the L2
 # cache serves programs that work on one head at the same time. The cache has a ceiling of its own, and only more queries
 # a block take a kernel away from it.
 #
@@ -2184,6 +2185,7 @@ ROWS = gl.constexpr(64)  # rows of a tile, and its columns
 sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name changed
 
 
+# %%
 @gluon.jit
 def _fetch(x_desc, tiles, full, empty, count):
     for i in range(count):
@@ -2367,6 +2369,7 @@ def draw_turns(both):
     return figure
 
 
+# %%
 ways = {"both multiply at once": False, "the groups take turns": True}
 plots.show(draw_turns({name: two_groups(128, turns) for name, turns in ways.items()}),
            alt="Two timelines of two groups. Above, both multiply together and then both take exponentials. "
