@@ -193,6 +193,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...]
     about: str = ""  # what it is about, in one line
     point: tuple[str, ...] = ()  # cases that hold this: while one of them is wrong, at most half of the points
+    parts: tuple[tuple[str, float], ...] = ()  # outputs that earn points by themselves, and their shares of all points
     writes: tuple[str, ...] = ()  # arguments that the function fills; poisoned with NaN before the call
     returns: tuple[str, ...] = ()  # names of the returned values
     precision: Precision | None = None  # kernels
