@@ -1,7 +1,8 @@
 """Inside the sandbox: carries out programs that `recording.py` has written, on the values that are judged.
 
 The process has run nothing of the submission: it makes kernels of its text (`kernels.py`), and moves numbers by the
-operators in `recording.MOVES`, and those that the referee says the exercise allows. Fresh memory is NaN, so that what was never written shows.
+operators in `recording.MOVES`; it computes by those that the referee says the exercise allows. Fresh memory is NaN, so
+that what was never written shows.
 """
 
 from __future__ import annotations

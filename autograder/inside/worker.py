@@ -223,7 +223,10 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
     parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
 
     def run() -> list:
-        return [player.play(program, slabs, order["allowed"]) for program, slabs in zip(order["programs"], parts, strict=True)]
+        return [
+            player.play(program, slabs, order["allowed"])
+            for program, slabs in zip(order["programs"], parts, strict=True)
+        ]
 
     got = calling.call(run, ())
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}

@@ -1,4 +1,4 @@
-"""The numbers that tl.rand and tl.rand4x make, without Triton: Philox 4x32 with ten rounds, a function of a seed and a counter."""
+"""The numbers that tl.rand and tl.rand4x make, without Triton: Philox 4x32, ten rounds of a seed and a counter."""
 
 import numpy as np
 import torch

@@ -66,7 +66,9 @@ def _summed_in_half(e) -> bool:
     if not e.failing or any(t.outcome.error for t in e.failing) or not e.failed_only("many rows, fp16", "fp16", "bf16"):
         return False
     for t in e.failing:
-        off = {name: error(t.outcome.outputs[name], t.want[name]).rms for name in ("y", "dx", "dw1", "dw2", "db1", "db2")}
+        off = {
+            name: error(t.outcome.outputs[name], t.want[name]).rms for name in ("y", "dx", "dw1", "dw2", "db1", "db2")
+        }
         if max(off["db1"], off["db2"]) < 3 * max(off[name] for name in ("y", "dx", "dw1", "dw2")):
             return False
     return e.failed("many rows, fp16")
@@ -208,8 +210,8 @@ PRODUCTS = (
     ),
     Mistake(
         "summed_in_fp16",
-        "db1 and db2 were added up in 16 bits: over many rows the sum grows and its last bits are lost. Add in fp32, and "
-        "round once.",
+        "db1 and db2 were added up in 16 bits: over many rows the sum grows and its last bits are lost. Add in fp32, "
+        "and round once.",
         sign=_summed_in_half,
     ),
     Mistake(
