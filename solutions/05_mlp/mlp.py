@@ -430,9 +430,9 @@ check("mlp.accumulate", accumulate)
 # %%
 predicted_worse = {"1.5": None, "-0.75": None, "-3": None}  # replace None, as in "of h, 2 times"
 ### BEGIN PREDICTION
+why = "h gelu'(h) / gelu(h): near 1, near 0, and h^2 + 1 far below 0"
 predicted_worse = {"1.5": "of h, 1 times", "-0.75": "of the result, 10 times"}
-predicted_worse |= {"-3": "of h, 10 times"}
-predicted_worse["why"] = "h gelu'(h) / gelu(h): near 1, near 0, and h^2 + 1 far below 0"
+predicted_worse |= {"-3": "of h, 10 times", "why": why}
 ### END PREDICTION
 
 
@@ -469,7 +469,7 @@ grid = torch.linspace(-4, 4, 401, dtype=torch.float64, requires_grad=True)
 (slope,) = torch.autograd.grad(gelu(grid).sum(), grid)
 magnified = (grid * slope / gelu(grid)).abs().detach()
 came = {}
-for name in predicted_worse:
+for name in ("1.5", "-0.75", "-3"):
     exact, from_rounded, once, _ = roundings(
         torch.linspace(0.95, 1.05, 2001, dtype=torch.float64) * float(name), "bf16"
     )
@@ -714,6 +714,7 @@ predicted_zero_share = {"logits": 0.6, "why": why}
 ### END PREDICTION
 
 
+# %%
 def head(classes=8000, tokens=1024, width=64):
     """Linear, GELU, linear onto classes, and data with targets: float64 leaves on the CPU."""
     generator = torch.Generator().manual_seed(2)
