@@ -172,15 +172,13 @@ def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_r
 
 
 def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
-    says(MLP, "ours takes 0.79 of its time at width 1152 and 0.91 at 4096", "takes 322 us, beside the slowest 261")
+    says(MLP, "In turn the same pairs read 0.79 and 0.91.")
     says(MLP, "ours takes 259 us and cublasLt 277, which is 0.93; and at width 4096 ours takes 1.02 of its time")
     ladder = whole_rows("linear_gelu")
     small, large = (ladder[f"linear_gelu 16384 x {size}"] for size in ("4304 x 1152", "16384 x 4096"))
     assert [round(row["ratio"], 2) for row in (small, large)] == [0.79, 0.91]
     assert [round(small["alone us"]), round(small["cublaslt alone us"])] == [259, 277]
     assert [round(row["alone us"] / row["cublaslt alone us"], 2) for row in (small, large)] == [0.93, 1.02]
-    beside = (ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"]["cublaslt us"] for rung in ("pingpong", "tiled"))
-    assert [round(us) for us in beside] == [322, 261]
 
 
 def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
@@ -212,6 +210,7 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
     all_kept, h_kept, x_kept = (
         took[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in ("everything", "pre-activation", "input")
     )
+    says(MLP, "in the end of a product: 1739 us with everything kept and 1739 without `a`")
     assert all_kept == near(1739, 2) and h_kept == near(all_kept, 2)
     assert [x_kept - h_kept, x_kept - all_kept] == [near(251, 3), near(251, 3)]
     wide = "mlp step 16384 x 4096 x 16384"
@@ -224,20 +223,6 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
         assert 3150 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3450
         counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
         assert 0.98 * counted < took[f"{wide}, {kept} kept"] < 1.005 * counted
-
-
-def test_the_plain_mlp_takes_several_times_as_long_as_eager_and_eager_less_than_beside_others():
-    says(
-        MLP,
-        "holds nothing and takes 6.3 ms, where eager takes 1.7",
-        "Eager's 1.69 ms here are 1.87 to 1.88 in the runs",
-    )
-    step = recorded("lesson05.recompute")
-    assert round(step["mine"], 1) == 6.3 and round(step["eager"], 2) == 1.69 and round(step["eager"], 1) == 1.7
-    beside = [t["eager us"] for name, t in whole_rows("mlp").items() if name.startswith("mlp step 16384 x 1152 x 4304")
-              and "eager us" in t]  # fmt: skip
-    assert [round(us / 1e3, 2) for us in (min(beside), max(beside))] == [1.87, 1.88]
-    assert recorded("lesson01.tiles")["64 x 64, row order"] == near(251)  # which the account of the 6.2 ms takes
 
 
 def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_passes():
