@@ -220,6 +220,20 @@ def test_what_torch_keeps_of_an_mlp_is_too_much_and_the_arguments_alone_are_not(
     assert len(made) == 6 and made[0].shape == args[0].shape
 
 
+def test_a_pass_that_holds_more_than_two_matrices_as_large_as_h_is_found():
+    args = list(drawn("mlp.recompute", "memory in passing").values())
+    wants = torch.utils.checkpoint.checkpoint
+
+    def plain(x, w1, b1, w2, b2):
+        linear = torch.nn.functional.linear
+        return linear(torch.nn.functional.gelu(linear(x, w1, b1), approximate="tanh"), w2, b2)
+
+    with pytest.raises(ValueError, match=r"of the backward pass .* bytes are alive that it made"):  # h, a, da and dh
+        recomputing(lambda *given: wants(plain, *given, use_reentrant=False), *args)
+    made = recomputing(bank.find("mlp.recompute/right/library_products").function, *args)
+    assert len(made) == 6 and made[0].shape == args[0].shape
+
+
 @pytest.mark.parametrize("name", ["mlp.linear_gelu", "mlp.recompute", "mlp.add_norm", "mlp.dropout"])
 def test_every_limit_of_fp32_comes_from_outputs_that_are_large_enough(name):
     """Where none is, the limit is twice the honest error, and honest sums differ by that in fp32."""

@@ -1,4 +1,4 @@
-"""A part of a lesson: everything it needs is in it, the parts together are the whole, and it is a lesson as any other."""
+"""A part of a lesson: everything it needs is in it, all parts are the whole, and it is a lesson as any other."""
 
 import builtins
 import shutil
@@ -43,7 +43,7 @@ def unbound(cells: list) -> set[str]:
 def test_lesson_05_has_three_parts_that_share_its_exercises():
     assert LETTERS == ["a", "b", "c"]
     asked = [[asked_by(c).name for c in parts.cells_of(SCRIPT, part) if is_check(c)] for part in LETTERS]
-    assert sum(asked, []) == [one.name for one in exercise.of_unit("mlp")]
+    assert [name for names in asked for name in names] == [one.name for one in exercise.of_unit("mlp")]
     assert all(asked)
 
 

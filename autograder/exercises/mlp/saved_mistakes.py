@@ -129,8 +129,8 @@ MISTAKES = (
     ),
     Mistake(
         "frozen_keeps",
-        "A frozen linear layer keeps its input here wherever a gradient passes it: dx = dy w needs the weight alone, and "
-        "dw, which needs the input, is not made.",
+        "A frozen linear layer keeps its input here wherever a gradient passes it: dx = dy w needs the weight alone, "
+        "and dw, which needs the input, is not made.",
         answer=_with(frozen_keeps=True),
     ),
     Mistake(
