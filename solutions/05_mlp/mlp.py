@@ -1831,9 +1831,9 @@ for name, fn in (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eag
 results.beside("lesson05.recompute", steps, unit="ms", size=" x ".join(map(str, MLP_SIZE)))
 
 # %% [markdown]
-# The solution's backward pass makes the product for h again, 1 of 7, and has one kernel of its own where eager has two.
-# So its time over eager's should be near the floor that the count above gives for "input kept, GELU apart", and its
-# kernel saves one of those passes.
+# The solution makes the product for h again, 1 of 7, and its kernel saves one of the seven passes that the count above
+# gives to "input kept, GELU apart". That count is 1.19 of eager's step at width 1152 and 1.17 at 4096; measured on an
+# H200 it was 1.13 and 1.16. So the price is a product, as counted, and no more.
 #
 # ### The tools that do it for you
 # In a program you rarely write such a Function. PyTorch has three tools, and each is one of the policies:
@@ -1878,7 +1878,9 @@ results.beside("lesson05.tools", took, unit="ms", size=size)
 # Read the two tables as one. Checkpointing holds nothing beyond the arguments (the input of a layer is such an argument)
 # and pays a product and GELU's passes. Selective checkpointing holds h, and pays the passes only. Eager holds h and a, and
 # so does the minimum cut here. What one layer needs *within* its own backward step is not in the first table: it comes
-# once, whatever the number of layers.
+# once, whatever the number of layers. (Selective checkpointing looks at every operator from Python. In a step of 2 ms this
+# shows: on an H200 it took longer than plain checkpointing at width 1152. At width 4096 it took 6 % more than eager, and
+# plain checkpointing 20 % more, a product.)
 #
 # Which to take: compile first. If the model does not fit, checkpoint whole layers, as many as needed and no more;
 # selectively, where products are most of the time. A Function of your own pays where no library has a kernel for what
