@@ -97,8 +97,8 @@ def gelu(h):
 
 
 # %% [markdown]
-# The parts share two things more: the recorded H200's roof with the sizes that are counted under it (a layer of a vision
-# tower: width 1152, hidden 4304, our assumption; and a larger one), and a transformer layer.
+# The parts share two things more: the recorded H200's roof with the sizes that are counted under it (a layer of a
+# vision tower: width 1152, hidden 4304, our assumption; and a larger one), and a transformer layer.
 
 # %%
 ceiling = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
@@ -205,11 +205,10 @@ against(predicted_underflow, {"largest power of ten": zero[0]})
 #
 # **Verdict.** The square, a million, is beyond 65504: it **overflows** to infinity, and the reciprocal root of infinity
 # is 0. That 0 looks like underflow if one looks at the last step only. The remedy for underflow (scale up) would make
-# it worse. Real underflow is on the other side. It begins below 0.0078,
-# where the square is no normal number any more: that of 0.001 is a subnormal one and has lost bits. The square of 0.0001
-# is $10^{-8}$, less than half of fp16's smallest number, so it becomes 0, and only $\varepsilon$ is left (which fp16
-# rounds to 0 as well, hence infinity). bf16 has the range for both. What norms really
-# do is neither: they load 16 bits and compute in fp32.
+# it worse. Real underflow is on the other side. It begins below 0.0078, where the square is no normal number any more:
+# that of 0.001 is a subnormal one and has lost bits. The square of 0.0001 is $10^{-8}$, less than half of fp16's
+# smallest number, so it becomes 0, and only $\varepsilon$ is left (which fp16 rounds to 0 as well, hence infinity).
+# bf16 has the range for both. What norms really do is neither: they load 16 bits and compute in fp32.
 
 # %% [markdown]
 # ## 2. A sum that stops growing
@@ -510,8 +509,8 @@ plots.show(draw_condition(grid.detach(), magnified, scatter),
                "many ulps")  # fmt: skip
 
 # %% [markdown]
-# For positive $h$ GELU is nearly $h$ itself, $\kappa$ is 1 to 1.3, and both roundings weigh about the same. (Above 2 the
-# result lies on the same grid as $h$: rounded once, it hardly needs rounding again.) Negative $h$ are of two kinds.
+# For positive $h$ GELU is nearly $h$ itself, $\kappa$ is 1 to 1.3, and both roundings weigh about the same. (Above 2
+# the result lies on the same grid as $h$: rounded once, it hardly needs rounding again.) Negative $h$ are of two kinds.
 # Between -1.19 and 0 GELU makes the relative error *smaller*, and at its minimum, where the slope is zero, the rounding
 # of $h$ is forgiven. Below -1.19 it is magnified, 4 times at -2 and 10 times at -3, and dominates. Those results are
 # small numbers, so an error relative to the *whole* output hardly sees them. That is why the two measures below
@@ -563,8 +562,8 @@ for of in ("bf16", "fp16"):
 
 
 # %% [markdown]
-# The explorer draws these errors, for sums whose length you choose: make the sum longer, or keep it in the narrow format,
-# and compare what that costs with what fusion saves.
+# The explorer draws these errors, for sums whose length you choose: make the sum longer, or keep it in the narrow
+# format, and compare what that costs with what fusion saves.
 
 # %%
 widgets.rounding_explorer()
@@ -844,9 +843,9 @@ against(predicted_window, {"first good": good[0], "last good": good[-1]})
 # %% [markdown]
 # ### Weights that stop moving
 # A sum that sticks is also what happens to a *weight* that is kept in bf16. AdamW moves a weight by about the learning
-# rate a step, whatever the gradient's size. Where that is less than half an ulp of the weight, the sum is rounded back to
-# what it was, every time. The cure is older than bf16: keep **master weights** in fp32, update these, and cast them for
-# the products. The optimizer's state of a 16-bit model is fp32 for the same reason.
+# rate a step, whatever the gradient's size. Where that is less than half an ulp of the weight, the sum is rounded back
+# to what it was, every time. The cure is older than bf16: keep **master weights** in fp32, update these, and cast them
+# for the products. The optimizer's state of a 16-bit model is fp32 for the same reason.
 #
 # Below, 4096 weights of spread 1 should move by about 0.02, at a learning rate of 0.0003.
 
@@ -875,9 +874,9 @@ small = (start.abs() < 2**-3).float().mean().item()
 print(f"weights below 2^-3, whose half ulp is at most {2.0**-12:.1e}: {small:.0%}")
 
 # %% [markdown]
-# Only the smallest weights moved. Nothing warns: the loss falls a little, because those weights do learn. Two other cures
-# exist: **stochastic rounding**, which is right on average and needs no second copy, and a Kahan term in
-# bf16 beside each weight. Frameworks that say "bf16 training" keep fp32 weights in the optimizer, unless told otherwise.
+# Only the smallest weights moved. Nothing warns: the loss falls a little, because those weights do learn. Two other
+# cures exist: **stochastic rounding**, which is right on average and needs no second copy, and a Kahan term in bf16
+# beside each weight. Frameworks that say "bf16 training" keep fp32 weights in the optimizer, unless told otherwise.
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -982,9 +981,9 @@ for length in (16, 32, 64, 128):
 # %% [markdown]
 # ## 5. GELU in the epilogue
 # ### Case file
-# **The report says** (an engineer speeds up a SigLIP-2 vision tower in bf16): a linear layer followed by GELU in kernels
-# of their own was replaced by one kernel, which takes the GELU of the product's accumulator before anything is rounded
-# or written.
+# **The report says** (an engineer speeds up a SigLIP-2 vision tower in bf16): a linear layer followed by GELU in
+# kernels of their own was replaced by one kernel, which takes the GELU of the product's accumulator before anything is
+# rounded or written.
 #
 # $$h = x w^\top + b, \qquad \mathrm{gelu}(h) = \frac h2 \left(1 + \tanh u\right) = \frac{h}{1 + e^{-2u}}, \qquad
 #   u = \sqrt{2/\pi}\,(h + 0.044715\, h^3)$$
@@ -1134,23 +1133,23 @@ for row in recorded("linear_gelu"):
 #
 # Much of the rest is lost between two tiles. A multiprocessor has registers for one program of this size (an
 # **occupancy** of 8 warps of 64). While that program takes its GELU, stores, and fetches the first blocks of the next
-# tile, nobody multiplies. The course's ladder begins at the same place (`tiled`, 414 us) and climbs by filling that
-# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 290), then two groups of warps of which one
-# multiplies while the other is in its epilogue (`pingpong`, 254). The last one takes 4 % longer *with* GELU than the
+# tile, nobody multiplies. The course's ladder begins at the same place (`tiled`, 412 us) and climbs by filling that
+# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 289), then two groups of warps of which one
+# multiplies while the other is in its epilogue (`pingpong`, 251). The last one takes 2 % longer *with* GELU than the
 # library's product takes without.
 #
 # **Two ratios.** Power confounds a comparison of fast products. The best peer in that table is the vendor's own fused
 # epilogue, cublasLt. *In turn* with it, on one chip with one limit of power, each kernel runs on a chip that the other
 # one has heated, and the clock falls with it. *Alone*, each for a second, is what a program made of such products would
-# gain: there ours takes 259 us and cublasLt 277, which is 0.93; and at width 4096 ours takes 1.02 of its time. In turn
-# the same pairs read 0.79 and 0.91. So for any product that is bound by arithmetic, ask how its time was taken, and
+# gain: there ours takes 266 us and cublasLt 287, which is 0.93; and at width 4096 ours takes 0.97 of its time. In turn
+# the same pairs read 0.78 and 0.91. So for any product that is bound by arithmetic, ask how its time was taken, and
 # expect less than a ratio in turn says. (`benchmarks/notes/linear_gelu.md` has two other hosts, and registers and
 # clocks of the epilogue.)
 
 # %% [markdown]
 # ### Case file: stream-K
-# **The report on the tower** tried a stream-K product and saw no gain, because a bias or an activation follows nearly every
-# product. What is the idea, and is that the reason?
+# **The report on the tower** tried a stream-K product and saw no gain, because a bias or an activation follows nearly
+# every product. What is the idea, and is that the reason?
 #
 # A product is cut into tiles, and a GPU of 132 multiprocessors works on 132 tiles at a time: a *wave*. If the last wave
 # is half empty, half a wave is wasted. Stream-K cuts the *work* instead of the result: all tiles' blocks along K stand
@@ -1344,8 +1343,8 @@ results.beside("lesson05.stream_k", took, unit="us")
 # parts are half as large, 8 us, and a second launch costs two or three: some 5 and 2 us should be left. On the H200 it
 # is 0.7 and 2.0 us, 2 % and 3 %. At 16384 tokens the last wave is full, nothing can be gained, and stream-K takes a
 # *third longer*: its shares go along the rows of tiles, where the tiles of exercise 5.3 are taken in groups that share
-# rows of x in the L2 cache. (A real stream-K walks in groups too, and often takes whole tiles for all waves but the last
-# ones: a hybrid. `benchmarks/notes/linear_gelu.md` has the bytes.)
+# rows of x in the L2 cache. (A real stream-K walks in groups too, and often takes whole tiles for all waves but the
+# last ones: a hybrid. `benchmarks/notes/linear_gelu.md` has the bytes.)
 #
 # **Verdict.** The report's observation fits the count and our run, and its reason is half of it. What follows the
 # product makes stream-K *dearer*, because parts must go through memory in fp32 and meet before the GELU; it does not
@@ -1449,9 +1448,9 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
                      "backward")  # fmt: skip
 
 # %% [markdown]
-# Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds the scores
-# until the function returns, though nobody needs them after the softmax. (The attention of a library, fused, has
-# neither; lesson 04.)
+# Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds
+# the scores until the function returns, though nobody needs them after the softmax. (The attention of a library, fused,
+# has neither; lesson 04.)
 #
 # **So 19288 MiB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
 # has 27 layers. Either the tower was checkpointed (only the inputs of its layers were kept), or one or two layers were
@@ -1875,12 +1874,12 @@ results.beside("lesson05.tools_held", held, unit="MiB", size=size)
 results.beside("lesson05.tools", took, unit="ms", size=size)
 
 # %% [markdown]
-# Read the two tables as one. Checkpointing holds nothing beyond the arguments (the input of a layer is such an argument)
-# and pays a product and GELU's passes. Selective checkpointing holds h, and pays the passes only. Eager holds h and a, and
-# so does the minimum cut here. What one layer needs *within* its own backward step is not in the first table: it comes
-# once, whatever the number of layers. (Selective checkpointing looks at every operator from Python. In a step of 2 ms this
-# shows: on an H200 it took longer than plain checkpointing at width 1152. At width 4096 it took 6 % more than eager, and
-# plain checkpointing 20 % more, a product.)
+# Read the two tables as one. Checkpointing holds nothing beyond the arguments (the input of a layer is such an
+# argument) and pays a product and GELU's passes. Selective checkpointing holds h, and pays the passes only. Eager holds
+# h and a, and so does the minimum cut here. What one layer needs *within* its own backward step is not in the first
+# table: it comes once, whatever the number of layers. (Selective checkpointing looks at every operator from Python. In
+# a step of 2 ms this shows: on an H200 it took longer than plain checkpointing at width 1152. At width 4096 it took 6 %
+# more than eager, and plain checkpointing 20 % more, a product.)
 #
 # Which to take: compile first. If the model does not fit, checkpoint whole layers, as many as needed and no more;
 # selectively, where products are most of the time. A Function of your own pays where no library has a kernel for what
@@ -1900,18 +1899,19 @@ for row in recorded("mlp"):
 #
 # | kept | width 1152: floor | came | width 4096: floor | came |
 # |---|---|---|---|---|
-# | everything | 0.90 | 0.93 | 0.97 | 0.93 |
-# | pre-activation | 0.90 | 0.93 | 0.97 | 0.94 |
-# | input | 1.05 | 1.06 | 1.13 | 1.08 |
+# | everything | 0.90 | 0.92 | 0.97 | 0.94 |
+# | pre-activation | 0.90 | 0.91 | 0.97 | 0.93 |
+# | input | 1.05 | 1.06 | 1.13 | 1.09 |
 #
-# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1739 us with everything
-# kept and 1739 without `a`. A product again: 251 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3
-# were. (How far such steps move from run to run, and with what ran before them, stands in `benchmarks/notes/mlp.md`.)
+# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1698 us with everything
+# kept and 1716 without `a`. A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where
+# 3.3 were. (How far such steps move from run to run, and with what ran before them, stands in
+# `benchmarks/notes/mlp.md`.)
 #
 # ### SwiGLU: how the counts change
-# Most language models have replaced GELU by a **gate**: $y = (\mathrm{silu}(x w_1^\top) \circ x w_3^\top)\, w_2^\top$, with
-# three matrices, and a hidden width of two thirds so that parameters and FLOPs stay the same. Let the ledger count what
-# is kept.
+# Most language models have replaced GELU by a **gate**: $y = (\mathrm{silu}(x w_1^\top) \circ x w_3^\top)\, w_2^\top$,
+# with three matrices, and a hidden width of two thirds so that parameters and FLOPs stay the same. Let the ledger count
+# what is kept.
 
 
 # %%
@@ -1932,15 +1932,15 @@ for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
 
 # %% [markdown]
 # Four tensors of two thirds are a third more than two whole ones. Two of the four, silu of the gate and the product of
-# both, are functions of the other two: a fused elementwise kernel makes them again in its backward pass, and then SwiGLU
-# keeps *less* than GELU does in eager. The list by bytes a microsecond is the same list: elementwise work first, products
-# last.
+# both, are functions of the other two: a fused elementwise kernel makes them again in its backward pass, and then
+# SwiGLU keeps *less* than GELU does in eager. The list by bytes a microsecond is the same list: elementwise work first,
+# products last.
 
 # %% [markdown]
 # ### Verdict on the case
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
-# A product more costs 14 to 17 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
-# such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save. The report's
+# A product more costs 15 to 18 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
+# such a step takes 6 % more than eager's at width 1152, and 9 % at 4096, where there is less to save. The report's
 # forward pass takes 39 % less time and its backward pass 2 % more, though fused norms should have helped both: its
 # figures fit a product made again, or a kernel of its own for what is made again, and do not tell which. For your own
 # work: before you recompute, say which of the three kinds it is, and what it frees a microsecond.
@@ -1971,11 +1971,11 @@ for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
 # Why two means? The mean and the size of $\hat h$ do not depend on two directions of $s$: a constant added to a row,
 # and a row made longer. The gradient must have no part in these directions, and the two terms take it out.
 #
-# **RMSNorm**, $s / \sqrt{\mathrm{mean}(s^2) + \varepsilon}$, subtracts no mean and has no bias. So it does depend on the
-# constant direction, the term $\mathrm{mean}(g)$ falls out, and there is one statistic a row in place of two. What does
-# that save? Passes over memory: none, forward and backward read and write the same four tensors. It saves one of two sums
-# along a row, which hides behind the bytes in a fused kernel; in a chain of operators it saves kernels. Check the
-# directions: what should be zero below, and what not?
+# **RMSNorm**, $s / \sqrt{\mathrm{mean}(s^2) + \varepsilon}$, subtracts no mean and has no bias. So it does depend on
+# the constant direction, the term $\mathrm{mean}(g)$ falls out, and there is one statistic a row in place of two. What
+# does that save? Passes over memory: none, forward and backward read and write the same four tensors. It saves one of
+# two sums along a row, which hides behind the bytes in a fused kernel; in a chain of operators it saves kernels. Check
+# the directions: what should be zero below, and what not?
 
 # %%
 s = torch.randn(6, 40, dtype=torch.float64, requires_grad=True)
@@ -2260,9 +2260,9 @@ for row in recorded("add_norm"):
 # Dropout zeroes each element with probability $p$ and divides the others by $1 - p$. Backward must treat the same
 # elements the same way, so PyTorch keeps a mask. But which elements stay is decided by *computed* random numbers, and
 # what is computed can be computed again. The generator that GPUs use, **Philox**, has no state that moves: it is a
-# function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look random; `tl.rand` hands out
-# the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its fate depends on the seed and on its place, and on nothing else: not on the block, not on the
-# program, not on what ran before.
+# function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look random; `tl.rand`
+# hands out the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its fate depends on the
+# seed and on its place, and on nothing else: not on the block, not on the program, not on what ran before.
 
 
 # %%
@@ -2359,8 +2359,9 @@ print(
 # every step drops the same elements, and training goes on without them.
 #
 # ### Four numbers of a call
-# A call of the generator is some sixty instructions, and moving an element in bf16 costs about as much time as thirty. So
-# a call an element is *not* hidden behind the bytes; a call for four is. Element $i$ then gets number $i \bmod 4$ of call
+# A call of the generator is some sixty instructions, and moving an element in bf16 costs about as much time as thirty.
+# So a call an element is *not* hidden behind the bytes; a call for four is. Element $i$ then gets number $i \bmod 4$ of
+# call
 # $\lfloor i / 4 \rfloor$, which is again a function of its place alone. The only work is to bring four blocks of numbers
 # into the order of the elements: `tl.join(a, c)` makes pairs in a new last dimension, a join of two joins makes fours,
 # and `reshape` puts them in a row.
@@ -2435,10 +2436,11 @@ check("mlp.dropout", dropout)
 # </details>
 # <details><summary>Hint 2: four numbers in order</summary>
 #
-# Let a block be a multiple of 4 and begin at a multiple of 4: it makes `BLOCK // 4` calls. `tl.rand4x` gives a, b, c, d,
-# each of that length. `tl.join(x, y)[i, j]` is x for j = 0 and y for j = 1. Write down the order in which
+# Let a block be a multiple of 4 and begin at a multiple of 4: it makes `BLOCK // 4` calls. `tl.rand4x` gives a, b, c,
+# d, each of that length. `tl.join(x, y)[i, j]` is x for j = 0 and y for j = 1. Write down the order in which
 # `tl.join(tl.join(?, ?), tl.join(?, ?)).reshape(BLOCK)` runs through its last two dimensions, the last one fastest, and
-# put the letters where a b c d comes out. If the check says that other elements get the numbers, two letters are exchanged.
+# put the letters where a b c d comes out. If the check says that other elements get the numbers, two letters are
+# exchanged.
 # </details>
 # <details><summary>Hint 3: backward</summary>
 #
@@ -2555,9 +2557,9 @@ for row in recorded("dropout"):
 
 # %% [markdown]
 # How to read it: the first row of each size is over a copy, and says that the course's kernel makes its random numbers
-# in the shadow of its bytes. "By element" is a call for each element, over that kernel: 2.8 and 3.1 times as long. Drawing
-# the seed costs a launch, about 2.5 us. Eager's dropout, the best peer forward, writes its mask, and takes 1.6 and 1.7
-# times as long.
+# in the shadow of its bytes. "By element" is a call for each element, over that kernel: 2.8 and 3.1 times as long.
+# Drawing the seed costs a launch, about 2.5 us. Eager's dropout, the best peer forward, writes its mask, and takes 1.6
+# and 1.7 times as long.
 
 # %% [markdown]
 # ### Verdict on the case
@@ -2579,7 +2581,7 @@ for row in recorded("dropout"):
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |
 # | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
-# | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (14 to 17 % of a fused step; 6 to 8 % over eager's) | MiB freed a microsecond |
+# | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (15 to 18 % of a fused step; 6 to 9 % over eager's) | MiB freed a microsecond |
 # | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
 
 # %% [markdown]

@@ -245,14 +245,14 @@ def test_what_stream_k_can_gain_is_counted():
 
 def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
     notes_say("mlp", "Without `a` the step at 1152 took 1.6 % longer than with it, where both had been equal")
-    says(MLP, "A product again: 251 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3 were.")
-    notes_say("mlp", "at 4096 the fused steps that make no product again are 1.001 and 0.988 of their floor")
+    says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where 3.3 were.")
+    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.993 and 0.978 of their floor")
     took, small, wide = recorded("mlp"), "mlp step 16384 x 1152 x 4304", "mlp step 16384 x 4096 x 16384"
-    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 251
+    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 261
     fused = [took[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
-    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.4]
+    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.5]
     product_us = 1e6 * 2 * TOKENS * 4096 * 16384 / roof("matmul bf16, TFLOP/s")
-    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [1.001, 0.988]
+    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.993, 0.978]
 
 
 def test_the_step_with_the_librarys_products_takes_what_was_counted():
