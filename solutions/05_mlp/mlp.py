@@ -592,10 +592,9 @@ STEPS = ("fc1", "relu", "norm", "fc2", "loss")
 predicted_types = dict.fromkeys(STEPS)  # replace None: "fp16", "fp32"
 predicted_gradient_types = dict.fromkeys(STEPS)
 ### BEGIN PREDICTION
-predicted_types = dict(zip(STEPS, ("fp16", "fp16", "fp32", "fp16", "fp32")))
-predicted_types["why"] = "as the report found on CUDA; a CPU has shorter lists"
-predicted_gradient_types = dict(zip(STEPS, ("fp16", "fp16", "fp32", "fp16", "fp32")))
-predicted_gradient_types["why"] = "a gradient is stored as what it is the gradient of"
+why = "as the report found on CUDA; a gradient is stored as what it is the gradient of"
+predicted_types = dict(zip(STEPS, ("fp16", "fp16", "fp32", "fp16", "fp32"))) | {"why": why}
+predicted_gradient_types = predicted_types
 ### END PREDICTION
 
 # %%
@@ -998,7 +997,8 @@ for width, hidden in SIZES:
     passes = Work(10 * TOKENS * hidden, 2 * h_bytes)  # h read, gelu(h) written
     print(f"{width} -> {hidden}: product {1e6 * floor_s(product, roof):.0f} us at "
           f"{product.intensity:.0f} FLOP a byte (ridge {ridge(roof):.0f}); GELU apart "
-          f"{1e6 * floor_s(passes, roof):.0f} us more, {floor_s(passes, roof) / floor_s(product, roof):.0%}")  # fmt: skip
+          f"{1e6 * floor_s(passes, roof):.0f} us more, "
+          f"{floor_s(passes, roof) / floor_s(product, roof):.0%}")  # fmt: skip
 
 # %% [markdown]
 # The product is limited by arithmetic and GELU apart by bytes. Fused, the bytes go, and GELU runs in the tile's
@@ -1438,11 +1438,15 @@ against(predicted_gib, came)
 # eight tensors of the width, 0.56 each, are 4.5.
 
 # %%
-axes = plots.memory_by_owner(account, title="One layer: what is kept climbs through forward and falls through backward",
-                             device="accounted on meta tensors, bf16, 1024 x 256 tokens of 1152",
-                             words={"native_layer_norm keeps input": "inputs of norms", "mm keeps self": "inputs of linear layers",
-                                    "bmm keeps mat2": "k and v", "softmax keeps result": "probabilities",
-                                    "gelu keeps self": "h, input of GELU"})  # fmt: skip
+WORDS = {"native_layer_norm keeps input": "inputs of norms", "gelu keeps self": "h, input of GELU",
+         "mm keeps self": "inputs of linear layers", "bmm keeps mat2": "k and v",
+         "softmax keeps result": "probabilities"}  # fmt: skip
+axes = plots.memory_by_owner(
+    account,
+    title="One layer: what is kept climbs through forward and falls through backward",
+    device="accounted on meta tensors, bf16, 1024 x 256 tokens of 1152",
+    words=WORDS,
+)
 plots.show(axes, alt="Memory of one layer over its operators as stacked areas: inputs of linear layers, the MLP's two "
                      "hidden tensors and the attention's probabilities grow through forward and go one by one in "
                      "backward")  # fmt: skip
