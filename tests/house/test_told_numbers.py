@@ -230,11 +230,11 @@ def test_gelu_is_written_as_torch_has_it_and_0_001_has_a_subnormal_square_in_fp1
     assert torch.allclose(h / (1 + torch.exp(-2 * u)), torch.nn.functional.gelu(h, approximate="tanh"), rtol=1e-12)
     says(
         MLP,
-        "It begins at 0.001, whose square is a subnormal number",
-        "the square of 0.0001 is $10^{-8}$, less than half of",
+        "It begins below 0.0078, where the square is no normal number any more: that of 0.001 is a subnormal one",
+        "The square of 0.0001 is $10^{-8}$, less than half of",
     )
     normal, smallest = torch.finfo(torch.float16).smallest_normal, 2**-24
-    assert smallest < 0.001**2 < normal < 0.01**2 and 0.0001**2 < smallest / 2
+    assert smallest < 0.001**2 < normal and 0.0001**2 < smallest / 2 and round(normal**0.5, 4) == 0.0078
 
 
 def test_numbers_of_fp16_from_8_on_are_0_0078_apart():
@@ -247,15 +247,10 @@ PRODUCT = 2 * TOKENS * WIDTH * HIDDEN
 
 
 def test_the_counts_beside_the_linear_layer_of_lesson_05():
-    says(
-        MLP, "For eager the roofline said 244 us for the product and 66 for GELU apart;", "a part of the factor of 1.8,"
-    )
+    says(MLP, "For eager the roofline said 244 us for the product and 66 for GELU apart;")
     product_us = 1e6 * PRODUCT / roof("matmul bf16, TFLOP/s")
     gelu_us = 1e6 * 2 * TOKENS * HIDDEN * HALF / roof("copy, TB/s")
     assert (round(product_us), round(gelu_us)) == (244, 66)
-    took = recorded("lesson05.linear_gelu")
-    assert round(took["mine"] / took["linear alone"], 1) == 1.8
-    says(MLP, "(On two other hosts it was 0.91 and 0.96, 0.98 and 0.99:")
     notes_say("linear_gelu", "alone 264.5 us beside 289.5 (0.91) and 3241 beside 3382 (0.96)")
     notes_say("linear_gelu", "275.8 us | 0.98 |")
     notes_say("linear_gelu", "3275 us | 0.99 |")
@@ -267,7 +262,7 @@ def test_what_stream_k_can_gain_is_counted():
         "At 512 tokens 136 tiles need two waves and waste half of the time, 15 us of 31.",
         "it is 18 %, 12 us of 70.",
     )
-    says(MLP, "The parts are half as large, 8 us,", "some 5 and 2 us should be left.", "4352 tiles are 32.97 waves:")
+    says(MLP, "The parts are half as large, 8 us,", "some 5 and 2 us should be left.", "the last wave is full")
     took, programs, wasted_us = recorded("lesson05.stream_k"), 132, []
     for tokens, count in ((512, 136), (2048, 544)):
         assert math.ceil(tokens / 128) * math.ceil(HIDDEN / 128) == count
@@ -279,10 +274,8 @@ def test_what_stream_k_can_gain_is_counted():
     parts_us = 1e6 * programs * 2 * 128 * 128 * FP32 * 2 / roof("copy, TB/s")  # two of a program, written and read
     assert round(parts_us) == 8 and [round(us - 8 - 2.5) for us in wasted_us] == [5, 2]
     assert round(128 * math.ceil(HIDDEN / 128) / programs, 2) == 32.97
-    says(
-        MLP, "all of x is in use at the same time, 38 MB, beside w's 10 MB and 141 MB of results", "L2 cache of 63 MB."
-    )
-    says(MLP, "with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing.")
+    notes_say("linear_gelu", "38 MB, beside w's 10 MB and 141 MB of results that pass through an L2 cache of 63 MB")
+    notes_say("linear_gelu", "groups of 8 rows have 2.4 MB of x in use; at 2048 tokens all of x is 5 MB")
     rows = (TOKENS, HIDDEN, 8 * 128, 2048)
     assert [round(n * WIDTH * HALF / 1e6, 1) for n in rows] == [37.7, 9.9, 2.4, 4.7]
     assert [round(n * WIDTH * HALF / 1e6) for n in (TOKENS, HIDDEN)] == [38, 10]
@@ -290,31 +283,32 @@ def test_what_stream_k_can_gain_is_counted():
 
 
 def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
-    says(MLP, "where such a step differs by 1.6 % from run to run")
     notes_say("mlp", "Without `a` the step at 1152 took 1.6 % longer than with it, where both had been equal")
-    says(MLP, "A product again: 251 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3 were.")
-    says(MLP, 'come out at 1.001 and 0.988 of their "floor".')
+    says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where 3.3 were.")
+    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.993 and 0.978 of their floor")
     took, small, wide = recorded("mlp"), "mlp step 16384 x 1152 x 4304", "mlp step 16384 x 4096 x 16384"
-    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 251
+    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 261
     fused = [took[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
-    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.4]
+    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.5]
     product_us = 1e6 * 2 * TOKENS * 4096 * 16384 / roof("matmul bf16, TFLOP/s")
-    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [1.001, 0.988]
+    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.993, 0.978]
 
 
-def test_the_account_of_the_plain_mlp_adds_up():
-    says(MLP, "Seven of 162 GFLOP are 1.14 TFLOP; tiles of 64 x 64 in row order made 251 TFLOP/s", "they take 4.5 ms.")
-    says(MLP, "six passes over a hidden matrix, 0.2 ms. That leaves some 1.6 ms for two sums of rows")
-    rate = recorded("lesson01.tiles")["64 x 64, row order"]
-    products_ms = 1e3 * 7 * PRODUCT / (rate * 1e12)
-    passes_ms = 1e3 * 6 * TOKENS * HIDDEN * HALF / roof("copy, TB/s")
-    assert (round(PRODUCT / 1e9), round(7 * PRODUCT / 1e12, 2), round(rate)) == (162, 1.14, 251)
-    left_ms = recorded("lesson05.recompute")["mine"] - products_ms - passes_ms
-    assert (round(products_ms, 1), round(passes_ms, 1), round(left_ms, 1)) == (4.5, 0.2, 1.6)
-    says(MLP, "the same policy costs the 6 and 8 % of the table.")
-    steps = whole_rows("mlp")
-    over = [steps[f"mlp step 16384 x {size}, input kept"]["ratio"] for size in ("1152 x 4304", "4096 x 16384")]
-    assert [round(100 * (ratio - 1)) for ratio in over] == [6, 8]
+def test_the_step_with_the_librarys_products_takes_what_was_counted():
+    says(MLP, "is 1.19 of eager's step at width 1152 and 1.17 at 4096; measured on an H200 it was 1.13 and 1.16.")
+    notes_say("mlp", "| eager | 1710.1 | 269 | 20151 | 1024 |")
+    notes_say("mlp", "one kernel in place | 1935.0 | 0 | 23375 | 0 |")
+    assert [round(mine / eager, 2) for mine, eager in ((1935.0, 1710.1), (23375, 20151))] == [1.13, 1.16]
+    for width, hidden, said in ((1152, 4304, 1.19), (4096, 16384, 1.17)):
+        product = 2 * TOKENS * width * hidden / roof("matmul bf16, TFLOP/s")
+        one_pass = 2 * TOKENS * hidden / roof("copy, TB/s")
+        assert round((7 * product + 7 * one_pass) / (6 * product + 5 * one_pass), 2) == said
+    says(
+        MLP, "In a step of 2 ms this shows:", "At width 4096 it took 6 % more than eager, and plain checkpointing 20 %"
+    )
+    notes_say("mlp", "| torch.utils.checkpoint | 2494.6 | 0 | 24168 | 0 |")
+    notes_say("mlp", "| selective, products kept | 2643.1 | 134.5 | 21355 | 512 |")
+    assert [round(100 * (us / 20151 - 1)) for us in (21355, 24168)] == [6, 20] and round(1710.1 / 1e3) == 2
 
 
 def test_add_norm_and_dropout_take_what_lesson_05_says():
@@ -622,13 +616,13 @@ def solution(lesson: str, *kernels: str) -> tuple[str, str]:
 
 
 def test_a_tile_of_the_plain_product_takes_135_registers_and_its_epilogue_2050_clocks():
-    says(MLP, "A tile of 128 x 128 here takes 135 registers in each of 256 threads")
+    says(MLP, "has registers for one program of this size (an **occupancy** of 8 warps of 64)")
+    notes_say("linear_gelu", "takes 135 registers in each of 256 threads, of 65,536")
     types = dict.fromkeys(("out_ptr", "x_ptr", "w_ptr", "bias_ptr"), "*bf16")
     types |= dict.fromkeys(("M", "N", "K", "stride_out_m", "stride_x_m", "stride_w_n"), "i32")
     blocks = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "stride_x_k": 1, "stride_w_k": 1}
     made = compile_kernel(solution(MLP, "_linear_gelu_kernel"), types, blocks, arch=90, num_warps=8)
     assert made.registers == 135 and 65536 // (135 * 256) == 1
-    says(MLP, "The epilogue alone is counted with 2050 clocks, beside 9200 of multiplying:")
     notes_say("linear_gelu", "which makes 2050. The product of the tile takes 9200 clocks at K = 1152")
     says(FLASH, "What is left of 255 registers?", "128 for each of 128 threads, and the scores 128 x 64, 64 for each.")
     assert (128 * 128 // 128, 128 * 64 // 128, 255 - 128 - 64) == (128, 64, 63)
