@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.classroom.lessons import Lesson
+from book.explorers import defined, living
 from book.markup import code, container, fold, raw, write
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
@@ -29,6 +30,7 @@ class Page:
     ran: str  # the machine of the lesson's outputs, with date and versions
     title: str = ""
     cells: list = field(default_factory=list)
+    defined: dict[str, str] = field(default_factory=dict)  # functions of the whole lesson, by name
 
     @property
     def path(self) -> str:
@@ -52,13 +54,13 @@ def cut(lesson: Lesson) -> list[Page]:
     """Pages of a lesson: one a numbered section, and one for each part after them. Without numbers, one in all."""
     notebook = nbformat.read(lesson.solution, 4)
     numbered = any(re.match(r"## 1\. ", c.source) for c in notebook.cells)
-    ran = said_of_machine(notebook)
-    found = [Page(lesson.unit, "index", ran)]
+    ran, functions = said_of_machine(notebook), defined(notebook.cells)
+    found = [Page(lesson.unit, "index", ran, defined=functions)]
     for cell in divided(notebook.cells):
         head = re.match(r"## (?:(\d+)\. )?(.+)", cell.source) if cell.cell_type == "markdown" else None
         if head and numbered and not head[2].startswith("Exercise "):
             name = f"section-{head[1]}" if head[1] else re.sub(r"\W+", "-", head[2].lower())
-            found.append(Page(lesson.unit, name, ran, head[0].removeprefix("## ")))
+            found.append(Page(lesson.unit, name, ran, head[0].removeprefix("## "), defined=functions))
         found[-1].cells.append(cell)
     found[0].title = re.match(r"# (.+)", notebook.cells[0].source)[1]
     return found
@@ -259,7 +261,9 @@ def solution(cells: list, page: Page, out: Path) -> str:
 
 def executed(cell, page: Page, out: Path, introduced: bool) -> str:
     made = outputs(cell, page, out)
-    if "widgets." in cell.source and made:
+    if moves := living(cell, page.defined, page.path):
+        made = [moves, container("stands-still", "\n\n".join(made))]
+    elif "widgets." in cell.source and made:
         made.append(container("still", "On this page the figure stands still; in the notebook it has controls."))
     if "setup" in cell.metadata.get("tags", []):
         given = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
