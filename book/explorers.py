@@ -13,7 +13,7 @@ __all__ = ["defined", "living"]
 def living(cell, found: dict[str, str], page: str) -> str:
     """HTML that shows the explorer of a cell's last line; nothing where it shows none, or one that needs Python.
 
-    found: name -> source of the functions that the lesson defines. A call may use those that need only recorded results.
+    found: name -> source of the functions that the lesson defines; a call may use those of recorded results.
     """
     call = shown(cell.source)
     if call is None:
