@@ -201,12 +201,17 @@ def test_colours_of_verdicts_can_be_read_in_light_and_dark(pages):
 
 def test_measured_rows_and_stale_sections_are_those_of_the_results(built):
     from benchmarks import readme, recorded
+    from book.measured import TITLES
     from course_lib import results
 
+    assert set(readme.SHOWN) <= set(TITLES)
     text = (built[0] / "measured.html").read_text(encoding="utf-8")
-    rows = [row for section in readme.SHOWN for row in results.load(section)["rows"] if "ratio" in row]
-    assert text.count("<th scope=row>") == len(rows)
-    assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in readme.SHOWN)
+    rows = [row for section in TITLES for row in results.load(section)["rows"] if "ratio" in row]
+    assert text.count("<th scope=row>") == text.count("<circle ") == len(rows)
+    assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in TITLES)
+    others = [name for name in results.sections() if not name.startswith("bank") and name not in TITLES]
+    text = (built[0] / "recorded.html").read_text(encoding="utf-8")
+    assert [name for name in others if f'aria-label="{name}"' not in text and results.load(name).get("rows")] == []
 
 
 def test_the_download_is_the_released_notebook(pages):
