@@ -16,6 +16,7 @@ import nbformat
 from autograder.classroom.lessons import Lesson
 from book.explorers import defined, living
 from book.markup import code, container, fold, raw, write
+from book.outward import offers, repository
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
 WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
@@ -156,12 +157,14 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
     student = out / "student" / lesson.unit
     student.mkdir(parents=True)
     shutil.copy(lesson.release, student)
+    repo = repository()
     for page in pages:
         first = page.name == "index"
+        around = container("around", offers(lesson, page.path, repo))
         parts = list(shown(page, stubs, links, out))
         if first:
             before = ["## Before the first section"] if len(pages) > 1 else []
-            parts[1:1] = [about(lesson, page), *contents(pages), *before]
+            parts[1:1] = [about(lesson, page), around, *contents(pages), *before]
         else:
             exercises = re.findall(r"^## Exercise.*\((\d+) min", page.prose, re.MULTILINE)
             time = f"{page.minutes} min to read" + (
@@ -169,7 +172,7 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
             )
             place = f"Lesson [{pages[0].title}](/{lesson.unit}/index.md)"
             title, _, rest = parts[0].partition("\n")
-            parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{rest}"
+            parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{around}\n\n{rest}"
         write(out / f"{page.path}.md", "\n\n".join(parts))
 
 
@@ -178,8 +181,8 @@ def about(lesson: Lesson, page: Page) -> str:
     return f"""```{{admonition}} Read here, or do it
 :class: tip
 The outputs on these pages are of this machine: {count}. An exercise shows what a student
-gets; a solution and the report of its check wait behind a fold. To work on it yourself take
-{{download}}`the released notebook </student/{lesson.unit}/{lesson.name}.ipynb>` of the course, which `make lab` opens.
+gets; a solution and the report of its check wait behind a fold. To work on it yourself take the released notebook of
+the course, which `make lab` opens.
 ```"""
 
 

@@ -14,6 +14,7 @@ import nbformat
 import pytest
 
 from autograder.classroom.lessons import COURSE, find
+from book import outward
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 BOOK = COURSE / "book"
@@ -214,11 +215,23 @@ def test_measured_rows_and_stale_sections_are_those_of_the_results(built):
     assert [name for name in others if f'aria-label="{name}"' not in text and results.load(name).get("rows")] == []
 
 
-def test_the_download_is_the_released_notebook(pages):
+def test_every_page_of_a_lesson_offers_the_released_notebook(pages):
     for lesson in find():
-        links = [(p, a) for p in of_lesson(pages, lesson.unit) for a in p.links if a.endswith(f"/{lesson.name}.ipynb")]
-        assert links, lesson.unit
-        assert all(page.file(a).read_bytes() == lesson.release.read_bytes() for page, a in links)
+        for page in of_lesson(pages, lesson.unit):
+            (link,) = {a for a in page.links if a.endswith(f"/{lesson.name}.ipynb")}
+            assert page.file(link).read_bytes() == lesson.release.read_bytes()
+
+
+def test_launch_and_issue_appear_where_the_repository_has_an_address():
+    lesson = next(lesson for lesson in find() if lesson.unit == "04_flash")
+    bare = outward.offers(lesson, "04_flash/section-2", "")
+    assert "http" not in bare and "{download}" in bare
+    said = outward.offers(lesson, "04_flash/section-2", outward.owner_and_name("https://github.com/some/where.git"))
+    assert "https://colab.research.google.com/github/some/where/blob/HEAD/notebooks/04_flash/flash.ipynb" in said
+    assert "https://mybinder.org/v2/gh/some/where/HEAD?labpath=notebooks%2F04_flash%2Fflash.ipynb" in said
+    assert "https://github.com/some/where/issues/new?title=04_flash%2Fsection-2%3A%20" in said
+    with pytest.raises(SystemExit, match="OWNER/NAME"):
+        outward.owner_and_name("https://example.org/some/where")
 
 
 # In a browser
