@@ -18,8 +18,8 @@ from pathlib import Path
 __all__ = ["joined", "main"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = """--headless=new --disable-gpu --disable-dev-shm-usage --disable-background-networking --disable-component-update
---disable-sync --no-first-run --no-pdf-header-footer --allow-file-access-from-files""".split()
+FLAGS = """--headless=new --disable-gpu --disable-dev-shm-usage --disable-background-networking --disable-sync
+--disable-component-update --no-first-run --no-pdf-header-footer --allow-file-access-from-files""".split()
 LOOKED_UP = ("measured", "glossary", "api")
 PATIENCE_S = 300  # of one document
 
@@ -84,8 +84,8 @@ def print_one(program: str, page: Path, out: Path) -> None:
             page.resolve().as_uri(),
         ]
         if os.geteuid() == 0:
-            words.insert(1, "--no-sandbox")  # Chromium's own sandbox does not start for root
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+            words.append("--no-sandbox")  # Chromium's own does not start for root
+        done = subprocess.run([*words, page.resolve().as_uri()], capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode or not out.is_file():
         sys.exit(f"{out.name} was not printed: {done.stderr[-500:]}")
 
