@@ -10,6 +10,7 @@ import nbformat
 
 from autograder.classroom.lessons import COURSE, Lesson
 from book.markup import code, container, plain, write
+from book.tiles import pictured
 
 BOOK = COURSE / "book"
 
@@ -61,7 +62,7 @@ def write_kernels(out: Path) -> None:
         start = next((p for p in paths if p.stem in (family, "__init__")), paths[0])
         lesson = f"Taught in lesson [{TAUGHT[family][:2]}](/{TAUGHT[family]}/index.md). " if family in TAUGHT else ""
         noted = f"[What was tried](#notes-{family}) stands below." if family in notes else ""
-        parts = [f"# `{family}`", lesson + noted, *annotated(start)]
+        parts = [f"# `{family}`", lesson + noted, pictured(family, out), *annotated(start)]
         parts += (
             [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
         )
