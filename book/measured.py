@@ -119,45 +119,36 @@ def microseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 
-LEFT, RIGHT, LINE = 330, 720, 15  # where the picture's scale begins and ends, and the height of a row
-LEAST, MOST = 0.25, 4.0
+LEAST, MOST = 0.25, 4.0  # where the picture's scale begins and ends
 
 
 def ratios() -> str:
-    """Every ratio with its interval on a logarithmic scale, as SVG in the colours of the page."""
+    """Every ratio with its interval on a logarithmic scale; each row is a name and a track, on a phone one above the
+    other."""
 
-    def x(ratio: float) -> float:
-        return LEFT + (RIGHT - LEFT) * log(min(max(ratio, LEAST), MOST) / LEAST) / log(MOST / LEAST)
+    def at(ratio: float) -> float:
+        return round(100 * log(min(max(ratio, LEAST), MOST) / LEAST) / log(MOST / LEAST), 2)
 
-    drawn, y, count = [], 30, 0
+    marks = {LEAST: "0.25", 0.5: "0.5", 1.0: "1", 2.0: "2", MOST: "4"}
+    lines = "".join(f'<i class="{"one" if v == 1 else "mark"}" style="left:{at(v)}%"></i>' for v in marks)
+    scale = "".join(f'<b style="left:{at(v)}%">{text}</b>' for v, text in marks.items())
+    drawn, count = [], 0
     for section, title in TITLES.items():
-        rows = compared(section)
-        drawn.append(f'<text x="0" y="{y + 11}" class="head">{html.escape(title)}</text>')
-        y += LINE + 4
-        for row in rows:
-            low, high, at = x(row["low"]), x(row["high"]), x(row["ratio"])
-            name = row["name"] if len(row["name"]) < 53 else row["name"][:50] + "..."
-            said = f"{row['name']}: {row['ratio']:.3f}, {row['low']:.3f} to {row['high']:.3f}"
+        drawn.append(
+            f'<div class="ratio head"><span>{html.escape(title)}</span><span class="track">{scale}</span></div>'
+        )
+        for row in compared(section):
+            said = f"{row['ratio']:.3f}, {row['low']:.3f} to {row['high']:.3f}"
+            left, right, kind = at(row["low"]), at(row["high"]), "less" if row["ratio"] < 1 else "more"
             drawn.append(
-                f'<g><title>{html.escape(said)}</title><text x="{LEFT - 10}" y="{y + 11}" text-anchor="end">'
-                f'{html.escape(name)}</text><path d="M{low:.1f},{y + 7}H{max(high, low + 1):.1f}" class="interval"/>'
-                f'<circle cx="{at:.1f}" cy="{y + 7}" r="3.2" class="{"less" if row["ratio"] < 1 else "more"}"/></g>'
+                f'<div class="ratio" title="{said}"><span>{html.escape(row["name"])}</span><span class="track">{lines}'
+                f'<i class="interval" style="left:{left}%;width:{round(right - left, 2)}%"></i>'
+                f'<i class="dot {kind}" style="left:{at(row["ratio"])}%"></i></span></div>'
             )
-            y, count = y + LINE, count + 1
-        y += 8
-    marks = [(value, f"{value:g}") for value in (0.25, 0.5, 0.75, 1, 1.5, 2, 4)]
-    scale = "".join(
-        f'<path d="M{x(v):.1f},20V{y}" class="{"one" if v == 1 else "scale"}"/>'
-        f'<text x="{x(v):.1f}" y="12" text-anchor="middle">{text}</text>'
-        for v, text in marks
-    )
+            count += 1
     alt = f"{count} ratios of our time to the best peer's, with intervals; the tables below hold the same numbers."
     said = "Ours / the best peer's time. Left of 1 ours is faster. What lies outside stands at the edge."
-    words = f'<p class="still">{said}</p>'
-    return (
-        f'{words}<div class="plot ratios"><svg viewBox="0 0 {RIGHT + 20} {y + 6}" role="img" aria-label="{alt}">'
-        f"{scale}{''.join(drawn)}</svg></div>"
-    )
+    return f'<p class="still">{said}</p><div class="ratios" role="img" aria-label="{alt}">{"".join(drawn)}</div>'
 
 
 def everything() -> str:

@@ -209,7 +209,7 @@ def test_measured_rows_and_stale_sections_are_those_of_the_results(built):
     assert set(readme.SHOWN) <= set(TITLES)
     text = (built[0] / "measured.html").read_text(encoding="utf-8")
     rows = [row for section in TITLES for row in results.load(section)["rows"] if "ratio" in row]
-    assert text.count("<th scope=row>") == text.count("<circle ") == len(rows)
+    assert text.count("<th scope=row>") == text.count('class="dot ') == len(rows)
     assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in TITLES)
     others = [name for name in results.sections() if not name.startswith("bank") and name not in TITLES]
     text = (built[0] / "recorded.html").read_text(encoding="utf-8")
