@@ -202,7 +202,7 @@ class Exercise:
     hides: tuple[str, ...] = ()  # packages that the submission cannot import, because they would tell the answer
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
-    allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
+    allowed: tuple[str, ...] = ()  # operators of torch that may compute beside the kernels: "aten::mm"
     public: tuple[str, ...] = ()  # tensors on whose values the code around kernels may depend: lengths, say
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places

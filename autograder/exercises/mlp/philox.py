@@ -1,4 +1,4 @@
-"""The numbers that tl.rand makes, without Triton: Philox 4x32 with ten rounds, a function of a seed and a counter."""
+"""The numbers that tl.rand and tl.rand4x make, without Triton: Philox 4x32, ten rounds of a seed and a counter."""
 
 import numpy as np
 import torch
@@ -24,3 +24,9 @@ def numbers(seed: int, counters: torch.Tensor, which: int = 0) -> torch.Tensor:
     bits = words(seed, counters.cpu().numpy().ravel())[:, which].view(np.int32)
     made = (bits ^ (bits >> 31)).astype(np.float32) * SCALE
     return torch.from_numpy(made).view(counters.shape).to(counters.device)
+
+
+def numbers_of_four(seed: int, index: torch.Tensor) -> torch.Tensor:
+    """Of element i number i % 4 of the four that tl.rand4x(seed, i // 4) makes."""
+    four = torch.stack([numbers(seed, index // 4, which) for which in range(4)])
+    return four.gather(0, (index % 4)[None])[0]
