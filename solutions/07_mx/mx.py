@@ -967,8 +967,8 @@ check_speed("mx.gemv", gemv)
 
 # %% [markdown]
 # ### Measure
-# Where does it win? The three ways of section 1, on a GPU: bf16 weights with the vendor's product, your `gemv` for up
-# to 16 rows, and your `dequantize` followed by the vendor's product. Predict first: with your kernels, how many times
+# Where does it win? The three ways of section 1, on a GPU: bf16 weights with the vendor's product, your `gemv` (16 rows
+# at a time), and your `dequantize` followed by the vendor's product. Predict first: with your kernels, how many times
 # as long as bf16 do the two ways take with 1 row, and with 1024?
 
 # %%
@@ -986,12 +986,16 @@ def product_times(rows, N=14336, K=4096):
         dequantize(m, e, 32, whole)
         torch.mm(x, whole.T, out=out)
 
+    def in_pieces():
+        for some, into in zip(x.split(16), out.split(16)):
+            gemv(some, m, e, 32, into)
+
     took = {"bf16": time_graph(lambda: torch.mm(x, w.T, out=out)), "bf16 first": time_graph(whole_first)}
-    return took | ({"gemv": time_graph(lambda: gemv(x, m, e, 32, out))} if rows <= 16 else {})
+    return took | ({"gemv": time_graph(in_pieces)} if rows <= 64 else {})
 
 
 # %%
-batches = {rows: product_times(rows) for rows in (1, 4, 16, 64, 256, 1024, 4096)} if GPU else {}
+batches = {rows: product_times(rows) for rows in (1, 4, 16, 32, 48, 64, 256, 1024, 4096)} if GPU else {}
 for rows, took in batches.items():
     print(f"{rows:5} rows: " + ", ".join(f"{name} {t.us:.1f} us" for name, t in took.items()))
 named = {f"{rows} row{'s' * (rows > 1)}, {way}": t for rows, took in batches.items() for way, t in took.items()}
@@ -1074,14 +1078,44 @@ if wide:
 
 # %% [markdown]
 # ## 6. A model's layers, swapped
-# ## Exercise 7.4 `mx.linear` (40 min, 5 points)
+# The table of section 5 has two routes, and neither is right for all rows. A layer should look at its input and take
+# the faster one. Where do they cross?
+#
+# ### Count the crossover
+# `gemv` takes up to 16 rows at once. More rows can be given to it in pieces of 16, and each piece reads all of the
+# held weights again. The other route pays for the conversion once, whatever the rows. So pieces win as long as all of
+# them together take less time than one conversion and one product. The cell takes the times of one piece and of the
+# other route from the table of section 5, says how many pieces fit, and where rows in between were measured, whether it
+# was so.
+
+# %%
+if times:
+    pieces = int(times["64 rows, bf16 first"] / times["16 rows, gemv"])
+    print(f"one piece of 16 rows {times['16 rows, gemv']:.1f} us, bf16 first with 64 rows "
+          f"{times['64 rows, bf16 first']:.1f} us: {pieces} pieces fit, so up to {16 * pieces} rows")  # fmt: skip
+    both = [r for r in range(1, 65) if {f"{r} rows, gemv", f"{r} rows, bf16 first"} <= times.keys()]
+    for r in both:
+        held, first = (times[f"{r} rows, {way}"] for way in ("gemv", "bf16 first"))
+        print(f"{r:3} rows: gemv in pieces {held:6.1f} us, bf16 first {first:6.1f} us: "
+              f"{'gemv' if held < first else 'bf16 first'} is faster")  # fmt: skip
+
+# %% [markdown]
+# (The course's own kernels multiply more rows at once. They cross at 96 or 128 rows on an H200, by the shape of the
+# weight; the table `ROUTES` in `course_lib/kernels/mx/tuning.py` says which, and `python -m benchmarks.mx_routes`
+# measures it.)
+#
+# ## Exercise 7.4 `mx.linear` (50 min, 5 points)
 # Write `swap_linears(model, skip)`: it puts a layer of your own in the place of every `nn.Linear` of a model, and
 # returns their names.
 #
+# - the layer looks at the *rows* of its input: the product of all dimensions but the last. **Up to 16 rows** a kernel
+#   of yours multiplies with the weight as it is held, and no memory is made that the weight would fill at two bytes a
+#   number. **From 128 rows on** the weight is made whole, once in the call, and one product of the library takes it.
+#   Between the two the choice is yours: take the crossover that you measured. The check looks at what ran
 # - the new layer holds the weight as int8 mantissas and uint8 exponents in groups of 32 along the inputs, and the old
 #   layer's `bias` parameter itself. It holds nothing else: $1 + 1/32$ bytes a weight
 # - inputs may have any number of leading dimensions, and have the type of the model's parameters, fp32 or bf16; so has
-#   the result
+#   the result (few rows come in bf16 on a GPU only: the interpreter multiplies no bf16)
 # - the state of one swapped model can be loaded into another: register mantissas and exponents as buffers
 #   (`register_buffer`)
 # - these stay as they are: a layer whose name is in the list `skip`, or lies below a name in it ("blocks.0" is for
@@ -1090,14 +1124,17 @@ if wide:
 # - a layer that is used in two places becomes *one* new layer, in both; its name, for `skip` too, is the first
 # - returned: the names as `model.named_modules()` has them, each once, in any order
 #
-# Models in the check are small, on this machine's device. Your kernels may do the work, or `plain_quantize`: the layer
-# is what counts here. (Making the weight anew in every call is enough for the points. A layer for use would look at the
-# rows of its input: for one row that way takes 2.3 times as long as bf16, by the table of section 5, and your `gemv`
-# 0.75.) `model.get_submodule(name)` and `model.set_submodule(name, layer)` read and replace by name, and
-# `model.named_modules(remove_duplicate=False)` shows every place. About 30 lines.
+# Models in the check are small, on this machine's device. Your `quantize`, `gemv` and `dequantize` may do the work; who
+# has not got them may call `plain_quantize` and `plain_numbers`, and needs a kernel for few rows all the same, such as
+# the one of hint 1 of exercise 7.3. `model.get_submodule(name)` and `model.set_submodule(name, layer)` read and replace
+# by name, and
+# `model.named_modules(remove_duplicate=False)` shows every place. About 40 lines.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_linear_layer", "locked": false, "schema_version": 3, "solution": true, "task": false}
+AS_HELD = 32  # up to so many rows the weight is multiplied as it is held: the crossover that was counted
+
+
 class MXLinear(nn.Module):
     """A linear layer whose weight is held as MXINT8."""
 
@@ -1115,9 +1152,16 @@ class MXLinear(nn.Module):
 
     def forward(self, x):
         ### BEGIN SOLUTION
-        weight = torch.empty(self.mantissas.shape, dtype=torch.bfloat16, device=x.device)
-        dequantize(self.mantissas, self.exponents, 32, weight)
-        return F.linear(x, weight.to(x.dtype), self.bias)
+        given = x.reshape(-1, x.shape[-1])
+        if len(given) > AS_HELD:
+            weight = torch.empty(self.mantissas.shape, dtype=torch.bfloat16, device=x.device)
+            dequantize(self.mantissas, self.exponents, 32, weight)
+            return F.linear(x, weight.to(x.dtype), self.bias)
+        y = torch.empty(len(given), len(self.mantissas), dtype=x.dtype, device=x.device)
+        for some, into in zip(given.split(16), y.split(16)):
+            gemv(some, self.mantissas, self.exponents, 32, into)
+        y = y if self.bias is None else y + self.bias
+        return y.view(*x.shape[:-1], len(self.mantissas))
         ### END SOLUTION
 
 
@@ -1147,16 +1191,22 @@ check("mx.linear", swap_linears)
 # <details><summary>Hint 1: the layer</summary>
 #
 # `register_buffer("mantissas", ...)`, `register_buffer("exponents", ...)`, `self.bias = layer.bias`. Do not keep
-# `layer` or its weight. In `forward` make the weight anew in each call, convert it to `x.dtype`, and let `F.linear`
-# take care of leading dimensions.
+# `layer` or its weight. Write `forward` for many rows first: make the weight anew in each call, convert it to
+# `x.dtype`, and let `F.linear` take care of leading dimensions. Then add the other route.
 # </details>
-# <details><summary>Hint 2: which layers</summary>
+# <details><summary>Hint 2: few rows</summary>
+#
+# `given = x.reshape(-1, x.shape[-1])` folds the leading dimensions, and `len(given)` is the number of rows:
+# `x.shape[0]` is not. `gemv` fills an `out` that you make, (rows, outputs) in `x.dtype`, and adds no bias. `given` and
+# `out` can be cut alike by `.split(16)`, which makes views. At the end `.view(*x.shape[:-1], outputs)`.
+# </details>
+# <details><summary>Hint 3: which layers</summary>
 #
 # Collect first, replace then: a dictionary that changes while you walk over it raises an error. `type(m) is nn.Linear`
 # leaves subclasses out. For shared weights: the parameters of all modules that are no nn.Linear,
 # `parameters(recurse=False)`, compared by `id`.
 # </details>
-# <details><summary>Hint 3: two places</summary>
+# <details><summary>Hint 4: two places</summary>
 #
 # A dictionary from the old layer to the new one. `named_modules(remove_duplicate=False)` gives every name of a layer.
 # </details>
