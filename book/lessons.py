@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.classroom.lessons import Lesson
+from autograder.classroom.stubs import without_predictions
 from book.markup import code, container, fold, raw, write
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
@@ -268,7 +269,8 @@ def executed(cell, page: Page, out: Path, introduced: bool) -> str:
             title = "The cell that every lesson starts with, and the machine"
         return fold(title, "\n\n".join([code(cell.source), *made]))
     title = folded_as(cell, page.prose, introduced)
-    shown_code = fold(title, code(cell.source)) if title else code(cell.source)
+    source = without_predictions(cell.source)  # a reader predicts first; the output below says what the author did
+    shown_code = fold(title, code(source)) if title else code(source)
     return "\n\n".join([shown_code, *made])
 
 

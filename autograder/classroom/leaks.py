@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from autograder.classroom.lessons import KEPT_CELL_METADATA
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
 
-MARKS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
+MARKS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN PREDICTION", "END PREDICTION", "HIDDEN TESTS", "MARK SCHEME")
 SHORT = 8  # characters: such a line is written by everybody
 # Share of a solution's characters in lines that one released cell holds too. Honest lessons reach 0.38: two exercises
 # that both measure begin alike. Of files the course has more, and a line of a loop may stand in any: 0.63.

@@ -20,7 +20,11 @@ PYTHON_STUB = f'raise NotImplementedError("{MESSAGE}")'
 
 
 class StubSolutions(ClearSolutions):
-    """Replaces each `### BEGIN SOLUTION` ... `### END SOLUTION` by one line that fails, right for where it stands."""
+    """Replaces each `### BEGIN SOLUTION` ... `### END SOLUTION` by one line that fails, right for where it stands.
+
+    `### BEGIN PREDICTION` ... `### END PREDICTION`, what the author predicted, may stand in any cell and goes without
+    a trace: the line above it is what students fill in.
+    """
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -30,6 +34,7 @@ class StubSolutions(ClearSolutions):
         if cell.cell_type != "code":
             return super()._replace_solution_region(cell, language)
         try:
+            cell.source = without_predictions(cell.source)
             stubbed = stub_solutions(cell.source, self.begin_solution_delimeter, self.end_solution_delimeter)
         except ValueError as problem:
             raise RuntimeError(f"{problem}\n\n{cell.source}") from problem
@@ -53,7 +58,7 @@ def problems(notebook: NotebookNode) -> list[str]:
     for cell in notebook.cells:
         try:
             if cell.cell_type == "code":
-                stub_solutions(cell.source)
+                stub_solutions(without_predictions(cell.source))
         except SyntaxError as error:
             found.append(f"cell {cell.id}, line {error.lineno}: {error.msg}.")
         except ValueError as error:
@@ -80,6 +85,18 @@ def stub_solutions(source: str, begin: str = "BEGIN SOLUTION", end: str = "END S
     stubbed = "\n".join(lines)
     ast.parse(without_magics(stubbed))  # a region that cuts a block in two leaves no Python behind
     return stubbed
+
+
+def without_predictions(source: str, begin: str = "BEGIN PREDICTION", end: str = "END PREDICTION") -> str:
+    """The cell without the author's predictions; ValueError when their marks make no sense."""
+    if begin not in source and end not in source:
+        return source
+    lines = source.split("\n")
+    for first, last in reversed(find_regions(without_magics(source), begin, end)):
+        del lines[first - 1 : last]
+    emptied = "\n".join(lines)
+    ast.parse(without_magics(emptied))
+    return emptied
 
 
 def without_magics(source: str) -> str:

@@ -14,12 +14,13 @@ from autograder import exercise
 from autograder.classroom import lessons
 from autograder.classroom.lesson_points import release_problems, solution_problems
 from autograder.classroom.lessons import COURSE
-from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
+from autograder.classroom.stubs import find_regions, stub_solutions, without_magics, without_predictions
 from autograder.classroom.verdicts import asked_by, is_check
 from course_lib.places import environment
 
 FOUND = lessons.find()
-SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
+SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN PREDICTION", "END PREDICTION", "HIDDEN TESTS", "MARK SCHEME")
+ASKS = re.compile(r"^predicted\w*(?= = .*\bNone\b| = dict\.fromkeys)", re.MULTILINE)  # in the cell before measuring
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|Users)/|\d{4}-\d\d-\d\dT\d\d:\d\d|site-packages/site")
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="there are no lessons in solutions/ yet")
@@ -201,7 +202,7 @@ def stub_of(cell) -> str:
     assert any(mark in cell.source for mark in SECRETS), (
         f"mark what is the solution in {cell.metadata.nbgrader.grade_id}"
     )
-    return stub_solutions(cell.source)
+    return stub_solutions(without_predictions(cell.source))
 
 
 def solution_lines(cell) -> list[str]:
@@ -249,6 +250,22 @@ def test_a_lesson_carries_no_attached_pictures_and_no_hidden_tests(lesson):
     assert "HIDDEN TESTS" not in text, "inputs are drawn afresh, so there is nothing to hide"
     for path in (lesson.solution, lesson.release):
         assert not [cell for cell in nbformat.read(path, 4).cells if cell.get("attachments")]
+
+
+@each_lesson
+def test_the_author_predicted_too_and_gave_a_reason(lesson):
+    """In a lesson that has begun to: every cell that asks for a prediction holds the author's, and no release does."""
+    asking = [cell.source for cell in lessons.read_script(lesson).cells if is_code(cell) and ASKS.search(cell.source)]
+    answered = [source for source in asking if without_predictions(source) != source]
+    if not answered:
+        pytest.skip("the author's predictions are not in this lesson yet")
+    for source in asking:
+        emptied = without_predictions(source)
+        assert emptied != source, f"nobody predicted:\n{source[:200]}"
+        assert ASKS.search(emptied), f"nothing is left for the student to fill in:\n{source[:200]}"
+        assert re.search(r"[\"']?why[\"']?\s*[:=]", source), f"no reason is given:\n{source[:300]}"
+    released = {cell.source for cell in nbformat.read(lesson.release, 4).cells}
+    assert {without_predictions(source) for source in answered} <= released
 
 
 @each_lesson

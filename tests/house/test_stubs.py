@@ -4,9 +4,10 @@ import ast
 import os
 import textwrap
 
+import nbformat
 import pytest
 
-from autograder.classroom.stubs import stub_solutions
+from autograder.classroom.stubs import problems, stub_solutions, without_predictions
 
 
 def stubbed(text: str) -> str:
@@ -111,6 +112,23 @@ def test_a_magic_and_a_string_do_not_confuse_it():
 def test_regions_that_make_no_sense_are_refused(source, says):
     with pytest.raises((ValueError, SyntaxError), match=says):
         stub_solutions(source)
+
+
+def test_what_the_author_predicted_goes_without_a_trace():
+    asked = 'predicted = {"cos": None}  # replace None\n'
+    own = '### BEGIN PREDICTION\npredicted = {"cos": 0.13, "why": "bytes"}\n### END PREDICTION\n'
+    assert without_predictions(f"{asked}{own}ceilings()") == f"{asked}ceilings()"
+    assert without_predictions(f"{asked}ceilings()\n{own}".rstrip("\n")) == f"{asked}ceilings()"
+    assert without_predictions("x = 1") == "x = 1"
+
+
+@pytest.mark.parametrize(
+    "source", ["### BEGIN PREDICTION\nx = 1", "if x:\n    ### BEGIN PREDICTION\n    y = 1\n    ### END PREDICTION"]
+)
+def test_predictions_that_make_no_sense_are_refused(source):
+    with pytest.raises((ValueError, SyntaxError)):
+        without_predictions(source)
+    assert problems(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]))
 
 
 def test_the_kernel_stub_fails_when_it_is_launched(tmp_path):
