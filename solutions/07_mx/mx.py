@@ -1246,10 +1246,10 @@ from course_lib.models.transformer import Sizes, Transformer
 
 torch.manual_seed(0)
 model = Transformer(Sizes(vocabulary=TOKENS, context=LENGTH, width=64, heads=4, layers=2)).to(DEVICE)
-optimizer, steps = torch.optim.Adam(model.parameters()), 500
+optimizer, steps = torch.optim.Adam(model.parameters()), 400
 for step in range(steps):
     optimizer.param_groups[0]["lr"] = 4e-3 * min(1, step / 50) * (1 - step / steps) + 1e-5  # up, then down to nothing
-    at = torch.randint(len(learnt) - LENGTH, (32, 1)).to(DEVICE) + torch.arange(LENGTH + 1, device=DEVICE)
+    at = torch.randint(len(learnt) - LENGTH, (16, 1)).to(DEVICE) + torch.arange(LENGTH + 1, device=DEVICE)
     loss = model.loss(learnt[at])
     optimizer.zero_grad()
     loss.backward()
