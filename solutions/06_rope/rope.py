@@ -1108,8 +1108,9 @@ print(
 #   stay as they are
 # - between the passes nothing is kept but `cos`, `sin`, `positions` and plain numbers. The check looks at what you save,
 #   and at what hangs on `ctx`
-# - all arithmetic is in kernels, forward and backward; a `-sin` in PyTorch is arithmetic too, which grading sees and
-#   gives no points for. About 15 lines around `turn_into`
+# - all arithmetic is in kernels, forward and backward. That holds for the sign too: `-sin` in PyTorch is a launch and a
+#   pass over the table in every layer, where the kernel has the sine in a register, and grading takes it for a kernel
+#   that is missing. About 15 lines around `turn_into`
 
 
 # %% nbgrader={"grade": false, "grade_id": "rope_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}

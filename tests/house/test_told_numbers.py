@@ -406,7 +406,7 @@ def test_factors_of_rope_follow_from_passes_and_angles():
     says(ROPE, "10.5 passes in 10 operators (4 products, 2 negations, 2 concatenations, 2 additions)")
     parts = "4 mul 4.0, 2 neg 1.0, 2 cat 2.0, 2 add 3.0; in all 10 launches, 10.0 passes"
     assert printed(ROPE, "q and k in bf16, tables in bf16: ") == parts
-    assert printed(ROPE, "plain backward, passes: ") == "10.5; no prediction"
+    assert printed(ROPE, "plain backward, passes: ").startswith("10.5; ")
     assert printed(ROPE, "10 operators: ") == "4 mul, 2 neg, 2 cat, 2 add"
     says(ROPE, '"two multiplications": (4, 21),', '"two concatenations": (4, 20),', '"one addition": (3, 13),')
     counted_and_told = ((4, 21), (4, 20), (3, 13), (1, 6))  # passes, us; a pass is 5.5 us
@@ -556,8 +556,6 @@ def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
     assert [round(us) for us in (*swept, 20.8 - floor_us(1, held))] == [7, 7, 7]
     bf16_us = [row["cublas bf16 us"] for name, row in whole_rows("mx").items() if name == "product 1 x 14336 x 4096"]
     assert [round(us) for us in (*bf16_us, 20.8, 31.3)] == [30, 21, 31]
-    says(MX, "for one row that way takes 2.3 times as long as bf16, by the table of section 5, and your `gemv` 0.75.)")
-    assert round(took["1 row, bf16 first"] / took["1 row, bf16"], 1) == 2.3
     says(MX, "so 58.7 million weights take 16 us for that alone")
     assert round(14336 * 4096 / 1e6, 1) == 58.7 and round(1e6 * 14336 * 4096 / (16 * 132 * 1.75e9)) == 16
 
@@ -802,7 +800,6 @@ def test_predictions_of_lessons_06_to_08_are_counted():
         MX,
         "One row: 1.031 / 2 = 0.516.",
         "bf16 first, one row: 3.03 bytes more for 2, so 2.52.",
-        "The loss moves by 0.0003.",
     )
     held = 1 + 1 / 32
     assert (round(held, 3), round(held / 2, 3), round(held + 2, 2), round(1 + (held + 2) / 2, 2)) == (
@@ -811,7 +808,6 @@ def test_predictions_of_lessons_06_to_08_are_counted():
         3.03,
         2.52,
     )
-    assert round(-first_number(printed(MX, "change of the loss: ")), 4) == 0.0003
     says(
         DDP,
         "52 calls cost 27.1 us each, 1.41 ms, and the bytes 1.68 ms: 3.09 one by one. Together it is one call, 1.70.",
