@@ -579,9 +579,11 @@ widgets.mx_bit_editor()
 # %%
 from course_lib.plots.bits import decoding
 
-axes = decoding([(62, 127), (63, 127), (64, 127), (65, 127)], title="From 63 to 64 six bits change")
-plots.show(axes, alt="m of 62, 63, 64 and 65 with e = 127, as bits and as bf16: between 63 and 64 the last bit of the "
-                     "exponent becomes 1 and the five ones of the fraction become 0")  # fmt: skip
+axes = decoding([(63, 127), (64, 127), (-128, 127), (40, 0)],
+                title="From 63 to 64 six bits change; for -128, and where e is 0, packing is wrong")  # fmt: skip
+plots.show(axes, alt="Four pairs of m and e as bits, with their value as bf16 and what packing makes: from 63 to 64 the "
+                     "last bit of the exponent becomes 1 and the five ones of the fraction become 0; for m = -128 the "
+                     "value is -2 and packing gives 0; for m = 40 with e = 0 packing gives another number")  # fmt: skip
 
 # %% [markdown]
 # 63 steps are $2^{-1} \cdot 1.1111100$ in binary, 64 are $2^0 \cdot 1.0$: the carry runs through the fraction into the
@@ -1031,7 +1033,8 @@ record = results.load("lesson07.products")
 there = {row["name"]: row["value"] for row in record["rows"]} if record else {}
 times = {name: t.us for name, t in named.items()} or there  # without a GPU the recorded ones
 if times:
-    against(predicted_time, {name: times[name] / times[f"{name.split(',')[0]}, bf16"] for name in predicted_time})
+    ratios = {name: took / times[f"{name.split(',')[0]}, bf16"] for name, took in times.items()}
+    against(predicted_time, ratios)
 results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
