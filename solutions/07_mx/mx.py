@@ -1608,7 +1608,7 @@ def multiplying(arch, element):
     types |= dict.fromkeys(("a_scale_ptr", "b_scale_ptr"), "*u8")
     constants = {"FORMAT": element, "IN_BYTE": 2 if element == "e2m1" else 1}
     ptx = compile_kernel(scaled_kernel, types, constants, arch=arch).ptx
-    found = re.findall(r"(?:wgmma\.mma_async|tcgen05\.mma|mma)\.[\w.:]*", ptx)
+    found = re.findall(r"(?:wgmma\.mma_async|tcgen05\.mma|mma\.sync)\.[\w.:]*", ptx)
     return ", ".join(f"{found.count(kind)} x {kind}" for kind in dict.fromkeys(found))
 
 
