@@ -458,6 +458,15 @@ def test_bytes_of_a_program_and_of_one_token_are_counted_in_lesson_06():
     assert round(recorded("lesson01.graph")["in a graph"], 1) == 1.3
 
 
+def test_the_compiled_backward_rotation_is_a_kernel_and_two_copies():
+    says(ROPE, "and takes 71 us where a copy takes 64.", "one a gradient, and they take 189 us.")
+    says(ROPE, "71 + 189 = 260 us are what the table says.")
+    row = whole_rows("rope")["rope backward 2048, against libraries"]
+    assert abs(71 + 189 - row["compile us"]) < 5
+    copy = whole_rows("rope")["rope backward 2048, over a copy"]
+    assert 3.5 < row["compile us"] / copy["copy us"] < 4 and 64 < copy["copy us"] < 72
+
+
 def test_bytes_of_a_held_weight_are_told_as_they_are():
     says(
         MX,
