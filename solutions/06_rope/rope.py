@@ -27,14 +27,14 @@
 # | section | reading and measuring | exercise |
 # |---|---|---|
 # | 1. Eight times faster: counting passes | 15 min | |
-# | 2. Positions as rotations; longer texts, pictures | 20 min | 6.1 `rope.reference` 25 min, 6.2 `rope.relative` 15 min |
+# | 2. Positions as rotations; longer texts, pictures | 20 min | exercise 6.1 `rope.reference` 25 min, exercise 6.2 `rope.relative` 15 min |
 # | 3. Two layouts, and strides | 10 min | |
-# | 4. One launch, in place | 10 min | 6.3 `rope.forward` 75 min |
+# | 4. One launch, in place | 10 min | exercise 6.3 `rope.forward` 75 min |
 # | 5. What a fair comparison takes | 10 min | |
-# | 6. Backward | 10 min | 6.4 `rope.backward` 30 min |
+# | 6. Backward | 10 min | exercise 6.4 `rope.backward` 30 min |
 # | 7. Tables, or angles | 5 min | |
 # | 8. When does it matter? Fused away | 10 min | |
-# | 9. At the speed of a copy | 5 min | 6.5 `rope.speed` 30 min |
+# | 9. At the speed of a copy | 5 min | exercise 6.5 `rope.speed` 30 min |
 #
 # The three questions at the end take 35 minutes more. A good place to stop is behind exercise 6.3.
 #

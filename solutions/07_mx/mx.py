@@ -29,11 +29,11 @@
 # | section | reading and measuring | exercise |
 # |---|---|---|
 # | 1. What a weight costs | 10 min | |
-# | 2. Groups that share an exponent | 10 min | 7.1 `mx.quantize` 60 min |
+# | 2. Groups that share an exponent | 10 min | exercise 7.1 `mx.quantize` 60 min |
 # | 3. How far off? | 10 min | |
-# | 4. Back to numbers | 15 min | 7.2 `mx.dequantize` 50 min |
-# | 5. The product | 10 min | 7.3 `mx.gemv` 90 min |
-# | 6. A model's layers, swapped | 10 min | 7.4 `mx.linear` 50 min |
+# | 4. Back to numbers | 15 min | exercise 7.2 `mx.dequantize` 50 min |
+# | 5. The product | 10 min | exercise 7.3 `mx.gemv` 90 min |
+# | 6. A model's layers, swapped | 10 min | exercise 7.4 `mx.linear` 50 min |
 # | 7. Other formats, and what perplexity says of them | 15 min | |
 #
 # The three questions at the end take 35 minutes more. Two sittings: sections 1 to 4, and 5 to 7.
@@ -1476,6 +1476,7 @@ def nearest(y, element):
     return round_to(y, E2M1 if element == "e2m1" else element, saturate=True)
 
 
+# %%
 def held_as(w, element, group, scale):
     """w (rows, columns) after it was held so; group: weights that share a scale."""
     parts = F.pad(w.double(), (0, -w.shape[1] % group)).unflatten(1, (-1, group))

@@ -12,7 +12,7 @@ import triton
 from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
-from course_lib.numerics import round_to, signed_ulps
+from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.simulated_gpu import PITFALLS
 from tests.house.test_recorded_claims import near, recorded, says, whole_rows
 
@@ -464,7 +464,7 @@ def test_computing_angles_with_care_wins_by_1_to_2_per_cent():
 
 
 def test_what_no_kernel_for_rope_can_save_is_3_per_cent_of_a_layer():
-    says(ROPE, "The last 3 % go where there is no kernel for RoPE at all:")
+    says(ROPE, "The last 3 % go where there is no kernel for RoPE at all.", "For 3 % of a layer few have found")
     assert round(recorded("lesson06.layer_shares")["4 x 2048 tokens, mine"]) == 3
 
 
@@ -498,6 +498,28 @@ def test_the_compiled_backward_rotation_is_a_kernel_and_two_copies():
     assert abs(71 + 189 - row["compile us"]) < 5
     copy = whole_rows("rope")["rope backward 2048, over a copy"]
     assert 3.5 < row["compile us"] / copy["copy us"] < 4 and 64 < copy["copy us"] < 72
+
+
+def test_other_formats_and_other_positions_have_the_constants_that_are_told():
+    says(ROPE, "multiplies q and k by $0.1 \\ln(L' / L) + 1$")  # section 3.4 of the paper
+    says(MX, "**E2M1**, which knows eight sizes: 0, 0.5, 1, 1.5, 2, 3, 4 and 6.")
+    e2m1 = Format("e2m1", fraction_bits=1, min_exponent=0, max_exponent=2)
+    assert {round_to(n / 8, e2m1, saturate=True) for n in range(100)} == {0, 0.5, 1, 1.5, 2, 3, 4, 6}
+    says(
+        MX,
+        "The error of MXFP4 on normal numbers is 1.2 times that of NVFP4:",
+        "so a thread loads 16 bytes and has whole",
+    )
+    numbers, off = torch.randn(256, 1024, generator=torch.Generator().manual_seed(0)).double(), {}
+    for name, group in (("MXFP4", 32), ("NVFP4", 16)):
+        parts = numbers.unflatten(1, (-1, group))
+        top, whole = parts.abs().amax(2, keepdim=True), numbers.abs().amax() / (448 * 6)
+        fine = round_to(top / 6 / whole, "e4m3") * whole
+        step = torch.exp2(top.log2().floor() - 2) if name == "MXFP4" else fine
+        off[name] = (round_to(parts / step, e2m1, saturate=True) * step - parts).norm()
+    assert round((off["MXFP4"] / off["NVFP4"]).item(), 1) == 1.2 and 4 * FP32 == 16
+    says(MX, "With 1024 rows cuBLAS takes 160 us where the floor is 181")
+    assert round(recorded("lesson07.products")["1024 rows, bf16"]) == 160
 
 
 def test_bytes_of_a_held_weight_are_told_as_they_are():
