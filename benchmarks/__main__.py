@@ -1,11 +1,25 @@
 """python -m benchmarks [SECTION ...]: measure all or some of SECTIONS, save to benchmarks/results, print.
 
+python -m benchmarks --processes 3 [SECTION ...]: each section in three fresh processes, on all GPUs that are here. An
+interval is that of one series, and processes differ by more; so the process in the middle is recorded, and beside each
+ratio the smallest and the largest of all.
+
 python -m benchmarks stale: what is recorded and no longer holds, because the code means something else now.
 """
 
+import argparse
 import importlib
+import json
+import os
 import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from statistics import median_low
 
 import torch
 
@@ -17,7 +31,7 @@ from course_lib.device import TIER, machine
 from course_lib.distributed import RankFailed
 
 ANYWHERE = ("dispatch", "grading", "collectives", "parallel")  # those that say something without a GPU too
-SEVERAL = ("collectives", "parallel")  # with GPUs, they need two
+SEVERAL = ("collectives", "parallel", "multiprocessors")  # with GPUs, they need two
 SECTIONS = (
     "autocast",
     "ceilings",
@@ -35,6 +49,7 @@ SECTIONS = (
     "dropout",
     "collectives",
     "parallel",
+    "multiprocessors",
     "dispatch",
     "other_cards",
     "timing",
@@ -43,7 +58,13 @@ SECTIONS = (
 )
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split(":")[1].split(",")[0])
+    parser.add_argument("sections", nargs="*", help=f"stale, or of: {', '.join(SECTIONS)}")
+    parser.add_argument("--processes", type=int, default=1, help="fresh processes a section")
+    parser.add_argument("--into", type=Path, help="write the rows to this file and record nothing")
+    asked = parser.parse_args(arguments)
+    names = asked.sections
     if names == ["stale"]:
         return recorded.tell_stale()
     if unknown := set(names) - set(SECTIONS):
@@ -54,20 +75,76 @@ def main(names: list[str]) -> int:
         print(f"Only {' and '.join(ANYWHERE)}, named alone, run without.")
         return 2
     names = names or [name for name in SECTIONS if name not in SEVERAL or torch.cuda.device_count() > 1]
-    red = [name for name in names if not _section(name)]
+    if asked.processes > 1:
+        found = _apart([name for name in names for _ in range(asked.processes)])
+    else:
+        found = [(name, _measured(name)) for name in names]
+    if asked.into:
+        asked.into.write_text(json.dumps(dict(found)))
+        return 0
+    red = []
+    for name in dict.fromkeys(names):
+        runs = [rows for section, rows in found if section == name]
+        if None in runs:
+            red.append(name)
+        else:
+            rows = joined(runs)
+            results.save(name, rows, _slug(), recorded.means(name))
+            print(f"\n{name} on {machine().name}\n{_table(rows)}", flush=True)
     return 1 if red else 0
 
 
-def _section(name: str) -> bool:
-    module = importlib.import_module(f"benchmarks.{name}")
+def _measured(name: str) -> list[dict] | None:
+    """The rows of a section; None, and a line, where something was wrong."""
     try:
-        rows = module.run()
+        return importlib.import_module(f"benchmarks.{name}").run()
     except (Red, NoSandbox, RankFailed) as wrong:
         print(f"\n{name}: no numbers, because {wrong}")
-        return False
-    results.save(name, rows, _slug(), recorded.means(name))
-    print(f"\n{name} on {machine().name}\n{_table(rows)}", flush=True)
-    return True
+        return None
+
+
+def _apart(names: Sequence[str]) -> list[tuple[str, list[dict] | None]]:
+    """Each name in a process of its own, one after the other on each GPU; what needs several GPUs runs by itself."""
+    devices = max(torch.cuda.device_count(), 1)
+    free: SimpleQueue[int] = SimpleQueue()
+    for device in range(devices):
+        free.put(device)
+
+    def alone(name: str):
+        device = free.get()
+        try:
+            return name, _process(name, str(device) if TIER == "gpu" else None)
+        finally:
+            free.put(device)
+
+    with ThreadPoolExecutor(devices) as pool:
+        found = list(pool.map(alone, [name for name in names if name not in SEVERAL]))
+    return found + [(name, _process(name, None)) for name in names if name in SEVERAL]
+
+
+def _process(name: str, device: str | None) -> list[dict] | None:
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "rows.json"
+        seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+        command = [sys.executable, "-m", "benchmarks", name, "--into", str(into)]
+        subprocess.run(command, env=os.environ | seen, check=False)
+        return json.loads(into.read_text())[name] if into.exists() else None
+
+
+def joined(runs: Sequence[list[dict]]) -> list[dict]:
+    """Of several runs of a section one: of each row the one whose ratio, or else value, is in the middle."""
+    if len(runs) == 1:
+        return runs[0]
+    rows = []
+    for first in runs[0]:
+        same = [row for run in runs for row in run if row["name"] == first["name"]]
+        key = next((key for key in ("ratio", "value") if all(row.get(key) is not None for row in same)), None)
+        middle = first if key is None else next(r for r in same if r[key] == median_low(r[key] for r in same))
+        told = {"processes": len(same)}
+        if key == "ratio":
+            told |= {"least ratio": min(r["ratio"] for r in same), "largest ratio": max(r["ratio"] for r in same)}
+        rows.append(middle | told)
+    return rows
 
 
 def _slug() -> str:

@@ -23,7 +23,6 @@ from course_lib.kernels.linear_gelu import (
 from course_lib.kernels.linear_gelu.elementwise import write_slope
 from course_lib.kernels.linear_gelu.persistent import write_slope_persistent
 from course_lib.kernels.linear_gelu.tuning import SLOPE, Turns, blocks_for, turns_for
-from course_lib.timing import time_gpu
 
 SIZES = ((16384, 4304, 1152), (16384, 16384, 4096))  # M, N, K
 LADDER = (linear_gelu_tiled, linear_gelu_grouped, linear_gelu_persistent, linear_gelu_pingpong)
@@ -51,11 +50,6 @@ def method(M: int, N: int, K: int) -> str:
     return "graph" if 2 * M * N * K < 6e11 else "events"
 
 
-def alone_us(call) -> float:
-    """Without a neighbour whose heat it shares: each pays its own power."""
-    return time_gpu(call, cold=False, precision=0.005, max_seconds=1.0).us
-
-
 def cublaslt(x, w, bias):
     return torch._addmm_activation(bias, x, w.mT, use_gelu=True)
 
@@ -78,9 +72,7 @@ def _gelu_rows(M: int, N: int, K: int) -> Iterator[dict]:
         return linear_gelu(x, w, bias, out, h)
 
     turns = turns_for("gelu", out, given[0], given[1])
-    row = measure(case("linear_gelu", linear_gelu, vendor, TARGET))
-    alone = {"alone us": partial(linear_gelu, *given, out), "cublaslt alone us": vendor["cublaslt"]}
-    yield row | {name: alone_us(call) for name, call in alone.items()} | {
+    yield measure(case("linear_gelu", linear_gelu, vendor, TARGET)) | {
         "rung": "pingpong" if turns else "persistent", "error": error_of(linear_gelu, *given),
         "peer's error": error_of(lambda *t: cublaslt(*t[:3]), *given),
     }  # fmt: skip

@@ -1,13 +1,20 @@
-"""Does time_gpu agree with triton.testing.do_bench? Kernels from about 10 us to 10 ms, the same sweep of the cache."""
+"""Does time_gpu agree with triton.testing.do_bench, and what does a sweep of the cache leave behind?
 
-from collections.abc import Callable
+Kernels from about 10 us to 10 ms. Both timers sweep the same number of bytes; do_bench writes them and time_gpu reads.
+The last rows time one product of a matrix and a vector behind both sweeps, and with weights of its own in each call and
+no sweep, which is what a model does.
+"""
+
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
+from unittest import mock
 
 import torch
 from triton.testing import do_bench
 
-from course_lib.timing import Timing, time_gpu
+from benchmarks.against import ring_of
+from course_lib.timing import Timing, stopwatch, time_gpu, time_graph
 
 MEASURES = (
     "course_lib/timing/__init__.py",
@@ -44,7 +51,36 @@ def run() -> list[dict]:
             ours.append(time_gpu(call))
             theirs.append(do_bench(call, return_mode="median") * 1e-3)
         rows.append(_row(name, ours, theirs))
-    return rows
+    return [*rows, *sweeps()]
+
+
+class Written(stopwatch.Sweep):
+    """The sweep that other timers make."""
+
+    def __call__(self) -> None:
+        self.buffer.zero_()
+
+
+def sweeps() -> Iterator[dict]:
+    """A product that reads 117 MB of weights, behind each kind of sweep."""
+    x, out = torch.randn(4096, device="cuda").bfloat16(), torch.empty(14336, device="cuda", dtype=torch.bfloat16)
+    ring = ring_of(lambda: torch.randn(14336, 4096, device="cuda").bfloat16(), 2 * 14336 * 4096)
+
+    def product():
+        torch.mv(ring[0], x, out=out)
+
+    def own_weights():
+        for w in ring:
+            torch.mv(w, x, out=out)
+
+    def behind(sweep: type) -> float:
+        with mock.patch.object(stopwatch, "Sweep", sweep):
+            return median(time_graph(product).us for _ in range(ROUNDS))
+
+    own = median(time_graph(own_weights, cold=False).us / len(ring) for _ in range(ROUNDS))
+    seen = {"a sweep that writes": behind(Written), "a sweep that reads": behind(stopwatch.Sweep)}
+    for name, us in {"weights of its own": own, **seen}.items():
+        yield {"name": f"mv 14336 x 4096, {name}", "time_graph_us": us, "ratio": us / own}
 
 
 def _row(name: str, ours: list[Timing], theirs: list[float]) -> dict:

@@ -34,6 +34,8 @@ __all__ = [
     "half",
     "has_bf16",
     "machine",
+    "memory_bytes",
+    "processor",
     "require",
     "share_of_sizes",
 ]
@@ -102,8 +104,8 @@ def _hold_to_limit() -> None:
 _hold_to_limit()
 
 
-def _memory_bytes() -> int:
-    """Of the GPU, or of the part that this process may take."""
+def memory_bytes() -> int:
+    """Of the GPU, or of the part of it that this process may take."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return min(total, _memory_limit() or total)
 
@@ -124,7 +126,7 @@ def share_of_sizes() -> float:
     """What large sizes are multiplied by to fit: 1 from 40 GB on, 1/2 for 24, 1/4 for 12 and 16, 1/8 for 8."""
     if TIER != "gpu":
         return 1.0
-    return share_for(_memory_bytes())
+    return share_for(memory_bytes())
 
 
 def share_for(memory_bytes: int) -> float:
@@ -250,6 +252,11 @@ def _host_memory_bytes() -> int | None:
     return int(kib * 1024) if kib else None
 
 
+def processor() -> str:
+    """The name of the host's processor, which sets every time of the host, also beside a GPU."""
+    return _line_after("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
 def machine() -> Machine:
     """Read the machine now. Never fails: what cannot be read is None."""
     versions = {
@@ -260,7 +267,7 @@ def machine() -> Machine:
     }
     if TIER == "interpreter":
         return Machine(
-            name=_line_after("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+            name=processor(),
             tier=TIER,
             capability=None,
             multiprocessors=None,
@@ -282,7 +289,7 @@ def machine() -> Machine:
         tier=TIER,
         capability=(properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_bytes(),
         l2_bytes=getattr(properties, "L2_cache_size", None),
         shared_bytes_per_block=getattr(properties, "shared_memory_per_block_optin", None),
         driver=live.get("driver_version"),

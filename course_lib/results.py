@@ -107,27 +107,36 @@ class Beside(Tabular):
     unit: str
     rows: tuple[tuple[str, float | None, float | None], ...]  # name, mine, recorded; both in `unit`
     here: str  # the machine at hand
-    recorded_on: str | None  # the recorded machine and date; None when nothing was recorded
+    recorded_on: str | None  # the recorded machine and date; None when nothing was recorded, or this run was
     note: str
+    alike: bool = True  # both were measured at one size: only then a ratio means something
 
     def ratio(self, name: str) -> float | None:
-        """Mine divided by recorded, None where one of the two is missing."""
-        return next(_ratio(mine, there) for row, mine, there in self.rows if row == name)
+        """Mine divided by recorded, None where one of the two is missing or the sizes differ."""
+        return next(self._ratio(mine, there) for row, mine, there in self.rows if row == name)
+
+    def _ratio(self, mine: float | None, there: float | None) -> float | None:
+        return mine / there if self.alike and mine is not None and there else None
 
     def table(self) -> Table:
         unit = f" [{self.unit}]" if self.unit else ""
         columns = (self.section, f"here{unit}", f"recorded{unit}", "here / recorded")
         rows = [
-            [name, *("-" if number is None else float(number) for number in (mine, there, _ratio(mine, there)))]
+            [name, *("-" if number is None else float(number) for number in (mine, there, self._ratio(mine, there)))]
             for name, mine, there in self.rows
         ]
-        shown = len(columns) if self.recorded_on else 2
+        shown = 2 if not self.recorded_on else 4 if self.alike else 3
         note = f"here: {self.here}\n{self.note}"
         return Table(columns[:shown], [row[:shown] for row in rows], note=note)
 
 
 def beside(
-    section: str, mine: Mapping[str, Any], unit: str = "ms", device: str = "h200", records: bool = True
+    section: str,
+    mine: Mapping[str, Any],
+    unit: str = "ms",
+    device: str = "h200",
+    records: bool = True,
+    size: str = "",
 ) -> Beside:
     """Set my numbers beside the recorded ones of `section`.
 
@@ -135,25 +144,35 @@ def beside(
     are plain numbers in that unit. With $SPEED_OF_LIGHT_RECORD=h200 set, mine are recorded first and replace
     the section: give a lesson's table a name of its own, such as "01.copy". With `records=False` they never
     do: for a section that a benchmark measures, whose rows have their numbers under the unit's name.
+
+    `size` says at what size mine were measured, "256 x 96", where that depends on the machine. It is recorded too;
+    where the recorded size is another one, the table tells both and shows no ratio. The run that records shows its
+    numbers once.
     """
     machine = _machine()
     scale = SECONDS.get(unit, 1.0)
     numbers = {name: _number(value, scale) for name, value in mine.items()}
-    if (slug := os.environ.get(RECORD)) and records:
-        save(section, [{"name": n, "value": v, "unit": unit} for n, v in numbers.items()], slug)
+    slug = os.environ.get(RECORD) if records else None
+    if slug:
+        at = {"size": size} if size else {}
+        save(section, [{"name": n, "value": v, "unit": unit} | at for n, v in numbers.items()], slug)
     entry = load(section, device)
     there = _recorded(entry, scale, unit)
     names = [*numbers, *(name for name in there if name not in numbers)]
     rows = tuple((name, numbers.get(name), there.get(name)) for name in names)
-    recorded_on = f"{entry['machine']}, {entry['date']}" if entry else None
-    return Beside(section, unit, rows, machine["name"], recorded_on, _note(section, entry, device))
+    recorded_on = f"{entry['machine']}, {entry['date']}" if entry and slug != device else None
+    there_size = next((row.get("size", "") for row in entry["rows"]), "") if entry else ""
+    here, note = (f"{machine['name']}, at {size}" if size else machine["name"]), _note(section, entry, device, slug)
+    note += f", at {there_size}" if there_size else ""
+    return Beside(section, unit, rows, here, recorded_on, note, alike=size == there_size)
 
 
-def _note(section: str, entry: Mapping, device: str) -> str:
+def _note(section: str, entry: Mapping, device: str, slug: str | None) -> str:
     if not entry:
         return f"Nothing was recorded for {section!r} on {device}: this table shows only your own numbers."
     versions = entry["versions"]
-    text = f"recorded: {entry['machine']}, {entry['date']}"
+    text = "recorded" if slug != device else "this is the recorded run"
+    text += f": {entry['machine']}, {entry['date']}"
     text += f", torch {versions['torch']}, triton {versions['triton']}"
     return text
 
@@ -169,10 +188,6 @@ def _recorded(entry: Mapping, scale: float, unit: str) -> dict[str, float]:
 def _number(value: Any, scale: float) -> float | None:
     seconds = getattr(value, "median_s", value)
     return None if seconds is None else float(seconds) / scale
-
-
-def _ratio(mine: float | None, there: float | None) -> float | None:
-    return mine / there if mine is not None and there else None
 
 
 def _plain(value: Any) -> Any:

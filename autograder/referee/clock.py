@@ -80,11 +80,13 @@ def calls_in_a_round(floor_s: float, bytes_of_one: int, free_bytes: int) -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of the device that are free, and that there are."""
-    if device.DEVICE == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()
-    return 1 << 30, 1 << 30
+    """Bytes of the device that are free, and that there are; where a process is held to a part, of that part."""
+    if device.DEVICE != "cuda":
+        return 1 << 30, 1 << 30
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    allowed = device.memory_bytes()
+    return max(0, allowed - (total - free)), allowed
 
 
 def limits_of(setting: Setting) -> tolerance.Limits:

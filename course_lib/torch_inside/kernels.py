@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
 from typing import NamedTuple
@@ -30,7 +31,15 @@ class Kernel(NamedTuple):
 
 
 class Listing(Table):
-    """As text one kernel under the other: code beside anything else is too wide for a console."""
+    """One kernel under the other: code beside anything else is too wide for a console, and for a page."""
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{html.escape(self.caption)}</b></p>"]
+        for row in self.rows:
+            parts.append(f"<p><b>{html.escape(row.name)}</b>: {html.escape(row.runs)}, {html.escape(row.language)}</p>")
+            code = "\n".join(filter(None, (row.python, row.code)))
+            parts.append(f"<pre style='overflow-x:auto'>{html.escape(code)}</pre>")
+        return "".join(parts)
 
     def __str__(self) -> str:
         lines = [self.caption]

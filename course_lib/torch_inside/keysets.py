@@ -1,7 +1,7 @@
 """Which dispatch keys a call meets, asked of torch itself, for tensors and surroundings described as plain data.
 
-A tensor is a dict: `device` ("cpu" or "meta"), `layout` ("strided" or "sparse"), `dtype`, `requires_grad`, and
-`made`, what happened to it since, in order:
+A tensor is a dict: `device` ("cpu" or "meta"), `requires_grad`, perhaps `layout` ("strided" or "sparse") and `dtype`
+(float32), and `made`, what happened to it since, in order:
 
     "inference"    it was made in inference mode (only at the beginning)
     "view"         x.view(x.shape)
@@ -63,8 +63,8 @@ STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def tensor(told: Mapping[str, Any]) -> torch.Tensor:
     steps = list(told["made"])
     with torch.inference_mode(mode=steps[:1] == ["inference"]):
-        made = torch.ones(2, 2, dtype=getattr(torch, told["dtype"]), device=told["device"])
-        made = made.to_sparse() if told["layout"] == "sparse" else made
+        made = torch.ones(2, 2, dtype=getattr(torch, told.get("dtype", "float32")), device=told["device"])
+        made = made.to_sparse() if told.get("layout") == "sparse" else made
         made.requires_grad_(told["requires_grad"])
     for step in steps[steps[:1] == ["inference"] :]:
         made = STEPS[step](made)

@@ -1,10 +1,14 @@
 """What a lesson takes of a GPU's memory: watched through what it forgets, recorded, and said in words."""
 
+import threading
+
 import nbformat
 import pytest
+import torch
 
 from autograder.classroom import execute
-from benchmarks.lesson_memory import peak_bytes, watched
+from autograder.referee import clock
+from benchmarks.lesson_memory import most_taken, peak_bytes, watched
 from course_lib import results
 
 
@@ -29,6 +33,31 @@ def test_a_lesson_says_its_peak_or_that_there_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "load", lambda section, device: entry if section == "lesson04.peak" else None)
     said = results.memory_of("04_flash")
     assert "at most 5.1 GiB" in said and "held to 7 GiB (NVIDIA H200, 2026-11-24)" in said
+
+
+def test_the_most_that_is_taken_at_any_moment_is_kept(monkeypatch):
+    free = iter([90, 40, 70])
+    seen = threading.Event()
+
+    def left():
+        value = next(free, None)
+        if value is None:
+            seen.set()
+        return (value or 100, 100)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", left)
+    with most_taken(every_s=1e-4) as most:
+        assert seen.wait(10)
+    assert most == [60]
+
+
+@pytest.mark.parametrize(("taken", "left"), [(1, 6), (8, 0)])
+def test_the_clock_plans_with_the_memory_that_a_process_may_take(monkeypatch, taken, left):
+    monkeypatch.setattr(clock.device, "DEVICE", "cuda")
+    monkeypatch.setattr(clock.device, "memory_bytes", lambda: 7 << 30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((140 - taken) << 30, 140 << 30))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert clock.memory() == (left << 30, 7 << 30)
 
 
 @pytest.mark.gpu

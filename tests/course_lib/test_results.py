@@ -129,6 +129,24 @@ def test_beside_records_only_when_asked(monkeypatch):
     assert table.ratio("x") == 1.0
 
 
+def test_the_run_that_records_shows_its_numbers_once(monkeypatch):
+    monkeypatch.setenv(results.RECORD, "h200")
+    table = results.beside("copy", {"x": 1e-3})
+    assert str(table).splitlines()[0] == "copy  here [ms]" and "this is the recorded run: NVIDIA H200" in str(table)
+    monkeypatch.delenv(results.RECORD)
+    assert "here / recorded" in str(results.beside("copy", {"x": 1e-3}))
+
+
+def test_unlike_sizes_have_no_ratio_and_both_are_told(monkeypatch):
+    monkeypatch.setenv(results.RECORD, "h200")
+    results.beside("product", {"x": 1e-3}, size="16384 x 1152")
+    monkeypatch.delenv(results.RECORD)
+    small = results.beside("product", {"x": 2e-3}, size="256 x 96")
+    assert small.ratio("x") is None and "here / recorded" not in str(small)
+    assert "NVIDIA H200, at 256 x 96" in str(small) and "triton 3.6, at 16384 x 1152" in str(small)
+    assert results.beside("product", {"x": 2e-3}, size="16384 x 1152").ratio("x") == 2.0
+
+
 def test_a_benchmarks_rows_are_shown_in_their_unit_and_never_replaced(monkeypatch):
     results.save("dispatch", [{"name": "plain", "us": 8.0, "low_us": 7.5}, {"name": "theirs", "us": 9.0}])
     monkeypatch.setenv(results.RECORD, "h200")

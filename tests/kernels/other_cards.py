@@ -2,6 +2,7 @@
 
     python -m tests.kernels.other_cards 75,86                 a line of JSON for each launch, compiled for both
     python -m tests.kernels.other_cards 120 "attention 128"   only calls with this in their name
+    python -m tests.kernels.other_cards 120 "" 2/6            of the launches, the second of every six
 
 The pretend card answers torch and Triton as the real one would. Tensors have shapes and no memory. A launch runs
 through Triton's own code up to the compiler: types, constants and alignments are those of a real launch. The compiler
@@ -265,11 +266,12 @@ def unlike(found: list) -> list:
     return list(kept.values())
 
 
-def main(archs: str, calls: str = "", only: str = "") -> None:
-    """One line of JSON a launch. `calls`: a regular expression; `only`: "captured", and nothing is compiled."""
+def main(archs: str, calls: str = "", only: str = "1/1") -> None:
+    """One line of JSON a launch. `calls`: a regular expression; `only`: "captured", and nothing is compiled; or 2/6."""
+    part, parts = (1, 1) if only == "captured" else map(int, only.split("/"))
     os.environ |= {"TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": tempfile.mkdtemp()}
     for arch in map(int, archs.split(",")):
-        for one in unlike(captured(arch, calls)):
+        for one in unlike(captured(arch, calls))[part - 1 :: parts]:
             if only != "captured":
                 one = compiled(one)
             print(json.dumps(asdict(one) if isinstance(one, Launch) else [*one[:2], one[2].fn.__name__]), flush=True)

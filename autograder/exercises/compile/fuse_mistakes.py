@@ -7,6 +7,8 @@ from collections import Counter
 from autograder.exercise import Mistake
 from autograder.inside.probes.rewriting import build, run
 
+HALVES = {"torch.float16", "torch.bfloat16"}
+
 
 class Pass:
     """Which pairs are joined. Works on the plain steps: no graph is changed here."""
@@ -72,6 +74,13 @@ def unchanged(v) -> tuple[list[dict], dict[str, int]]:
     return run(build(v["steps"], v["inputs"], v["outputs"]), v["inputs"])
 
 
+def largest_product(v) -> float:
+    """The largest magnitude among the products of a program, rounded to their types."""
+    products = [step["name"] for step in v["steps"] if step["op"] == "mul"]
+    computed = run(build(v["steps"], v["inputs"], products), v["inputs"])[0]
+    return max((abs(number) for one in computed for number in one["values"]), default=0.0)
+
+
 def answer(v, rule: type[Pass] = Pass) -> dict:
     """Right results, and the operators that this rule leaves."""
     counts = rule(v).counts()
@@ -103,6 +112,11 @@ class OnlyFp32(Pass):
         return {str(self.types[value]) for value in values} == {"torch.float32"}
 
 
+class NoHalves(Pass):
+    def one_type(self, values):
+        return super().one_type(values) and not {str(self.types[value]) for value in values} & HALVES
+
+
 class SecondUserJoined(Pass):
     """The product is joined and kept, because something else needs it."""
 
@@ -111,6 +125,14 @@ class SecondUserJoined(Pass):
 
     def gone(self):
         return sum(self.uses[product] == 1 for product in self.joined().values())
+
+
+class UsersCounted(SecondUserJoined):
+    """One user is asked for, and a sum that uses the product twice is one."""
+
+    def unused_elsewhere(self, product):
+        users = {step["name"] for step in self.steps if product in step["args"]}
+        return self.uses[product] == 1 or (len(users) == 1 and self.uses[product] == 2)
 
 
 class OneSizeOnly(Pass):
@@ -141,6 +163,13 @@ class WriteIntoTheOtherStops(Pass):
 class TypesIgnored(Pass):
     def one_type(self, values):
         return True
+
+
+class OneWidth(Pass):
+    """Types of as many bytes are taken for one type."""
+
+    def one_type(self, values):
+        return len({self.types[value].itemsize for value in values}) == 1
 
 
 class AlphaIgnored(Pass):
@@ -200,6 +229,14 @@ def _right_work_wrong_results(e) -> bool:
     return any(t.outcome.outputs["runs"] == t.want["runs"] for t in plain)
 
 
+def _only_halves_change_type(e) -> bool:
+    """The right pairs are joined, in float64 rightly, and what comes in halves comes in another type."""
+    changed = [t for t in e.failing if t.case.name in ("fp16", "bf16") and t.outcome.error is None]
+    return e.passed(PLAINEST[0]) and any(
+        [r["dtype"] for r in t.outcome.outputs["results"]] != [r["dtype"] for r in t.want["results"]] for t in changed
+    )
+
+
 def _only_numbers_raise(e) -> bool:
     return e.raised("addcmul()") and e.failed("numbers in place of tensors") and any(map(e.passed, PLAINEST))
 
@@ -233,6 +270,12 @@ MISTAKES = (
         sign=lambda e: e.raised("used before it has been defined") or e.raised("was used before"),
     ),
     Mistake(
+        "type_widened",
+        "A result has another type than before: something in the graph converts to float32. Leave the conversion out; "
+        "addcmul of halves computes in float32 inside and gives the type back.",
+        sign=_only_halves_change_type,
+    ),
+    Mistake(
         "numbers_joined",
         "addcmul takes tensors: a product with a number, or a number that is added, has to stay.",
         sign=_only_numbers_raise,
@@ -246,7 +289,8 @@ MISTAKES = (
         "types_ignored",
         "Pairs of several types were joined. `mul` rounds to the type of the product before `add` goes to another one; "
         "addcmul goes to the common type at once. Compare the types in `meta`.",
-        answer=_calls(TypesIgnored),
+        answer=lambda v, rule: _calls(rule)(v),
+        variants=(TypesIgnored, OneWidth),
     ),
     Mistake(
         "alpha_ignored",
@@ -268,7 +312,8 @@ MISTAKES = (
         "second_user_joined",
         "A product that something else uses was joined too: it is computed twice now. Look at `node.users`, and at the "
         "operands of the sum, which may be twice the same.",
-        answer=_calls(SecondUserJoined),
+        answer=lambda v, rule: _calls(rule)(v),
+        variants=(SecondUserJoined, UsersCounted),
     ),
     Mistake(
         "products_left",
@@ -301,6 +346,12 @@ MISTAKES = (
         "only_the_first",
         "Only the first pair was joined: go on to the end of the graph.",
         answer=_leaves(OnlyTheFirst),
+    ),
+    Mistake(
+        "halves_left",
+        "Pairs of fp16 or bf16 were left as they were. They are safe too: addcmul rounds once where the pair rounds "
+        "twice, and the exercise allows for that difference in every floating type.",
+        answer=_leaves(NoHalves),
     ),
     Mistake(
         "only_fp32",

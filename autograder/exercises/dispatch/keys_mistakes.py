@@ -27,34 +27,9 @@ MISTAKES = (
         **_answers(rules.NoGradExcludes),
     ),
     Mistake(
-        "function_mode_counts",
-        "A TorchFunctionMode works before the dispatcher is called: it adds no key.",
-        **_answers(rules.FunctionModeCounts),
-    ),
-    Mistake(
         "handler_ends_all_modes",
         "In its handler a mode is off the stack, but the modes around it are still there.",
         **_answers(rules.HandlerEndsModes),
-    ),
-    Mistake(
-        "every_subclass",
-        "A subclass carries Python only where it has a `__torch_dispatch__` of its own.",
-        **_answers(rules.EverySubclass),
-    ),
-    Mistake(
-        "sparse_and_dense",
-        "A sparse tensor carries the sparse key in place of the dense one.",
-        **_answers(rules.SparseIsDense),
-    ),
-    Mistake(
-        "conjugate_stays",
-        "A clone of a conjugated view holds the conjugated numbers: it is an ordinary tensor.",
-        **_answers(rules.ConjugateStays),
-    ),
-    Mistake(
-        "conjugate_forgotten",
-        "A conjugated view carries Conjugate, so that kernels which do not know it get the numbers resolved.",
-        **_answers(rules.ConjugateIgnored),
     ),
     Mistake(
         "autocast_includes",
@@ -77,11 +52,6 @@ MISTAKES = (
         "order_of_contexts_lost",
         "Of two contexts that contradict each other the inner one has the last word, whichever it is.",
         **_answers(rules.EndsWin),
-    ),
-    Mistake(
-        "functional_ignored",
-        "A functionalised tensor carries Functionalize.",
-        **_answers(rules.FunctionalIgnored),
     ),
     Mistake(
         "inference_tensors_alike",
@@ -118,13 +88,8 @@ MISTAKES = (
         "autocast_below_autograd",
         "Autocast is above Autograd: the conversions that it makes are part of what is differentiated.",
         **_answers(
-            moved("Autocast", "ADInplaceOrView"), moved("Autocast", "Conjugate"), moved("Autocast", "BackendSelect")
+            moved("Autocast", "ADInplaceOrView"), moved("Autocast", "Python"), moved("Autocast", "BackendSelect")
         ),
-    ),
-    Mistake(
-        "functionalize_above_autograd",
-        "Functionalize is below Autograd, which therefore sees the mutations still.",
-        **_answers(moved("Functionalize", "Autograd"), moved("Functionalize", "Autocast")),
     ),
     Mistake(
         "mode_ignored",
@@ -133,8 +98,8 @@ MISTAKES = (
     ),
     Mistake(
         "ends_ignored",
-        "`inference_mode(False)` and `autocast(enabled=False)` take back what an outer context did.",
-        **_answers(rules.EndsIgnored, rules.InferenceEndsIgnored),
+        "`autocast(enabled=False)` takes back what an outer autocast did.",
+        **_answers(rules.EndsIgnored),
     ),
     Mistake(
         "wrapper_ignored",
@@ -143,8 +108,8 @@ MISTAKES = (
     ),
     Mistake(
         "only_the_wrapping",
-        "A wrapper or a functionalised tensor also carries the keys of its backend and of Autograd.",
-        **_answers(rules.WrapperOnly, rules.FunctionalOnly, rules.OutsideOnly),
+        "A wrapper also carries the keys of its backend and of Autograd.",
+        **_answers(rules.WrapperOnly),
     ),
     Mistake(
         "snapshot_forgotten",
@@ -153,8 +118,8 @@ MISTAKES = (
     ),
     Mistake(
         "python_on_top",
-        "Python is below Autograd and Functionalize: a mode or a wrapper sees what they have left.",
-        **_answers(moved("Python", "Autocast"), moved("Python", "PythonTLSSnapshot"), moved("Python", "Functionalize")),
+        "Python is below Autograd: a mode or a wrapper sees what autograd has left.",
+        **_answers(moved("Python", "Autocast"), moved("Python", "PythonTLSSnapshot"), moved("Python", "Autograd")),
     ),
     Mistake(
         "inference_mode_ignored",
@@ -174,7 +139,7 @@ MISTAKES = (
     ),
     Mistake(
         "handler_ignored",
-        "In a handler everything above Python is excluded: Autograd, autocast and functionalisation are done.",
+        "In a handler everything above Python is excluded: Autograd and autocast are done.",
         **_answers(rules.HandlerIgnored),
     ),
     Mistake(

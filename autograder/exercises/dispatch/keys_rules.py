@@ -8,11 +8,8 @@ ORDER = (  # kinds of keys, highest priority first
     "Autocast",
     "Autograd",
     "ADInplaceOrView",
-    "Conjugate",
-    "Functionalize",
     "Python",
     "BackendSelect",
-    "Sparse",
     "Dense",
 )
 MODE = {"Python", "PythonTLSSnapshot"}
@@ -33,20 +30,13 @@ class Rule:
         return kinds
 
     def of(self, tensor) -> set[str]:
-        kinds = {"Sparse" if tensor["layout"] == "sparse" else "Dense"}
-        kinds |= {"Autocast"} if tensor["device"] == "cpu" else set()
+        kinds = {"Dense", "Autocast"} if tensor["device"] == "cpu" else {"Dense"}
         kinds |= set() if self.is_inference(tensor) else {"Autograd", "ADInplaceOrView"}
-        kinds |= {"Conjugate"} if self.is_conjugated(tensor) else set()
-        kinds |= {"Functionalize"} if "functional" in tensor["made"] else set()
         return kinds | (MODE if "wrapped" in tensor["made"] else set())
 
     def is_inference(self, tensor) -> bool:
         made = tensor["made"]
         return "inference" in made and "clone" not in made and "wrapped" not in made
-
-    def is_conjugated(self, tensor) -> bool:
-        made = tensor["made"]
-        return "conj" in made and "clone" not in made[made.index("conj") :]
 
     def included(self, around) -> set[str]:
         kinds, modes = set(self.always), 0
@@ -56,11 +46,7 @@ class Rule:
         return kinds | MODE if modes else kinds
 
     def include(self, kinds: set[str], name: str) -> set[str]:
-        if name == "inference_mode":
-            return kinds - {"ADInplaceOrView"}
-        if name == "inference_mode(False)":
-            return kinds | {"ADInplaceOrView"}
-        return kinds | {"Functionalize"} if name == "functionalization" else kinds
+        return kinds - {"ADInplaceOrView"} if name == "inference_mode" else kinds
 
     def excluded(self, around) -> set[str]:
         kinds = {"Autocast"}
@@ -71,8 +57,6 @@ class Rule:
     def exclude(self, kinds: set[str], name: str) -> set[str]:
         if name in ("inference_mode", "below autograd"):
             return kinds | {"Autograd"}
-        if name == "inference_mode(False)":
-            return kinds - {"Autograd"}
         if name in ("autocast", "autocast(False)"):
             return kinds - {"Autocast"} if name == "autocast" else kinds | {"Autocast"}
         return kinds | set(ORDER[: ORDER.index("Python")]) if name == "handler" else kinds
@@ -83,9 +67,7 @@ class Rule:
 
 
 def _name(kind: str, backend: str) -> str:
-    if kind in ("Autograd", "Sparse"):
-        return kind + backend
-    return {"Dense": backend, "Autocast": "AutocastCPU"}.get(kind, kind)
+    return {"Dense": backend, "Autocast": "AutocastCPU", "Autograd": f"Autograd{backend}"}.get(kind, kind)
 
 
 # ------------------------------------------------------------------------------------------- what people write
@@ -99,7 +81,7 @@ class OnlyWhereRequired(Rule):
 class NoGradExcludes(Rule):
     def exclude(self, kinds, name):
         kinds = super().exclude(kinds, name)
-        return {"no_grad": kinds | {"Autograd"}, "enable_grad": kinds - {"Autograd"}}.get(name, kinds)
+        return kinds | {"Autograd"} if name == "no_grad" else kinds
 
 
 class InferenceTensorsAlike(Rule):
@@ -129,17 +111,16 @@ class AllStay(Rule):
 
 class InferenceModeIgnored(Rule):
     def include(self, kinds, name):
-        return kinds if name.startswith("inference") else super().include(kinds, name)
+        return kinds if name == "inference_mode" else super().include(kinds, name)
 
     def exclude(self, kinds, name):
-        return kinds if name.startswith("inference") else super().exclude(kinds, name)
+        return kinds if name == "inference_mode" else super().exclude(kinds, name)
 
 
 class InferenceModeExcludesBoth(Rule):
     def exclude(self, kinds, name):
         kinds = super().exclude(kinds, name)
-        both = {"ADInplaceOrView"}
-        return {"inference_mode": kinds | both, "inference_mode(False)": kinds - both}.get(name, kinds)
+        return kinds | {"ADInplaceOrView"} if name == "inference_mode" else kinds
 
 
 class InferenceModeKeepsViews(Rule):
@@ -152,33 +133,16 @@ class InferenceModeKeepsViews(Rule):
 class ViewsOfTensorsOnly(Rule):
     always = frozenset({"BackendSelect"})
 
-    def include(self, kinds, name):
-        return kinds if name.startswith("inference") else super().include(kinds, name)
-
 
 class EndsIgnored(Rule):
     """What switches something off again is passed over."""
-
-    def include(self, kinds, name):
-        return kinds if _ends(name) else super().include(kinds, name)
 
     def exclude(self, kinds, name):
         return kinds if _ends(name) else super().exclude(kinds, name)
 
 
-class InferenceEndsIgnored(Rule):
-    def include(self, kinds, name):
-        return kinds if name == "inference_mode(False)" else super().include(kinds, name)
-
-    def exclude(self, kinds, name):
-        return kinds if name == "inference_mode(False)" else super().exclude(kinds, name)
-
-
 class EndsWin(Rule):
     """Where something is switched off anywhere, it is off."""
-
-    def included(self, around):
-        return super().included(sorted(around, key=_ends))
 
     def excluded(self, around):
         return super().excluded(sorted(around, key=_ends))
@@ -220,11 +184,6 @@ class ModeIgnored(Rule):
         return super().included([name for name in around if name != "dispatch mode"])
 
 
-class FunctionModeCounts(Rule):
-    def included(self, around):
-        return super().included(["dispatch mode" if name == "function mode" else name for name in around])
-
-
 class HandlerIgnored(Rule):
     def exclude(self, kinds, name):
         return kinds if name == "handler" else super().exclude(kinds, name)
@@ -252,25 +211,6 @@ class WrapperIgnored(Rule):
 class WrapperOnly(Rule):
     def of(self, tensor):
         return MODE if "wrapped" in tensor["made"] else super().of(tensor)
-
-
-class EverySubclass(Rule):
-    def of(self, tensor):
-        return super().of(tensor) | (MODE if "subclass" in tensor["made"] else set())
-
-
-class FunctionalOnly(Rule):
-    def of(self, tensor):
-        return {"Functionalize"} if "functional" in tensor["made"] else super().of(tensor)
-
-
-class OutsideOnly(WrapperOnly, FunctionalOnly):
-    pass
-
-
-class FunctionalIgnored(Rule):
-    def of(self, tensor):
-        return super().of(tensor) - {"Functionalize"}
 
 
 class FirstTensorOnly(Rule):
@@ -304,21 +244,6 @@ class BackendOfEachKind(Rule):
 class LowerBackend(Rule):
     def named(self, kinds, devices):
         return super().named(kinds, {"cpu"} if "cpu" in devices else devices)
-
-
-class SparseIsDense(Rule):
-    def of(self, tensor):
-        return super().of(tensor) | {"Dense"}
-
-
-class ConjugateIgnored(Rule):
-    def is_conjugated(self, tensor):
-        return False
-
-
-class ConjugateStays(Rule):
-    def is_conjugated(self, tensor):
-        return "conj" in tensor["made"]
 
 
 class ExcludeFirst(Rule):

@@ -2,17 +2,14 @@
 
 NAMES = (
     "{}",
-    "Sparse{}",
     "BackendSelect",
     "Python",
-    "Functionalize",
-    "Conjugate",
     "ADInplaceOrView",
     "Autograd{}",
     "AutocastCPU",
     "PythonTLSSnapshot",
 )
-DENSE, SPARSE, SELECT, PYTHON, FUNCTIONAL, CONJ, VIEW, GRAD, CAST, SNAPSHOT = (1 << n for n in range(len(NAMES)))
+DENSE, SELECT, PYTHON, VIEW, GRAD, CAST, SNAPSHOT = (1 << n for n in range(len(NAMES)))
 CPU, META = 1, 2
 
 
@@ -33,11 +30,8 @@ def keys(tensors, around):
 def bits(tensor):
     made = tensor["made"]
     new = "inference" not in made or "clone" in made or "wrapped" in made
-    kinds = SPARSE if tensor["layout"] == "sparse" else DENSE
-    kinds |= (GRAD | VIEW) * new
+    kinds = DENSE | (GRAD | VIEW) * new
     kinds |= CAST * (tensor["device"] == "cpu")
-    kinds |= CONJ * ("conj" in made and "clone" not in made[made.index("conj") :])
-    kinds |= FUNCTIONAL * ("functional" in made)
     kinds |= (PYTHON | SNAPSHOT) * ("wrapped" in made)
     return kinds, META if tensor["device"] == "meta" else CPU
 
@@ -45,16 +39,12 @@ def bits(tensor):
 def entered(name, include, exclude):
     if name == "inference_mode":
         return include & ~VIEW, exclude | GRAD
-    if name == "inference_mode(False)":
-        return include | VIEW, exclude & ~GRAD
     if name == "autocast":
         return include, exclude & ~CAST
     if name == "autocast(False)":
         return include, exclude | CAST
     if name == "below autograd":
         return include, exclude | GRAD
-    if name == "functionalization":
-        return include | FUNCTIONAL, exclude
     if name == "dispatch mode":
         return include | PYTHON | SNAPSHOT, exclude
     if name == "handler":

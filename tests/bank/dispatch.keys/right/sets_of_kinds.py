@@ -5,11 +5,8 @@ ORDER = [
     "Autocast",
     "Autograd",
     "ADInplaceOrView",
-    "Conjugate",
-    "Functionalize",
     "Python",
     "BackendSelect",
-    "Sparse",
     "Dense",
 ]
 OF_AUTOGRAD = {"Autograd", "ADInplaceOrView"}
@@ -23,16 +20,11 @@ def kinds_of(tensor):
             kinds -= OF_AUTOGRAD
         elif step == "clone":
             kinds |= OF_AUTOGRAD
-            kinds -= {"Conjugate"}
-        elif step == "conj":
-            kinds.add("Conjugate")
-        elif step == "functional":
-            kinds.add("Functionalize")
         elif step == "wrapped":
             kinds |= OF_AUTOGRAD | OF_A_MODE
     if tensor["device"] == "cpu":
         kinds.add("Autocast")
-    kinds.add("Sparse" if tensor["layout"] == "sparse" else "Dense")
+    kinds.add("Dense")
     return kinds
 
 
@@ -42,17 +34,12 @@ def state_of(around):
         if name == "inference_mode":
             include -= {"ADInplaceOrView"}
             exclude |= {"Autograd"}
-        elif name == "inference_mode(False)":
-            include |= {"ADInplaceOrView"}
-            exclude -= {"Autograd"}
         elif name == "autocast":
             exclude -= {"Autocast"}
         elif name == "autocast(False)":
             exclude |= {"Autocast"}
         elif name == "below autograd":
             exclude |= {"Autograd"}
-        elif name == "functionalization":
-            include |= {"Functionalize"}
         elif name == "dispatch mode":
             modes += 1
         elif name == "handler":
@@ -67,7 +54,7 @@ def full_name(kind, backend):
         return "AutocastCPU"
     if kind == "Dense":
         return backend
-    return kind + backend if kind in ("Autograd", "Sparse") else kind
+    return kind + backend if kind == "Autograd" else kind
 
 
 def keys(tensors, around):
