@@ -678,7 +678,7 @@ for name, took in found.items():
 # where the data came from. The warm number is the smaller one and just as stable. It is right for arrays that the
 # kernel before has just written or read and that fit into the cache, and wrong for weights. It can even lie below the
 # floor: then memory was not used at all. The cold number lies above the floor, because a kernel of a few microseconds
-# spends a good part of them starting and finishing, the pair of events adds a microsecond or two to both, and the copy
+# spends a good part of them starting and finishing, the pair of events adds some microseconds to both, and the copy
 # behind the floor was a large one.
 #
 # For a kernel as short as this one `time_graph` is the better timer. The next cell shows it beside the events, warm and
@@ -1662,10 +1662,8 @@ Table(columns, [(stride, sectors(stride), 32 * sectors(stride) / 128) for stride
 
 # %% [markdown]
 # From 8 numbers apart on, each of the 32 threads pays for a sector of its own and uses an eighth of it. Does the clock
-# agree? The kernel adds up numbers that lie apart; the table has the bytes *used* a second. If the count is right, they
-# fall with the stride as the last column above grows, and no further from 8 on. (Only a GPU can show it. On one the rows
-# may fall on: what the L2 cache asks of the memory can be two sectors at a time, and a load that touches more sectors
-# also keeps fewer of them waiting.)
+# agree? The kernel adds up numbers that lie apart; the table has the bytes *used* a second. By the count they fall with
+# the stride as the last column above grows, and no further from 8 on. (Only a GPU can show it.)
 
 
 # %%
@@ -1686,6 +1684,10 @@ if GPU:
 results.beside("lesson01.strides", used, unit="TB/s")
 
 # %% [markdown]
+# Up to 8 numbers apart the count holds: twice as far apart, about half the rate. On the recorded H200 the rate halves once
+# more from 8 to 16, where the count says that nothing changes. That is what it looks like when the cache fetches from
+# memory in pairs of sectors; a counter of the memory's own bytes, below, would decide it.
+#
 # So put the dimension whose elements are adjacent along the block of a program, as softmax below does with the columns
 # of a row. `tl.load` of a whole block is coalesced when the block lies in one piece.
 #
@@ -1744,9 +1746,9 @@ results.beside("lesson01.latency", little, unit="")
 # %%
 predicted_programs = {"programs a multiprocessor": None}  # replace None: 1, 2, 4, 8 or 16
 ### BEGIN PREDICTION
-predicted_programs = {"programs a multiprocessor": 8}
-predicted_programs["why"] = """For the H200: with 0.7 us of latency 3 MB have to be in flight, 23 KB a
-multiprocessor, so 6 programs of 4 KiB; the next of the five is 8."""
+predicted_programs = {"programs a multiprocessor": 4}
+predicted_programs["why"] = """For the H200: the table's bytes in flight over 132 multiprocessors are 11 KB
+each, so 3 programs of 4 KiB; the next of the five is 4."""
 ### END PREDICTION
 
 
@@ -1774,8 +1776,9 @@ results.beside("lesson01.in_flight", rates, unit="TB/s")
 
 # %% [markdown]
 # **The prediction, counted.** Bytes needed in flight = latency x rate, from the table of the chase; divided by the
-# multiprocessors and by 4096 bytes, that is the number of programs; the first of the five rows that reaches it should be
-# within a tenth of the last. Below it the rate grows in proportion to the programs: there the kernel is bound by
+# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 the count says 4 and 8
+# came: the chase has the memory for itself, and where all read at once a load waits in queues besides. So take the count
+# as a least, and twice of it as a plan. Below it the rate grows in proportion to the programs: there the kernel is bound by
 # *latency*, and neither bytes nor arithmetic set its time. The remedies are more programs, larger blocks, or loads that
 # are asked for before they are needed (`cp.async` in section 7 does that). More than enough helps nothing.
 #
@@ -1800,7 +1803,7 @@ plots.show(axes, alt="Rate of reading an array again and again against its size:
 results.beside("lesson01.l2", l2, unit="TB/s")
 
 # %% [markdown]
-# The plateau at the left is a roof as good as the one of memory: the **L2 roof**. A kernel whose data was just written,
+# (The smallest array has fewer blocks than there are programs.) The plateau of the small arrays is a roof as good as the one of memory: the **L2 roof**. A kernel whose data was just written,
 # or is read by many programs, stands under it. Section 7 lives on it.
 #
 # ### A second roof of arithmetic: exponentials

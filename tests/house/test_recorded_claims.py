@@ -61,7 +61,7 @@ def test_an_addition_with_its_slices_costs_the_host_1_7_times_an_addition():
 
 
 def test_a_pair_of_events_and_a_gap_in_a_graph_are_what_the_timers_say_of_themselves():
-    says(ROOFLINE, "the pair of events adds a microsecond or two to both", "about one microsecond on an H200")
+    says(ROOFLINE, "the pair of events adds some microseconds to both", "about one microsecond on an H200")
     assert "events themselves (1 to 2 us)" in time_gpu.__doc__ and "about 1 us" in time_graph.__doc__
     says(ROOFLINE, "**Below about 10 microseconds use `time_graph`.**")
     assert "Below about 10 us" in time_gpu.__doc__
