@@ -16,6 +16,9 @@ def _with_fp32(*operators):
     return lambda v: {"types": rule(v, fp32=(*TO_FP32[v["device"]], *operators))}
 
 
+DEVICES = ("cpu", "cuda"), ("cpu",), ("cuda",)  # on which a list is wrong
+
+
 def _without_fp32(*operators):
     return lambda v: {"types": rule(v, fp32=tuple(op for op in TO_FP32[v["device"]] if op not in operators))}
 
@@ -96,7 +99,8 @@ MISTAKES = (
     Mistake(
         "list_of_the_other_device",
         "Each device has lists of its own: these are the types of the other one.",
-        answer=_of_the_other_device,
+        answer=lambda v, devices: _of_the_other_device(v) if v["device"] in devices else {"types": rule(v)},
+        variants=DEVICES,
     ),
     Mistake(
         "list_incomplete",
@@ -107,7 +111,8 @@ MISTAKES = (
     Mistake(
         "entropy_low",
         "cross_entropy is on the fp32 list of every device.",
-        answer=_without_fp32("cross_entropy"),
+        answer=lambda v, devices: _without_fp32("cross_entropy")(v) if v["device"] in devices else {"types": rule(v)},
+        variants=DEVICES,
     ),
     Mistake(
         "squares_low",
