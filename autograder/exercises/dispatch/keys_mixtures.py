@@ -78,7 +78,7 @@ def modes(d: Draw) -> Situation:
 SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] = {
     "inference tensors": (
         inference_tensors,
-        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.FirstTensorOnly),
+        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.CommonOnly),
     ),
     "wrappers": (
         wrappers,
@@ -87,7 +87,7 @@ SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] 
             rules.WrapperOnly,
             rules.WithoutSnapshot,
             moved("Python", "Autocast"),
-            rules.FirstTensorOnly,
+            rules.CommonOnly,
         ),
     ),
     "gradients": (
