@@ -121,7 +121,7 @@ SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] 
         ),
     ),
 }
-TIMES = 8  # each: a table of what has a name and a guess stay right in less than half of the cases
+TIMES = 10  # each: a table of what has a name and a guess stay right in less than half of the cases
 
 
 def mixture(d: Draw, subject: str, number: int) -> Situation:
