@@ -6,13 +6,14 @@
 # make bank       run every right, wrong, slow and cheating submission of the bank on this machine
 # make bench      measure the reference kernels against their peers
 # make book       build the site for readers: book/build/html/index.html
+# make book-pdf   print it with Chromium: book/build/pdf, one file a lesson (LESSON=01_roofline: only that one)
 # make newest     the tests with the newest torch and triton that pip finds; what fails is a warning and no error
 # make grade      grade what lies in submitted/ (LESSON=01_roofline is needed)
 # make env        only the environment in .venv, for `source .venv/bin/activate` and plain nbgrader commands
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: lab test notebooks execute lessons bank bench book newest grade env tools
+.PHONY: lab test notebooks execute lessons bank bench book book-pdf newest grade env tools
 .DEFAULT_GOAL := lab
 
 # Without PYTHON an environment is made in .venv. PYTHON=python3 takes a python that already has everything.
@@ -84,6 +85,9 @@ book: env tools
 	$(PYTHON) -m book.pages book/build/source
 	$(PYTHON) -m sphinx -q -W --keep-going -j $(WORKERS) -d book/build/doctrees -c book book/build/source book/build/html
 	@echo "Open book/build/html/index.html"
+
+book-pdf: book
+	$(PYTHON) -m book.printing book/build/html book/build/pdf $(LESSON)
 
 # In an environment of its own. Gigabytes, since the newest torch may be a build for CUDA.
 newest:

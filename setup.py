@@ -1,4 +1,4 @@
-"""Which packages the wheel holds. Recorded results and released lessons become data of packages when it is built.
+"""Which packages the wheel holds. Recorded results, released lessons and explorers are data of packages in it.
 
 pyproject.toml says everything else; its `packages.find` cannot give a package a folder of another name.
 """
@@ -10,5 +10,5 @@ DATA = {"course_lib.recorded": ("benchmarks/results", "*.json"), "autograder.rel
 setup(
     packages=[*find_packages(include=["course_lib*", "autograder*"]), *DATA],
     package_dir={package: folder for package, (folder, _) in DATA.items()},
-    package_data={package: [files] for package, (_, files) in DATA.items()},
+    package_data={package: [files] for package, (_, files) in DATA.items()} | {"course_lib.widgets": ["js/*.mjs"]},
 )

@@ -7,6 +7,7 @@ from course_lib import command, places
 # These work on solutions/, notebooks/ and tests/bank/, which only the repository has.
 OF_THE_REPOSITORY = {
     "notebooks": ("autograder.classroom.notebooks", "rebuild paired and released notebooks from solutions/*/*.py"),
+    "part": ("autograder.classroom.parts", "write a part of a lesson as an assignment of its own"),
     "execute": ("autograder.classroom.execute", "run lessons on this machine and keep their outputs"),
     "lessons": ("autograder.classroom.lesson_points", "full points for every solution, none for every release"),
     "bundle": ("autograder.classroom.bundle", "write the file that students get: lessons and checks, no solutions"),

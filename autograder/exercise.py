@@ -193,6 +193,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...]
     about: str = ""  # what it is about, in one line
     point: tuple[str, ...] = ()  # cases that hold this: while one of them is wrong, at most half of the points
+    parts: tuple[tuple[str, float], ...] = ()  # outputs that earn points by themselves, and their shares of all points
     writes: tuple[str, ...] = ()  # arguments that the function fills; poisoned with NaN before the call
     returns: tuple[str, ...] = ()  # names of the returned values
     precision: Precision | None = None  # kernels
@@ -202,7 +203,7 @@ class Exercise:
     hides: tuple[str, ...] = ()  # packages that the submission cannot import, because they would tell the answer
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
-    allowed: tuple[str, ...] = ()  # operators and device kernels beyond copies, fills and views: "aten::sum"
+    allowed: tuple[str, ...] = ()  # operators of torch that may compute beside the kernels: "aten::mm"
     public: tuple[str, ...] = ()  # tensors on whose values the code around kernels may depend: lengths, say
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places

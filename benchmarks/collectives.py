@@ -6,6 +6,11 @@ Every time is taken three ways, because each alone can mislead:
     queued   until the call has returned: what the host pays to hand it over, whatever its size
     in a row many calls, waited for once, divided: what the transfer takes when something else keeps the queue full
 
+A mean is made in three ways besides: by NCCL itself (ReduceOp.AVG), by dividing before the sum, and of fp32 that
+travels as bf16, as torch's bf16_compress_hook does. Of these the error is measured too, against the mean in fp64 of
+what all ranks hold: numbers that bf16 holds exactly, so that all of it comes from the reduction; of what is compressed,
+fp32 numbers, and the error holds their rounding.
+
 A size is warmed up with calls of that size: the algorithm, the channels and the buffers depend on it. The line through
 the times in a row gives alpha and beta. Ranks report their own medians, and the slowest counts.
 """
@@ -35,6 +40,7 @@ ON_GPUS = tuple(4 * KIB << 2 * step for step in range(10))  # 4 KiB to 1 GiB
 ON_HOST = tuple(KIB << 2 * step for step in range(8))  # 1 KiB to 16 MiB
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 WARM_UP, ROUNDS = 5, 15
+NUMBERS = 64 << 20 if TIER == "gpu" else 1 << 18  # of which means are made
 ROW_S, MOST_IN_A_ROW = 5e-3, 200
 
 
@@ -45,7 +51,8 @@ def run() -> list[dict]:
     if ranks < 2:
         raise Red("one GPU has nobody to send to: two are needed")
     told = launch(measured, ranks, args=(ON_GPUS if on_gpus else ON_HOST,), limit_s=240)
-    return rows(told, ranks, "nccl" if on_gpus else "gloo")
+    backend = "nccl" if on_gpus else "gloo"
+    return rows(told, ranks, backend) + mean_rows(launch(means, ranks, args=(NUMBERS,), limit_s=120), backend)
 
 
 def rows(told: list[list[dict]], ranks: int, backend: str) -> list[dict]:
@@ -86,6 +93,16 @@ def _line(operation: str, found: list[dict], ranks: int, backend: str) -> dict:
     }
 
 
+def mean_rows(told: list[dict[str, dict]], backend: str) -> list[dict]:
+    """One row a way to make a mean; the slowest rank counts, and the largest error."""
+    found = []
+    for name in told[0]:
+        took, error = (max(of_rank[name][what] for of_rank in told) for what in ("seconds", "error"))
+        row = {"name": name, "operation": "mean", "value": took * 1e6, "unit": "us", "error": error}
+        found.append(row | {"ranks": len(told), "backend": backend})
+    return found
+
+
 def _size(nbytes: int) -> str:
     unit, scale = next(pair for pair in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", KIB)) if nbytes >= pair[1])
     return f"{nbytes // scale} {unit}"
@@ -109,6 +126,65 @@ def measured(rank: int, sizes: tuple[int, ...]) -> list[dict]:
             row = median(_in_a_row(begin, count) for _ in range(5))
             found.append({"operation": operation, "bytes": nbytes, "one": one, "queued": queued, "in a row": row})
     return found
+
+
+def means(rank: int, numbers: int) -> dict[str, dict]:
+    """Ways to make a mean -> seconds of one among many in a row, and the relative error (root mean square)."""
+    found = {}
+    for name, (dtype, make) in _ways_to_a_mean().items():
+        compressed = name.endswith("as bf16")
+        own = _drawn(rank, numbers, exact=not compressed).to(dtype)
+        buffer = own.clone()
+        make(buffer)
+        error = _error(buffer, numbers, exact=not compressed)
+        if not error < 0.01:
+            raise Red(f"{name} is {error:.1e} off")
+        row = median(_times_in_a_row(lambda make=make, buffer=buffer: make(buffer)) for _ in range(5))
+        found[f"mean of {numbers >> 20 or numbers / 2**20:g} Mi numbers, {name}"] = {"seconds": row, "error": error}
+    return found
+
+
+def _ways_to_a_mean() -> dict[str, tuple[torch.dtype, Callable[[torch.Tensor], None]]]:
+    def averaged(tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+
+    def divided(tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor.div_(dist.get_world_size()))
+
+    def compressed(tensor: torch.Tensor) -> None:
+        small = tensor.to(torch.bfloat16).div_(dist.get_world_size())
+        dist.all_reduce(small)
+        tensor.copy_(small)
+
+    found = {}
+    for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        if dist.get_backend() == "nccl":
+            found[f"{kind}, AVG"] = dtype, averaged
+        found[f"{kind}, divided and summed"] = dtype, divided
+    return found | {"fp32, sent as bf16": (torch.float32, compressed)}
+
+
+def _drawn(rank: int, numbers: int, exact: bool) -> torch.Tensor:
+    """Another normal draw for each rank; exact: such that bf16 holds every number."""
+    draw = torch.Generator(place()).manual_seed(rank)
+    values = torch.randn(numbers, device=place(), generator=draw)
+    return values.bfloat16().float() if exact else values
+
+
+def _error(got: torch.Tensor, numbers: int, exact: bool) -> float:
+    ranks = dist.get_world_size()
+    want = sum(_drawn(rank, numbers, exact).double() for rank in range(ranks)) / ranks
+    return float(((got.double() - want).square().sum() / want.square().sum()).sqrt())
+
+
+def _times_in_a_row(call: Callable[[], None], count: int = 10) -> float:
+    call()
+    _ready()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    synchronize()
+    return (time.perf_counter() - start) / count
 
 
 def _buffers(operation: str, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:

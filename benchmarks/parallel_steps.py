@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -21,10 +21,10 @@ from course_lib.parallel import Buckets, Flat, Naive, Overlap, Sharded
 
 PLAIN, ADAMW, ZERO = "no sync", ", AdamW", ", ZeRO"
 LEARNING_RATE = 3e-4  # less would be lost in the rounding of bf16 weights, and nothing could be compared
-WARM_UP = 3  # DDP makes its buckets anew after the first step
+WARM_UP = 2  # DDP makes its buckets anew after the first step, and the check has made two
 LEAST_ROUNDS = 4
-ALL = 0.4  # of the time for rounds, for all variants
 KINDS = ("buckets", "DDP")  # the first at its best is compared with the second at its best
+FINALISTS = 3  # of each kind: those that took least in the first rounds go on, and the best of them are compared
 # of gradients relative to those of naive: a few roundings of one sum
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
 
@@ -35,9 +35,12 @@ class Setting:
     dtype: torch.dtype  # of weights and gradients; on a GPU products are in bf16 either way
     batch: int  # sequences on each rank
     mibs: tuple[float, ...]  # of buckets
-    rounds: int  # at most, of all variants; then those that a claim is about go on, for as long
+    rounds: int  # at most: of all variants, of the finalists and, four times as many, of what a claim compares
     steps: int  # in a row, in a turn
-    seconds: float = 60.0  # after so many no other round begins
+    # After so many no other round begins: of all, of the finalists, of those that each of the two claims compares. A
+    # claim without seconds is not made.
+    seconds: tuple[float, float, float, float]
+    whole: bool = True  # whether DDP is tried with every setting, and torch's own optimizers of sharded state too
 
 
 class Step:
@@ -81,37 +84,69 @@ def measured(rank: int, setting: Setting) -> dict:
     for step in steps.values():
         for _ in range(WARM_UP):
             step(tokens)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    all_s, finalists_s, *claims_s = setting.seconds
+    seconds = timed(steps, list(steps), tokens, setting, min(LEAST_ROUNDS, setting.rounds), all_s)
+    finalists = _agreed([name for kind in KINDS for name in ranking(kind, seconds)[:FINALISTS]])
+    if finalists_s:
+        for name, taken in timed(steps, [PLAIN, *finalists], tokens, setting, 1, finalists_s).items():
+            seconds[name] += taken
+    exposed = _agreed([PLAIN, *(ranking(kind, {name: seconds[name] for name in finalists})[0] for kind in KINDS)])
+    of_state = [name for start in ("sharded", "buckets") for name in steps if name.startswith(start) and ADAMW in name]
+    claims = []
+    for names, limit_s in zip((exposed, of_state), claims_s, strict=True):
+        if limit_s:
+            turns = [
+                _compared(steps, names, tokens, setting.steps, number)
+                for number in _numbers(2, 4 * setting.rounds, limit_s)
+            ]
+            claims.append({"names": names, "turns": turns})
+    state = {name: step.state_mib() for name, step in steps.items()}
+    return {"seconds": seconds, "claims": claims, "state": state}
 
-    def rounds(names: list[str], least: int, most: int, until: float) -> None:
-        number = 0
-        while number < most and (number < least or _begins(until)):
-            for name in names[:: 1 if number % 2 == 0 else -1]:
-                seconds[name].append(_turn(partial(steps[name], tokens), setting.steps))
-            number += 1
 
-    start = time.perf_counter()
-    rounds(list(steps), LEAST_ROUNDS, setting.rounds, start + ALL * setting.seconds)
-    rounds(_claimed(seconds), 0, len(steps) * setting.rounds, start + setting.seconds)
-    return {"seconds": seconds, "state": {name: step.state_mib() for name, step in steps.items()}}
+def timed(
+    steps: dict[str, Step], names: Sequence[str], tokens: torch.Tensor, setting: Setting, least: int, limit_s: float
+) -> dict[str, list[float]]:
+    """name -> seconds of a step in each turn: one turn a round, in one order and then in the reverse."""
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in _numbers(least, setting.rounds, limit_s):
+        for name in names[:: 1 if number % 2 == 0 else -1]:
+            seconds[name].append(turn(partial(steps[name], tokens), setting.steps))
+    return seconds
+
+
+def _compared(steps: dict[str, Step], names: Sequence[str], tokens: torch.Tensor, count: int, number: int) -> list:
+    """Seconds of one round, by the order of names: each of the last two has two turns, in the order A B B A."""
+    *before, ours, theirs = names
+    first, second = (ours, theirs) if number % 2 == 0 else (theirs, ours)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for name in (*before, first, second, second, first):
+        found[name].append(turn(partial(steps[name], tokens), count))
+    return [found[name] for name in names]
 
 
 def without_optimizer(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.endswith((ADAMW, ZERO))]
 
 
-def best(seconds: dict[str, list[float]]) -> list[str]:
-    """Of each kind the variant without an optimizer that took least."""
-    bare = without_optimizer(seconds)
-    return [min((n for n in bare if n.startswith(kind)), key=lambda n: median(seconds[n])) for kind in KINDS]
+def ranking(kind: str, seconds: dict[str, list[float]]) -> list[str]:
+    """The variants of a kind without an optimizer, those that took least first."""
+    return sorted((n for n in without_optimizer(seconds) if n.startswith(kind)), key=lambda n: median(seconds[n]))
 
 
-def _claimed(seconds: dict[str, list[float]]) -> list[str]:
-    """The variants that claims compare, as rank 0 found them: all ranks must go on with the same."""
-    of_state = [name for name in seconds if name.endswith(ADAMW) and not name.startswith("DDP")]
-    told = [[PLAIN, *best(seconds), *of_state]]
+def _agreed(names: list[str]) -> list[str]:
+    """As rank 0 found them: all ranks must go on with the same."""
+    told = [names]
     dist.broadcast_object_list(told, 0)
     return told[0]
+
+
+def _numbers(least: int, most: int, limit_s: float) -> Iterator[int]:
+    """Of rounds: `least` of them, and more until the time is over."""
+    until, number = time.perf_counter() + limit_s, 0
+    while number < most and (number < least or _begins(until)):
+        yield number
+        number += 1
 
 
 def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Step]]:
@@ -124,16 +159,20 @@ def variants(model: Transformer, setting: Setting) -> dict[str, Callable[[], Ste
     found = {PLAIN: lambda: rung(lambda module: module)}
     found |= {"naive": partial(rung, Naive), "flat": partial(rung, Flat), "overlap": partial(rung, Overlap)}
     # left to itself DDP makes the first bucket 1 MiB and the others 25; told a size, it makes all of that size
+    best = partial(DistributedDataParallel, gradient_as_bucket_view=True, static_graph=True)
     found["DDP default"] = partial(rung, DistributedDataParallel)
+    found["DDP default, views, static graph"] = partial(rung, best)
     for mib in setting.mibs:
         found[f"buckets {mib:g} MiB"] = partial(rung, partial(Buckets, mib=mib))
+        found[f"buckets {mib:g} MiB, static graph"] = partial(rung, partial(Buckets, mib=mib, static=True))
         ddp = partial(DistributedDataParallel, bucket_cap_mb=mib)
-        found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
-        views = partial(ddp, gradient_as_bucket_view=True)
-        found[f"DDP {mib:g} MiB, views"] = partial(rung, views)
-        found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(views, static_graph=True))
+        if setting.whole:
+            found[f"DDP {mib:g} MiB"] = partial(rung, ddp)
+            found[f"DDP {mib:g} MiB, views"] = partial(rung, partial(ddp, gradient_as_bucket_view=True))
+        found[f"DDP {mib:g} MiB, views, static graph"] = partial(rung, partial(best, bucket_cap_mb=mib))
     mib = setting.mibs[-2]
-    found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in TRAINING.items()}
+    training = {key: make for key, make in TRAINING.items() if setting.whole or key[0] != "DDP"}
+    found |= {f"{n} {mib:g} MiB{ending}": partial(make, model, mib) for (n, ending), make in training.items()}
     return found
 
 
@@ -232,7 +271,7 @@ def _begins(until: float) -> bool:
     return bool(agreed)
 
 
-def _turn(step: Callable[[], object], steps: int) -> float:
+def turn(step: Callable[[], object], steps: int) -> float:
     """Seconds a step, of several in a row."""
     dist.barrier()
     synchronize()

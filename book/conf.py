@@ -58,6 +58,13 @@ def formula(node, block: bool) -> str:
         return ""
 
 
+def with_level(app, page, template, context, doctree):
+    """Captions of the navigation are headings to a screen reader, which wants to know of which level."""
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app):
+    app.connect("html-page-context", with_level, priority=900)  # after the theme made the tree
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

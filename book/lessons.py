@@ -15,7 +15,9 @@ import nbformat
 
 from autograder.classroom.lessons import Lesson
 from autograder.classroom.stubs import without_predictions
+from book.explorers import defined, living
 from book.markup import code, container, fold, raw, write
+from book.outward import offers, repository
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
 WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
@@ -30,6 +32,7 @@ class Page:
     ran: str  # the machine of the lesson's outputs, with date and versions
     title: str = ""
     cells: list = field(default_factory=list)
+    defined: dict[str, str] = field(default_factory=dict)  # functions of the whole lesson, by name
 
     @property
     def path(self) -> str:
@@ -53,13 +56,13 @@ def cut(lesson: Lesson) -> list[Page]:
     """Pages of a lesson: one a numbered section, and one for each part after them. Without numbers, one in all."""
     notebook = nbformat.read(lesson.solution, 4)
     numbered = any(re.match(r"## 1\. ", c.source) for c in notebook.cells)
-    ran = said_of_machine(notebook)
-    found = [Page(lesson.unit, "index", ran)]
+    ran, functions = said_of_machine(notebook), defined(notebook.cells)
+    found = [Page(lesson.unit, "index", ran, defined=functions)]
     for cell in divided(notebook.cells):
         head = re.match(r"## (?:(\d+)\. )?(.+)", cell.source) if cell.cell_type == "markdown" else None
         if head and numbered and not head[2].startswith("Exercise "):
             name = f"section-{head[1]}" if head[1] else re.sub(r"\W+", "-", head[2].lower())
-            found.append(Page(lesson.unit, name, ran, head[0].removeprefix("## ")))
+            found.append(Page(lesson.unit, name, ran, head[0].removeprefix("## "), defined=functions))
         found[-1].cells.append(cell)
     found[0].title = re.match(r"# (.+)", notebook.cells[0].source)[1]
     return found
@@ -155,12 +158,14 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
     student = out / "student" / lesson.unit
     student.mkdir(parents=True)
     shutil.copy(lesson.release, student)
+    repo = repository()
     for page in pages:
         first = page.name == "index"
+        around = container("around", offers(lesson, page.path, repo))
         parts = list(shown(page, stubs, links, out))
         if first:
             before = ["## Before the first section"] if len(pages) > 1 else []
-            parts[1:1] = [about(lesson, page), *contents(pages), *before]
+            parts[1:1] = [about(lesson, page), around, *contents(pages), *before]
         else:
             exercises = re.findall(r"^## Exercise.*\((\d+) min", page.prose, re.MULTILINE)
             time = f"{page.minutes} min to read" + (
@@ -168,7 +173,7 @@ def write_lesson(lesson: Lesson, pages: list[Page], links: Links, out: Path) -> 
             )
             place = f"Lesson [{pages[0].title}](/{lesson.unit}/index.md)"
             title, _, rest = parts[0].partition("\n")
-            parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{rest}"
+            parts[0] = f"{title}\n\n{container('where', f'{place} · {time}')}\n\n{around}\n\n{rest}"
         write(out / f"{page.path}.md", "\n\n".join(parts))
 
 
@@ -177,8 +182,8 @@ def about(lesson: Lesson, page: Page) -> str:
     return f"""```{{admonition}} Read here, or do it
 :class: tip
 The outputs on these pages are of this machine: {count}. An exercise shows what a student
-gets; a solution and the report of its check wait behind a fold. To work on it yourself take
-{{download}}`the released notebook </student/{lesson.unit}/{lesson.name}.ipynb>` of the course, which `make lab` opens.
+gets; a solution and the report of its check wait behind a fold. To work on it yourself take the released notebook of
+the course, which `make lab` opens.
 ```"""
 
 
@@ -260,7 +265,9 @@ def solution(cells: list, page: Page, out: Path) -> str:
 
 def executed(cell, page: Page, out: Path, introduced: bool) -> str:
     made = outputs(cell, page, out)
-    if "widgets." in cell.source and made:
+    if moves := living(cell, page.defined, page.path):
+        made = [moves, container("stands-still", "\n\n".join(made))]
+    elif "widgets." in cell.source and made:
         made.append(container("still", "On this page the figure stands still; in the notebook it has controls."))
     if "setup" in cell.metadata.get("tags", []):
         given = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)

@@ -16,7 +16,8 @@ from autograder.classroom.lessons import COURSE, Lesson, find
 from benchmarks import readme
 from book.lessons import Links, Page, cut, write_lesson
 from book.markup import container, write
-from book.reference import api, glossary, measured, write_kernels
+from book.measured import everything, measured
+from book.reference import api, glossary, write_kernels
 
 
 def main(out: Path) -> None:
@@ -30,6 +31,7 @@ def main(out: Path) -> None:
     if unused := set(links.terms.values()) - links.used:
         sys.exit(f"book/glossary.md explains what no lesson says: {', '.join(sorted(unused))}")
     write(out / "measured.md", measured())
+    write(out / "recorded.md", everything())
     write_kernels(out)
     write(out / "api.md", api(lessons))
     shutil.copy(readme.FIGURE, out / "pictures")
@@ -71,7 +73,8 @@ the course itself: `make lab` opens it in JupyterLab, with or without a GPU.
 
 ## To look things up
 
-- [Measured](measured.md): the reference kernels beside their best peers.
+- [Measured](measured.md): the reference kernels beside their best peers, and [all else that was
+  recorded](recorded.md).
 - [Kernels](kernels/index.md): their sources beside their comments, and what was tried.
 - [Glossary](glossary.md): words of the lessons in plain sentences.
 - [course_lib](api.md): what the lessons import.
@@ -88,6 +91,7 @@ the course itself: `make lab` opens it in JupyterLab, with or without a GPU.
 :caption: Look up
 
 measured
+recorded
 kernels/index
 glossary
 api

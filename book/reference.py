@@ -1,18 +1,16 @@
-"""What is looked up: the glossary, what was measured, the kernels, what lessons import."""
+"""What is looked up: the glossary, the kernels, what lessons import."""
 
 from __future__ import annotations
 
 import ast
-import html
 import re
 from pathlib import Path
 
 import nbformat
 
 from autograder.classroom.lessons import COURSE, Lesson
-from benchmarks import readme, recorded
-from book.markup import code, container, plain, raw, write
-from course_lib import results
+from book.markup import code, container, plain, write
+from book.tiles import pictured
 
 BOOK = COURSE / "book"
 
@@ -33,90 +31,6 @@ def glossary(out: Path) -> dict[str, str]:
     intro = "Words of the lessons, each in a plain sentence. The first use on a page leads here."
     write(out / "glossary.md", f"# Glossary\n\n{intro}\n\n:::{{glossary}}\n{body}\n:::")
     return dict(sorted(phrases.items(), key=lambda e: -len(e[0])))
-
-
-# Measured
-
-TITLES = {
-    "softmax": "Softmax",
-    "matmul": "Matrix product",
-    "attention": "Attention",
-    "linear_gelu": "Linear with GELU",
-    "mlp": "A step of an MLP",
-    "add_norm": "Residual and norm",
-    "rope": "RoPE",
-    "mx": "MXINT8",
-    "pointwise": "Pointwise",
-}
-
-
-def measured() -> str:
-    """Every row of the sections that the README's table draws on."""
-    stale = recorded.stale()
-    parts = [
-        "# Measured",
-        "Our reference kernels beside the best peer: in the same process, in turn (A B B A). A ratio below 1 says that "
-        "ours is faster. The floor is the recorded one, or else what the row's bytes need at the rate of a large copy, "
-        "or its operations at the rate that a large product lasts at. A shorter product runs at a higher clock, and a "
-        "kernel that reads more than it writes is faster than a copy: such times can lie a little below. A click on "
-        "the head of a column sorts.",
-    ]
-    old = [section for section in stale if section in readme.SHOWN]
-    others = [s for s in stale if s not in old and not s.startswith("bank")]
-    said = f"The code behind {listed(old)} has changed since it was measured." if old else "All of it holds."
-    said += f" Of what else was recorded, {listed(others)} is to be measured again." if others else ""
-    said += f" So are {sum(s.startswith('bank') for s in stale)} sections on how exercises are judged." if stale else ""
-    parts.append(f"```{{admonition}} Does it still hold?\n{said} `python -m benchmarks stale` says the same.\n```")
-    for section in readme.SHOWN:
-        entry = results.load(section)
-        versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton"))
-        mark = ". **The code has changed since.**" if section in stale else "."
-        parts.append(f"## {TITLES[section]}\n\n{entry['machine']}, {entry['date']}, {versions}{mark}")
-        parts.append(raw(rows(TITLES[section], [row for row in entry["rows"] if "ratio" in row])))
-    return "\n\n".join(parts)
-
-
-def listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def rows(title: str, found: list[dict]) -> str:
-    heads = ["kernel", "ours, µs", "best peer", "its µs", "ours / peer's", "95 % interval", "floor, µs", "target"]
-    head = "".join(f"<th scope=col{' class=n' if i not in (0, 2) else ''}>{text}</th>" for i, text in enumerate(heads))
-    body = []
-    for row in found:
-        peer = row.get("best peer", "")
-        over = row.get("target") is not None and row["ratio"] > row["target"]
-        cells = [
-            microseconds(row["value"]),
-            html.escape(str(peer)),
-            microseconds(row.get(f"{peer} us")),
-            f"{row['ratio']:.3f}",
-            f"{row['low']:.3f} to {row['high']:.3f}",
-            microseconds(floor_us(row)),
-            "" if row.get("target") is None else f"{row['target']:.3f}" + (", missed" if over else ""),
-        ]
-        kinds = ("n", "", "n", "n", "n", "n", "n")
-        tds = "".join(f"<td{f' class={k}' if k else ''}>{c}</td>" for k, c in zip(kinds, cells))
-        body.append(f"<tr><th scope=row>{html.escape(row['name'])}</th>{tds}</tr>")
-    inside = f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return f'<div class="wide"><table class=sortable aria-label="{title}">{inside}</table></div>'
-
-
-def floor_us(row: dict) -> float | None:
-    """The recorded floor, or the row's bytes or operations at the recorded ceilings of the machine."""
-    top = {ceiling["name"]: ceiling["value"] for ceiling in results.load("ceilings")["rows"]}
-    formats = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
-    kind = next((short for name, short in formats.items() if name in row["name"]), "bf16")
-    if "floor us" in row:
-        return row["floor us"]
-    if "TB/s" in row:
-        return row["value"] * row["TB/s"] * 1e12 / top["copy"]
-    return row["value"] * row["TFLOP/s"] * 1e12 / top[f"matmul {kind}"] if "TFLOP/s" in row else None
-
-
-def microseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 
 # Kernels
@@ -148,7 +62,7 @@ def write_kernels(out: Path) -> None:
         start = next((p for p in paths if p.stem in (family, "__init__")), paths[0])
         lesson = f"Taught in lesson [{TAUGHT[family][:2]}](/{TAUGHT[family]}/index.md). " if family in TAUGHT else ""
         noted = f"[What was tried](#notes-{family}) stands below." if family in notes else ""
-        parts = [f"# `{family}`", lesson + noted, *annotated(start)]
+        parts = [f"# `{family}`", lesson + noted, pictured(family, out), *annotated(start)]
         parts += (
             [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
         )

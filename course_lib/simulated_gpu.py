@@ -11,7 +11,8 @@ What the device does, as a real one:
 - A kernel that runs again on data that is still in the cache is faster; another kernel or a sweep empties it.
 - After a pause the clock is low and rises while there is work.
 - Now and then another process takes the device for a while.
-- An event is stamped when the device reaches it, on a clock that ticks and is a little noisy.
+- An event is stamped when the device reaches it, on a clock that ticks and is a little noisy. Writing the stamp keeps
+  the device for a moment, so two events with nothing between them lie that moment apart.
 """
 
 import random
@@ -39,6 +40,7 @@ class Traits:
     noise: float = 0.0  # relative standard deviation of a run
     timer_noise_s: float = 0.0  # standard deviation of an event's stamp
     resolution_s: float = 1e-9  # tick of the event clock
+    event_s: float = 0.0  # device time of an event, after its stamp
 
 
 class SimulatedGPU:
@@ -97,6 +99,7 @@ class DeviceModel:
         self._host = self._random.uniform(100.0, 1000.0)  # like any clock, it does not begin at zero
         self._began = self._host
         self._free = self._host  # when the device has done all it was given
+        self._worked_until = self._host  # the same for kernels and sweeps alone: an event is no work for the clock
         self._worked = 0.0  # seconds of work since the device last rested
         self._queue: deque[float] = deque()  # when each waiting entry will be done
         self._compiled: set[str] = set()
@@ -147,7 +150,9 @@ class DeviceModel:
     def _record(self) -> int:
         self._wait_for_room()
         happens = max(self._free, self._host + self.traits.latency_s)
-        self._queue.append(happens)
+        if self.traits.event_s:
+            self._free = happens + self.traits.event_s
+        self._queue.append(happens + self.traits.event_s)
         stamp = happens + self._random.gauss(0.0, 1.0) * self.traits.timer_noise_s
         tick = self.traits.resolution_s
         self._events.append((happens, stamp // tick * tick))
@@ -178,14 +183,14 @@ class DeviceModel:
         """Put work on the queue; its place in time is already certain, since the queue is in order."""
         self._wait_for_room()
         start = max(self._free, self._host + self.traits.latency_s)
-        if start - self._free > self.traits.decay_s:
+        if start - self._worked_until > self.traits.decay_s:
             self._worked = 0.0
         work *= max(0.1, 1.0 + self._random.gauss(0.0, 1.0) * self.traits.noise)
         took = self._at_current_clock(work)
         if self._random.random() < self.traits.outlier_rate:
             took *= self.traits.outlier_factor
         self._worked += took
-        self._free = start + took
+        self._free = self._worked_until = start + took
         self._queue.append(self._free)
 
     def _at_current_clock(self, work: float) -> float:
@@ -217,22 +222,25 @@ PITFALLS: dict[str, Traits] = {
     "ramp": Traits(**_CALM, idle_speed=0.5, ramp_s=0.06),
     "outliers": Traits(**_CALM, outlier_rate=0.04, outlier_factor=10.0),
     "slow_host": Traits(**_CALM, launch_s=60e-6, flush_s=25e-6, command_s=2e-6),
+    "events": Traits(**_CALM, event_s=4e-6),  # three times those of an H200
 }
 
 # Whole devices, with everything at once.
 PRESETS: dict[str, Traits] = {
     **PITFALLS,
     "datacentre": Traits(
-        **_CALM, compile_s=0.4, cache_gain=1.5, idle_speed=0.6, ramp_s=0.03, outlier_rate=0.005, launch_s=10e-6
+        **_CALM, compile_s=0.4, cache_gain=1.5, idle_speed=0.6, ramp_s=0.03, outlier_rate=0.005, launch_s=10e-6,
+        event_s=1.3e-6,
     ),
     "laptop": Traits(
         noise=0.02, timer_noise_s=0.1e-6, resolution_s=0.25e-6, compile_s=0.9, cache_gain=2.0, flush_s=300e-6,
         idle_speed=0.35, ramp_s=0.15, decay_s=0.005, outlier_rate=0.03, outlier_factor=4.0, launch_s=15e-6,
-        queue_depth=256,
+        queue_depth=256, event_s=2e-6,
     ),
     "shared": Traits(
         noise=0.03, timer_noise_s=50e-9, resolution_s=32e-9, compile_s=0.4, cache_gain=1.4, idle_speed=0.8,
         outlier_rate=0.15, outlier_factor=3.0, launch_s=45e-6, flush_s=40e-6, command_s=2e-6, queue_depth=512,
+        event_s=1.5e-6,
     ),
 }  # fmt: skip
 

@@ -66,6 +66,12 @@ class Entry:
         return self.where.caught_by if isinstance(self.where, Edit) else ""
 
     @property
+    def killers(self) -> tuple[str, ...]:
+        """That case, behind those that have to run before it: for what is kept from one call to the next."""
+        before = self.where.says.get("BEFORE", ()) if isinstance(self.where, Edit) else ()
+        return *before, self.killed_by
+
+    @property
     def needs_machine_to_itself(self) -> bool:
         """Whether it must run the cases that are too large for a notebook: right ones all, mistakes their killer."""
         if self.cases != "all":
@@ -151,7 +157,7 @@ def try_entry(entry: Entry, seed: int, quick: bool) -> Result:
         return Result(entry, skipped=True)
     if in_ranks.BACKEND != "gloo" and not getattr(module, "NCCL", True):
         return Result(entry, skipped=True)
-    only = (entry.killed_by,) if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
+    only = entry.killers if entry.kind == "mistakes" and quick else entry.large if entry.cases == "large" else ()
     live = not entry.needs_machine_to_itself
     verdict = examine(exercise, getattr(module, exercise.entry), seed, live=live, only=only)
     if only and not verdict.cases:

@@ -7,8 +7,9 @@
 
 `# of NAME` says what the edits below it change: right/NAME.py, or an edit of the same file. `##` begins an edit: its
 name, what catches it, the reason. Lines `NAME = value` may follow: what else a submission of the bank says about
-itself, such as TIERS. Then come the lines before (`-`) and after (`+`), and where the place would not be clear, lines
-that stay (` `). A `-` behind a `+` begins the next change.
+itself, such as TIERS, or BEFORE, the cases that have to run before the one that catches it. Then come the lines before
+(`-`) and after (`+`), and where the place would not be clear, lines that stay (` `). A `-` behind a `+` begins the next
+change.
 
     @@            begins the next change too
     @@ softmax    the same, and the change lies in the function or class `softmax`

@@ -28,6 +28,7 @@ from autograder.exercises.telling import Telling
 from autograder.inside.calling import describe, quiet, through
 from autograder.inside.worker import copy_returned
 from autograder.judging.score import credit
+from autograder.judging.verdict import told_apart
 from autograder.referee.rounds import Round
 from course_lib import device
 
@@ -102,11 +103,13 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
     seen: list[dict[str, bool]] = []
+    held: dict[str, tuple[str, ...]] = {}
     points, refused = [], ""
     for number in range(seed, seed + seeds):
-        right, note, why = _judged(entry, exercise, number, _again(entry, exercise, seen))
+        (right, fine), note, why = _judged(entry, exercise, number, _again(entry, exercise, seen))
         seen.append({**(seen[0] if seen else {}), **right})
-        points.append(0.0 if note else credit(exercise, seen[-1]))
+        held = {**held, **fine}
+        points.append(0.0 if note else credit(exercise, seen[-1], held))
         if why and entry.kind != "mistakes":
             refused = f"seed {number}: {why}"
             break
@@ -121,14 +124,14 @@ def _again(entry: Entry, exercise: Exercise, seen: list[dict[str, bool]]) -> tup
     if plain(exercise) or entry.kind != "mistakes" or len(seen) < FIRST:
         return ()
     differing = [name for name in seen[0] if len({one[name] for one in seen}) > 1]
-    return (entry.killed_by, *differing)
+    return (*entry.killers, *differing)
 
 
-def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) -> tuple[dict[str, bool], str, str]:
-    """Which cases were right, a reason why they earn nothing, and what is wrong with a submission that is right."""
+def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) -> tuple[tuple[dict, dict], str, str]:
+    """What was right, a reason why it earns nothing, and what is wrong with a submission that is right."""
     function = entry.function  # loaded anew: what it keeps from one grading run, no other knows
     verdict = examine(exercise, function, seed, only=only)
-    right = {case.name: case.right for case in verdict.cases}
+    right, fine = told_apart(verdict.cases)
     why = next((f"“{case.name}” ({case.sizes}): {case.why}" for case in verdict.cases if not case.right), "")
     why = why or verdict.note
     if not why and exercise.asks_for_kernels and entry.kind != "mistakes":
@@ -136,7 +139,7 @@ def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) 
         case = cases[seed % len(cases)]
         why = twice(exercise, case, seed, function)
         why = why and f"called twice in a row in “{case.name}”: {why}"
-    return right, verdict.note, why
+    return (right, fine), verdict.note, why
 
 
 def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:

@@ -109,7 +109,8 @@ def rows(chosen: list[Lesson]) -> list[str]:
         row = re.search(rf"^\| \[{lesson.unit[:2]} .*$", text, re.MULTILINE)
         if row is None:
             raise SystemExit(f"README.md has no row for lesson {lesson.unit}")
-        found.append(row[0].replace(f"(solutions/{lesson.unit}/", f"(notebooks/{lesson.unit}/"))
+        whole = f"{lesson.unit[:2]}_{lesson.name}"
+        found.append(row[0].replace(f"(solutions/{whole}/", f"(notebooks/{lesson.unit}/"))
     return found
 
 

@@ -26,11 +26,16 @@ KEPT_CELL_METADATA = ("nbgrader", "tags", "deletable", "editable")
 @dataclass(frozen=True)
 class Lesson:
     root: Path  # the course folder
-    unit: str  # "01_roofline", which is also nbgrader's name of the assignment
+    unit: str  # "01_roofline", which is also nbgrader's name of the assignment; "05b_mlp" is a part of one
 
     @property
     def name(self) -> str:
         return self.unit.split("_", 1)[1]
+
+    @property
+    def part(self) -> str:
+        """ "b" of 05b_mlp, which `python -m autograder part` has written; "" of a whole lesson."""
+        return self.unit.split("_", 1)[0][2:]
 
     @property
     def script(self) -> Path:
@@ -47,7 +52,7 @@ class Lesson:
 
 def find(root: Path = COURSE, unit: str = "") -> list[Lesson]:
     """Every lesson of the course in order, or only the one that is named."""
-    folders = sorted(p.name for p in (root / "solutions").glob("[0-9][0-9]_*") if p.is_dir())
+    folders = sorted(p.name for p in (root / "solutions").glob("[0-9][0-9]*_*") if p.is_dir())
     lessons = [Lesson(root, name) for name in folders]
     lessons = [lesson for lesson in lessons if lesson.script.exists()]
     if not unit:

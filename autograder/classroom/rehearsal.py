@@ -92,16 +92,19 @@ class Course:
             asked = {cell.name: asked_by(cell) for cell in notebook.source_cells if cell.cell_type == "code"}
             cells = [cell for cell in notebook.grade_cells if isinstance(cell, GradeCell) and asked.get(cell.name)]
             given = {asked[cell.name]: cell.max_score for cell in cells}
-        return wrong_points({(one.name, one.speed): points for one, points in given.items()}, self.lesson.name)
+        return wrong_points({(one.name, one.speed): points for one, points in given.items()}, self.lesson)
 
     def _gradebook(self) -> Gradebook:
         return Gradebook(f"sqlite:///{self.root / 'gradebook.db'}")
 
 
-def wrong_points(given: dict[tuple[str, bool], float], unit: str) -> list[str]:
-    """given: (exercise, whether for speed) -> points in the gradebook."""
-    wanted = {(one.name, False): one.points for one in exercise.of_unit(unit)}
-    wanted |= {(one.name, True): one.speed.points for one in exercise.of_unit(unit) if one.speed}
+def wrong_points(given: dict[tuple[str, bool], float], lesson: Lesson) -> list[str]:
+    """given: (exercise, whether for speed) -> points in the gradebook. A part of a lesson has some of its exercises."""
+    unit = exercise.of_unit(lesson.name)
+    wanted = {(one.name, False): one.points for one in unit}
+    wanted |= {(one.name, True): one.speed.points for one in unit if one.speed}
+    if lesson.part:
+        wanted = {key: points for key, points in wanted.items() if key in given}
     said = []
     for name, speed in sorted(wanted.keys() | given.keys()):
         has, asked = given.get((name, speed)), wanted.get((name, speed))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from html import escape
 
 import torch
 
 from autograder.exercise import find
-from autograder.judging.score import missed
-from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict
+from autograder.judging.score import credit, missed, right_in
+from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict, told_apart
 
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
 
@@ -24,6 +25,7 @@ def lines(verdict: Verdict) -> list[str]:
     if verdict.diagnosis:
         said += [text for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
     said += _missed(verdict)
+    said += _parts(verdict)
     said += ["  " + case_line(case) for case in verdict.cases]
     said += [f"Limit for {limit}." for limit in verdict.limits]
     said.append(f"Judged on {_where(verdict)}, seed {verdict.seed}.")
@@ -38,6 +40,20 @@ def _missed(verdict: Verdict) -> list[str]:
     names = missed(judged, {case.name: case.right for case in verdict.cases}) if judged else []
     shown = ", ".join(f"\u201c{name}\u201d" for name in names)
     return [f"The point here is {judged.about}: at most half of the points before {shown} is right."] if names else []
+
+
+def _parts(verdict: Verdict) -> list[str]:
+    """A line for each output that earns points by itself, where something is wrong."""
+    judged = find(verdict.exercise)
+    if not judged or verdict.accepted or verdict.note or verdict.pending or not verdict.cases:
+        return []
+    right, fine = told_apart(verdict.cases)
+    said = []
+    for name, worth in judged.parts:
+        count = right_in(right, fine, name)
+        alone = credit(replace(judged, parts=((name, worth),), point=()), right, fine)
+        said.append(f"{name}: right in {count} of {len(right)} cases, {alone:g} of {worth * judged.points:g} points.")
+    return said
 
 
 def _where(verdict: Verdict) -> str:
@@ -59,7 +75,7 @@ def html(verdict: Verdict) -> str:
         parts.append(marked(verdict.note))
     if verdict.diagnosis:
         parts += [marked(text) for text in (verdict.diagnosis.pattern, verdict.diagnosis.says) if text]
-    parts += map(marked, _missed(verdict))
+    parts += map(marked, [*_missed(verdict), *_parts(verdict)])
     parts.append(_picture(verdict))
     parts.append(_details("Cases", [case_line(case) for case in verdict.cases]))
     parts.append(_details("Limits", [f"{limit}." for limit in verdict.limits]))

@@ -211,7 +211,7 @@ def answer(function, order: dict, opened: Opened, descriptors: list[int], channe
 def recorded(recorder, function, order: dict, opened: Opened, channel: Channel) -> dict:
     """One call on tensors of noise: the program that it is."""
     args = [argument(a, opened, channel) for a in order["args"]]
-    got, program = recorder.record(calling.through(order["probe"], function), args, opened.bytes)
+    got, program = recorder.record(calling.through(order["probe"], function), args, opened.bytes, order["allowed"])
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds}
     opened.close()
     return report | {"program": program}
@@ -223,7 +223,10 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
     parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
 
     def run() -> list:
-        return [player.play(program, slabs) for program, slabs in zip(order["programs"], parts, strict=True)]
+        return [
+            player.play(program, slabs, order["allowed"])
+            for program, slabs in zip(order["programs"], parts, strict=True)
+        ]
 
     got = calling.call(run, ())
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}

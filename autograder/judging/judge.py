@@ -14,7 +14,7 @@ from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, TriedCase, over_limit, size_of
 from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.judging.score import credit
-from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief
+from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief, told_apart
 from course_lib.numerics import error
 
 NO_SPEED = "waits for a GPU; without one no speed can be measured."
@@ -31,7 +31,7 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
         exercise=exercise.name,
         tier=tier,
         seed=seed,
-        points=0.0 if note else credit(exercise, {case.name: case.right for case in cases}),
+        points=0.0 if note else credit(exercise, *told_apart(cases)),
         out_of=exercise.points,
         cases=cases,
         diagnosis=diagnose(evidence),
@@ -57,10 +57,10 @@ def _compared(
     for (case, call, outcome), args, want, group in zip(trials, known, wants, groups, strict=True):
         outcome = _beside(outcome, want)
         of_call = tolerance.of_call(limits, group) if len(group) > 1 else limits
-        why, errors = wrong(exercise, args, want, outcome, of_call)
+        why, errors, fine = by_output(exercise, args, want, outcome, of_call)
         why = brief(why, SAID)
         picture = _picture(want, outcome, of_call) if why else None
-        cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture))
+        cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture, fine))
         tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
 
@@ -113,16 +113,21 @@ def _note(exercise: Exercise, evidence: Evidence) -> str:
 
 def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits) -> tuple[str, dict]:
     """(what is wrong, output by output, or "", and the errors of every output)."""
+    return by_output(exercise, args, want, outcome, limits)[:2]
+
+
+def by_output(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limits):
+    """The same, and the outputs that are right where others are wrong."""
     if outcome.error and outcome.error.startswith(NOT_TRIED):
-        return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}
+        return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}, ()
     if outcome.lost:
-        return outcome.error.removeprefix(f"{LOST}: "), {}
+        return outcome.error.removeprefix(f"{LOST}: "), {}, ()
     if outcome.error:
-        return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}
+        return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}, ()
     for name, damage in outcome.damage.items():
-        return f"wrote {damage.total} elements outside `{name}`", {}
+        return f"wrote {damage.total} elements outside `{name}`", {}, ()
     for name, count in outcome.changed.items():
-        return f"changed {count} elements of the input `{name}`", {}
+        return f"changed {count} elements of the input `{name}`", {}, ()
     errors, whys, fine = {}, [], []
     for name, truth in want.items():
         got = outcome.outputs.get(name)
@@ -131,10 +136,11 @@ def wrong(exercise: Exercise, args: Values, want: Values, outcome: Outcome, limi
         else:
             why = _plain_wrong(exercise, got, truth, args)
         whys += [why] if why else []
-        fine += [] if why else [f"`{name}`"]
-    rest = [f"{' and '.join(fine)} {'is' if len(fine) == 1 else 'are'} right"] if fine else []
+        fine += [] if why else [name]
+    rest = [f"{' and '.join(f'`{name}`' for name in fine)} {'is' if len(fine) == 1 else 'are'} right"] if fine else []
     said = "; ".join([*dict.fromkeys(whys), *rest])
-    return said if whys else "", {name: e for name, e in errors.items() if e is not None}
+    told = {name: e for name, e in errors.items() if e is not None}
+    return (said, told, tuple(fine)) if whys else ("", told, ())
 
 
 def _plain_wrong(exercise: Exercise, got, truth, args: Values) -> str | None:

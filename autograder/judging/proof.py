@@ -141,11 +141,18 @@ def of_operators(exercise: Exercise, operators: Mapping[str, int]) -> str:
         return ""
     return (
         f"While `{exercise.entry}` ran, torch computed: {_list(found)}. This exercise asks for kernels of your own, "
-        "and beside them torch may only allocate, view, copy and fill."
+        f"and beside them torch may only allocate, view, copy and fill{_and_allowed(exercise)}."
     )
 
 
+def _and_allowed(exercise: Exercise) -> str:
+    names = [name.removeprefix("aten::") for name in exercise.allowed]
+    return f", and run what the exercise allows ({', '.join(names)})" if names else ""
+
+
 def _of_device(exercise: Exercise, seen: Mapping) -> str:
+    if exercise.allowed:  # whose kernels a library chooses: their operators are known from the host, and refused there
+        return ""
     found = [name for name in _strangers(exercise, seen) if VENDOR.search(name)]
     return f"The GPU ran kernels that this submission does not contain: {_list(found)}." if found else ""
 

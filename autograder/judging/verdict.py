@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +25,12 @@ class CaseVerdict:
     why: str = ""  # one sentence when wrong
     errors: dict[str, Error] = field(default_factory=dict)  # output -> error
     picture: Picture | None = None
+    fine: tuple[str, ...] = ()  # when wrong: the outputs that are right
+
+
+def told_apart(cases: Sequence[CaseVerdict]) -> tuple[dict[str, bool], dict[str, tuple[str, ...]]]:
+    """Which cases are right, and which outputs of the others."""
+    return {case.name: case.right for case in cases}, {case.name: case.fine for case in cases if not case.right}
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,14 @@ def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bo
     return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
 
 
-def entries(exercise: Exercise) -> tuple[frozenset[str], frozenset[str]]:
-    """Of its unit: the functions that should compute in kernels, and those that may compute as they like."""
-    unit = of_unit(exercise.name.partition(".")[0])
-    judged = frozenset(one.entry for one in unit if one.asks_for_kernels)
-    return judged, frozenset(one.entry for one in unit) - judged
+def entries(exercise: Exercise) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The function that should compute in kernels, the others of its unit, and the operators that may compute too.
+
+    What only the others lead to is read when they are judged.
+    """
+    others = frozenset(one.entry for one in of_unit(exercise.name.partition(".")[0])) - {exercise.entry}
+    judged = frozenset([exercise.entry]) if exercise.asks_for_kernels else frozenset()
+    return judged, others, frozenset(name.removeprefix("aten::") for name in exercise.allowed)
 
 
 def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:

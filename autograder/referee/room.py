@@ -313,6 +313,7 @@ class Worker:
             args, _ = _described(call, lay_out(exercise, call, _filling(slabs)))
             described, descriptors = describe_slabs(slabs)
             order = {"record": True, "slabs": described, "args": args, "probe": exercise.probe}
+            order |= {"allowed": exercise.allowed}
             report = self.ask(order, descriptors, self.room.patience.call_s)
             program = report.get("program")
             return outcome_of(report), program if isinstance(program, dict) else {}
@@ -343,6 +344,7 @@ class Worker:
                 slabs.append(mailbox)
                 descriptors.append(mailbox.descriptor)
             order = {"programs": list(programs), "counts": counts, "slabs": described, "wants": len(exercise.returns)}
+            order |= {"allowed": exercise.allowed}
             report = self.ask(order, descriptors, self.room.patience.call_s)
             outcome = outcome_of(report)
             if outcome.error:

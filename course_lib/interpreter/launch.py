@@ -13,7 +13,7 @@ from course_lib.interpreter import bounds
 from course_lib.interpreter.patching import part, replace
 from course_lib.interpreter.signature import signature_of
 
-__all__ = ["MAX_GRID_YZ", "install", "listeners", "recorders", "signatures"]
+__all__ = ["MAX_GRID_YZ", "install", "is_running", "listeners", "recorders", "signatures"]
 
 # Launch options of compiled kernels: allowed here and without effect.
 LAUNCH_OPTIONS = set(
@@ -29,6 +29,11 @@ recorders: list[Callable] = []
 # Launches that somebody listened to: (code of a kernel, types and constants as text) -> its function, types, constants
 signatures: dict[tuple[CodeType, str], tuple[Callable, dict, dict]] = {}
 _depth = 0  # launches and device functions that are running now
+
+
+def is_running() -> bool:
+    """Whether a kernel runs now: operators of torch are then the interpreter's own."""
+    return _depth > 0
 
 
 def install() -> None:

@@ -60,8 +60,8 @@ def fill(params: list[nn.Parameter], mib: float) -> list[list[nn.Parameter]]:
 
 
 class Buckets(Replica):
-    def __init__(self, module: nn.Module, mib: float = 25.0):
-        super().__init__(module)
+    def __init__(self, module: nn.Module, mib: float = 25.0, **options):
+        super().__init__(module, **options)
         self.buckets = [self.bucket(params) for params in fill(self.trained[::-1], mib)]
         for bucket in self.buckets:
             for p in bucket.params:

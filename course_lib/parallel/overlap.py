@@ -10,8 +10,8 @@ from course_lib.parallel.replica import Replica
 
 
 class Overlap(Replica):
-    def __init__(self, module: nn.Module):
-        super().__init__(module)
+    def __init__(self, module: nn.Module, **options):
+        super().__init__(module, **options)
         self.order = self.trained[::-1]
         self.arrived: set[int] = set()  # ids of the parameters whose gradients are there
         for p in self.order:

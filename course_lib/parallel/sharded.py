@@ -71,22 +71,24 @@ class Bucket:
 
 
 class Sharded(Buckets):
-    def __init__(self, module: nn.Module, optimizer: Callable[[dict[str, nn.Parameter]], Optimizer], mib: float = 25.0):
-        super().__init__(module, mib)
+    def __init__(
+        self, module: nn.Module, optimizer: Callable[[dict[str, nn.Parameter]], Optimizer], mib: float = 25.0, **options
+    ):
+        super().__init__(module, mib, **options)
         pieces = {name: piece for bucket in self.buckets for name, piece in bucket.pieces.items()}
         # where there are fewer numbers than ranks one may own nothing, and an optimizer refuses that
         self.optimizer = optimizer(pieces or {"nothing": nn.Parameter(torch.empty(0))})
 
     def bucket(self, params: list[nn.Parameter]) -> Bucket:
         names = {id(p): name for name, p in self.module.named_parameters()}
-        return Bucket(params, names, dist.get_rank(), self.ranks)
+        return Bucket(params, names, dist.get_rank(self.group), self.ranks)
 
     def begin(self, bucket: Bucket) -> None:
         bucket.incoming = torch.empty_like(bucket.mine)
         op = dist.ReduceOp.AVG if self.divides else dist.ReduceOp.SUM
         if not self.divides:
             bucket.grads.div_(self.ranks)
-        self.begun.append(reduce_scatter(bucket.incoming, bucket.grads, op))
+        self.begun.append(reduce_scatter(bucket.incoming, bucket.grads, op, self.group))
 
     def clip(self, limit: float) -> torch.Tensor:
         """What clip_grad_norm_ is elsewhere: each rank has a part of the gradients, so squares add up over ranks."""
@@ -94,7 +96,7 @@ class Sharded(Buckets):
         held = [bucket.held for bucket in self.buckets if bucket.held is not None]
         for one in held:
             total += one.float().square().sum()
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         norm = total.sqrt()
         for one in held:
             one.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
@@ -112,7 +114,7 @@ class Sharded(Buckets):
             self.optimizer.step()
             for piece in bucket.pieces.values():
                 piece.grad = None
-            gathers.append(all_gather(bucket.weights, bucket.mine))
+            gathers.append(all_gather(bucket.weights, bucket.mine, self.group))
         for gather in gathers:
             gather.wait()
         for piece, grad in grads.items():

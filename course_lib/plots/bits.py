@@ -1,17 +1,19 @@
 """Numbers as bits: MXINT8's mantissa and exponent, the same number as bf16, and what packing makes of it."""
 
-from math import isnan
+from math import frexp, isnan
+from typing import NamedTuple
 
 from matplotlib.patches import Rectangle
 
 from course_lib.bits import bf16_bits, bf16_value, mx_value, pack, written
 from course_lib.plots.house import FAINT, INK, PALETTE, axes_or_new, drawn, finish, two_to
 
-__all__ = ["bit_rows", "decoding"]
+__all__ = ["KINDS", "Row", "bit_rows", "decoded", "decoding", "message"]
 
 # sign, exponent, fraction or integer: a tint for the box
 _TINTS = {"s": "#F6E0EC", "e": "#D6E6F2", "f": "#FBEFD0", "m": "#D4EEE4"}
 _BF16 = "s" + 8 * "e" + 7 * "f"
+KINDS = {"mantissa": 8 * "m", "exponent": 8 * "e", "bf16": _BF16}  # what each bit of a row is
 
 
 def _number(x: float) -> str:
@@ -20,9 +22,8 @@ def _number(x: float) -> str:
         return "NaN"
     if abs(x) in (0.0, float("inf")) or 1e-3 <= abs(x) < 1e4:
         return f"{x:g}"
-    mantissa, exponent = x.hex().split("p")
-    value = float.fromhex(mantissa + "p0")
-    power = two_to(int(exponent))
+    half, exponent = frexp(x)
+    value, power = 2 * half, two_to(exponent - 1)
     return f"{value:g} · {power}" if abs(value) != 1 else f"{'-' if x < 0 else ''}{power}"
 
 
@@ -49,42 +50,53 @@ def _differing(true: int, came: float) -> tuple[int, ...]:
     return tuple(i for i, (a, b) in enumerate(pairs) if a != b)
 
 
-@drawn
-def bit_rows(m: int, e: int, ax=None, *, title=None):
-    """One number in five rows: mantissa, exponent, the value as bf16, the packed bits, and the result of the trick."""
-    ax = axes_or_new(ax, 8.6, 2.3)
+class Row(NamedTuple):
+    """One line of bits and what they mean."""
+
+    name: str
+    bits: str
+    kind: str  # of KINDS
+    says: str
+    wrong: tuple[int, ...] = ()  # places of bits that should be others
+
+
+def decoded(m: int, e: int) -> list[Row]:
+    """Mantissa, exponent, the value as bf16, the packed bits, and the result of the trick."""
     value, packed = mx_value(m, e), pack(m, e)
     true = bf16_bits(value)
     took = "nothing is taken away: bit 6 of |m| is set"
     if packed.correction is not None:
         took = f"minus {_number(bf16_value(packed.correction))}: bit 6 of |m| is clear"
-    rows = (
-        ("mantissa m", written(m, 8), "m" * 8, (), f"{m}, which is {m / 64:g} with 6 fraction bits"),
-        (
-            "exponent e",
-            written(e, 8),
-            "e" * 8,
-            (),
-            "255: not a number" if e == 255 else f"{e}, which is {two_to(e - 127)}",
-        ),
-        ("value, as bf16", written(true, 16), _BF16, (), _number(bf16_value(true))),
-        ("packed", written(packed.number, 16), _BF16, (), f"{_number(bf16_value(packed.number))}; {took}"),
-        ("result", written(bf16_bits(packed.value), 16), _BF16, _differing(true, packed.value), _result(packed)),
-    )
-    for y, (name, text, kinds, marked, says) in enumerate(rows):
-        ax.text(-0.5, 1.35 * y + 0.5, name, ha="right", va="center", fontsize=9.5)
-        end = _boxes(ax, 0, 1.35 * y, text, kinds, marked)
-        ax.text(end + 0.5, 1.35 * y + 0.5, says, va="center", fontsize=9, color=INK)
+    power = "255: not a number" if e == 255 else f"{e}, which is {two_to(e - 127)}"
+    differing = _differing(true, packed.value)
+    return [
+        Row("mantissa m", written(m, 8), "mantissa", f"{m}, which is {m / 64:g} with 6 fraction bits"),
+        Row("exponent e", written(e, 8), "exponent", power),
+        Row("value, as bf16", written(true, 16), "bf16", _number(bf16_value(true))),
+        Row("packed", written(packed.number, 16), "bf16", f"{_number(bf16_value(packed.number))}; {took}"),
+        Row("result", written(bf16_bits(packed.value), 16), "bf16", _result(packed), differing),
+    ]
+
+
+@drawn
+def bit_rows(m: int, e: int, ax=None, *, title=None):
+    """One number in the five rows of `decoded`."""
+    ax = axes_or_new(ax, 8.6, 2.3)
+    for y, row in enumerate(decoded(m, e)):
+        ax.text(-0.5, 1.35 * y + 0.5, row.name, ha="right", va="center", fontsize=9.5)
+        end = _boxes(ax, 0, 1.35 * y, row.bits, KINDS[row.kind], row.wrong)
+        ax.text(end + 0.5, 1.35 * y + 0.5, row.says, va="center", fontsize=9, color=INK)
     ax.set(xlim=(-5, 30), ylim=(6.5, -0.2))
     ax.set_axis_off()
-    return finish(ax, title or _message(m, e, packed))
+    return finish(ax, title or message(m, e, pack(m, e)))
 
 
 def _result(packed) -> str:
     return _number(packed.value) + ("" if packed.right else ": wrong")
 
 
-def _message(m: int, e: int, packed) -> str:
+def message(m: int, e: int, packed) -> str:
+    """One sentence about what packing does to a number."""
     if packed.right:
         return f"m = {m}, e = {e}: packing ends with the right number"
     return f"m = {m}, e = {e}: packing ends with {_number(packed.value)}, and should not"

@@ -5,7 +5,7 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 
 from course_lib.plots.house import FAINT, INK, axes_or_new, drawn, finish, look, quantity
 
-__all__ = ["break_even_calls", "gains", "totals", "until_even"]
+__all__ = ["break_even_calls", "gains", "pays", "totals", "until_even"]
 
 
 def break_even_calls(eager_s, compiled_s, compile_s) -> float:
@@ -26,7 +26,7 @@ def totals(programs, ax=None, *, title=None, device=""):
     calls = np.linspace(0, most, 200)
     for i, ((name, (eager, compiled, once)), meets) in enumerate(zip(programs.items(), even, strict=True)):
         kind = look(i) | {"marker": None}
-        ax.plot(calls, calls * (eager - compiled) - once, label=f"{name}: {_says(meets)}", **kind)
+        ax.plot(calls, calls * (eager - compiled) - once, label=f"{name}: {pays(meets)}", **kind)
         if meets <= most:
             ax.plot(meets, 0, color=kind["color"], marker=look(i)["marker"], markersize=8, zorder=5)
     ax.axhline(0, color=INK, linewidth=1)
@@ -34,7 +34,7 @@ def totals(programs, ax=None, *, title=None, device=""):
     ax.yaxis.set_major_formatter(EngFormatter("s"))
     ax.grid(True, axis="y")
     ax.legend(loc="upper left")
-    return finish(ax, title or f"{next(iter(programs))}: {_says(even[0])}", device)
+    return finish(ax, title or f"{next(iter(programs))}: {pays(even[0])}", device)
 
 
 def until_even(even) -> float:
@@ -43,7 +43,8 @@ def until_even(even) -> float:
     return 1.5 * max(finite, default=100.0)
 
 
-def _says(meets) -> str:
+def pays(meets) -> str:
+    """After how many calls, in words."""
     return "never pays" if meets == float("inf") else f"pays after {int(np.ceil(meets)):,} calls"
 
 

@@ -7,7 +7,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.plots.house import axes_or_new, drawn, finish
+from course_lib.plots.house import FAINT, axes_or_new, drawn, finish
 
 __all__ = ["error_map"]
 
@@ -23,10 +23,12 @@ _WIDTH = 64  # elements a row of a one-dimensional tensor
 def error_map(got, want, limit, ax=None, *, title=None, device=""):
     """|got - want| / limit for each element, as rows (leading dimensions flattened) and columns.
 
-    limit: a number or a tensor like `want`. A one-dimensional tensor is cut into rows of 64. Of a large tensor
-    each cell shows its worst element, never an average. NaN where `want` has none is hatched.
+    limit: a number or a tensor like `want`. A one-dimensional tensor is cut into rows of 64. Where there are more
+    than two dimensions, ticks and lines stand where a new matrix begins: a head, a sequence. Of a large tensor each
+    cell shows its worst element, never an average. NaN where `want` has none is hatched.
     """
     over, unwritten = _in_limits(_array(got), _array(want), _array(limit))
+    a_matrix = over.shape[-2] if over.ndim > 2 else 0
     over, unwritten, rows_are, columns_are = _as_picture(over, unwritten)
     ax = axes_or_new(ax, 6.4, 3.6)
     ax.set(xlabel=columns_are, ylabel=rows_are)
@@ -35,6 +37,8 @@ def error_map(got, want, limit, ax=None, *, title=None, device=""):
     (rows, columns), block = over.shape, [-(-n // _CELLS) for n in over.shape]
     cells, holes = _pooled(over, block), _pooled(unwritten.astype(float), block) > 0
     _draw_cells(ax, cells, holes, block, rows, columns)
+    if a_matrix > 1:
+        _part_matrices(ax, rows, a_matrix)
     notes = ["hatched: NaN"] if holes.any() else []
     if block != [1, 1]:
         notes.append(f"each cell is the worst of {block[0]} x {block[1]} elements")
@@ -60,7 +64,7 @@ def _as_picture(over, unwritten):
     """Two dimensions, and what they are called. Elements that fill up the last row are NaN."""
     if over.ndim >= 2:
         shape = (math.prod(over.shape[:-1]), over.shape[-1])
-        rows_are = "row" if over.ndim == 2 else "row (leading dimensions flattened)"
+        rows_are = "row" if over.ndim == 2 else "row, one matrix below the other"
         return over.reshape(shape), unwritten.reshape(shape), rows_are, "column"
     n, width = over.size, max(1, min(_WIDTH, over.size))
     missing = -n % width
@@ -100,6 +104,13 @@ def _draw_cells(ax, cells, holes, block, rows, columns):
     bar = ax.figure.colorbar(picture, ax=ax, ticks=_BOUNDS[1:-1], pad=0.02, spacing="uniform")
     bar.ax.set_yticklabels(["0.1", "0.5", "limit", "10 x", "100 x"], fontsize=8)
     bar.set_label("|error|", fontsize=8.5)
+
+
+def _part_matrices(ax, rows, a_matrix):
+    """Ticks and thin lines where a new matrix of the flattened ones begins; of many, at every second or third."""
+    begins = np.arange(0, rows, a_matrix * -(-rows // (8 * a_matrix)))
+    ax.set_yticks(begins)
+    ax.hlines(begins[1:] - 0.5, *ax.get_xlim(), color=FAINT, linewidth=0.6)
 
 
 def _rectangles(mask):

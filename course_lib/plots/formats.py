@@ -7,7 +7,7 @@ from course_lib.numerics.formats import FORMATS
 from course_lib.plots.bits import _boxes, _number
 from course_lib.plots.house import INK, axes_or_new, drawn, finish
 
-__all__ = ["SHOWN", "format_rows", "said"]
+__all__ = ["SHOWN", "format_rows", "said", "title_of"]
 
 SHOWN = ("fp32", "bf16", "fp16", "e4m3")
 
@@ -28,6 +28,10 @@ def _name(x: float) -> str:
     return f"{x:.4g}" if float(f"{x:.4g}") == x else _number(x)
 
 
+def title_of(x: float, formats=SHOWN) -> str:
+    return f"{_name(x)} in {len(formats)} formats: sign, exponent, fraction"
+
+
 @drawn
 def format_rows(numbers, formats=SHOWN, ax=None, *, title=None):
     """Every number in every format: sign, exponent, fraction, and the number that was kept."""
@@ -46,4 +50,4 @@ def format_rows(numbers, formats=SHOWN, ax=None, *, title=None):
         ax.text(end + 0.5, y + 0.5, said(float(x), kept), va="center", fontsize=9, color=INK)
     ax.set(xlim=(-10, 52), ylim=(1.35 * (len(rows) + gaps), -0.3))
     ax.set_axis_off()
-    return finish(ax, title or f"{_name(float(numbers[0]))} in {len(formats)} formats: sign, exponent, fraction")
+    return finish(ax, title or title_of(float(numbers[0]), formats))

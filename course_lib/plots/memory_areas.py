@@ -34,11 +34,11 @@ def scale_of(count: float) -> tuple[int, str]:
 
 
 @drawn
-def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=(), operators=None):
+def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks=(), operators=None, words=None):
     """A `memory.Ledger` as stacked areas: one step an operator, a line between forward and backward, the peak marked.
 
     limit: the end of the memory axis in bytes. operators: the length of the other axis. looks: owners in the order of
-    their colours, so that an owner has the same colour in several figures.
+    their colours, so that an owner has the same colour in several figures. words: owner -> what the legend calls it.
     """
     ax = axes_or_new(ax, 7.4, 4.2)
     if not ledger.moments:
@@ -51,7 +51,8 @@ def memory_by_owner(ledger, ax=None, *, title=None, device="", limit=None, looks
     for owner, sizes in shown.items():
         i, above = looks.index(owner) % 7, below + sizes / scale
         color, hatch = (GRID, "") if owner == REST else (PALETTE[i], HATCHES[i])
-        ax.fill_between(edges, np.append(below, below[-1]), np.append(above, above[-1]), step="post", label=owner,
+        ax.fill_between(edges, np.append(below, below[-1]), np.append(above, above[-1]), step="post",
+                        label=(words or {}).get(owner, owner),
                         facecolor=color, hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
         below = above
     at, peak = ledger.peak_at, ledger.peak_bytes / scale

@@ -31,7 +31,7 @@ def ranks(spans, ax=None, *, title=None, device=""):
     bare = {number: exposed_s(spans, number) for number in numbers}
     ax.set_yticks(
         [2 * row + 0.4 for row in range(len(numbers))],
-        [f"rank {number}\n{quantity(bare[number], 's')} not hidden" for number in numbers],
+        [f"rank {number}\n{quantity(bare[number], 's')} without computing" for number in numbers],
     )
     ax.set(xlim=(0, 1.01 * end), ylim=(2 * len(numbers) - 0.6, -0.6), xlabel="time")
     ax.xaxis.set_major_formatter(EngFormatter("s"))

@@ -38,6 +38,8 @@ class Point(NamedTuple):
 def roofline(roofs, points=(), ax=None, *, title=None, device=""):
     """FLOP/s against intensity, log-log, with each roof's ridge and each point's share of its roof.
 
+    From a measured point a thin line goes up to the part of the roof that binds it.
+
     roofs: a Roof or several. points: Point or tuples (label, Work, seconds or None[, roof name]).
     """
     roofs = [roofs] if isinstance(roofs, Roof) else list(roofs)
@@ -62,6 +64,12 @@ def roofline(roofs, points=(), ax=None, *, title=None, device=""):
         if point.seconds is None:
             kind["markerfacecolor"] = "white"
         ax.plot(point.intensity, point.flops_per_s(roof), **kind)
+        if (
+            point.seconds is not None and point.share(roof) < 1
+        ):  # up to the line that binds it: the slope or the flat part
+            ax.vlines(
+                point.intensity, point.flops_per_s(roof), attainable(point.intensity, roof), color=FAINT, linewidth=1.2
+            )
     ax.legend(loc="upper left")  # above the slope, where no point can be
     finish(ax, title or _roofline_message(roofs, points, under), device)
     _label_points(ax, points, under)

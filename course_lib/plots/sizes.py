@@ -126,7 +126,9 @@ def sweep(
     against_size(ax, xlabel, ylabel, unit, yscale)
     if xscale == "linear":
         ax.set_xscale("linear")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        first, last = min(sizes), max(sizes)
+        inside = [t for t in MaxNLocator(integer=True).tick_values(first, last) if first < t <= last]
+        ax.set_xticks([first, *inside])  # the first run is what such a figure is about
     if yscale == "linear":
         ax.set_ylim(bottom=0)
     else:

@@ -2,11 +2,12 @@
 
 import ipywidgets
 
-from course_lib.plots.break_even import saved_words, totals
+from course_lib.plots.break_even import break_even_calls, pays, saved_words, totals, until_even
 from course_lib.plots.dispatch_keys import call_path, key_map
 from course_lib.plots.house import axes_or_new, drawn
 from course_lib.torch_inside import situations
 from course_lib.widgets.explorer import Explorer, powers, slider
+from course_lib.widgets.live import Live
 
 __all__ = ["break_even_explorer", "key_set_builder"]
 
@@ -19,12 +20,27 @@ def break_even_explorer():
     """
     axes = axes_or_new(None, 7.0, 4.0)
 
-    def move(eager_ms, percent, compile_s, shapes):
+    def costs(eager_ms, percent, compile_s, shapes):
         eager = 1e-3 * eager_ms
-        costs = (eager, eager * (1 - percent / 100), float(compile_s * shapes))
+        return eager, eager * (1 - percent / 100), float(compile_s * shapes)
+
+    def numbers(**state):
+        eager, compiled, once = costs(**state)
+        meets = break_even_calls(eager, compiled, once)
+        return {
+            "gain": eager - compiled,
+            "once": once,
+            "meets": meets if meets < float("inf") else None,
+            "shown": until_even([meets]),
+            "title": f"this program: {pays(meets)}",
+            "words": saved_words(eager, compiled, once),
+        }
+
+    def move(**state):
+        seen = numbers(**state)
         axes.clear()
-        totals({"this program": costs}, axes)
-        return saved_words(*costs)
+        totals({"this program": costs(**state)}, axes, title=seen["title"])
+        return seen["words"]
 
     def still():
         places = {"10 ms, 30 % less": (10, 30, 10, 1), "3 shapes": (10, 30, 10, 3), "20 ms": (20, 30, 10, 1),
@@ -43,7 +59,7 @@ def break_even_explorer():
         "Seconds saved against the number of calls: each line starts below zero by the time of compiling and rises; "
         "a longer call or a larger gain crosses zero earlier, three shapes cross it later."
     )
-    return Explorer(axes, controls, move, still, alt)
+    return Explorer(axes, controls, move, still, alt, Live("break_even", numbers))
 
 
 @drawn

@@ -1,10 +1,12 @@
 """Sliders above a figure, and a still of it where nobody can move a slider."""
 
+import functools
 from html import escape
 
 import ipywidgets
 
 from course_lib.plots.house import Shown, bundle, description, drawn, png
+from course_lib.widgets import live
 
 __all__ = ["Explorer", "powers", "slider"]
 
@@ -12,25 +14,51 @@ __all__ = ["Explorer", "powers", "slider"]
 class Explorer:
     """Sliders above a figure, and one sentence that says what is seen.
 
-    `controls["size"].value = 20` moves it from Python as a hand does in the browser.
+    `controls["size"].value = 20` moves it from Python as a hand does in the browser. With `alone`, and where anywidget
+    is installed, the browser draws by itself, and goes on when the kernel has ended.
     """
 
-    def __init__(self, axes, controls, move, still, alt):
+    def __init__(self, axes, controls, move, still, alt, alone=None):
         self.axes = axes
+        self.alone = alone  # a `live.Live`: how it moves without Python; None: it does not
         self.controls = controls  # name -> ipywidget
         self.words = ipywidgets.HTML()
         self.picture = ipywidgets.Image(format="png", width=round(axes.figure.get_figwidth() * 96))
-        self.box = ipywidgets.VBox([*controls.values(), self.words, self.picture])
         self.alt = alt
         self._move, self._still = move, still
         for control in controls.values():
             control.observe(self._moved, names="value")
         self._moved()
 
+    @property
+    def state(self) -> dict:
+        """Where the controls stand."""
+        return {name: control.value for name, control in self.controls.items()}
+
     @drawn
     def _moved(self, _=None):
-        self.words.value = escape(self._move(**{name: c.value for name, c in self.controls.items()}))
-        self.picture.value = png(self.axes)
+        self.words.value = escape(self._move(**self.state))
+        if not self._drawn_by_browser:
+            self.picture.value = png(self.axes)
+
+    @property
+    def _drawn_by_browser(self) -> bool:
+        return "box" in self.__dict__ and not isinstance(self.box, ipywidgets.VBox)
+
+    @functools.cached_property
+    def box(self):
+        """The widget that a notebook shows."""
+        shown = live.view(self.alone, self.spec, self.controls) if self.alone else None
+        return shown or ipywidgets.VBox([*self.controls.values(), self.words, self.picture])
+
+    def spec(self) -> dict:
+        """All that the explorer's module needs to run without Python, in what JSON can hold."""
+        return {
+            "controls": [live.described(name, control) for name, control in self.controls.items()],
+            "state": self.state,
+            "data": self.alone.data(),
+            "alt": self.alt,
+        }
 
     def still(self):
         """Several positions in one figure; returns its Axes."""

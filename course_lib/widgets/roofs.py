@@ -1,6 +1,6 @@
 """A kernel that moves under the roofs, and the three limits of its time."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import ipywidgets
 import numpy as np
@@ -10,6 +10,7 @@ from course_lib.plots.roofs import Point, rates_shown, roofline
 from course_lib.plots.sizes import against_size
 from course_lib.roofline import Roof, Work, floor_s, regime, ridge, terms_s
 from course_lib.widgets.explorer import Explorer, powers, slider
+from course_lib.widgets.live import Live
 
 __all__ = ["regime_explorer", "roofline_explorer"]
 
@@ -41,15 +42,24 @@ def roofline_explorer(roofs, *, device=""):
     axes.set(xlim=(0.1, axes.get_xlim()[1]), ylim=rates_shown(1e8, roofs))
     (point,) = axes.plot([], [], gid="point", zorder=6, **look(1) | {"markersize": 10, "linestyle": "none"})
 
-    def move(size, dtype, ops, fused):
+    def numbers(size, dtype, ops, fused):
         work, kernels = _chain(size, dtype, ops, fused)
-        seconds = kernels * floor_s(work, own)
-        point.set_data([work.intensity], [kernels * work.flops / seconds])
-        finish(axes, f"{ops} multiply-adds on {two_to(size)} {dtype} numbers, {'fused' if fused else 'not fused'}")
-        return (
-            f"{work.intensity:.3g} FLOP/byte, {kernels} kernel{'s' * (kernels > 1)}, "
-            f"floor {quantity(seconds, 's')}: {regime(work, own)} is the limit."
-        )
+        seconds, limit = kernels * floor_s(work, own), regime(work, own)
+        words = f"{work.intensity:.3g} FLOP/byte, {kernels} kernel{'s' * (kernels > 1)}, "
+        return {
+            "intensity": work.intensity,
+            "seconds": seconds,
+            "limit": limit,
+            "rate": kernels * work.flops / seconds,
+            "title": f"{ops} multiply-adds on {two_to(size)} {dtype} numbers, {'fused' if fused else 'not fused'}",
+            "words": f"{words}floor {quantity(seconds, 's')}: {limit} is the limit.",
+        }
+
+    def move(**state):
+        seen = numbers(**state)
+        point.set_data([seen["intensity"]], [seen["rate"]])
+        finish(axes, seen["title"])
+        return seen["words"]
 
     def still():
         places = [(26, "fp32", 16, False), (26, "fp32", 16, True), (26, "bf16", 16, True), (26, "fp32", 256, True),
@@ -73,7 +83,8 @@ def roofline_explorer(roofs, *, device=""):
         "Roofline of a chain of multiply-adds: unfused it sits far left on the bandwidth slope, fused it moves "
         "right with the number of multiply-adds, with bf16 storage further right; a small size falls below the roof."
     )
-    return Explorer(axes, controls, move, still, alt)
+    known = {"roofs": [asdict(roof) for roof in roofs], "own": roofs.index(own)}
+    return Explorer(axes, controls, move, still, alt, Live("roofline", numbers, lambda: known))
 
 
 @drawn
@@ -91,16 +102,25 @@ def regime_explorer(roof, *, device=""):
     axes.legend(loc="upper left")
     finish(axes, " ", device)
 
+    def numbers(size, flops, launch_us):
+        here, work = replace(roof, launch_s=launch_us * 1e-6), _element(2**size, flops)
+        now, limit = terms_s(work, here), regime(work, here)
+        each = ", ".join(f"{name} {quantity(now[name], 's')}" for name in _TERMS)
+        return now | {
+            "limit": limit,
+            "title": f"At {two_to(size)} elements {limit} sets the time: {quantity(now[limit], 's')}",
+            "words": f"{each}: {limit} is the limit.",
+        }
+
     def move(size, flops, launch_us):
-        here = Roof(roof.name, roof.flops_per_s, roof.bytes_per_s, launch_us * 1e-6)
+        seen, here = numbers(size, flops, launch_us), replace(roof, launch_s=launch_us * 1e-6)
         limits = [terms_s(_element(n, flops), here) for n in sizes]
-        now, which = terms_s(_element(2**size, flops), here), regime(_element(2**size, flops), here)
         for name, curve in curves.items():
             curve.set_ydata([limit[name] for limit in limits])
-            curve.set_linewidth(3.2 if name == which else 1.2)
-        point.set_data([2**size], [now[which]])
-        finish(axes, f"At {two_to(size)} elements {which} sets the time: {quantity(now[which], 's')}")
-        return ", ".join(f"{name} {quantity(now[name], 's')}" for name in _TERMS) + f": {which} is the limit."
+            curve.set_linewidth(3.2 if name == seen["limit"] else 1.2)
+        point.set_data([2**size], [seen[seen["limit"]]])
+        finish(axes, seen["title"])
+        return seen["words"]
 
     def still():
         return _regime_still(roof, sizes, device)
@@ -114,7 +134,7 @@ def regime_explorer(roof, *, device=""):
         "Least time against size for three launch costs and for little and much arithmetic: flat while the launch "
         "is the limit, then rising with the size; a dearer launch moves the corner to larger sizes."
     )
-    return Explorer(axes, controls, move, still, alt)
+    return Explorer(axes, controls, move, still, alt, Live("regime", numbers, lambda: {"roof": asdict(roof)}))
 
 
 def _element(size, flops) -> Work:

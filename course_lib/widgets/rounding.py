@@ -1,13 +1,17 @@
 """A number in four formats, and the errors of a layer that rounds once or twice."""
 
+from dataclasses import asdict
+
 import ipywidgets
 import torch
 
-from course_lib.numerics import accumulate, round_to, signed_ulps
-from course_lib.plots.formats import SHOWN, format_rows, said
+from course_lib.numerics import accumulate, bits, round_to, signed_ulps
+from course_lib.numerics.formats import FORMATS
+from course_lib.plots.formats import SHOWN, format_rows, said, title_of
 from course_lib.plots.house import axes_or_new, drawn, percent
 from course_lib.plots.times import histogram
 from course_lib.widgets.explorer import Explorer, powers, slider
+from course_lib.widgets.live import Live
 
 __all__ = ["format_explorer", "rounding_errors", "rounding_explorer"]
 
@@ -19,11 +23,20 @@ def format_explorer():
     """One number of your choice as fp32, bf16, fp16 and e4m3: its bits in each, and what is lost."""
     axes = axes_or_new(None, 9.6, 1.9)
 
+    def numbers(number, power):
+        x = number * 2.0**power
+        kept = {of: round_to(x, of) for of in SHOWN}
+        rows = [
+            {"name": of, "kept": f"{y:.17g}", "bits": str(bits(y, of)).replace(" ", ""), "said": said(x, y)}
+            for of, y in kept.items()
+        ]
+        words = "; ".join(f"{row['name']} {row['said']}" for row in rows)
+        return {"rows": rows, "title": title_of(x), "words": words}
+
     def move(number, power):
         axes.clear()
-        x = number * 2.0**power
-        format_rows([x], ax=axes)
-        return "; ".join(f"{of} {said(x, round_to(x, of))}" for of in SHOWN)
+        format_rows([number * 2.0**power], ax=axes)
+        return numbers(number, power)["words"]
 
     def still():
         numbers = (0.01, 1000.0, 1e6, 2.0**-20)
@@ -38,7 +51,9 @@ def format_explorer():
         "than bf16, is infinite at a million, and keeps only a subnormal number of the last; e4m3 holds none of the "
         "last three."
     )
-    return Explorer(axes, controls, move, still, alt)
+    shapes = [FORMATS[of] for of in SHOWN]
+    known = [asdict(of) | {"largest": of.largest, "exponent_bits": of.exponent_bits} for of in shapes]
+    return Explorer(axes, controls, move, still, alt, Live("formats", numbers, lambda: {"formats": known}))
 
 
 def rounding_errors(of: str, k: int, accumulator: str = "fp32", seed: int = 0) -> dict[str, torch.Tensor]:

@@ -2,9 +2,11 @@
 
 from course_lib.distributed.costs import Line
 from course_lib.distributed.steps import MIB, step_on_paper
+from course_lib.distributed.timeline import COMMUNICATION, COMPUTE
 from course_lib.plots.house import axes_or_new, drawn, finish, look, quantity
 from course_lib.plots.rank_lanes import ranks as rank_lanes
 from course_lib.widgets.explorer import Explorer, powers, slider
+from course_lib.widgets.live import Live
 
 __all__ = ["bucket_explorer"]
 
@@ -25,13 +27,30 @@ def bucket_explorer(layer_mib=96.0, layers=18, ends_mib=16.0):
         compute = 1e-3 * compute_ms
         return step_on_paper(gradients, bucket_mib * MIB, line, compute / 3, 2 * compute / 3, slowed / 100)
 
-    def move(**places):
+    def numbers(**places):
         made = step(**places)
+        title = f"{len(made.buckets)} buckets, {quantity(made.exposed_s, 's')} not hidden"
+        last = made.buckets[-1] * 1e-9 / places["bandwidth"] + 1e-6 * places["alpha_us"]
+        (forward, backward), sends = (
+            [(span.start_s, span.end_s) for span in made.spans if span.kind == kind]
+            for kind in (COMPUTE, COMMUNICATION)
+        )
+        return {
+            "buckets": len(made.buckets),
+            "exposed": made.exposed_s,
+            "seconds": made.seconds,
+            "forward": forward[1],
+            "backward_ends": backward[1],
+            "sends": sends,
+            "title": title,
+            "words": f"{title}. The last bucket alone is {min(last / max(made.exposed_s, 1e-12), 1):.0%} of that.",
+        }
+
+    def move(**places):
+        seen = numbers(**places)
         axes.clear()
-        words = f"{len(made.buckets)} buckets, {quantity(made.exposed_s, 's')} not hidden"
-        rank_lanes(made.spans, axes, title=words)
-        share = (made.buckets[-1] * 1e-9 / places["bandwidth"] + 1e-6 * places["alpha_us"]) / max(made.exposed_s, 1e-12)
-        return f"{words}. The last bucket alone is {min(share, 1):.0%} of that."
+        rank_lanes(step(**places).spans, axes, title=seen["title"])
+        return seen["words"]
 
     def still():
         return _bucket_still(step)
@@ -48,7 +67,7 @@ def bucket_explorer(layer_mib=96.0, layers=18, ends_mib=16.0):
         "buckets and then rise; with a tenth of the computing the line lies far above up to 128 MiB, falls from 16 to "
         "128 and then rises."
     )
-    return Explorer(axes, controls, move, still, alt)
+    return Explorer(axes, controls, move, still, alt, Live("buckets", numbers, lambda: {"gradients": gradients}))
 
 
 @drawn

@@ -20,7 +20,15 @@
 # - write a Triton kernel that is right for every length,
 # - read the report of a check and know what to try next.
 #
-# **Time** 45 minutes. **Needs** Python and a little PyTorch; no CUDA.
+# **Time** 50 minutes. **Needs** Python and a little PyTorch; no CUDA.
+#
+# | part | what you do | minutes |
+# |---|---|---|
+# | the machine | predict and measure how fast bytes move | 10 |
+# | a Triton program | see programs, threads, and what 16 has to do with them | 12 |
+# | a check | read a report of a wrong kernel | 3 |
+# | exercise 0.1 | write the first kernel | 15 |
+# | questions 0.2 and 0.3 | two answers in words | 10 |
 #
 # **Without a GPU** everything here runs: Triton's interpreter executes your kernel on the CPU, one program after
 # another. It shows whether the algorithm, the masks and the tails are right. It cannot show speed, and it cannot show
@@ -40,6 +48,7 @@ import triton.language as tl
 
 from autograder import check
 from course_lib import plots, results
+from course_lib.predictions import against
 from course_lib.timing import time_gpu
 
 print(results.memory_of("00_start"))
@@ -55,10 +64,14 @@ machine()
 # ### Predict
 # An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
 # machine, with 64 MiB? (The memory of a laptop or of one server core moves between 10 and 100 GB/s.) Write your numbers
-# down before you run the measurement.
+# down before you run the measurement. The cell after the measurement reads them back. You may add `"why": "..."`.
 
 # %%
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
+### BEGIN PREDICTION
+predicted_ms = {"H200, 1 GiB": 0.45, "my machine": 0.45}
+predicted_ms["why"] = "A copy reads and writes: 2 GiB at the 4.8 TB/s of the data sheet. My machine is the H200."
+### END PREDICTION
 
 # %% [markdown]
 # ### Measure
@@ -75,10 +88,15 @@ rate = 2 * size / copy.median_s
 print(f"{size / 2**20:.0f} MiB: {copy}, {rate / 1e9:.0f} GB/s")
 results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
+# %%
+recorded = {row["name"]: row["value"] for row in results.load("lesson00.copy")["rows"]}
+came_ms = {"H200, 1 GiB": 1e3 * 2 * 2**30 / (1e9 * recorded["GB/s moved"]), "my machine": copy.ms}
+against(predicted_ms, came_ms, unit="ms")
+
 # %% [markdown]
 # The table has a recorded H200 beside your machine. **The prediction, counted.** At its recorded rate, about 4.2 TB/s,
 # 1 GiB takes $2 \cdot 2^{30}$ bytes / 4.2 TB/s = 0.51 ms. If you predicted half, you forgot the write. For your own
-# machine do the same division with the rate of the first column, and compare with `predicted_ms`. The measured rate
+# machine it is the same division with the rate of the first column, for the size that was copied. The measured rate
 # lies below the data sheet's: the promise counts every cycle of the memory pins, and some cycles go to refreshing cells
 # and to turning the bus from reading to writing. **From here on, "the floor" means: bytes moved, divided by this
 # measured rate.**
@@ -160,6 +178,25 @@ for block in (128, 1024):
 # written by two. With `divisible_by_16=False` as a further argument there are eight instructions in place of the two: a
 # length such as 1000001 gets a version of the kernel that writes number by number, because the mask may end anywhere
 # and not only between groups of four.
+#
+# **How many programs run at once?** A GPU has multiprocessors, an H200 132 of them, and each holds several programs. How
+# many is decided by what a program takes: registers, shared memory, threads. What does not fit waits, and begins when
+# another program ends. If all programs take equally long, they run in **waves**: all places full, again and again, and
+# a last wave that may fill only a few. The next cell computes waves for the kernel above.
+
+# %%
+from course_lib.compiled.occupancy import residents
+
+n, processors = 10**6, 132
+for block in (128, 1024):
+    made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=CARD)
+    places, programs = processors * residents(made).programs, triton.cdiv(n, block)
+    print(f"BLOCK {block}: {programs} programs, {places} places on {processors} multiprocessors: "
+          f"{programs / places:.2f} waves")  # fmt: skip
+
+# %% [markdown]
+# A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and there
+# are few of them, as in a matrix product. With thousands of short programs, as here, the waves blur.
 #
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
 # which elements belong together. The compiler chooses which thread does what. Where it knows that addresses and lengths

@@ -19,14 +19,26 @@
 # - say what attention costs when its scores are written to memory, and what is left when they are not,
 # - derive the online softmax and the backward pass, and say who may write which sum,
 # - write FlashAttention-2 in Triton, forward and backward, for any lengths, masks, strides and head groups,
-# - read from the compiler, without a GPU, how many programs fit on a multiprocessor and why a kernel spills.
+# - read from the compiler, without a GPU, how many programs fit on a multiprocessor and why a kernel spills,
+# - say what FlashAttention-3 does that your kernel does not, and find it in generated code.
 #
-# **Time** 12 hours; the five exercises take seven and a half of them, the backward pass alone three. Do sections 1 to 3
-# on one day, 4 on the next, 5 to 7 on a third, 8 and 9 on a fourth. Run the cells from the top each time. A cell that
-# needs an exercise which you have not solved stops with "not written yet"; go on with the cell below it.
+# **Time** 12 hours; the five exercises take seven and a half of them, the backward pass alone three. Six sittings:
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/04_flash/flash.ipynb` also looks for
-# torch's arithmetic where all of it has to be in kernels, as grading does.
+# | sitting | what | minutes | what you have at its end |
+# |---|---|---|---|
+# | 1 | sections 1 to 3, exercises 4.1 and 4.2 | 135 | attention in tiles, in plain PyTorch |
+# | 2 | section 4, exercise 4.3 | 140 | the forward kernel |
+# | 3 | sections 5 and 6, of exercise 4.4 the rows and $dQ$ | 130 | a derivation, and half of the backward pass |
+# | 4 | the rest of exercise 4.4, section 7 | 105 | the backward pass |
+# | 5 | section 8, exercise 4.5 | 110 | both passes, tuned |
+# | 6 | sections 9 and 10, questions 4.6 to 4.8 | 100 | what the peers do, and your own words for it |
+#
+# Run the cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written
+# yet"; go on with the cell below it. Sections 9 and 10 can be read without exercises 4.4 and 4.5.
+#
+# **The check** in a notebook judges as grading does. An answer may use what the setup cells and your own cells define,
+# and no name of a demonstration cell. In exercises 4.3 to 4.5 all arithmetic has to be in kernels. Where an answer breaks
+# one of these rules, the check says so.
 #
 # **Needs** lesson 01: counting, the roofline, the softmax and the tiled matrix product.
 #
@@ -51,6 +63,7 @@ import triton.language as tl
 
 from autograder import check, check_speed
 from course_lib import memory, plots, results, widgets
+from course_lib.predictions import against
 from course_lib.roofline import Roof, Work, floor_s
 from course_lib.timing import time_gpu
 
@@ -82,12 +95,6 @@ def recorded(section):
     entry = results.load(section)
     print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
     return entry["rows"] if entry else []
-
-
-def against(predicted, came):
-    """What was predicted beside what came."""
-    for name, guess in predicted.items():
-        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
 
 
 # %% [markdown]
@@ -123,6 +130,15 @@ def against(predicted, came):
 
 # %%
 predicted = {"time, doubled length": None, "memory, doubled length": None, "backward / forward": None}  # replace None
+### BEGIN PREDICTION
+predicted = {
+    "time, doubled length": 4,
+    "memory, doubled length": 4,
+    "backward / forward": 2,
+    "why": "There are n^2 scores, and they set the bytes, the products and the memory. Backward "
+    "has twice the crossings and twice the products.",
+}
+### END PREDICTION
 
 
 def naive(q, k, v, causal=False):
@@ -190,14 +206,24 @@ results.beside("lesson04.naive_memory", peaks, unit="MiB")
 # what the forward pass leaves behind for backward.
 
 # %%
+from course_lib.table import Table
+
 KINDS = ("plain fp32", "plain", "compiled", "sdpa", "ours")
 table = recorded("attention_sizes")
-if table:
-    print(f"{'':28}" + "".join(f"{kind + ' ms':>18}" for kind in KINDS) + f"{'plain MiB':>11}{'ours MiB':>10}")
-for row in table:
-    times = [f"{row[kind + ' forward us'] / 1e3:.3f} / {row[kind + ' backward us'] / 1e3:.3f}" for kind in KINDS]
-    held = f"{row['plain MiB held']:11,.0f}{row['ours MiB held']:10,.0f}"
-    print(f"{row['name']:28}" + "".join(f"{text:>18}" for text in times) + held)
+
+
+def both_ms(row, kind):
+    return f"{row[f'{kind} forward us'] / 1e3:.3f} / {row[f'{kind} backward us'] / 1e3:.3f}"
+
+
+Table(
+    ("length, head size", *(f"{kind}, ms" for kind in KINDS), "plain, MiB", "ours, MiB"),
+    [
+        (f"{row['length']}, {row['head size']}", *(both_ms(row, kind) for kind in KINDS),
+         f"{row['plain MiB held']:,.0f}", f"{row['ours MiB held']:,.0f}")
+        for row in table
+    ],
+)  # fmt: skip
 
 # %%
 from course_lib.plots.house import drawn
@@ -327,13 +353,14 @@ widgets.attention_stepper(12, 14)
 # %% [markdown]
 # ### Wrong turns
 # Four ways to get the three lines wrong. Each is right on *some* inputs, which is why people keep them. `walk` does one
-# row in fp32, tile by tile, with one thing wrong; the figure shows the shares $e^{s_j - m} / \ell$ that it ends with,
-# hatched, and the true ones, outlined. Three of the four end with nothing but NaN.
+# row in fp32, tile by tile, with one thing wrong. The table shows the sum that it ends with: three of the four shares are
+# NaN in every place. The figure shows the fourth, which looks healthy: its shares $e^{s_j - m} / \ell$ hatched, the true
+# ones outlined.
 
 
 # %%
 def walk(scores, wrong="", tile=4):
-    """The shares of one row, made tile by tile; `wrong` says what is done wrong."""
+    """The weights of one row and their sum, made tile by tile; `wrong` says what is done wrong."""
     inf = torch.tensor(float("inf"))
     top, total, weights = torch.tensor(0.0) if wrong == "starts at 0" else -inf, torch.tensor(0.0), torch.empty(0)
     for new in torch.tensor(scores).split(tile):
@@ -344,7 +371,7 @@ def walk(scores, wrong="", tile=4):
         factor = torch.tensor(1.0) if wrong == "no correction" else torch.exp(top - shift)
         fresh = torch.exp(new - shift)
         weights, total, top = torch.cat([weights * factor, fresh]), total * factor + fresh.sum(), larger
-    return weights / total
+    return weights, total
 
 
 row = [0.1, 1.2, -0.4, 0.6, 0.3, -1.0, 2.1, 0.2, 1.9, 0.0, 2.4, -0.7]
@@ -357,27 +384,34 @@ wrong_turns = {
 
 
 # %%
+ends = {name: walk(scores, name) for name, scores in wrong_turns.items()}
+Table(
+    ("wrong line", "the sum it ends with", "the sum should be", "share of the first key"),
+    [
+        (name, f"{total:.3g}", f"{walk(wrong_turns[name])[1]:.3g}", f"{(weights / total)[0]:.3g}")
+        for name, (weights, total) in ends.items()
+    ],
+)
+
+
+# %%
 @drawn
-def draw_shares(panels):
-    """Beside each other: the shares a wrong program ends with, hatched, and the true ones as outlines."""
-    figure, axes = plots.figure(7.6, 3.0, columns=len(panels))
-    figure.suptitle("One wrong line: shares that are off, or nothing but NaN", x=0.01, ha="left", weight="bold")
-    for ax, (name, scores) in zip(axes, panels.items()):
-        got, right = walk(scores, name), walk(scores)
-        ax.bar(range(12), got.nan_to_num(0.0), color=plots.PALETTE[1], hatch="////", edgecolor="white", linewidth=0)
-        ax.bar(range(12), right, facecolor="none", edgecolor=plots.PALETTE[6], linewidth=1.2)
-        words = "\nall NaN" if got.isnan().all() else f"\nsum {got.sum():.2f}"
-        if got.isnan().all():
-            look = {"ha": "center", "va": "center", "fontsize": 16, "transform": ax.transAxes}
-            ax.text(0.3, 0.75, "NaN", color=plots.PALETTE[1], **look)
-        ax.set_title(name + words, fontsize=9)
-        ax.set(xlabel="key", ylim=(0, 1.15 * max(got.nan_to_num(0.0).max(), right.max())))
-    axes[0].set_ylabel("share")
+def draw_shares(got, right):
+    """The shares that a wrong program ends with, hatched, and the true ones as outlines."""
+    figure, ax = plots.figure(6.0, 3.0)
+    figure.suptitle("Without correction early keys weigh too much", x=0.01, ha="left", weight="bold")
+    hatched = {"color": plots.PALETTE[1], "hatch": "////", "edgecolor": "white", "linewidth": 0}
+    outlined = {"facecolor": "none", "edgecolor": plots.PALETTE[6], "linewidth": 1.2}
+    ax.bar(range(12), got, label=f"no correction, sum {got.sum():.2f}", **hatched)
+    ax.bar(range(12), right, label=f"right, sum {right.sum():.2f}", **outlined)
+    ax.set(xlabel="key (tiles of four)", ylabel="share", xticks=range(12))
+    ax.legend(loc="upper left")
     return figure
 
 
-plots.show(draw_shares(wrong_turns), alt="Shares of one row of 12 keys by four wrong programs, beside the true ones: "
-           "without correction early keys weigh too much; the other three give NaN in all places")  # fmt: skip
+shares = [weights / total for weights, total in (ends["no correction"], walk(row))]
+plots.show(draw_shares(*shares), alt="Shares of one row of 12 keys: without correction the keys of the first tile weigh "
+           "up to twice as much as they should, and later ones too little")  # fmt: skip
 
 # %% [markdown]
 # - **No correction**: right as long as the first tile holds the maximum. In this row it does not, and the early keys
@@ -438,7 +472,7 @@ check("flash.merge", merge)
 # </details>
 
 # %% [markdown]
-# Why this matters beyond tiles: the order of the parts is free, and so is who computes them. With few queries and very
+# This matters beyond tiles: the parts may come in any order, and from any program. With few queries and very
 # many keys, as when a language model writes one token, several programs can share the keys of one query and merge
 # afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs.
 #
@@ -456,8 +490,7 @@ check("flash.merge", merge)
 # enough for that: a hidden key has the weight 0, and $0 \cdot \mathrm{NaN}$ is NaN. So the rows behind the length have
 # to be *loaded* as zeros. In this lesson the diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
 # last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
-# (Libraries also take sequences packed without padding, *varlen*, and servers keep K and V in pages. The walk over
-# tiles stays the same; only where a tile lies is looked up.)
+# (Libraries also take sequences packed without padding, and servers keep K and V in pages: see further reading.)
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
@@ -479,6 +512,13 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 
 # %%
 predicted_share = {"skipped": None, "on an edge": None}  # replace None
+### BEGIN PREDICTION
+predicted_share = {
+    "skipped": 0.49,
+    "on an edge": 0.016,
+    "why": "Of 64 x 64 tiles the diagonal cuts 64. Half of the other 4032 lie behind it.",
+}
+### END PREDICTION
 
 # %%
 from course_lib.attention_tiles import tile_kinds, visible
@@ -671,8 +711,17 @@ results.beside("lesson04.tiled_memory", held, unit="MiB")
 
 # %%
 predicted_growth = {"p in fp16": None, "accumulator in fp16": None}  # replace None: the error at 16384 over that at 64
+### BEGIN PREDICTION
+predicted_growth = {
+    "p in fp16": 0.06,
+    "accumulator in fp16": 16,
+    "why": "Roundings of 256 times as many terms cancel like a random walk: 1 / 16 of the error. "
+    "The accumulator is rounded 256 times instead of once, and these add up like a random walk.",
+}
+### END PREDICTION
 
 
+# %%
 def one_row(n, p_type, acc_type):
     """Relative error of 64 rows of n keys, with p and the accumulator rounded to these types."""
     torch.manual_seed(n)
@@ -897,7 +946,7 @@ check("flash.forward", flash_forward)
 # around one body: `for EDGE in tl.static_range(2)` and inside it
 # `range(full if EDGE else 0, end if EDGE else full, BLOCK_N)`. Below `full` all queries of the block see all keys: it
 # is `n_valid` or, when causal and smaller, `first + 1 + n_k - n_q`, which is taken as 0 where it is negative, and then
-# rounded down to whole tiles. So with `end`: both are at least 0. (Addresses that are made once and moved on in every
+# rounded down to whole tiles. The same holds for `end`. (Addresses that are made once and moved on in every
 # turn are right too; section 8 shows their price.)
 # </details>
 
@@ -1125,6 +1174,15 @@ plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums 
 
 # %%
 predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None: per cent
+### BEGIN PREDICTION
+predicted_differing = {
+    "racy, GPU": 100,
+    "atomic, GPU": 50,
+    "racy, interpreter": 0,
+    "why": "16 programs add to each element: one addition is lost in nearly every run. In another "
+    "order about every second sum rounds otherwise. The interpreter runs one program at a time.",
+}
+### END PREDICTION
 
 # %%
 try:
@@ -1480,7 +1538,15 @@ check("flash.backward", flash_backward)
 # are added in all, and how does that compare with the bytes of q, k, v, o and their gradients? Which version wins?
 
 # %%
-predicted_winner = None  # replace None: "one pass with atomics" or "two passes", and by how much
+predicted_winner = {"wins": None, "the other takes, times as long": None}  # replace None: "one pass" or "two passes"
+### BEGIN PREDICTION
+predicted_winner = {
+    "wins": "two passes",
+    "the other takes, times as long": 1.4,
+    "why": "One pass: 1.0 ms of products on the H200, and 4 GiB of additions, which take 1.0 ms more "
+    "at the rate of memory. Two passes: 1.4 ms of products.",
+}
+### END PREDICTION
 
 # %%
 n, d, pairs, tile = 4096, 64, 4 * 16, 64
@@ -1525,8 +1591,8 @@ results.beside("lesson04.atomics", backward_ms, unit="ms")
 # %%
 ratios = [row["one over two"] for row in one_pass if "one over two" in row]
 if ratios:
-    print(f"predicted: {predicted_winner}; came: two passes; one pass takes {min(ratios):.2f} to "
-          f"{max(ratios):.2f} times as long")  # fmt: skip
+    wins = "two passes" if min(ratios) > 1 else "one pass" if max(ratios) < 1 else "it depends on the case"
+    against(predicted_winner, {"wins": wins, "the other takes, times as long": max(ratios)})
 for row in one_pass:
     if "one over two" in row:
         print(f"{row['name']:30} one pass {row['one pass us']:6.0f} us, without dQ {row['without dq us']:6.0f} us, "
@@ -1555,7 +1621,7 @@ for row in one_pass:
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
-# A tile size is a bet. Larger tiles move fewer bytes for each FLOP and need more registers and shared memory, so fewer
+# Larger tiles move fewer bytes for each FLOP and need more registers and shared memory, so fewer
 # programs fit beside each other. Three budgets of a multiprocessor decide, on an H100 or H200:
 #
 # - **registers**: 65536 of 4 bytes. A program takes registers a thread x 32 x warps. At most 255 a thread; what does
@@ -1565,32 +1631,43 @@ for row in one_pass:
 # - **warps**: 64.
 #
 # Why more than one program? In the loop the tensor cores work while the scores are made, and rest while the
-# exponentials are. (The unit that makes exponentials is a second ceiling: at head size 64 it needs about as many clocks
-# as the products, as `benchmarks/notes/attention.md` counts.) A second program fills the pause. (How many warps of how
-# many programs are resident, over how many could be, is called **occupancy**.) `num_warps` divides the same tile among
-# more threads: fewer registers each.
+# exponentials are. (The unit that makes exponentials is a ceiling of its own: section 10 counts it.) A second program
+# fills the pause. (The share of the possible warps that are resident is called **occupancy**.) `num_warps` divides the
+# same tile among more threads: fewer registers each.
 #
-# All this can be read **without a GPU**. The cell compiles your kernel for an H200; `CARD` may be your card,
-# "T4" or "RTX 4090".
+# All this can be read **without a GPU**. `compiled` compiles a kernel of yours for an H200, the forward kernel if you
+# name no other; `CARD` may be your card, "T4" or "RTX 4090". It tells types by the names of the arguments, those of the
+# kernel cells above.
 
 # %%
+import inspect
+
 from course_lib.compiled import compile_kernel
 
 CARD = "H200"
-ROWS = {f"stride_{x}_{of}": "i32" for x in "oqkv" for of in ("b", "h", "n" if x in "kv" else "m")}
-TYPES = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), "*bf16") | {"lse_ptr": "*fp32", "scale": "fp32"}
-TYPES |= dict.fromkeys(("heads", "n_q", "n_k"), "i32") | ROWS
 
 
-def compiled(head_size, tiles, causal=True):
-    """The report on the forward kernel in bf16: tiles are queries, keys, warps and stages."""
+def type_of(name):
+    """The type of an argument of the kernels of this lesson, by its name."""
+    if name.endswith("_ptr"):
+        return "*fp32" if name[:-4] in ("lse", "shift", "delta") else "*bf16"
+    return "fp32" if name == "scale" else "i32"
+
+
+def compiled(head_size, tiles, causal=True, kernel=_forward_kernel):
+    """The report on a kernel in bf16; tiles are queries, keys, warps and stages."""
     block_m, block_n, warps, stages = tiles
-    fixed = {"lengths_ptr": None, "GROUP": 1, "D": head_size, "BLOCK_D": triton.next_power_of_2(head_size)}
-    fixed |= {"CAUSAL": causal, "BLOCK_M": block_m, "BLOCK_N": block_n} | {f"stride_{x}_d": 1 for x in "oqkv"}
-    return compile_kernel(_forward_kernel, TYPES, fixed, CARD, num_warps=warps, num_stages=stages)
+    names = list(inspect.signature(kernel.fn).parameters)
+    fixed = {"lengths_ptr": None, "GROUP": 1, "D": head_size, "CAUSAL": causal}
+    fixed |= {"BLOCK_D": triton.next_power_of_2(head_size), "BLOCK_M": block_m, "BLOCK_N": block_n}
+    fixed = {name: value for name, value in fixed.items() if name in names}
+    fixed |= {name: 1 for name in names if name.startswith("stride_") and name.endswith("_d")}
+    types = {name: type_of(name) for name in names if name not in fixed}
+    return compile_kernel(kernel, types, fixed, CARD, num_warps=warps, num_stages=stages)
 
 
-print(compiled(64, (64, 64, 4, 2)))
+# %%
+compiled(64, (64, 64, 4, 2))
 
 # %% [markdown]
 # ### Predict
@@ -1599,7 +1676,14 @@ print(compiled(64, (64, 64, 4, 2)))
 # budget runs out first for each.
 
 # %%
-predicted_spills = None  # replace None: the names of the settings that spill
+predicted_spills = {"spill": None}  # replace None: the names of the settings that spill
+### BEGIN PREDICTION
+predicted_spills = {
+    "spill": "128: 128 x 64, 4 warps, 2 stages",
+    "why": "128 numbers of the accumulator and 64 of the scores are 192 a thread, and addresses, "
+    "maxima and operands need more than 63. With 8 warps it is half; the others hold half as much.",
+}
+### END PREDICTION
 
 # %%
 settings = {
@@ -1613,7 +1697,7 @@ settings = {
     "128: 128 x 128, 8 warps, 2 stages": (128, (128, 128, 8, 2)),
 }
 made = {name: compiled(*setting) for name, setting in settings.items()}
-print("predicted to spill:", predicted_spills, "- spills:", [name for name, one in made.items() if one.spills_bytes])
+against(predicted_spills, {"spill": "; ".join(name for name, one in made.items() if one.spills_bytes)})
 axes = plots.programs_that_fit(made)
 plots.show(axes, alt="For eight settings of the forward kernel: the share of registers, shared memory and warps of a "
            "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
@@ -1671,6 +1755,22 @@ for d in (64, 128):
 # accumulator. At head size 64 that just fits or just does not, depending on the version of Triton; at 128 it is far too
 # much. If `compiled` shows more registers than you expect, look for blocks of addresses that change in a loop.
 #
+# ### Try: a kernel with two accumulators
+# The pass for $dK$ and $dV$ keeps two accumulators, and two tiles of scores come and go in each turn. At head size 128
+# that is the hardest kernel of this lesson to fit. The cell needs exercise 4.4. Compile it with the tiles below, then
+# change the list until you have found a setting that does not spill and of which two programs fit on a multiprocessor.
+# Without a GPU this is how you choose tiles for exercise 4.5. (A setting that spills can still be the fastest one: what
+# counts is where the spills stand, inside the loop or before it.)
+
+# %%
+tries = [(64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2), (32, 64, 4, 3)]  # queries, keys, warps, stages
+made = {f"{tiles}": compiled(128, tiles, kernel=_dkdv_kernel) for tiles in tries}
+Table(
+    ("queries, keys, warps, stages", "registers a thread", "spilled bytes", "shared memory, KiB"),
+    [(name[1:-1], one.registers, one.spills_bytes, one.shared_bytes // 1024) for name, one in made.items()],
+)
+
+# %% [markdown]
 # ### Letting Triton search
 # `@triton.autotune(configs, key)` above `@triton.jit` takes a list of settings, each a `triton.Config` of tiles, warps
 # and stages, times them and keeps the fastest. It searches anew for each combination of the *values* of the arguments
@@ -1690,6 +1790,8 @@ for d in (64, 128):
 # - fills `out` and `lse`, then `dq`, `dk` and `dv`; as many heads of keys as of queries, all keys valid; otherwise as
 #   in exercises 4.3 and 4.4, any strides, lengths and head sizes from 16 to 128
 # - you may change your kernels of exercises 4.3 and 4.4, or write others
+# - without a GPU nothing can be timed: choose tiles by what `compiled` says, for each of the three kernels and both head
+#   sizes, in about 30 minutes; the points for speed wait for a GPU
 #
 # Timed in bf16 with 4 x 16 heads of 4096 tokens: head size 64, and head size 128 causal. The floor counts 2 products
 # forward and 5 backward, half of them when causal, at the rate that your device sustains; two passes make 7 backward,
@@ -1726,8 +1828,8 @@ check_speed("flash.speed", attention_step)
 # </details>
 # <details><summary>Hint 2: in this order</summary>
 #
-# No spills. (`compiled` shows the forward kernel; `compile_kernel` takes any other one, with the types of its arguments
-# in a dictionary like `TYPES`. At head size 128 look at the pass for dk and dv first: it has two accumulators.) No mask
+# No spills. (`compiled(128, tiles, kernel=_dkdv_kernel)` shows the pass for dk and dv: at head size 128 look at it first,
+# because it has two accumulators.) No mask
 # in the loop over whole tiles. When causal, no tile that nobody sees, and the longest programs first. `exp2` and a
 # scale that was multiplied once. One address and an offset, not a block of addresses. Of two loops that share an
 # accumulator only one should have several stages: `tl.range(..., num_stages=1)` for the edge. (Where the TMA loads,
@@ -1747,7 +1849,15 @@ check_speed("flash.speed", attention_step)
 # What do the settings of section 8 do on the real device? Write down which one wins for each head size, then look.
 
 # %%
-predicted_fastest = {"head size 64": None, "head size 128": None}  # replace None
+predicted_fastest = {"head size 64": None, "head size 128": None}  # replace None: names of settings
+### BEGIN PREDICTION
+predicted_fastest = {
+    "head size 64": "64: 64 x 64, 4 warps, 3 stages",
+    "head size 128": "128: 128 x 64, 8 warps, 2 stages",
+    "why": "At 64 several programs fit and fill each other's pauses. At 128 larger blocks of queries "
+    "read K and V half as often, and with 8 warps they do not spill.",
+}
+### END PREDICTION
 
 
 # %%
@@ -1761,9 +1871,9 @@ def forward_rate(d, tiles):
 
 rates = {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
 there = rates or {row["name"]: row["value"] for row in recorded("lesson04.settings")}
-for head_size in ("64", "128") if there else ():
-    fastest = max((name for name in there if name.startswith(head_size + ":")), key=there.get)
-    print(f"fastest: {fastest}; predicted {predicted_fastest[f'head size {head_size}']}")
+if there:
+    sizes = {f"head size {d}": [name for name in there if name.startswith(f"{d}:")] for d in (64, 128)}
+    against(predicted_fastest, {words: max(names, key=there.get) for words, names in sizes.items()})
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
@@ -1786,6 +1896,14 @@ results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %%
 predicted_gain = {"float32, with oneDNN": None, "float16, without oneDNN": None}  # replace None
+### BEGIN PREDICTION
+predicted_gain = {
+    "float32, with oneDNN": 2,
+    "float16, without oneDNN": 34,
+    "why": "In fp32 both sides make the same products, and the scores of 4 MiB stay in a cache. In "
+    "fp16 the report's factor is all there is to go by.",
+}
+### END PREDICTION
 
 # %% [markdown]
 # The cell runs naive attention and SDPA on the CPU, on every machine, with and without oneDNN, because not every
@@ -1874,8 +1992,15 @@ for causal in (False, True):
 
 # %%
 predicted_share = {"compiled / naive": None}  # replace None
+### BEGIN PREDICTION
+predicted_share = {
+    "compiled / naive": 0.4,
+    "why": "4 of 10 crossings stay: S is written and read, P is written and read. Bytes set both times.",
+}
+### END PREDICTION
 
 
+# %%
 def together(batch, n=4096, d=64):
     """name -> time forward, and name -> MiB at the peak of forward and backward; causal, batch x 16 heads."""
     q, k, v = (normal(batch, 16, n, d).requires_grad_() for _ in range(3))
@@ -1922,11 +2047,8 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # naive attention, all in one process and in turn. FlashAttention-3, the CUDA code for Hopper, does not come with
 # PyTorch and was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head size 128,
 # fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x tokens x head
-# size. "Ours" is not always plain Triton: forward at head sizes 72 and 128, at 64 where not causal, and dk and dv at 72
-# and, not causal, at 128 are written in **Gluon**, the layer below Triton's language in which one says which warp does
-# what. One warp fetches tiles by the TMA, and two groups of four warps compute (**warp specialisation**) and take turns
-# at the tensor cores (**ping-pong**), so that one group's exponentials fall beside the other's products.
-# FlashAttention-3 does the same in CUDA. (All of these are products at the limit of power, timed in turn on one chip.
+# size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes such kernels
+# fast. (All of these are products at the limit of power, timed in turn on one chip.
 # What each takes alone was not recorded; lesson 05, section 3, has a case in which the two differ.)
 
 # %%
@@ -1935,17 +2057,22 @@ for row in recorded("attention"):
     work = row["TFLOP/s"] * row["value"]  # the work of the case, in a unit of its own
     peers = {name.removesuffix(" us"): work / us for name, us in row.items() if name.endswith(" us") and us}
     rates[row["name"].removeprefix("attention ")] = {"ours": row["TFLOP/s"]} | peers
-for case, by_name in rates.items():
-    print(f"{case:40} " + ", ".join(f"{name} {rate:.0f}" for name, rate in by_name.items()) + " TFLOP/s")
+kernels = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
+Table(
+    ("TFLOP/s", *kernels),
+    [
+        (case.replace("bf16 ", ""), *(f"{by_name[name]:.0f}" if name in by_name else "-" for name in kernels))
+        for case, by_name in rates.items()
+    ],
+)
 
 
 # %%
 @drawn
-def draw_rates(rates, device):
+def draw_rates(rates, kernels, device):
     """One line a case, one marker a kernel, at its TFLOP/s."""
     figure, ax = plots.figure(7.8, 1.5 + 0.36 * len(rates))
     figure.suptitle("Attention on an H200: ours and its peers", x=0.01, ha="left", weight="bold")
-    kernels = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
     for i, kernel in enumerate(kernels):
         places = [(by_name[kernel], y) for y, by_name in enumerate(rates.values()) if kernel in by_name]
         ax.plot(*zip(*places), plots.MARKERS[i], color=plots.PALETTE[i], label=kernel, markersize=7)
@@ -1959,7 +2086,8 @@ def draw_rates(rates, device):
 # %%
 if rates:
     plots.show(
-        draw_rates(rates, "recorded H200"), alt="TFLOP/s of our attention and of its peers in every recorded case"
+        draw_rates(rates, kernels, "recorded H200"),
+        alt="TFLOP/s of our attention and of its peers in every recorded case",
     )
 
 # %% [markdown]
@@ -1971,7 +2099,393 @@ if rates:
 # Eager takes 4 to 28 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
 # are 1.9 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a power of two, as at
 # head size 64, is exact; other scales round again. The others keep the scores in fp32.
+
+# %% [markdown]
+# ## 10. What makes the fastest kernels fast
+# Your kernel says what has to be computed, and Triton's compiler decides what overlaps. FlashAttention-3, cuDNN and the
+# course's second rung decide that themselves. This section reads how, in generated code and on any machine. It needs no
+# exercise of yours. Six ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs for the
+# warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order of
+# sums.
 #
+# ### Two more ceilings
+# **Bytes from the L2 cache.** Section 1 counted K and V once. A kernel reads them again for every block of queries, so
+# $n$ / `BLOCK_M` times. With one key a block makes $4 \cdot$ `BLOCK_M` $\cdot d$ FLOP, and it reads $2d$ numbers in bf16
+# for it: `BLOCK_M` **FLOP a byte**, whatever the head size. Memory need not carry these reads, because the L2
+# cache serves programs that work on one head at the same time. The cache has a ceiling of its own, and only more queries
+# a block take a kernel away from it.
+#
+# This is the theorem in FlashAttention's paper, one level down. With room for $M$ numbers a program holds about $M / d$
+# queries, so K and V are read about $n d / M$ times, and $n^2 d^2 / M$ numbers move. The paper also proves the other
+# direction: no algorithm for exact attention moves fewer, up to a constant factor, for all $M$ from $d$ to $n d$.
+#
+# **Exponentials.** There are $n^2$ of them beside $4 n^2 d$ FLOP: $4d$ FLOP for each. A unit of its own makes them, a few
+# in a clock. In the cell both rates are those of an H100 or H200, for each multiprocessor.
+#
+# ### Predict
+# A program makes a product, then the exponentials of its scores, and nothing overlaps. Which share of the time are the
+# tensor cores busy, at head size 64 and at 128?
+
+# %%
+predicted_busy = {"head size 64": None, "head size 128": None}  # replace None: from 0 to 1
+### BEGIN PREDICTION
+predicted_busy = {
+    "head size 64": 0.5,
+    "head size 128": 0.67,
+    "why": "256 FLOP take as long as one exponential: 4096 a clock against 16. Head size 64 "
+    "has 4 * 64 = 256 FLOP for each exponential, so both take half; 128 has twice as many.",
+}
+### END PREDICTION
+
+# %%
+PRODUCTS, EXPONENTIALS = 4096, 16  # FLOP in bf16, and exponentials, in one clock
+busy = {}
+for d in (32, 64, 128):
+    products, exponentials = 4 * 64 * 64 * d / PRODUCTS, 64 * 64 / EXPONENTIALS
+    busy[f"head size {d}"] = products / (products + exponentials)
+    print(f"head size {d:3}, 64 x 64 scores: products {products:.0f} clocks, "
+          f"exponentials {exponentials:.0f}, {4 * d} FLOP an exponential")  # fmt: skip
+against(predicted_busy, busy)
+mine = {row["name"]: row["value"] for row in results.load("lesson04.forward")["rows"]}
+mine = mine["length 4096, head size 64, mine"]
+for block in (64, 128, 192):
+    a_byte = 4 * block * d / (2 * d * 2)  # of one key: FLOP over the bytes of its rows in K and V
+    print(f"{block:3} queries a block: {a_byte:.0f} FLOP a byte from L2; "
+          f"the sustained rate needs {roof.flops_per_s / a_byte / 1e12:.1f} TB/s")  # fmt: skip
+print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
+      f"{mine / 64:.1f} TB/s came from L2; memory copies {copy_rate / 1e12:.1f} TB/s")  # fmt: skip
+
+# %% [markdown]
+# **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64. At 128 it
+# is 67 %. Nothing but overlap helps, and at head size 64 even perfect overlap leaves the exponentials a ceiling as near as
+# the products. That is why every kernel of the figure in section 9 is slower at 64. (FlashAttention-4 makes a part of the
+# exponentials by a polynomial, on the units for ordinary arithmetic. The course's kernel does so with one of eight at head
+# size 64.)
+#
+# ### The TMA: one thread asks for a tile
+# In your kernel every thread makes addresses and asks for its own part of a tile (`cp.async`). A Hopper GPU has a unit
+# for that, the **Tensor Memory Accelerator**. The host writes a **descriptor** once: the tensor's address, shape and
+# strides, and the shape of a tile. After that *one thread* names the coordinates of a tile. The unit makes all addresses,
+# gives zeros for what lies outside of the tensor, and lays the tile into shared memory as the tensor cores read it. When
+# the bytes are there, it says so at an **mbarrier**: a word in shared memory that knows how many bytes are still expected
+# and at which the others wait. No register holds an address, and no thread waits for its own loads.
+#
+# Triton's own language reaches the unit through tensor descriptors (`tl.make_tensor_descriptor`). **Gluon** is the
+# language below it: Triton's compiler, but you say which warps do what, where a tile lies and who waits for whom. Here is
+# a kernel in Gluon with two jobs. One warp fetches tiles, two at a time; four warps add them up. A place in shared memory
+# has two barriers. The fetching warp waits at `empty` until its place may be overwritten, the adding warps wait at `full`
+# until its bytes have arrived. (A barrier counts its rounds by one bit, the *parity*, which is what `& 1` makes.)
+
+# %%
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+ROWS = gl.constexpr(64)  # rows of a tile, and its columns
+sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name changed
+
+
+# %%
+@gluon.jit
+def _fetch(x_desc, tiles, full, empty, count):
+    for i in range(count):
+        mbarrier.wait(empty.index(i % 2), ((i // 2) & 1) ^ 1)
+        mbarrier.expect(full.index(i % 2), 2 * ROWS * ROWS)  # bytes
+        tma.async_copy_global_to_shared(x_desc, [i * ROWS, 0], full.index(i % 2), tiles.index(i % 2))
+
+
+@gluon.jit
+def _add_up(out_ptr, tiles, full, empty, count):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])  # who holds what
+    total = gl.zeros([ROWS, ROWS], gl.float32, LAYOUT)
+    for i in range(count):
+        mbarrier.wait(full.index(i % 2), (i // 2) & 1)
+        total += tiles.index(i % 2).load(LAYOUT).to(gl.float32)
+        sync()  # all four warps have read
+        mbarrier.arrive(empty.index(i % 2), count=1)
+    rows, columns = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))
+    gl.store(out_ptr + rows[:, None] * ROWS + columns[None, :], total)
+
+
+# %%
+@gluon.jit
+def two_jobs_kernel(out_ptr, x_desc, count):
+    """out (64, 64) in fp32: the sum of `count` tiles of x (64 count, 64) in bf16."""
+    tiles = gl.allocate_shared_memory(gl.bfloat16, [2, ROWS, ROWS], x_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    fence_async_shared()
+    add_up, fetch = (out_ptr, tiles, full, empty, count), (x_desc, tiles, full, empty, count)
+    gl.warp_specialize([(_add_up, add_up), (_fetch, fetch)], [1], [24])  # 1 more warp, 24 registers
+
+
+swizzled = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+types = {"out_ptr": "*fp32", "x_desc": f"tensordesc<bf16[64, 64],{swizzled!r}>", "count": "i32"}
+two_jobs = compile_kernel(two_jobs_kernel, types, {}, "H200", divisible_by_16=False, max_registers=128)
+two_jobs
+
+# %% [markdown]
+# What became of it, line by line. `%p` at the beginning of a line is a condition: only the thread for which it is true
+# does what stands behind it.
+
+# %%
+lines = [line.strip() for line in two_jobs.ptx.splitlines()]
+for words, wanted in (
+    ("one warp gives back registers", "setmaxnreg.dec"),
+    ("the other warps take them", "setmaxnreg.inc"),
+    ("so many bytes are expected", "mbarrier.arrive.expect_tx"),
+    ("one thread of the warp is chosen", "elect.sync"),
+    ("it asks for the tile", "cp.async.bulk.tensor"),
+    ("the others wait for the bytes", "mbarrier.try_wait"),
+):
+    found = [line for line in lines if wanted in line]
+    shown = found[-1] if wanted == "elect.sync" else found[0]
+    print(f"{words} ({len(found)} in the text):\n    {' '.join(shown.split())}")
+
+# %% [markdown]
+# A whole tile of 64 x 64 numbers is *one* instruction, `cp.async.bulk.tensor`, with two coordinates, the place in shared
+# memory and the barrier. `elect.sync` chooses the thread that carries it out. `setmaxnreg` moves registers between warps
+# while the kernel runs: who only asks for tiles needs few, who computes takes what was given back.
+#
+# ### Jobs for the warps, in a real kernel
+# The forward pass of the course's second rung (`course_lib/kernels/attention/groups_forward.py`) has three jobs: one warp
+# fetches Q, K and V, and two groups of four warps hold 64 queries each and read the *same* tiles of K and V. So a program
+# takes 128 queries, and K and V come at 128 FLOP a byte. One warp group is what a `wgmma` wants, the instruction by which
+# Hopper's tensor cores multiply 64 rows at once, straight from shared memory and without waiting for the result. Between
+# two `setmaxnreg` in the text lies one job, so the text can be counted job by job. Your kernel of exercise 4.3 stands
+# above them: every warp of it does everything.
+
+# %%
+import re
+
+COUNTED = {"wgmma": "wgmma.mma_async", "exponentials": "ex2.approx", "tiles fetched": ".global.mbarrier"}
+COUNTED |= {"tiles stored": "bulk.tensor.4d.global", "cp.async": "cp.async.cg"}
+
+
+def by_job(ptx):
+    """For each job: its registers a thread, and how often the counted instructions stand in it."""
+    _, *parts = re.split(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+);", ptx)
+    jobs = zip(parts[::2], parts[1::2])
+    counts = [(int(n), {name: text.count(word) for name, word in COUNTED.items()}) for n, text in jobs]
+    return [(registers, found) for registers, found in counts if any(found.values())]
+
+
+try:
+    from course_lib.kernels.attention.groups import _layout
+    from course_lib.kernels.attention.groups_forward import forward_in_groups_kernel
+    from course_lib.kernels.rings import LAUNCH
+except ImportError:
+    forward_in_groups_kernel = None
+    print("The course's own kernels are not here: recorded counts stand in their place.")
+
+# %%
+jobs = {}
+if forward_in_groups_kernel:  # head size 128, not causal, as the course's table has it
+    rows = {"o": 64, "q": 64, "k": 128, "v": 128}
+    types = {f"{x}_desc": f"tensordesc<bf16[1, 1, {n}, 128],{_layout(128)!r}>" for x, n in rows.items()}
+    types |= {"l_ptr": "*fp32", "scale_log2": "fp32"}
+    types |= dict.fromkeys(("heads", "batch_heads", "n_q", "n_k", "tiles"), "i32")
+    fixed = {f"{x}_rest": None for x in rows} | {"GROUP": 1, "CAUSAL": False, "WHOLE": True}
+    fixed |= {"HEADS_INTERLEAVED": 1, "BLOCK_N": 128, "STAGES": 2, "HELD": 2, "MAIN": 128, "REST": 0}
+    fixed |= {"TURNS": True, "POLYNOMIAL": False}
+    options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
+    groups = compile_kernel(forward_in_groups_kernel, types, fixed, "H200", divisible_by_16=False, **options)
+    for number, (registers, counts) in enumerate(by_job(groups.ptx), 1):
+        jobs[f"job {number}: registers a thread"] = registers
+        jobs |= {f"job {number}: {name}": count for name, count in counts.items() if count}
+    jobs["spilled bytes a thread"] = groups.spills_bytes
+results.beside("lesson04.jobs", jobs, unit="")
+
+# %%
+plain = compiled(128, (64, 64, 4, 3), causal=False)  # needs exercise 4.3
+counts = {name: plain.ptx.count(word) for name, word in COUNTED.items() if word in plain.ptx}
+print(f"your kernel, all warps alike: {plain.registers} registers, {counts}")
+
+# %% [markdown]
+# Two jobs hold all products and all exponentials and have 240 registers a thread, about as many as a thread can have.
+# The third holds all fetches and lives on 24. In your kernel there is one job: `cp.async` and `wgmma` stand in one loop,
+# and all warps have equal registers. So what does the split buy? A warp that waits for a tile blocks nothing but itself,
+# the addresses are out of the loop, and 64 rows of 128 fp32 sums fit beside 64 rows of 128 scores.
+#
+# ### Ping-pong: the groups take turns
+# Two groups share the tensor cores and the unit for exponentials. If both begin together, both multiply together, each at
+# half the speed, and then both take exponentials together while the tensor cores rest. If one has to wait until the other
+# has asked for its products, they work in opposite phases: one multiplies while the other does softmax. FlashAttention-3
+# makes that order with barriers, as NVIDIA's CUTLASS does for plain products, and calls it *ping-pong*. Here is a model
+# with nothing but these two units, for blocks of 64 queries and 128 keys.
+
+
+# %%
+def two_groups(d, turns, blocks=4, step=16):
+    """(group, unit, begin, end) in clocks. turns: one group multiplies at a time, and not both at half the speed."""
+    clocks = {"products": 4 * 64 * 128 * d / PRODUCTS, "exponentials": 64 * 128 / EXPONENTIALS}
+    todo = [list(clocks) * blocks for _ in range(2)]
+    begun, left, spans, clock = [None, None], [clocks["products"]] * 2, [], 0
+    while any(todo):
+        for unit in clocks:
+            at = [g for g in range(2) if todo[g][:1] == [unit]]
+            if turns and unit == "products":
+                at = sorted(at, key=lambda g: left[g])[:1]  # who has begun goes on
+            for g in at:
+                begun[g] = clock if begun[g] is None else begun[g]
+                left[g] -= step / len(at)
+        clock += step
+        for g in range(2):
+            if todo[g] and left[g] <= 0:
+                spans.append((g, todo[g].pop(0), begun[g], clock))
+                begun[g], left[g] = None, clocks[todo[g][0]] if todo[g] else 0
+    return spans
+
+
+def tensor_cores_busy(spans):
+    """The share of the time in which some group multiplies."""
+    working = {clock for _, unit, b, e in spans if unit == "products" for clock in range(b, e, 16)}
+    return 16 * len(working) / max(end for *_, end in spans)
+
+
+# %%
+@drawn
+def draw_turns(both):
+    """One panel for each way to share: what the two groups do when, in clocks."""
+    figure, axes = plots.figure(7.8, 3.9, rows=len(both))
+    message = "In turns, one group takes exponentials while the other multiplies"
+    figure.suptitle(message, x=0.01, ha="left", weight="bold")
+    looks = {"products": (plots.PALETTE[0], ""), "exponentials": (plots.PALETTE[4], "////")}
+    last = max(end for spans in both.values() for *_, end in spans)
+    for ax, (name, spans) in zip(axes, both.items()):
+        for unit, (colour, hatch) in looks.items():
+            mine = [span for span in spans if span[1] == unit]
+            places, widths = [g for g, *_ in mine], [end - begin for *_, begin, end in mine]
+            look = {"height": 0.6, "color": colour, "hatch": hatch, "edgecolor": "white", "label": unit}
+            ax.barh(places, widths, left=[begin for *_, begin, _ in mine], linewidth=1, **look)
+        ax.set_yticks(range(2), ["group 1", "group 2"])
+        ax.set(ylim=(1.5, -0.5), xlim=(0, 1.01 * last))
+        ax.set_title(f"{name}: tensor cores busy {tensor_cores_busy(spans):.0%}", fontsize=9)
+    axes[-1].set_xlabel("clocks (a model; head size 128, four blocks of 128 keys)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+# %%
+ways = {"both multiply at once": False, "the groups take turns": True}
+plots.show(draw_turns({name: two_groups(128, turns) for name, turns in ways.items()}),
+           alt="Two timelines of two groups. Above, both multiply together and then both take exponentials. "
+           "Below they alternate, and the tensor cores rest only at the end")  # fmt: skip
+for d in (64, 128):
+    shares = [f"{name} {tensor_cores_busy(two_groups(d, turns)):.0%}" for name, turns in ways.items()]
+    print(f"head size {d:3}, tensor cores busy: {', '.join(shares)}")
+
+# %% [markdown]
+# The model gives the whole gain to the order. In a real kernel the groups drift apart by themselves after some blocks,
+# and each of them has a second way to overlap: it asks for the scores of the next block before it waits for the product
+# of this one, so the tensor cores have work while it takes exponentials. (FlashAttention-3 does both.) In the course's
+# kernel the second way brings most of the gain, and the barriers alone little: `benchmarks/notes/attention.md` has the
+# times.
+#
+# ### In which order the tiles come
+# A program that stays (**persistent**) is launched once a multiprocessor and walks over many tiles. Its fetching warp
+# begins with the next tile while the **epilogue** of this one, the division and the store, is still at work. What is
+# lost is balance: causal tiles differ in length by far, and programs that were dealt their tiles in advance end at
+# different times. Where each tile is a program of its own, the hardware gives the next one to who is free. The order
+# also decides what lies in the L2 cache: programs that run at the same time should share K and V. Two aims, one list of
+# tiles. The cell tries four lists: 64 causal heads of 4096 tokens, 128 queries a tile, 132 multiprocessors.
+
+# %%
+import heapq
+
+
+def ends_late(tiles, dealt, workers=132):
+    """The time until the last tile is done, in units of an even share. dealt: tile i goes to worker i % workers."""
+    ends = [0] * workers
+    for i, (length, _) in enumerate(tiles):
+        if dealt:
+            ends[i % workers] += length
+        else:
+            heapq.heapreplace(ends, ends[0] + length)  # who is free first
+    return max(ends) / (sum(length for length, _ in tiles) / workers)
+
+
+HEADS, TILES = 64, 32
+longest_first = range(TILES, 0, -1)
+orders = {
+    "head by head, shortest first": [(n, h) for h in range(HEADS) for n in reversed(longest_first)],
+    "head by head, longest first": [(n, h) for h in range(HEADS) for n in longest_first],
+    "8 heads together": [(n, g + h) for g in range(0, HEADS, 8) for n in longest_first for h in range(8)],
+    "all heads together": [(n, h) for n in longest_first for h in range(HEADS)],
+}
+
+# %%
+at_work = {name: {head for _, head in tiles[1000:1132]} for name, tiles in orders.items()}
+Table(
+    ("order of the tiles", "given out when free", "dealt in advance", "K and V in use"),
+    [
+        (name, f"{ends_late(tiles, False):.2f}", f"{ends_late(tiles, True):.2f}",
+         f"{len(at_work[name]) * 2 * 4096 * 128 * 2 / 2**20:.0f} MiB")
+        for name, tiles in orders.items()
+    ],
+    note="times in units of an even share; head size 128, bf16; the L2 cache of an H200 holds 60 MiB",
+)  # fmt: skip
+
+# %% [markdown]
+# Longest first, with eight heads together, ends together and keeps its keys in the cache: that is the order of the
+# course's causal kernel at head size 128, with a program a tile. Without the causal mask all tiles are equally long, there
+# is nothing to balance, and its programs stay. All heads together would be as even, but their keys do not fit into the
+# cache.
+#
+# ### A fixed order of sums
+# One pass backward needs several programs to add to the same rows of $dQ$ (section 6). It can still give the same bits
+# every time, if the additions come in a fixed order: a counter for each block of queries says whose turn it is, and a
+# program that comes early waits. FlashAttention has this as an option, `deterministic=True`. The cell is the model of
+# section 6 with such a counter.
+
+
+# %%
+def in_turn(parts, rng):
+    """Programs come in random order and add in the order of their numbers: the sum, and how many had to wait."""
+    total, turn, there, waited = torch.tensor(0.0), 0, set(), 0
+    for program in torch.randperm(len(parts), generator=rng).tolist():
+        there.add(program)
+        waited += program != turn
+        while turn in there:
+            total, turn = total + parts[turn], turn + 1
+    return total.item(), waited
+
+
+runs = [in_turn(parts, rng) for _ in range(300)]
+print(f"in turn: {len({total for total, _ in runs})} answer in {len(runs)} runs; "
+      f"{sum(waited for _, waited in runs) / len(runs):.1f} of {len(parts)} programs wait")  # fmt: skip
+
+# %% [markdown]
+# The price is the waiting, so a good schedule lets programs come in the order in which they add: each begins its walk at
+# another block of queries. The course's backward pass pays otherwise, with two products more and nobody who waits.
+#
+# ### Where the course's kernels stand
+# The rung that ran in each recorded row, and the time over that of the best peer in the same run.
+
+# %%
+stand = results.load("attention")["rows"]
+Table(
+    ("batch x heads x tokens x head size", "rung", "best peer", "time over the peer's"),
+    [
+        (row["name"].removeprefix("attention ").replace(" bf16", ""),
+         {"groups": "jobs for warps, in Gluon", "plain": "plain Triton"}[row["rung"]],
+         row["best peer"], f"{row['ratio']:.2f}")
+        for row in stand
+    ],
+    note=f"recorded on {results.load('attention')['machine']}, {results.load('attention')['date']}",
+)  # fmt: skip
+
+# %% [markdown]
+# The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors; it takes any shape.
+# The second rung runs where it was measured to be faster. The table has the peers that come with PyTorch. Two more are
+# installed apart: **FlashAttention-3**, CUDA code for Hopper, and **FlashAttention-4**, which is written in CuTe DSL,
+# NVIDIA's own layer with jobs, tiles and barriers for Python. FlashAttention-4's new ideas are for Blackwell GPUs; its
+# kernels for Hopper follow FlashAttention-3. Where the table has no row of a peer, this lesson claims no place beside it.
+
+# %% [markdown]
 # ## Verdicts
 # What was claimed, and what we found. The numbers are in the tables above, on your machine and on the recorded H200.
 #
@@ -1985,6 +2499,12 @@ if rates:
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
+#
+# And the field? On the recorded H200 the course's kernels and cuDNN lead the peers that come with PyTorch: ours forward
+# at head sizes 72 and 128, cuDNN forward at 64; ours backward at 64 and 72, cuDNN backward at 128. FlashAttention-3
+# (Shah and others) and FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
+# FlashAttention-3) have no row in section 10's table, so no place beside them is claimed. What makes our second rung fast
+# is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]
 # ## Questions
@@ -2061,8 +2581,17 @@ if rates:
 # - Markus N. Rabe and Charles Staats, *Self-attention Does Not Need $O(n^2)$ Memory*, 2021, arXiv:2112.05682.
 # - The Triton tutorial [Fused
 #   Attention](https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html).
-# - Jay Shah and others, *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024,
-#   arXiv:2407.08608: TMA, warp specialisation and ping-pong; the measurements that section 9 quotes.
+# - Jay Shah, Ganesh Bikshandi, Ying Zhang, Vijay Thakkar, Pradeep Ramani and Tri Dao, *FlashAttention-3: Fast and
+#   Accurate Attention with Asynchrony and Low-precision*, 2024, arXiv:2407.08608: TMA, warp specialisation and ping-pong;
+#   the measurements that section 9 quotes.
+# - Ted Zadouri, Markus Hoehnerbach, Jay Shah, Timmy Liu, Vijay Thakkar and Tri Dao, *FlashAttention-4: Algorithm and
+#   Kernel Pipelining Co-Design for Asymmetric Hardware Scaling*, 2026, arXiv:2603.05451: the exponential unit as a ceiling,
+#   and kernels in CuTe DSL.
+# - What this lesson leaves out. *Packed sequences* (varlen): the sequences of a batch lie behind each other without
+#   padding, and a list says where each begins; FlashAttention's `flash_attn_varlen_func` takes them. *Paged keys*: a
+#   server keeps K and V in pages of some tokens, and a table says where each page lies (Woosuk Kwon and others,
+#   *Efficient Memory Management for Large Language Model Serving with PagedAttention*, 2023, arXiv:2309.06180). Both walk
+#   over tiles as your kernel does; they look up where a tile lies.
 # - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
 #   arXiv:2412.05496.
 # - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted

@@ -24,6 +24,20 @@
 # **Time** 4 and a half hours; the five exercises take three of them. Run the cells from the top each time. A cell that
 # needs an exercise which you have not solved stops with "not written yet"; go on with the cell below it.
 #
+# | section | reading and measuring | exercise |
+# |---|---|---|
+# | 1. Eight times faster: counting passes | 15 min | |
+# | 2. Positions as rotations; longer texts, pictures | 20 min | 6.1 `rope.reference` 25 min, 6.2 `rope.relative` 15 min |
+# | 3. Two layouts, and strides | 10 min | |
+# | 4. One launch, in place | 10 min | 6.3 `rope.forward` 75 min |
+# | 5. What a fair comparison takes | 10 min | |
+# | 6. Backward | 10 min | 6.4 `rope.backward` 30 min |
+# | 7. Tables, or angles | 5 min | |
+# | 8. When does it matter? Fused away | 10 min | |
+# | 9. At the speed of a copy | 5 min | 6.5 `rope.speed` 30 min |
+#
+# The three questions at the end take 35 minutes more. A good place to stop is behind exercise 6.3.
+#
 # **The check** in a notebook looks at results. `python -m autograder try work/06_rope/rope.ipynb` also looks for
 # torch's arithmetic where all of it has to be in kernels, as grading does.
 #
@@ -47,6 +61,7 @@ import triton.language as tl
 
 from autograder import check, check_speed
 from course_lib import plots, results, widgets
+from course_lib.predictions import against
 from course_lib.roofline import Roof
 from course_lib.timing import time_gpu
 
@@ -73,12 +88,6 @@ def recorded(section):
     entry = results.load(section)
     print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
     return entry["rows"] if entry else []
-
-
-def against(predicted, came):
-    """What was predicted beside what came."""
-    for name, guess in predicted.items():
-        print(f"{name}: {came[name]:.3g}; {'no prediction' if guess is None else f'predicted {guess:.3g}'}")
 
 
 # %% [markdown]
@@ -123,8 +132,13 @@ def eager(q, k, cos, sin):
 # faster is a fused kernel where bytes set the time? And how many times, at most, where launches set it?
 
 # %%
-predicted_passes = None  # replace None
+predicted_passes = {"passes": None}  # replace None
 predicted_gain = {"long sequences": None, "short sequences": None}  # replace None: time of PyTorch / time of one kernel
+### BEGIN PREDICTION
+predicted_passes = {"passes": 10, "why": "two products make 2 each, the concatenation 2, the negation 1, the sum 3"}
+predicted_gain = {"long sequences": 5, "short sequences": 10,
+                  "why": "10 passes for 2 where bytes set the time; for two tensors 10 launches for 1 where they do"}  # fmt: skip
+### END PREDICTION
 
 # %% [markdown]
 # The next cell tests the idea of passes on the report's own figures: the fused kernel makes 2 passes in 11 us, so a
@@ -192,7 +206,8 @@ for words, kinds in (("tables in bf16", (torch.bfloat16,) * 2), ("tables in fp32
     each = ", ".join(f"{calls} {name} {passes:.1f}" for name, (calls, passes) in counted.items())
     print(f"q and k in bf16, {words}: {each}; in all {sum(calls for calls, _ in counted.values())} launches, "
           f"{wide:.1f} passes")  # fmt: skip
-print("predicted passes:", predicted_passes)
+    if kinds[0] == kinds[1]:
+        against(predicted_passes, {"passes": wide})
 
 # %% [markdown]
 # **The prediction, counted.** 10 passes in 10 launches: five times a fused kernel's two passes, and ten times its one
@@ -227,7 +242,7 @@ widgets.rotation_explorer()
 # With many pairs the cosines of fast pairs cancel once the distance is large, and those of slow pairs stay near 1. So
 # the score of two *equal* vectors falls with their distance, quickly at first. (For other vectors it need not fall: it
 # may rise and fall as their pairs turn.) A larger base keeps more pairs slow, which is what models for long contexts
-# do; YaRN slows down only the slow pairs. In pictures half of the pairs turn by the row and half by the column.
+# do.
 
 # %%
 distances = [0, *(round(2 ** (k / 4)) for k in range(4 * 15 + 1))]
@@ -242,6 +257,53 @@ axes.set_ylim(bottom=-0.3)
 axes.yaxis.set_major_formatter("{x:.1f}")
 plots.show(axes, alt="Mean cosine of 64 pairs against the distance for three bases: all fall from 1, the base 100 within "
                      "tens of positions to around 0, the base 500000 over tens of thousands")  # fmt: skip
+
+# %% [markdown]
+# ### Longer texts, pictures, packed sequences
+# Three variants that you will meet. None of them needs another kernel: what changes is which angle a position gets.
+#
+# **Longer than trained.** A model that learnt up to position $L$ meets angles at $L'$ that it has never seen. *Position
+# interpolation* (Shouyuan Chen and others) divides positions, $m' = m\,L / L'$: all angles are then known ones, but
+# neighbours come closer together in the fast pairs too. *YaRN* (Bowen Peng and others) spares these. Pair $j$ makes
+# $r_j = L\,\theta_j / 2\pi$ turns in the trained length; those that make more than 32 stay, those that make less than 1
+# are slowed down by $L / L'$, and between the two
+#
+# $$\theta'_j = \gamma_j\,\theta_j + (1 - \gamma_j)\,\frac{L}{L'}\,\theta_j, \qquad
+#   \gamma_j = \frac{r_j - 1}{32 - 1} \;\text{held to}\; 0 \dots 1.$$
+#
+# (YaRN also multiplies q and k by $0.1 \ln(L' / L) + 1$, which can go into the tables.)
+#
+# **Pictures.** The model of our vision tower cuts a picture into patches, and a patch has a row $y$ and a column $x$.
+# In **2-D RoPE** half of the pairs turn by $y\,\theta_j$, the other half by $x\,\theta_j$. A score then depends on both
+# distances, and on nothing else. The tables have a row for each patch, and the kernel sees no difference.
+#
+# **Packed sequences.** Sequences of different lengths share a row of the batch, one behind the other. Positions begin
+# at 0 in each: a tensor of *position ids* says where every token stands. It comes from the same list of starts that
+# varlen attention takes. Exercise 6.3 asks for it.
+
+
+# %%
+def picture_tables(height, width, pairs=16, base=10000.0):
+    """cos and sin (height * width, pairs): the first half of the pairs turns by the row, the other by the column."""
+    turns = base ** (-torch.arange(pairs // 2, dtype=torch.float64) / (pairs // 2))
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    angle = torch.cat((y.flatten()[:, None] * turns, x.flatten()[:, None] * turns), dim=1)
+    return angle.cos(), angle.sin()
+
+
+cos, sin = (torch.cat((table, table), dim=1) for table in picture_tables(12, 12))  # full width, as halves
+q, k = (torch.randn(32, dtype=torch.float64).expand(1, 1, 144, 32) for _ in range(2))  # the same at every patch
+turned_q, turned_k = (one[0, 0].view(12, 12, 32) for one in eager(q, k, cos, sin))
+for words, (qy, qx), (ky, kx) in (
+    ("2 rows down, 4 columns on", (2, 3), (4, 7)),
+    ("the same, elsewhere", (7, 1), (9, 5)),
+    ("4 rows down, 2 columns on", (2, 3), (6, 5)),
+):
+    print(f"{words:28} score {turned_q[qy, qx] @ turned_k[ky, kx]:.6f}")
+
+starts = torch.tensor([0, 5, 8, 12])  # three sequences of 5, 3 and 4 tokens in a row
+lengths = starts.diff()
+print("position ids:", (torch.arange(12) - starts[:-1].repeat_interleave(lengths)).tolist())
 
 # %% [markdown]
 # ## Exercise 6.1 `rope.reference` (25 min, 3 points)
@@ -844,12 +906,50 @@ if there:
 #
 # **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 to 3 and not of 10,
 # because a call of *this* Triton kernel costs the host as much as three to five operators. That of the recorded
-# solution has 29 run-time arguments, and Triton's launcher looks at each of them before every launch, for its type and
-# for what makes a constant of it. How much of the time that is was not measured. (Host times scatter: the same ten took
+# solution has 29 run-time arguments: seven pointers (to q and k, to their outputs, to both tables and the positions),
+# four numbers (two counts of heads, length, offset) and 18 strides. Triton's launcher looks at each of them before
+# every launch, for its type and for what makes a constant of it: is it 1, is it a multiple of 16? The cell below
+# measures what one costs. (Host times scatter: the same ten took
 # 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten
 # kernels begin and end where one does. In the range between, many numbers can be had by the choice of a length, 8 among
 # them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls in a row find their data
 # in a cache.)
+#
+# ### What an argument costs
+# Three kernels that do nothing but store a number. One has a single argument, one has 20 numbers more, one 6 pointers
+# more. The device needs less time for them than the host, so the pace is the host's.
+
+
+# %%
+@triton.jit
+def _one_argument(x_ptr):
+    tl.store(x_ptr, 1.0)
+
+
+@triton.jit
+def _twenty_numbers(x_ptr, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t):
+    tl.store(x_ptr, 1.0)
+
+
+@triton.jit
+def _six_pointers(x_ptr, a, b, c, d, e, f):
+    tl.store(x_ptr, 1.0)
+
+
+host = {}
+if GPU:
+    x, *others = (torch.zeros(8, device=DEVICE) for _ in range(7))
+    host["one pointer"] = pace(lambda: _one_argument[(1,)](x), calls=200)
+    host["20 numbers more"] = pace(lambda: _twenty_numbers[(1,)](x, *range(2, 22)), calls=200)
+    host["6 pointers more"] = pace(lambda: _six_pointers[(1,)](x, *others), calls=200)
+    for words, count in (("20 numbers more", 20), ("6 pointers more", 6)):
+        print(f"{words}: {1e9 * (host[words] - host['one pointer']) / count:.0f} ns each")
+results.beside("lesson06.arguments", host, unit="us")
+
+# %% [markdown]
+# What remains is a launch without arguments: a look into the table of compiled kernels, and a call of the driver. Where
+# that matters, capture the step in a CUDA graph. Or pass fewer arguments: a stride that follows from the sizes need not
+# be passed.
 #
 # ### The first call
 # The report's 1.97 ms for one `aten::cos`, whose kernel ran for 1 us, is no property of the cosine either. On a GPU
@@ -1008,8 +1108,9 @@ print(
 #   stay as they are
 # - between the passes nothing is kept but `cos`, `sin`, `positions` and plain numbers. The check looks at what you save,
 #   and at what hangs on `ctx`
-# - all arithmetic is in kernels, forward and backward; a `-sin` in PyTorch is arithmetic too, which grading sees and
-#   gives no points for. About 15 lines around `turn_into`
+# - all arithmetic is in kernels, forward and backward. That holds for the sign too: `-sin` in PyTorch is a launch and a
+#   pass over the table in every layer, where the kernel has the sine in a register, and grading takes it for a kernel
+#   that is missing. About 15 lines around `turn_into`
 
 
 # %% nbgrader={"grade": false, "grade_id": "rope_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1065,6 +1166,10 @@ check("rope.backward", rope)
 
 # %%
 predicted_back = {"plain backward, passes": None}  # replace None
+### BEGIN PREDICTION
+predicted_back = {"plain backward, passes": 10,
+                  "why": "each operator of the forward pass has one of as many passes behind it"}  # fmt: skip
+### END PREDICTION
 
 
 def passes_back(dtype):
@@ -1111,9 +1216,15 @@ results.beside("lesson06.backward", shown, unit="us")
 # The plain backward pass has the operators of the forward one in another order, and about as many passes. So where bytes
 # set the time the gain must be the same in both directions. The report has 8 forward and 6 backward: at least one of its
 # plots was made where something else than bytes set the time, or where the two sides were not alike. The claim gives no
-# way to find out. (The half of a pass that the count has more is the tables, which only 4 heads share there.) And what
-# the compiler makes of the backward pass takes nearly four times a copy, as the table of peers shows: that it fused
-# forward says nothing about backward.
+# way to find out. (The half of a pass that the count has more is the tables, which only 4 heads share there.)
+#
+# What the compiler makes of the backward pass takes nearly four times a copy, as the table of peers shows, although it
+# fused forward. A profile on an H200 (2048 tokens) says why. The compiled kernel itself makes two passes, and takes 71 us
+# where a copy takes 64. Before it run two plain copies, one a gradient, and they take 189 us. The backward pass was
+# compiled for gradients that lie as (B, H, S, D), contiguous. The gradients that arrive have their heads side by side, as
+# q and k have, so autograd's wrapper first copies each into the order that was promised. These are two passes more, and
+# slow ones: they read and write in different orders. 71 + 189 = 260 us are what the table says. Your kernel takes
+# gradients in any strides, as exercise 6.4 asks, and pays none of it.
 #
 # ## 7. Tables, or angles in the kernel?
 # The report counts 2 us for cosine and sine *beside* its 11 us. Whether these belong to RoPE is a question of design.
@@ -1244,6 +1355,11 @@ def layer_floors(batch, length, passes, cached=0, width=4096, roof=H200):
 
 # %%
 predicted_share = {"fused, 2048": None, "plain, 2048": None, "plain, 32768": None}  # replace None
+### BEGIN PREDICTION
+predicted_share = {"fused, 2048": 3.4, "plain, 2048": 15, "plain, 32768": 7,
+                   "why": "on the H200 projections take 1.7 ms and a pass 0.03 ms; at 32768 tokens attention is as long"
+                          " as the projections"}  # fmt: skip
+### END PREDICTION
 
 # %%
 lengths = [2**k for k in range(7, 18)]
@@ -1341,8 +1457,23 @@ results.beside("lesson06.one_token", {name + size: took for name, took in one_to
 #
 # The rule behind all of it: a part that takes the share $p$ of a program and becomes $n$ times faster makes the program
 # $1 / (1 - p + p / n)$ times faster. For 38 % and a factor of 13.5 that is 1.54, and for a twentieth it is 1.05. The
-# last 3 % go where there is no kernel for RoPE at all: q and k can be turned in the epilogue of their projection, or
-# where the attention kernel loads them.
+# last 3 % go where there is no kernel for RoPE at all.
+#
+# ### Fused away
+# q and k are in registers twice in a layer: when their projection has made them, and when attention has loaded them. A
+# rotation there crosses memory not at all. Both passes over q and k are saved, and a launch. What does it cost?
+#
+# | turned in | turned how often | what it needs |
+# |---|---|---|
+# | the epilogue of the projection | once | both elements of a pair in one tile: a tile is whole heads wide; a product of your own, as fast as the library's (lesson 05) |
+# | attention, as it loads q | once: each block of queries is loaded by one program | angles of the block's rows |
+# | attention, as it loads k | once for every block of queries: 2048 / 128 = 16 times at 2048 tokens | arithmetic inside the loop that feeds the tensor cores |
+# | the kernel that writes k into the cache | once for every token ever | a cache that holds turned keys |
+#
+# So q is turned for nothing in attention, and k is better turned before. That is what serving does: the kernel that
+# writes the new k and v into the cache turns k on the way, and the attention kernel turns q. In training the epilogue
+# is the place, but the gradient comes back through it: the backward pass turns dq and dk where the projection's backward
+# product loads them, or in a kernel as yours. For 3 % of a layer few have found that worth a product of their own.
 
 # %% [markdown]
 # ## 9. At the speed of a copy
@@ -1443,7 +1574,10 @@ check_speed("rope.speed", rope_into)
 # far from the copy is it?
 
 # %%
-predicted_blocks = None  # replace None: positions and heads a program
+predicted_blocks = {"positions and heads": None}  # replace None: "1, 8" is one position of eight heads
+### BEGIN PREDICTION
+predicted_blocks = {"positions and heads": "1, 32", "why": "all heads of a position share one load of the tables"}
+### END PREDICTION
 
 
 def block_rates(blocks, length=2048):
@@ -1461,7 +1595,8 @@ for blocks in ((1, 1, 1), (1, 8, 2), (1, 16, 4), (1, 32, 4), (1, 32, 8), (8, 4, 
 if GPU:
     moved = 2 * 2 * 2 * BATCH * 2048 * HEADS * SIZE
     rates["copy"] = moved / device_times[2048]["copy"].median_s / 1e12
-    print(f"fastest: {max((name for name in rates if name != 'copy'), key=rates.get)}; predicted {predicted_blocks}")
+    fastest = re.findall(r"\d+", max((name for name in rates if name != "copy"), key=rates.get))
+    against(predicted_blocks, {"positions and heads": ", ".join(fastest[:2])})
 results.beside("lesson06.blocks", rates, unit="TB/s")
 
 # %% [markdown]
@@ -1548,6 +1683,8 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 # ## Further reading
 # - Jianlin Su, Yu Lu, Shengfeng Pan, Ahmed Murtadha, Bo Wen and Yunfeng Liu, *RoFormer: Enhanced Transformer with Rotary
 #   Position Embedding*, 2021, arXiv:2104.09864. Section 3 derives the rotation from the property.
+# - Shouyuan Chen, Sherman Wong, Liangjian Chen and Yuandong Tian, *Extending Context Window of Large Language Models via
+#   Positional Interpolation*, 2023, arXiv:2306.15595. Positions divided.
 # - Bowen Peng, Jeffrey Quesnelle, Honglu Fan and Enrico Shippole, *YaRN: Efficient Context Window Extension of Large
 #   Language Models*, 2023, arXiv:2309.00071: what other frequencies do for longer contexts.
 # - Pin-Lun Hsu and others, *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989. Its RoPE

@@ -188,9 +188,9 @@ def test_an_untouched_lesson_that_earns_or_asks_for_a_person_is_found():
 
 
 def test_points_of_the_gradebook_that_are_not_the_exercises_are_found():
-    assert rehearsal.wrong_points({("start.axpy", False): 5.0}, "start") == []
+    assert rehearsal.wrong_points({("start.axpy", False): 5.0}, LESSON) == []
     other = {("start.axpy", False): 4.0, ("start.gone", True): 2.0}
-    assert rehearsal.wrong_points(other, "start") == [
+    assert rehearsal.wrong_points(other, LESSON) == [
         "start.axpy: 4 points in the gradebook, 5 in the exercise",
         "start.gone, speed: 2 points in the gradebook, none in the exercise",
     ]

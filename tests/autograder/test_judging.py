@@ -8,8 +8,10 @@ import torch
 
 from autograder.call.in_process import examine
 from autograder.classroom import report
-from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get
+from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get, registry
 from autograder.exercises.dtypes import significant
+from autograder.exercises.flash.attention import backward_truth
+from autograder.exercises.flash.backward import ORDER as BACKWARD_ARGS
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
 from autograder.judging.judge import wrong
@@ -291,6 +293,36 @@ def _in_a_round(exercise, function, seed) -> str:
 def test_half_right_is_worth_nothing(right, total, points):
     axpy = replace(get("start.axpy"), point=())
     assert score.credit(axpy, {str(number): number < right for number in range(total)}) == points
+
+
+def test_outputs_that_are_parts_of_an_exercise_are_credited_one_by_one():
+    backward = replace(get("flash.backward"), point=(), points=10.0)
+    right = dict.fromkeys("abcd", True)
+    assert score.credit(backward, right) == 10
+    wrong = {**right, "a": False, "b": False, "c": False}
+    assert score.credit(backward, wrong) == 0, "nothing is known of its outputs"
+    assert score.credit(backward, wrong, dict.fromkeys("abc", ("dq",))) == 4, "dq is right everywhere"
+    assert score.credit(backward, wrong, {"a": ("dq", "dv"), "b": ("dq", "dv"), "c": ("dk",)}) == 0.5 * (4 + 3)
+    assert score.credit(replace(backward, point=("a",)), wrong, dict.fromkeys("abc", ("dk", "dv"))) == 5, "the point"
+    assert score.credit(replace(backward, parts=()), wrong, dict.fromkeys("abc", ("dq",))) == 0
+    for one in (e for e in registry().values() if e.parts):
+        names, shares = zip(*one.parts, strict=True)
+        assert set(names) == set(one.outputs) and sum(shares) == pytest.approx(1)
+
+
+def test_a_report_says_of_each_part_what_it_earned():
+    def without_dk(*args):
+        named = dict(zip(BACKWARD_ARGS.split(), args, strict=True))
+        made = backward_truth(named)
+        for name in ("dq", "dv"):
+            named[name].copy_(made[name])
+
+    verdict = examine(replace(get("flash.backward"), launches=False), without_dk, 3)
+    count = len(verdict.cases)
+    told = report.lines(verdict)
+    assert f"dq: right in {count} of {count} cases, 4.8 of 4.8 points." in told
+    assert f"dk: right in 0 of {count} cases, 0 of 3.6 points." in told
+    assert verdict.points == 6.0 and verdict.cases[0].fine == ("dq", "dv")
 
 
 def test_an_answer_that_misses_what_an_exercise_is_about_earns_at_most_half():

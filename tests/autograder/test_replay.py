@@ -313,14 +313,14 @@ def test_what_is_no_program_is_told_apart_before_anybody_reads_it(forged):
 # ------------------------------------------------------------------------------------- the two halves alone
 
 
-def program_of(function, *args):
+def program_of(function, *args, allowed=()):
     """What a recorder writes down of a call, the arguments on noise."""
     slabs = [one.reshape(-1).view(torch.uint8) for one in args if isinstance(one, torch.Tensor)]
-    return recording.Recorder().record(function, args, slabs)
+    return recording.Recorder().record(function, args, slabs, allowed)
 
 
-def played(cells, program, *tensors):
-    return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors])
+def played(cells, program, *tensors, allowed=()):
+    return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors], allowed)
 
 
 def test_moves_are_carried_out_on_the_true_values():
@@ -339,6 +339,21 @@ def test_fresh_memory_is_nan_for_the_player():
     answer, program = program_of(lambda x: torch.empty_like(x), torch.zeros(5, device=DEVICE))
     assert answer.error is None
     assert torch.isnan(played({}, program, torch.zeros(5, device=DEVICE))).all()
+
+
+def test_what_an_exercise_allows_is_carried_out_on_the_true_values_and_by_nobody_else():
+    def product(x, w):
+        return torch.addmm(torch.zeros(2, device=x.device), x, w.mT) @ w
+
+    allowed = ("aten::mm", "aten::addmm")
+    noise, true = ([torch.randn(3, 4, device=DEVICE), torch.randn(2, 4, device=DEVICE)] for _ in range(2))
+    answer, program = program_of(product, *noise, allowed=allowed)
+    assert answer.error is None and not program["why_not"] and not program["strangers"]
+    torch.testing.assert_close(played({}, program, *true, allowed=allowed), product(*true))
+    with pytest.raises(ValueError, match="addmm is not carried out here"):
+        played({}, program, *true)
+    assert set(program_of(product, *noise)[1]["strangers"]) == set(allowed)
+    assert "relu" in str(program_of(lambda x: torch.relu(x), noise[0], allowed=allowed)[1]["strangers"])
 
 
 def test_an_operator_that_computes_is_a_stranger_and_is_never_carried_out():

@@ -1,6 +1,7 @@
 """The site is built from what the repository holds, and a reader needs nothing else to see all of it."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import nbformat
 import pytest
 
 from autograder.classroom.lessons import COURSE, find
+from book import outward, printing
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 BOOK = COURSE / "book"
@@ -201,19 +203,36 @@ def test_colours_of_verdicts_can_be_read_in_light_and_dark(pages):
 
 def test_measured_rows_and_stale_sections_are_those_of_the_results(built):
     from benchmarks import readme, recorded
+    from book.measured import TITLES
     from course_lib import results
 
+    assert set(readme.SHOWN) <= set(TITLES)
     text = (built[0] / "measured.html").read_text(encoding="utf-8")
-    rows = [row for section in readme.SHOWN for row in results.load(section)["rows"] if "ratio" in row]
-    assert text.count("<th scope=row>") == len(rows)
-    assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in readme.SHOWN)
+    rows = [row for section in TITLES for row in results.load(section)["rows"] if "ratio" in row]
+    assert text.count("<th scope=row>") == text.count('class="dot ') == len(rows)
+    assert text.count("The code has changed since.") == sum(recorded.is_stale(section) for section in TITLES)
+    others = [name for name in results.sections() if not name.startswith("bank") and name not in TITLES]
+    text = (built[0] / "recorded.html").read_text(encoding="utf-8")
+    assert [name for name in others if f'aria-label="{name}"' not in text and results.load(name).get("rows")] == []
 
 
-def test_the_download_is_the_released_notebook(pages):
+def test_every_page_of_a_lesson_offers_the_released_notebook(pages):
     for lesson in find():
-        links = [(p, a) for p in of_lesson(pages, lesson.unit) for a in p.links if a.endswith(f"/{lesson.name}.ipynb")]
-        assert links, lesson.unit
-        assert all(page.file(a).read_bytes() == lesson.release.read_bytes() for page, a in links)
+        for page in of_lesson(pages, lesson.unit):
+            (link,) = {a for a in page.links if a.endswith(f"/{lesson.name}.ipynb")}
+            assert page.file(link).read_bytes() == lesson.release.read_bytes()
+
+
+def test_launch_and_issue_appear_where_the_repository_has_an_address():
+    lesson = next(lesson for lesson in find() if lesson.unit == "04_flash")
+    bare = outward.offers(lesson, "04_flash/section-2", "")
+    assert "http" not in bare and "{download}" in bare
+    said = outward.offers(lesson, "04_flash/section-2", outward.owner_and_name("https://github.com/some/where.git"))
+    assert "https://colab.research.google.com/github/some/where/blob/HEAD/notebooks/04_flash/flash.ipynb" in said
+    assert "https://mybinder.org/v2/gh/some/where/HEAD?labpath=notebooks%2F04_flash%2Fflash.ipynb" in said
+    assert "https://github.com/some/where/issues/new?title=04_flash%2Fsection-2%3A%20" in said
+    with pytest.raises(SystemExit, match="OWNER/NAME"):
+        outward.owner_and_name("https://example.org/some/where")
 
 
 # In a browser
@@ -324,6 +343,109 @@ def test_folds_open_together_and_tables_sort_and_search_finds(browser, built):
     browser.get((root / "search.html").as_uri() + "?q=coalescing")
     browser.implicitly_wait(10)
     assert browser.find_elements("css selector", "#search-results li")
+
+
+EXPLORERS = {
+    "01_roofline": 2, "02_compile": 1, "05_mlp": 2, "06_rope": 1, "07_mx": 1, "08_ddp": 1
+}  # fmt: skip
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_explorers_move_by_keyboard_without_a_kernel_and_hide_their_stills(browser, pages, width, scheme):
+    from selenium.webdriver.common.keys import Keys
+
+    look(browser, width, scheme)
+    found = dict.fromkeys(EXPLORERS, 0)
+    for path, page in pages.items():
+        if 'class="live"' not in page.text:
+            continue
+        found[path.parent.name] += page.text.count('class="live"')
+        browser.get(path.as_uri())
+        for explorer in browser.find_elements("css selector", ".explorer"):
+            words = explorer.find_element("css selector", ".title").text
+            bar = explorer.find_element("css selector", "input[type=range]")
+            browser.execute_script("arguments[0].focus()", bar)
+            bar.send_keys(Keys.ARROW_RIGHT)
+            assert explorer.find_element("css selector", ".title").text != words
+            assert not explorer.find_elements("css selector", "input:not([id]), svg:not([aria-label])")
+            assert browser.execute_script(UNNAMED, explorer) == []
+            assert ("dark" in explorer.get_attribute("class")) == (scheme == "dark")
+        assert (
+            browser.execute_script("return getComputedStyle(document.querySelector('.stands-still')).display") == "none"
+        )
+        assert browser.get_log("browser") == []
+    assert found == EXPLORERS
+
+
+# Controls that no label names.
+UNNAMED = """return [...arguments[0].querySelectorAll("input, select")]
+  .filter(input => !input.labels.length || !input.labels[0].textContent.trim()).map(input => input.id)"""
+
+
+@in_browser
+def test_on_paper_folds_are_open_and_the_still_stands_in_for_the_explorer(browser, built):
+    look(browser, 1400, "light")
+    browser.get((built[0] / "01_roofline" / "section-1.html").as_uri())
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = "return [...document.querySelectorAll(arguments[0])].map(one => one.getBoundingClientRect().height)"
+    assert min(browser.execute_script(shown, "article details pre")) > 0
+    assert browser.execute_script(shown, ".live") == [0]
+    assert browser.execute_script(shown, ".stands-still")[0] > 100
+
+
+@in_browser
+def test_a_lesson_prints_as_one_document_with_all_its_pages(built, tmp_path):
+    words = [sys.executable, "-m", "book.printing", str(built[0]), str(tmp_path), "02_compile"]
+    done = subprocess.run(words, cwd=COURSE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = (tmp_path / "02_compile.pdf").read_bytes()
+    assert made.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", made)) > 20
+    assert not list(built[0].rglob("all-pages.html"))
+
+
+def test_links_between_pages_of_a_printed_lesson_stay_inside_it(built):
+    pages = printing.pages_of(built[0] / "04_flash" / "index.html")
+    assert {page.name for page in pages} == {p.name for p in (built[0] / "04_flash").glob("*.html")}
+    text = printing.joined(pages)
+    marks = set(re.findall(r'\bid="([^"]+)"', text))
+    assert not [mark for mark in re.findall(r'href="#([^"]+)"', text) if mark not in marks]
+    assert not re.search(r'href="section-\d+\.html', text)
+    assert "<script" not in text
+
+
+AXE = Path(os.environ.get("AXE") or "/nonexistent")
+
+
+def of_every_kind(pages) -> list[Path]:
+    """Every page with an explorer, and two of each folder: a page takes axe one to ten seconds."""
+    chosen, met = [], {}
+    for path, page in pages.items():
+        met[path.parent] = met.get(path.parent, 0) + 1
+        if met[path.parent] <= 2 or 'class="live"' in page.text or path.name in ("measured.html", "search.html"):
+            chosen.append(path)
+    return chosen
+
+
+@in_browser
+@pytest.mark.skipif(not AXE.is_file(), reason="AXE names no axe.min.js (npm pack axe-core)")
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_axe_finds_no_serious_fault_on_pages_of_every_kind(browser, pages, width, scheme):
+    look(browser, width, scheme)
+    script, wrong = AXE.read_text(encoding="utf-8"), {}
+    browser.set_script_timeout(300)
+    for path in of_every_kind(pages):
+        browser.get(path.as_uri())
+        browser.execute_script(script)
+        for fault in browser.execute_async_script(RUN_AXE):
+            wrong.setdefault(fault["id"], []).append(f"{path.parent.name}/{path.name}: {fault['where']}")
+    assert wrong == {}
+
+
+RUN_AXE = """const done = arguments[arguments.length - 1];
+axe.run(document, { resultTypes: ["violations"] }).then(found => done(found.violations
+  .filter(fault => ["serious", "critical"].includes(fault.impact))
+  .map(fault => ({ id: fault.id, where: fault.nodes[0].target.join(" ") + " " + fault.nodes[0].failureSummary }))));"""
 
 
 @in_browser

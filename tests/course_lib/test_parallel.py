@@ -18,6 +18,7 @@ WRAPS = {
     "flat": Flat,
     "overlap": Overlap,
     "buckets": lambda module: Buckets(module, TINY),
+    "buckets, static graph": lambda module: Buckets(module, TINY, static=True),
     "one bucket": Buckets,
     "sharded": lambda module: Sharded(module, lambda pieces: adamw(pieces.values()), TINY),
     "sharded, one bucket": lambda module: Sharded(module, lambda pieces: adamw(pieces.values())),

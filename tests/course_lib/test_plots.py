@@ -266,6 +266,16 @@ def test_error_map_treats_equal_infinities_and_wanted_nans_as_right():
     assert not ax.patches
 
 
+def test_error_map_has_ticks_and_lines_where_a_head_begins():
+    for heads, ticks in ((4, [0, 75, 150, 225]), (20, [0, 225, 450, 675, 900, 1125, 1350])):
+        want = torch.zeros(heads, 75, 32)
+        ax = plots.error_map(want + 1, want, 0.5)
+        assert ax.get_yticks().tolist() == ticks
+        (lines,) = ax.collections
+        assert [segment[0][1] for segment in lines.get_segments()] == [tick - 0.5 for tick in ticks[1:]]
+    assert not plots.error_map(torch.ones(75, 32), torch.zeros(75, 32), 0.5).collections, "one matrix has no borders"
+
+
 def test_error_map_cuts_a_long_vector_into_rows_of_64():
     want = torch.zeros(1031)
     got = want.clone()

@@ -122,7 +122,8 @@ def test_the_figure_says_what_is_not_hidden_and_has_two_lanes_a_rank():
     spans += [span(1, "compute", 0.0, 2.0), span(1, "waiting", 2.0, 4.0, 0), span(1, "communication", 4.0, 5.0, 0)]
     ax = plots.ranks(spans, device="a machine")
     assert ax.get_title(loc="left").replace("\n", " ").startswith("60 % of the time rank 1 sends or waits")
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["rank 0\n1 s not hidden", "rank 1\n3 s not hidden"]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["rank 0\n1 s without computing", "rank 1\n3 s without computing"]
     words = [text.get_text() for text in ax.get_legend().get_texts()]
     assert words == ["compute", "sending", "waiting for a rank"]
     assert len(ax.patches) == len(spans)

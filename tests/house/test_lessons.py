@@ -18,7 +18,7 @@ from autograder.classroom.stubs import find_regions, stub_solutions, without_mag
 from autograder.classroom.verdicts import asked_by, is_check
 from course_lib.places import environment
 
-FOUND = lessons.find()
+FOUND = [lesson for lesson in lessons.find() if not lesson.part]  # parts are written by who teaches
 SECRETS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN PREDICTION", "END PREDICTION", "HIDDEN TESTS", "MARK SCHEME")
 ASKS = re.compile(r"^predicted\w*(?= = .*\bNone\b| = dict\.fromkeys)", re.MULTILINE)  # in the cell before measuring
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|Users)/|\d{4}-\d\d-\d\dT\d\d:\d\d|site-packages/site")

@@ -61,6 +61,7 @@ REASONS = (  # lesson, the words around the number, and why no test can know it 
     ("01", "A colleague reports that a new kernel is 40 times faster", "question 1.9 supposes it"),
     ("01", "on the same 1 MiB input", "question 1.9 supposes it"),
     ("01", "1 MiB stays in the L2 cache", "question 1.9 supposes it"),
+    ("01", "Memory hands out **sectors** of 32 bytes", "NVIDIA's guide; no counter is read here"),
     ("02", "If they take 5 % of the time, expect a gain of that order", "an example"),
     ("03", "the usual 1.5-billion-parameter model", "the model is called so; its sizes are in the cell"),
     ("04", "the largest owner of memory, 8 GB at that length", "the report's"),

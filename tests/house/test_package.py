@@ -16,7 +16,7 @@ from course_lib import check_install, places
 
 COURSE = places.ROOT
 RELEASES = sorted((COURSE / "notebooks").glob("*/*.ipynb"))
-EXTRAS = ("bleach", "jupyterlab", "jupytext", "nbclient", "nbconvert", "nbformat", "nbgrader")
+EXTRAS = ("anywidget", "bleach", "jupyterlab", "jupytext", "nbclient", "nbconvert", "nbformat", "nbgrader")
 NOT_ON_WINDOWS = ("fcntl", "grp", "pwd", "resource", "termios")
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({}))\n"
 COMMAND = "from course_lib.command import main; sys.exit(main({}))\n"
@@ -155,9 +155,9 @@ def test_lessons_import_neither_an_extra_nor_what_windows_lacks():
 
 
 @builds
-def test_the_wheel_holds_every_module_result_and_release_and_nothing_else(wheel):
+def test_the_wheel_holds_every_module_explorer_result_and_release_and_nothing_else(wheel):
     sources = {path: path.relative_to(COURSE).as_posix() for room in ("autograder", "course_lib")
-               for path in (COURSE / room).rglob("*.py")}  # fmt: skip
+               for path in (COURSE / room).rglob("*") if path.suffix in (".py", ".mjs")}  # fmt: skip
     sources |= {path: f"course_lib/recorded/{path.name}" for path in (COURSE / "benchmarks/results").glob("*.json")}
     sources |= {path: f"autograder/releases/{path.parent.name}/{path.name}" for path in RELEASES}
     with zipfile.ZipFile(wheel) as archive:

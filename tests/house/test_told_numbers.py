@@ -230,11 +230,11 @@ def test_gelu_is_written_as_torch_has_it_and_0_001_has_a_subnormal_square_in_fp1
     assert torch.allclose(h / (1 + torch.exp(-2 * u)), torch.nn.functional.gelu(h, approximate="tanh"), rtol=1e-12)
     says(
         MLP,
-        "It begins at 0.001, whose square is a subnormal number",
-        "the square of 0.0001 is $10^{-8}$, less than half of",
+        "It begins below 0.0078, where the square is no normal number any more: that of 0.001 is a subnormal one",
+        "The square of 0.0001 is $10^{-8}$, less than half of",
     )
     normal, smallest = torch.finfo(torch.float16).smallest_normal, 2**-24
-    assert smallest < 0.001**2 < normal < 0.01**2 and 0.0001**2 < smallest / 2
+    assert smallest < 0.001**2 < normal and 0.0001**2 < smallest / 2 and round(normal**0.5, 4) == 0.0078
 
 
 def test_numbers_of_fp16_from_8_on_are_0_0078_apart():
@@ -247,15 +247,10 @@ PRODUCT = 2 * TOKENS * WIDTH * HIDDEN
 
 
 def test_the_counts_beside_the_linear_layer_of_lesson_05():
-    says(
-        MLP, "For eager the roofline said 244 us for the product and 66 for GELU apart;", "a part of the factor of 1.8,"
-    )
+    says(MLP, "For eager the roofline said 244 us for the product and 66 for GELU apart;")
     product_us = 1e6 * PRODUCT / roof("matmul bf16, TFLOP/s")
     gelu_us = 1e6 * 2 * TOKENS * HIDDEN * HALF / roof("copy, TB/s")
     assert (round(product_us), round(gelu_us)) == (244, 66)
-    took = recorded("lesson05.linear_gelu")
-    assert round(took["mine"] / took["linear alone"], 1) == 1.8
-    says(MLP, "(On two other hosts it was 0.91 and 0.96, 0.98 and 0.99:")
     notes_say("linear_gelu", "alone 264.5 us beside 289.5 (0.91) and 3241 beside 3382 (0.96)")
     notes_say("linear_gelu", "275.8 us | 0.98 |")
     notes_say("linear_gelu", "3275 us | 0.99 |")
@@ -267,7 +262,7 @@ def test_what_stream_k_can_gain_is_counted():
         "At 512 tokens 136 tiles need two waves and waste half of the time, 15 us of 31.",
         "it is 18 %, 12 us of 70.",
     )
-    says(MLP, "The parts are half as large, 8 us,", "some 5 and 2 us should be left.", "4352 tiles are 32.97 waves:")
+    says(MLP, "The parts are half as large, 8 us,", "some 5 and 2 us should be left.", "the last wave is full")
     took, programs, wasted_us = recorded("lesson05.stream_k"), 132, []
     for tokens, count in ((512, 136), (2048, 544)):
         assert math.ceil(tokens / 128) * math.ceil(HIDDEN / 128) == count
@@ -279,10 +274,8 @@ def test_what_stream_k_can_gain_is_counted():
     parts_us = 1e6 * programs * 2 * 128 * 128 * FP32 * 2 / roof("copy, TB/s")  # two of a program, written and read
     assert round(parts_us) == 8 and [round(us - 8 - 2.5) for us in wasted_us] == [5, 2]
     assert round(128 * math.ceil(HIDDEN / 128) / programs, 2) == 32.97
-    says(
-        MLP, "all of x is in use at the same time, 38 MB, beside w's 10 MB and 141 MB of results", "L2 cache of 63 MB."
-    )
-    says(MLP, "with 2.4 MB of x. At 2048 tokens all of x is 5 MB, and the order costs nothing.")
+    notes_say("linear_gelu", "38 MB, beside w's 10 MB and 141 MB of results that pass through an L2 cache of 63 MB")
+    notes_say("linear_gelu", "groups of 8 rows have 2.4 MB of x in use; at 2048 tokens all of x is 5 MB")
     rows = (TOKENS, HIDDEN, 8 * 128, 2048)
     assert [round(n * WIDTH * HALF / 1e6, 1) for n in rows] == [37.7, 9.9, 2.4, 4.7]
     assert [round(n * WIDTH * HALF / 1e6) for n in (TOKENS, HIDDEN)] == [38, 10]
@@ -290,31 +283,32 @@ def test_what_stream_k_can_gain_is_counted():
 
 
 def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
-    says(MLP, "where such a step differs by 1.6 % from run to run")
     notes_say("mlp", "Without `a` the step at 1152 took 1.6 % longer than with it, where both had been equal")
-    says(MLP, "A product again: 251 us more, where 244 were counted; at 4096 it is 3.2 to 3.4 ms, where 3.3 were.")
-    says(MLP, 'come out at 1.001 and 0.988 of their "floor".')
+    says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where 3.3 were.")
+    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.993 and 0.978 of their floor")
     took, small, wide = recorded("mlp"), "mlp step 16384 x 1152 x 4304", "mlp step 16384 x 4096 x 16384"
-    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 251
+    assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 261
     fused = [took[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
-    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.4]
+    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.5]
     product_us = 1e6 * 2 * TOKENS * 4096 * 16384 / roof("matmul bf16, TFLOP/s")
-    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [1.001, 0.988]
+    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.993, 0.978]
 
 
-def test_the_account_of_the_plain_mlp_adds_up():
-    says(MLP, "Seven of 162 GFLOP are 1.14 TFLOP; tiles of 64 x 64 in row order made 251 TFLOP/s", "they take 4.5 ms.")
-    says(MLP, "six passes over a hidden matrix, 0.2 ms. That leaves some 1.6 ms for two sums of rows")
-    rate = recorded("lesson01.tiles")["64 x 64, row order"]
-    products_ms = 1e3 * 7 * PRODUCT / (rate * 1e12)
-    passes_ms = 1e3 * 6 * TOKENS * HIDDEN * HALF / roof("copy, TB/s")
-    assert (round(PRODUCT / 1e9), round(7 * PRODUCT / 1e12, 2), round(rate)) == (162, 1.14, 251)
-    left_ms = recorded("lesson05.recompute")["mine"] - products_ms - passes_ms
-    assert (round(products_ms, 1), round(passes_ms, 1), round(left_ms, 1)) == (4.5, 0.2, 1.6)
-    says(MLP, "the same policy costs the 6 and 8 % of the table.")
-    steps = whole_rows("mlp")
-    over = [steps[f"mlp step 16384 x {size}, input kept"]["ratio"] for size in ("1152 x 4304", "4096 x 16384")]
-    assert [round(100 * (ratio - 1)) for ratio in over] == [6, 8]
+def test_the_step_with_the_librarys_products_takes_what_was_counted():
+    says(MLP, "is 1.19 of eager's step at width 1152 and 1.17 at 4096; measured on an H200 it was 1.13 and 1.16.")
+    notes_say("mlp", "| eager | 1710.1 | 269 | 20151 | 1024 |")
+    notes_say("mlp", "one kernel in place | 1935.0 | 0 | 23375 | 0 |")
+    assert [round(mine / eager, 2) for mine, eager in ((1935.0, 1710.1), (23375, 20151))] == [1.13, 1.16]
+    for width, hidden, said in ((1152, 4304, 1.19), (4096, 16384, 1.17)):
+        product = 2 * TOKENS * width * hidden / roof("matmul bf16, TFLOP/s")
+        one_pass = 2 * TOKENS * hidden / roof("copy, TB/s")
+        assert round((7 * product + 7 * one_pass) / (6 * product + 5 * one_pass), 2) == said
+    says(
+        MLP, "In a step of 2 ms this shows:", "At width 4096 it took 6 % more than eager, and plain checkpointing 20 %"
+    )
+    notes_say("mlp", "| torch.utils.checkpoint | 2494.6 | 0 | 24168 | 0 |")
+    notes_say("mlp", "| selective, products kept | 2643.1 | 134.5 | 21355 | 512 |")
+    assert [round(100 * (us / 20151 - 1)) for us in (21355, 24168)] == [6, 20] and round(1710.1 / 1e3) == 2
 
 
 def test_add_norm_and_dropout_take_what_lesson_05_says():
@@ -445,7 +439,7 @@ def test_factors_of_rope_follow_from_passes_and_angles():
     says(ROPE, "10.5 passes in 10 operators (4 products, 2 negations, 2 concatenations, 2 additions)")
     parts = "4 mul 4.0, 2 neg 1.0, 2 cat 2.0, 2 add 3.0; in all 10 launches, 10.0 passes"
     assert printed(ROPE, "q and k in bf16, tables in bf16: ") == parts
-    assert printed(ROPE, "plain backward, passes: ") == "10.5; no prediction"
+    assert printed(ROPE, "plain backward, passes: ").startswith("10.5; ")
     assert printed(ROPE, "10 operators: ") == "4 mul, 2 neg, 2 cat, 2 add"
     says(ROPE, '"two multiplications": (4, 21),', '"two concatenations": (4, 20),', '"one addition": (3, 13),')
     counted_and_told = ((4, 21), (4, 20), (3, 13), (1, 6))  # passes, us; a pass is 5.5 us
@@ -495,6 +489,15 @@ def test_bytes_of_a_program_and_of_one_token_are_counted_in_lesson_06():
     assert 3 / 4 == 0.75
     says(ROPE, "(in the graph of lesson 01 1.3)")
     assert round(recorded("lesson01.graph")["in a graph"], 1) == 1.3
+
+
+def test_the_compiled_backward_rotation_is_a_kernel_and_two_copies():
+    says(ROPE, "and takes 71 us where a copy takes 64.", "one a gradient, and they take 189 us.")
+    says(ROPE, "71 + 189 = 260 us are what the table says.")
+    row = whole_rows("rope")["rope backward 2048, against libraries"]
+    assert abs(71 + 189 - row["compile us"]) < 5
+    copy = whole_rows("rope")["rope backward 2048, over a copy"]
+    assert 3.5 < row["compile us"] / copy["copy us"] < 4 and 64 < copy["copy us"] < 72
 
 
 def test_bytes_of_a_held_weight_are_told_as_they_are():
@@ -595,8 +598,6 @@ def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
     assert [round(us) for us in (*swept, 20.8 - floor_us(1, held))] == [7, 7, 7]
     bf16_us = [row["cublas bf16 us"] for name, row in whole_rows("mx").items() if name == "product 1 x 14336 x 4096"]
     assert [round(us) for us in (*bf16_us, 20.8, 31.3)] == [30, 21, 31]
-    says(MX, "for one row that way takes 2.3 times as long as bf16, by the table of section 5, and your `gemv` 0.75.)")
-    assert round(took["1 row, bf16 first"] / took["1 row, bf16"], 1) == 2.3
     says(MX, "so 58.7 million weights take 16 us for that alone")
     assert round(14336 * 4096 / 1e6, 1) == 58.7 and round(1e6 * 14336 * 4096 / (16 * 132 * 1.75e9)) == 16
 
@@ -622,13 +623,13 @@ def solution(lesson: str, *kernels: str) -> tuple[str, str]:
 
 
 def test_a_tile_of_the_plain_product_takes_135_registers_and_its_epilogue_2050_clocks():
-    says(MLP, "A tile of 128 x 128 here takes 135 registers in each of 256 threads")
+    says(MLP, "has registers for one program of this size (an **occupancy** of 8 warps of 64)")
+    notes_say("linear_gelu", "takes 135 registers in each of 256 threads, of 65,536")
     types = dict.fromkeys(("out_ptr", "x_ptr", "w_ptr", "bias_ptr"), "*bf16")
     types |= dict.fromkeys(("M", "N", "K", "stride_out_m", "stride_x_m", "stride_w_n"), "i32")
     blocks = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "stride_x_k": 1, "stride_w_k": 1}
     made = compile_kernel(solution(MLP, "_linear_gelu_kernel"), types, blocks, arch=90, num_warps=8)
     assert made.registers == 135 and 65536 // (135 * 256) == 1
-    says(MLP, "The epilogue alone is counted with 2050 clocks, beside 9200 of multiplying:")
     notes_say("linear_gelu", "which makes 2050. The product of the tile takes 9200 clocks at K = 1152")
     says(FLASH, "What is left of 255 registers?", "128 for each of 128 threads, and the scores 128 x 64, 64 for each.")
     assert (128 * 128 // 128, 128 * 64 // 128, 255 - 128 - 64) == (128, 64, 63)
@@ -655,25 +656,18 @@ def test_lines_and_rates_of_lesson_08_are_what_the_report_and_the_rows_give():
     assert 4 < (1e9 - 1e6) / (0.00308 - 0.00284) / 1e12 < 4.5
     says(DDP, "From 100 MB to 1 GB it has a rate of about 24 GB/s.", "| gloo: about 24 GB/s |")
     assert round((1e9 - 1e8) / (0.06172 - 0.02439) / 1e9) == 24
-    mine = recorded("lesson08.all_reduce")
     rows = [row for row in results.load("collectives")["rows"] if row["name"].startswith("all_reduce ")][:10]
-    sizes = [4 << 2 * step for step in range(10)]  # KiB
-    one = [[mine[f"one, {kib} KiB"] for kib in sizes], [row["one us"] for row in rows]]
-    in_a_row = [[mine[f"in a row, {kib} KiB"] for kib in sizes], [row["value"] for row in rows]]
-    says(DDP, "Up to 4 MiB calls in a row take about what handing them over takes, 25 to 50 us:")
-    small = [us for times in in_a_row for us in times[:6]]
-    assert 25 < min(small) and max(small) < 50
-    says(DDP, "on two H200s from 36 to 77 us up to 4 MiB,", "shows more (36 to 77 us)")
-    small = [us for times in one for us in times[:6]]
-    assert (round(min(small)), round(max(small))) == (36, 77)
-    says(DDP, "there single calls are 20 to 70 us longer, however large the call.")
-    longer = [a - b for singles, queued in zip(one, in_a_row) for a, b in zip(singles[6:], queued[6:])]
-    assert 20 < min(longer) < 25 and 65 < max(longer) < 70
+    says(DDP, "Small calls in a row take about what handing them over takes: there they show the host.")
+    assert all(0.5 < row["value"] / row["queued us"] < 2 for row in rows[:6])
+    says(DDP, "At the largest sizes one call takes longer than one in a row, so the clocks waited.")
+    assert all(row["one us"] > row["value"] > row["queued us"] for row in rows[-3:])
 
 
 def test_differences_of_the_reports_steps_are_told_right():
     says(DDP, "1.04605 s a step with one buffer, after 1.05300 s: 7 ms less;", "**The report says**: 1.053 s a step")
     says(DDP, "The difference of the report's two figures, 41 ms,", "if rank 1 computes 40 ms longer than rank 0")
+    says(DDP, "Rank 0 waits for the 40 ms that rank 1 computes longer;", "0.06 if rank == 1 else 0.02")
+    assert round(1e3 * (0.06 - 0.02)) == 40
     assert 52 - 11 == 41 and "'rank 0': '40" in printed(DDP, "of that, waiting for the other: ")
     says(
         DDP, "overlap: 1.0315 s, not 1.053 s | 21.5 ms less", "about 11 ms: the rest", "| 0.011 s on one rank, 0.052 s"
@@ -687,6 +681,23 @@ def test_torchs_first_bucket_and_what_a_switch_that_adds_sends():
     assert "a default size of 25 MiB" in torch.nn.parallel.DistributedDataParallel.__doc__
     says(DDP, "($1.5 n$ in place of $n$), eight a third less ($1.125 n$ in place of $1.75 n$)")
     assert [(1 + 1 / n, 2 * (n - 1) / n) for n in (2, 8)] == [(1.5, 1), (1.125, 1.75)]
+
+
+def test_waves_and_transfers_of_lesson_08_are_counted():
+    says(
+        DDP,
+        "Up to 4 held, nothing is lost. From 8 on a fifth wave is needed, a quarter more time, and with 32 a sixth.",
+    )
+    tiles = (4096 // 128) * (4096 // 256)
+    assert [math.ceil(tiles / (132 - held)) for held in (0, 4, 8, 24, 32)] == [4, 4, 5, 5, 6] and 5 / 4 == 1.25
+    says(DDP, "So three transfers of the size of the weights, in place of the two halves of an all-reduce:")
+    says(
+        DDP,
+        "where they do, `Sharded` sends a third less.",
+        "bf16 keeps 8 bits: between 1 and 2 its neighbours are 1/128",
+    )
+    assert torch.finfo(torch.bfloat16).eps == 1 / 128 and torch.tensor(1 - 3e-4).bfloat16() == 1
+    assert 1 - 2 / 3 == pytest.approx(1 / 3)
 
 
 def test_the_answers_of_lesson_08_are_counted():
@@ -841,7 +852,6 @@ def test_predictions_of_lessons_06_to_08_are_counted():
         MX,
         "One row: 1.031 / 2 = 0.516.",
         "bf16 first, one row: 3.03 bytes more for 2, so 2.52.",
-        "The loss moves by 0.0003.",
     )
     held = 1 + 1 / 32
     assert (round(held, 3), round(held / 2, 3), round(held + 2, 2), round(1 + (held + 2) / 2, 2)) == (
@@ -850,12 +860,3 @@ def test_predictions_of_lessons_06_to_08_are_counted():
         3.03,
         2.52,
     )
-    assert round(-first_number(printed(MX, "change of the loss: ")), 4) == 0.0003
-    says(
-        DDP,
-        "52 calls cost 27.1 us each, 1.41 ms, and the bytes 1.68 ms: 3.09 one by one. Together it is one call, 1.70.",
-    )
-    alpha_us, rate = 27.1, 1e9 * first_number(printed(DDP, "alpha 27.1 us, buffer rate "))
-    calls_ms, bytes_ms = 52 * alpha_us / 1e3, 1e3 * first_number(printed(DDP, "52 gradients, ")) * MIB / rate
-    assert (round(calls_ms, 2), round(bytes_ms, 2)) == (1.41, 1.68)
-    assert (round(calls_ms + bytes_ms, 2), round(alpha_us / 1e3 + bytes_ms, 2)) == (3.09, 1.70)

@@ -10,17 +10,22 @@ from autograder.exercise import Mistake, Values
 from autograder.exercises.ddp import replicas
 from autograder.exercises.ddp.averaging import (
     FIRST_WAS_RIGHT,
+    LIMIT,
     ONE_RANK,
     PARTS,
     TOO_MUCH,
     segments,
     steps_of,
+    trained_bytes,
     values_off,
 )
 from autograder.inside.probes.network import CHANGED, GAPS, NOT_WAITED
 
 LATE = "only begun after"  # of collectives: the backward pass
-SMALL = "small buckets, used on one rank only"  # a case of ddp.buckets
+SMALL = "small buckets, used on one rank only"  # cases of ddp.buckets
+STATIC_ROUTED = "a static graph, used on one rank only"
+NOBODY = "a layer that nobody uses"
+FLAG = 8  # bytes, at most, of one number that says whether a parameter was used
 
 
 def answer(**how) -> Callable[..., Values]:
@@ -75,7 +80,56 @@ def right_at_first(e) -> bool:
 
 
 def only_where_shards_differ(e) -> bool:
-    return e.failed_only(ONE_RANK, SMALL)
+    return e.failed_only(ONE_RANK, SMALL, STATIC_ROUTED)
+
+
+def _asks_first(e) -> bool:
+    """Only where shards differ it goes wrong, and elsewhere finish() is seen to send flags before gradients.
+
+    Where nobody uses a layer, gradients are left over for finish(), and its order shows.
+    """
+    seen = [t for t in e.tried if t.case.name == NOBODY and t.right]
+    found = [begun for t in seen for report in reports(t) for begun in segments(report, "finish")]
+    flags = [count * len(trained_bytes("Unused")) for count in (1, 2, 4, 8)]
+    return only_where_shards_differ(e) and bool(found) and all(len(f) > 1 and f[0].nbytes in flags for f in found)
+
+
+def _before_full(e) -> bool:
+    """Where every parameter is used on every rank, a gradient was not there yet when it was to be sent."""
+    firsts = [t for t in e.failing if t.case.name == "two ranks"]
+    if any("NoneType" in (t.outcome.error or "") for t in firsts):
+        return True
+    return bool(firsts) and all(map(_some_are_zero, firsts))
+
+
+def _some_are_zero(t) -> bool:
+    """After the first step some gradients are right and the others 0."""
+    found = [steps_of(report["value"])[0]["grads"] for report in reports(t)]
+    truth = t.want["ranks"]["steps"][0][0]["grads"]
+    kinds = {_kind(grads[name], right) for grads in found for name, right in truth.items()}
+    return kinds == {"right", "zero"}
+
+
+def _kind(got, right: torch.Tensor) -> str:
+    if not isinstance(got, torch.Tensor) or got.shape != right.shape:
+        return "wrong"
+    return "zero" if not got.any() else "right" if bool(((got - right).abs() < LIMIT).all()) else "wrong"
+
+
+def flags_apart(words: str, enough: Callable[[Values], int]) -> Callable:
+    """Too many collectives began, and of those that hold more than a flag no more than are needed."""
+
+    def sign(e) -> bool:
+        steps = [
+            (enough(t.args), [*backward, *finish])
+            for t in e.failing
+            for report in reports(t)
+            for backward, finish in zip(segments(report, "backward"), segments(report, "finish"))
+        ]
+        parts = [sum(one.nbytes > FLAG for one in begun) <= most for most, begun in steps]
+        return said(words)(e) and bool(parts) and all(parts)
+
+    return sign
 
 
 def _gathers(e) -> bool:
@@ -212,7 +266,25 @@ SHARED = (
         answer(combine=replicas.weights_instead),
     ),
 )
+FLAGS_APART = (
+    "The gradients are right, but a collective for each parameter asks whether it was used. Put the answers for all "
+    "parameters into one tensor: one small collective, or two."
+)
 HOOKS = (
+    Mistake(
+        "asks_first",
+        "finish() first asks who used what, and then begins the gradients that are left. Ranks whose shards use "
+        "different layers have begun different numbers of gradients by then: the question of one meets a gradient of "
+        "the other, with another size, and the processes are ended (SIGABRT) or hang. Note who has a gradient first, "
+        "begin everything that is left, and send the flags last.",
+        sign=_asks_first,
+    ),
+    Mistake(
+        "before_full",
+        "A gradient was sent before it was there: already where every rank uses everything, some are None or 0 when "
+        "they begin to travel. A bucket begins when the last of its gradients has come, not with the first.",
+        sign=_before_full,
+    ),
     Mistake(
         "communicates_without_sync",
         "Where gradients are only to come together, collectives are begun. no_sync() has to keep the hooks from it.",

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Exercise, Mistake, Values
 from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
-from autograder.exercises.ddp.averaging_mistakes import SHARED, all_of, answer, said
+from autograder.exercises.ddp.averaging_mistakes import FLAGS_APART, SHARED, all_of, answer, flags_apart, said
 from autograder.exercises.ddp.replicas import in_single_precision
 
 TOO_MANY = "collectives, where"
 
 
 def how(got: Sequence[Mapping], args: Values) -> str | None:
-    enough = len({dtype for dtype, _ in trained_bytes(args["model"])}) + 1
+    enough = _types(args) + 1
     for rank, report in enumerate(got):
         most = max(len(begun) for begun in segments(report, "finish"))
         if most > enough:
@@ -29,7 +29,12 @@ def how(got: Sequence[Mapping], args: Values) -> str | None:
     return None
 
 
+def _types(args: Values) -> int:
+    return len({dtype for dtype, _ in trained_bytes(args["model"])})
+
+
 MISTAKES = (
+    Mistake("flags_one_by_one", FLAGS_APART, sign=flags_apart(TOO_MANY, _types)),
     Mistake(
         "one_by_one",
         "Gradients are right, but travel in many collectives: put them into one buffer for each type.",

@@ -25,7 +25,9 @@ from autograder.exercises.flash.attention import backward_in_fp32, backward_trut
 from autograder.exercises.flash.backward_mistakes import MISTAKES
 from autograder.exercises.flash.forward import CAUSAL, PROJECTED, SOME_SIZE, TURNED, some_lengths
 from autograder.exercises.flash.inputs import (
+    AGAIN,
     BEHIND,
+    FIRST,
     FLOOR_ULPS,
     TF32_OR_E4M3_IS,
     call,
@@ -81,6 +83,11 @@ def _large_partial_sums(d: Draw) -> Call:
     return _finished(d, args | {"dout": dout.half()})
 
 
+def _of_one_shape(d: Draw, lengths: tuple[int, int, int], scale: float, layout=None) -> Call:
+    mask = {"k_lengths": lengths, "scale": round(scale, 5)}
+    return _call(d, 3, (4, 2), 37, 61, 16, layout=layout, mask=mask)
+
+
 def _past_int32(d: Draw) -> Call:
     """The third sequence of dout begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
     made = _call(d, 3, 2, 40, 60, 64, dtype=FP16)
@@ -126,6 +133,11 @@ CASES = (
         "strided outputs",
         lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, out_layout=projected_with_gap),
     ),
+    Case(FIRST, lambda d: _of_one_shape(d, (61, d.integer(2, 20), d.integer(30, 50)), d.number(0.1, 0.13))),
+    Case(
+        AGAIN,
+        lambda d: _of_one_shape(d, (d.integer(21, 29), 61, d.integer(51, 60)), d.number(0.32, 0.4), PROJECTED),
+    ),
     Case(
         "large scores",
         lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
@@ -157,6 +169,7 @@ BACKWARD = Exercise(
     points=12,
     about="gradients from scores that are made again, tile by tile",
     point=("odd lengths", "causal, more keys than queries", "grouped heads"),
+    parts=(("dq", 0.4), ("dk", 0.3), ("dv", 0.3)),
     kind="kernel",
     cases=CASES,
     writes=WRITES,

@@ -11,7 +11,7 @@ from autograder.exercises.everywhere import (
     no_mask_on_store,
 )
 from autograder.exercises.flash import wrong_backward_formulas as wrong
-from autograder.exercises.flash.inputs import BEHIND
+from autograder.exercises.flash.inputs import BEHIND, KEPT_SAYS, kept_by_shape
 from autograder.exercises.flash.wrong_backward_formulas import PASSES, WHICH
 from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, rounded_on_the_way, some_nan
 from course_lib.device import TIER
@@ -21,6 +21,7 @@ KEYLESS = ("causal, more queries than keys", "a sequence without keys")
 HALF_CASES = ("large partial sums", "fp16", "bf16", "large", "bf16, head size 72", "more than 65535 heads")
 
 SIGNS = (
+    Mistake("kept_from_first_call", KEPT_SAYS, sign=kept_by_shape),
     Mistake(
         "keys_past_the_end",
         "Keys behind the last count: their k is 0, so their score is 0 and p is exp(-L). That vanishes in the product "
@@ -72,6 +73,13 @@ SIGNS = (
 )
 
 DS = (
+    Mistake(
+        "nothing_added",
+        "A gradient is 0 throughout: it was set to zero, and nothing was added. If it waits for you, write it next; if "
+        "not, look at what its walk adds to the accumulator.",
+        answer=wrong.zeros,
+        variants=(("dk", "dv"), ("dq",), ("dk",), ("dv",), ("dq", "dk"), ("dq", "dk", "dv")),
+    ),
     Mistake(
         "delta_missing",
         "dv is right, dq, dk or both are not: delta is missing. ds = p (dp - delta), with delta = sum over d of out "
@@ -263,8 +271,9 @@ PLACES = (
     ),
     Mistake(
         "heads_interleaved",
-        "Query heads go with the wrong head of keys: head h shares h // (H / H_kv), not h % H_kv.",
+        "Query heads go with the wrong head of keys: head h shares h // (H / H_kv), not h % H_kv. Look at both passes.",
         answer=wrong.heads_interleaved,
+        variants=PASSES,
     ),
     Mistake(
         "stray_queries",

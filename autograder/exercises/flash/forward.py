@@ -24,7 +24,9 @@ from autograder.exercises.dtypes import BF16, FP16
 from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
 from autograder.exercises.flash.forward_mistakes import MISTAKES
 from autograder.exercises.flash.inputs import (
+    AGAIN,
     BEHIND,
+    FIRST,
     FLOOR_ULPS,
     TF32_OR_E4M3_IS,
     call,
@@ -70,6 +72,11 @@ def _square(d: Draw, low=70, high=99, batch=1, heads=2, head_size=32, **options)
     return _call(d, batch, heads, n, n, head_size, **options)
 
 
+def _of_one_shape(d: Draw, lengths: tuple[int, int, int], scale: float, layout=None) -> Call:
+    mask = {"k_lengths": lengths, "scale": round(scale, 5)}
+    return _call(d, 3, (4, 2), 37, 61, 32, layout=layout, mask=mask)
+
+
 def _past_int32(d: Draw) -> Call:
     """The third sequence of k begins past 2^31 elements. 4.3 GB, nearly all of it gap."""
     args = tensors(d, 3, 2, 40, 60, 64, dtype=FP16)
@@ -111,6 +118,10 @@ CASES = (
     Case(
         "strided output",
         lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, out_layout=lambda shape: rows_apart(shape, 8)),
+    ),
+    Case(FIRST, lambda d: _of_one_shape(d, (61, d.integer(2, 20), d.integer(30, 50)), d.number(0.1, 0.13))),
+    Case(
+        AGAIN, lambda d: _of_one_shape(d, (d.integer(21, 29), 61, d.integer(51, 60)), d.number(0.22, 0.27), PROJECTED)
     ),
     Case(
         "large scores",

@@ -13,7 +13,7 @@ from autograder.exercises.everywhere import (
     no_mask_on_store,
 )
 from autograder.exercises.flash import wrong_forward_formulas as wrong
-from autograder.exercises.flash.inputs import BEHIND
+from autograder.exercises.flash.inputs import BEHIND, KEPT_SAYS, kept_by_shape
 from autograder.exercises.flash.wrong_forward_formulas import BLOCKS, LOOSE, NAN
 
 PAIRS = tuple(product(BLOCKS, BLOCKS))
@@ -52,10 +52,10 @@ MASKS = (
     ),
     Mistake(
         "mask_begins_too_late",
-        "Causal counts keys behind the diagonal when n_q > n_k: the tiles that need no mask end before key first + 1 + "
-        "n_k - n_q, rounded down to whole tiles, where `first` is the first query of the block.",
+        "Causal counts keys behind the diagonal: the tiles that need no mask end before key first + 1 + n_k - n_q, "
+        "rounded down to whole tiles, where `first` is the first query of the block. Later tiles are only half seen.",
         answer=wrong.mask_begins_too_late,
-        variants=PAIRS,
+        variants=tuple(product((False, True), BLOCKS, BLOCKS)),
     ),
     Mistake(
         "first_length_for_all",
@@ -144,6 +144,13 @@ SOFTMAX = (
         "then take the maximum.",
         answer=wrong.maximum_before_scale,
         variants=tuple(product(BLOCKS, (True, False))),
+    ),
+    Mistake(
+        "scale_after_maximum",
+        "Wrong when scores are large: the maximum was taken of q kᵀ and the scale came after it, so what is subtracted "
+        "is not the maximum of the scaled scores. Scale first, then take the maximum.",
+        answer=wrong.scale_after_maximum,
+        variants=tuple(product(BLOCKS, (True, False), (True, False), (True, False))),
     ),
     Mistake(
         "no_maximum",
@@ -312,6 +319,7 @@ PLACES = (
 )
 
 SIGNS = (
+    Mistake("kept_from_first_call", KEPT_SAYS, sign=kept_by_shape),
     int32_offset("a sequence", "batch"),
     grid_dimension("heads", "B * H", "more than 65535 heads"),
     Mistake(

@@ -36,6 +36,17 @@ def on_a_grid(draw: Draw, *shape: int) -> torch.Tensor:
 
 
 BEHIND = "NaN behind the lengths"
+# Two calls of one grading run whose shapes are equal, and nothing else: what is kept by shape is wrong in the second.
+FIRST, AGAIN = "sizes for the first time", "the same sizes again"
+KEPT_SAYS = (
+    "Right when sizes come for the first time, wrong when the same sizes come again: something of the first call was "
+    "kept and used again. Shapes alone say nothing of the scale, the lengths, the strides or the addresses of a call."
+)
+
+
+def kept_by_shape(e) -> bool:
+    """The second of two calls with the same shapes is wrong, and nothing else."""
+    return e.failed_only(AGAIN) and e.passed(FIRST)
 
 
 def tensors(draw: Draw, batch, heads, n_q, n_k, head_size, dtype=None, offset=0.0, spread=1.0, mean_v=0.0) -> dict:

@@ -15,6 +15,8 @@ from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16
 from autograder.exercises.flash.attention import backward_in_fp32, backward_truth, forward_in_fp32, forward_truth
 from autograder.exercises.flash.forward import CAUSAL
 from autograder.exercises.flash.inputs import (
+    AGAIN,
+    FIRST,
     FLOOR_ULPS,
     TF32_OR_E4M3_IS,
     call,
@@ -65,9 +67,15 @@ CASES = (
         lambda d: _call(d, 1, 1, d.odd(80, 109), 2 * d.integer(17, 23), 32, mask=CAUSAL),
     ),
     Case("strided inputs", lambda d: _call(d, 2, 3, d.odd(20, 39), d.odd(40, 59), 16, layout=STRIDED)),
+    Case(FIRST, lambda d: _call(d, 1, 2, 37, 61, 32, mask={"scale": round(d.number(0.1, 0.13), 5)})),
+    Case(AGAIN, lambda d: _call(d, 1, 2, 37, 61, 32, layout=STRIDED, mask={"scale": round(d.number(0.22, 0.27), 5)})),
     Case(
         "large scores",
         lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(60, 89), 32, offset=d.integer(400, 440), mask={"scale": 0.25}),
+    ),
+    Case(
+        "very negative scores",
+        lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(66, 89), 32, offset=-d.integer(480, 520), mask={"scale": 0.25}),
     ),
     Case("fp16", lambda d: _square(d, d.odd(60, 79), 2, 2, 40, dtype=FP16, mask=CAUSAL)),
     Case("bf16", lambda d: _square(d, d.odd(400, 499), 1, 4, 128, dtype=BF16), tiers=ON_GPU),

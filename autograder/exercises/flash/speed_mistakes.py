@@ -10,6 +10,7 @@ from autograder.exercises.flash import wrong_backward_formulas as wrong_backward
 from autograder.exercises.flash import wrong_forward_formulas as wrong_forward
 from autograder.exercises.flash.attention import LOG2_E, attend, delta_of, gradients, visible
 from autograder.exercises.flash.backward_mistakes import IN_ONE
+from autograder.exercises.flash.inputs import KEPT_SAYS, kept_by_shape
 from autograder.exercises.flash.wrong_backward_formulas import (
     WHICH,
     all_nan,
@@ -97,6 +98,7 @@ def _right_so_far(e) -> bool:
 
 
 MISTAKES = (
+    Mistake("kept_from_first_call", KEPT_SAYS, sign=kept_by_shape),
     no_mask_on_store(
         "Something is written beyond an output: mask all stores, rows (offs_m < n_q, offs_n < n_k) and columns "
         "(offs_d < D).",

@@ -119,6 +119,15 @@ def lse_in_another_base(v, factors):
     return gradients(v, p=torch.where(visible(v), p, 0.0), delta=delta_of(v))
 
 
+# ---- nothing at all
+
+
+def zeros(v, names):
+    """These gradients are zeros throughout."""
+    made = gradients(v)
+    return made | {name: torch.zeros_like(made[name]) for name in names}
+
+
 # ---- what is multiplied with what
 
 
@@ -259,6 +268,7 @@ def one_of_group(v, member: int):
     return made | {name: made[name][:, member::group] for name in ("dk", "dv")}
 
 
+@in_a_pass
 def heads_interleaved(v):
     """Head h shares with h + H_kv, h + 2 H_kv ...; L and `out` are those of the right heads."""
     heads, kv_heads, *_ = sizes(v)

@@ -82,6 +82,15 @@ def maximum_before_scale(v, variant):
     return online(v, block, cast=cast, top=lambda raw, s: raw.amax(dim=-1, keepdim=True) * v["scale"])
 
 
+def scale_after_maximum(v, variant):
+    """The maximum of q kᵀ is subtracted from the scaled scores; two: in base 2; guard: a sum of 0 is taken for 1."""
+    block, cast, two, guard = variant
+    factor = 1 / LOG2_E if two else 1.0
+    made = online(v, block, cast=cast, top=lambda raw, s: raw.amax(dim=-1, keepdim=True) * factor)
+    top = masked(v, torch.float32, scale=1.0).amax(dim=-1) * factor
+    return made | {"lse": torch.where(made["lse"] == -INF, top, made["lse"])} if guard else made
+
+
 def each_block_by_itself(v, block):
     """The average of the softmaxes of all blocks."""
     s, values = masked(v), for_queries(v, v["v"]).double()
@@ -207,13 +216,14 @@ def walk_ignores_difference(v, variant):
 
 
 def mask_begins_too_late(v, variant):
-    """Causal: the tiles below the square diagonal are taken for whole ones."""
-    block_m, block_n = variant
+    """Causal: tiles below the square diagonal, or all that the last query sees, are taken for whole ones."""
+    last, block_m, block_n = variant
     _, _, n_q, n_k, _ = sizes(v)
     if not v["causal"]:
         return attend(v)
     m, n = torch.arange(n_q, device=v["q"].device), torch.arange(n_k, device=v["q"].device)
-    below = (m // block_m * block_m + 1)[None, None, :, None]
+    below = m // block_m * block_m + (block_m + n_k - n_q if last else 1)
+    below = below.clamp(min=0)[None, None, :, None]
     return attend(v, see=visible(v) | (n < torch.minimum(below, lengths(v)) // block_n * block_n))
 
 

@@ -8,4 +8,4 @@ from autograder.exercises.mlp.linear_gelu import LINEAR_GELU
 from autograder.exercises.mlp.recompute import RECOMPUTE
 from autograder.exercises.mlp.saved import SAVED
 
-EXERCISES = (ACCUMULATE, LINEAR_GELU, AUTOCAST, SAVED, RECOMPUTE, ADD_NORM, DROPOUT)
+EXERCISES = (ACCUMULATE, AUTOCAST, LINEAR_GELU, SAVED, RECOMPUTE, ADD_NORM, DROPOUT)

@@ -32,7 +32,7 @@ from autograder.exercises.telling import telling
 
 ONE, PAIRS, KAHAN = ORDERS = ("one by one", "in pairs", "compensated")
 RIVALS = {  # the right way first
-    PAIRS: (sums.in_pairs, sums.halves, sums.ends),
+    PAIRS: (sums.in_pairs, partial(sums.in_pairs, joins=True), sums.halves, sums.ends),
     KAHAN: (sums.compensated, partial(sums.compensated, lost_in=float), sums.lost_at_the_end, sums.lost_added),
 }
 

@@ -171,6 +171,11 @@ IN_ORDER = (
         answer=_order("in pairs", partial(in_pairs, left_over=False)),
     ),
     Mistake(
+        "odd_one_joins",
+        "In pairs, an odd number at the end is added to the sum of the last pair at once: it waits for the next round.",
+        answer=_order("in pairs", partial(in_pairs, joins=True)),
+    ),
+    Mistake(
         "in_halves",
         "The list is cut in the middle, and its halves likewise: the pairs are neighbours, and then neighbours of "
         "sums. For a number of terms that is no power of two these are other pairs.",

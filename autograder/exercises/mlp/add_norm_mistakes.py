@@ -374,6 +374,13 @@ GRADIENTS = (
         answer=_with(of_weight=lambda dy, s, mean, rstd: (dy * s).sum(0)),
     ),
     Mistake(
+        "weight_gradient_of_g",
+        "dweight was made from g = dy weight: it is the sum of dy h, without the weight.",
+        answer=lambda v: made(
+            v, of_weight=lambda dy, s, mean, rstd: (dy * v["weight"].double() * (s - mean) * rstd).sum(0)
+        ),
+    ),
+    Mistake(
         "weight_gradient_without_rstd",
         "dweight lacks rstd: it is the sum of dy h, with h = (s - mean) rstd.",
         answer=_with(of_weight=lambda dy, s, mean, rstd: (dy * (s - mean)).sum(0)),

@@ -146,7 +146,10 @@ CASES = (
     *(Case(f"mixture {number}", _mixture) for number in (1, 2, 3, 4)),
     Case("the toy, on CUDA", lambda d: _toy(d, device="cuda")),
     Case("attention, on CUDA", lambda d: _attention(d, device="cuda")),
-    Case("exp, pow and sum, on CUDA", lambda d: _call(d, linear(), "exp", "pow", "sum", device="cuda")),
+    Case(
+        "exp, pow and sum, on CUDA",
+        lambda d: _call(d, linear(), "sum", linear(), "exp", linear(), "pow", device="cuda"),
+    ),
     *(Case(f"mixture {n}, on CUDA", lambda d: _mixture(d, device="cuda")) for n in (1, 2, 3)),
 )
 

@@ -99,6 +99,12 @@ MISTAKES = (
         answer=_of_the_other_device,
     ),
     Mistake(
+        "list_incomplete",
+        "An operator is missing from CUDA's fp32 list: layer norm, softmax, exp, pow, sum and the losses.",
+        answer=lambda v, operator: _without_fp32(operator)(v),
+        variants=("sum", "exp", "pow", "softmax", "layer_norm"),
+    ),
+    Mistake(
         "entropy_low",
         "cross_entropy is on the fp32 list of every device.",
         answer=_without_fp32("cross_entropy"),

@@ -3,9 +3,10 @@
     dropout(x, p, seed) -> y
 
 x has any shape and any strides; it is fp32 or fp16, or bf16 on a GPU. p is a number with 0 <= p < 1, seed an integer
-from 0 to 2^63 - 1. With i the row-major index of an element in the shape of x, whatever its strides,
+from 0 to 2^63 - 1. With i the row-major index of an element in the shape of x, whatever its strides, and number(i) that
+of the four numbers of tl.rand4x(seed, i // 4) which i % 4 counts, from 0 on,
 
-    y = x / (1 - p) where tl.rand(seed, i) >= p, and 0 elsewhere, also where x is infinite or NaN
+    y = x / (1 - p) where number(i) >= p, and 0 elsewhere, also where x is infinite or NaN
 
 in fp32, rounded once; y is a new tensor of the shape and type of x. It can be differentiated in x: the gradient passes
 where the element did, and is divided by 1 - p likewise. Gradients arrive in any strides, those of a sum with strides
@@ -118,7 +119,7 @@ DROPOUT = Exercise(
     name="mlp.dropout",
     entry="dropout",
     points=5,
-    about="a mask that is never stored: a random number for each element, the same in both passes",
+    about="a mask that is never stored: all four numbers of a call, the same in both passes",
     point=("a vector", "several blocks", "a matrix"),
     kind="kernel",
     cases=CASES,

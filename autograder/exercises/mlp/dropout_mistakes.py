@@ -6,7 +6,7 @@ import torch
 
 from autograder.exercise import Mistake
 from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
-from autograder.exercises.mlp.philox import numbers
+from autograder.exercises.mlp.philox import numbers, numbers_of_four
 from autograder.exercises.strides import as_read
 
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -23,9 +23,9 @@ def row_major(shape, device="cpu") -> torch.Tensor:
 
 
 def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
-    """Which elements stay. number(seed, index) replaces tl.rand, and index(v) the row-major index."""
+    """Which elements stay. number(seed, index) replaces the rule's number, and index(v) the row-major index."""
     at = row_major(v["x"].shape, v["x"].device) if index is None else index(v)
-    made = (number or numbers)(seed, at)
+    made = (number or numbers_of_four)(seed, at)
     keep = made >= torch.tensor(v["p"], dtype=torch.float32)
     return ~keep if inverted else keep
 
@@ -92,18 +92,27 @@ def _seed_by_block(v, variant):
         flat, index = made.view(-1), at.flatten()
         for program in range(-(-len(flat) // block)):
             part = slice(program * block, (program + 1) * block)
-            flat[part] = numbers(seed + program, index[part] - program * block * from_zero)
+            flat[part] = numbers_of_four(seed + program, index[part] - program * block * from_zero)
         return made
 
     return dropped(v, number=number)
 
 
-def _four_a_counter(v):
-    def number(seed, at):
-        four = torch.stack([numbers(seed, at // 4, which) for which in range(4)])
-        return four.gather(0, (at % 4)[None])[0]
+def _in_other_lanes(v, variant):
+    """The four numbers of a call lie elsewhere: `variant` says which lane each of four neighbours gets, or a block, in
+    which the first numbers of all calls come first, then the second ones."""
+    if isinstance(variant, tuple):
+        order = torch.tensor(variant)
+        return dropped(v, number=lambda seed, at: numbers_of_four(seed, at // 4 * 4 + order.to(at.device)[at % 4]))
+    if v["x"].numel() > FEW:
+        return {}
+    quarter = variant // 4
 
-    return dropped(v, number=number)
+    def place(v):
+        first, inside = _flat(v) // variant * variant, _flat(v) % variant
+        return first + inside % quarter * 4 + inside // quarter
+
+    return dropped(v, index=place)
 
 
 def _cut(v, block: int):
@@ -158,13 +167,13 @@ KEEPING = (
 RULE = (
     Mistake(
         "inverted",
-        "What should stay is dropped, and the other way round: an element stays where tl.rand(seed, i) >= p.",
+        "What should stay is dropped, and the other way round: an element stays where its number is >= p.",
         answer=_with(inverted=True),
     ),
     Mistake(
         "share_kept",
         "p is the share that is dropped, and here it is the share that stays: an element stays where "
-        "tl.rand(seed, i) >= p.",
+        "its number is >= p.",
         answer=_share_kept,
     ),
     Mistake(
@@ -174,7 +183,7 @@ RULE = (
     ),
     Mistake(
         "seed_ignored",
-        "The seed changes nothing, or not what it should: it is the first argument of tl.rand.",
+        "The seed changes nothing, or not what it should: it is the first argument of tl.rand4x.",
         answer=lambda v, seed: dropped(v, seeds=lambda v: (seed, seed)),
         variants=(0, 1, 42, 123, 1234, 12345),
     ),
@@ -186,14 +195,14 @@ RULE = (
     ),
     Mistake(
         "index_in_block",
-        "Every block drops the same elements: the index of tl.rand is that of the element in the whole tensor, "
+        "Every block drops the same elements: i is the index of the element in the whole tensor, "
         "`pid * BLOCK + tl.arange(0, BLOCK)`.",
         answer=_by_index(lambda v, block: _flat(v) % block),
         variants=BLOCKS,
     ),
     Mistake(
         "index_of_block",
-        "A whole block is dropped or stays: the index of tl.rand is that of the element, not of the program.",
+        "A whole block is dropped or stays: i is the index of the element, not of the program.",
         answer=_by_index(lambda v, block: _flat(v) // block),
         variants=BLOCKS,
     ),
@@ -230,10 +239,25 @@ RULE = (
         answer=_by_index(_in_order_of_memory),
     ),
     Mistake(
-        "four_a_counter",
-        "Four elements share a counter, as tl.rand4x makes them: cheaper, but not what is asked for. Here it is "
-        "tl.rand(seed, i).",
-        answer=_four_a_counter,
+        "one_call_each",
+        "This is tl.rand(seed, i), a call for each element, of whose four numbers three are thrown away: right for "
+        "another rule, and three times as slow. Here it is number i % 4 of tl.rand4x(seed, i // 4).",
+        answer=_with(number=numbers),
+    ),
+    Mistake(
+        "four_alike",
+        "Four neighbours share one number, so they are dropped together: call i // 4 makes four numbers, and element i "
+        "gets number i % 4 of them.",
+        answer=lambda v, which: dropped(v, number=lambda seed, at: numbers(seed, at // 4, which)),
+        variants=(0, 1, 2, 3),
+    ),
+    Mistake(
+        "other_lanes",
+        "The numbers are right, and other elements get them: element i gets number i % 4 of call i // 4. "
+        "`tl.join(a, b)` puts a and b side by side in a new last dimension, so four are in order after "
+        "`tl.join(tl.join(a, c), tl.join(b, d))`.",
+        answer=_in_other_lanes,
+        variants=((0, 2, 1, 3), (3, 2, 1, 0), *BLOCKS),
     ),
 )
 
@@ -273,7 +297,7 @@ VALUES = (
     ),
     Mistake(
         "gradient_where_not_zero",
-        "The gradient is lost where x is 0: an element that is 0 can have stayed. Ask tl.rand again.",
+        "The gradient is lost where x is 0: an element that is 0 can have stayed. Ask for its number again.",
         answer=_with(back=_nonzero),
     ),
     Mistake(

@@ -39,3 +39,10 @@ def overflowing(h: torch.Tensor) -> torch.Tensor:
     h = h.float()
     e = torch.exp(2 * ROOT * (h + CUBE * h**3))
     return (0.5 * h * (1 + (e - 1) / (e + 1))).double()
+
+
+def slope_overflowing(h: torch.Tensor) -> torch.Tensor:
+    """The slope with such a tanh."""
+    t = 2 * overflowing(h.float()) / h.float() - 1
+    rise = ROOT * (1 + 3 * CUBE * h.float() ** 2)
+    return (0.5 * (1 + t) + 0.5 * h.float() * (1 - t * t) * rise).double()

@@ -13,7 +13,7 @@ OF_RESULT = ("relu", "tanh", "sigmoid", "exp", "softmax")
 def kept(
     v, of_input=OF_INPUT, of_result=OF_RESULT, both=(), item=None, once=True, x_counts=False, weights=False,
     statistics=8, mask=1.0, frozen=True, unasked=True, sums=False, factors="crosswise", linear="input", rows=None,
-    stops=False,
+    stops=False, frozen_keeps=False,
 ) -> list[int]:  # fmt: skip
     """Bytes of every layer.
 
@@ -21,6 +21,7 @@ def kept(
     where it is kept first. x_counts: x counts too. statistics: bytes a row of a layer norm. mask: bytes an element of a
     dropout; None: as many as an element of x. frozen, unasked: whether it matters that a weight is frozen, or that no
     gradient is asked for. rows: the leading dimensions that count; None: all. stops: a frozen layer ends the way back.
+    frozen_keeps: it keeps its input where a gradient passes it.
     """
     size = item or ITEM[v["dtype"]]
     shapes = {"x": tuple(v["shape"])}
@@ -41,7 +42,7 @@ def kept(
             shapes[number] = (*shape[:-1], layer["out"])
             trained = not (layer["frozen"] and frozen)
             keeps = {"input": (now,), "result": (number,), "both": (now, number), "asked": (now,) * asked}[linear]
-            total += sum(map(count, keeps)) if trained else 0
+            total += sum(map(count, keeps)) if trained or (frozen_keeps and asked) else 0
             total += shape[-1] * layer["out"] * size * weights
             asked = trained or (asked and not stops)
         elif op == "layer_norm":

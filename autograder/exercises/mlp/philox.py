@@ -1,4 +1,4 @@
-"""The numbers that tl.rand makes, without Triton: Philox 4x32 with ten rounds, a function of a seed and a counter."""
+"""The numbers that tl.rand and tl.rand4x make, without Triton: Philox 4x32, ten rounds of a seed and a counter."""
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ def words(seed: int, counters: np.ndarray) -> np.ndarray:
 
 def numbers(seed: int, counters: torch.Tensor, which: int = 0) -> torch.Tensor:
     """tl.rand(seed, counters), in [0, 1), fp32; of any shape, on the device of the counters."""
-    bits = words(seed, counters.cpu().numpy().ravel())[:, which].view(np.int32)
+    return _in_shape(words(seed, counters.cpu().numpy().ravel())[:, which], counters)
+
+
+def numbers_of_four(seed: int, index: torch.Tensor) -> torch.Tensor:
+    """Of element i number i % 4 of the four that tl.rand4x(seed, i // 4) makes."""
+    at = index.cpu().numpy().ravel()
+    return _in_shape(words(seed, at // 4)[np.arange(len(at)), at % 4], index)
+
+
+def _in_shape(bits: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    bits = bits.view(np.int32)
     made = (bits ^ (bits >> 31)).astype(np.float32) * SCALE
-    return torch.from_numpy(made).view(counters.shape).to(counters.device)
+    return torch.from_numpy(made).view(like.shape).to(like.device)

@@ -15,16 +15,21 @@ db1 and db2 are the sums of the rows of dh and dy, and
 
     gelu'(h) = (1 + t) / 2 + h / 2 (1 - t^2) u'        t = tanh(u), u = sqrt(2 / pi) (h + 0.044715 h^3)
 
-Arithmetic is in fp32, products of fp32 without TF32; what goes through memory between two products may have the type of
-x. Between the passes the five arguments are kept, and beyond them at most an eighth of the bytes of h. dy comes in any
-strides, that of a sum with strides of 0, and stays as it is, as the five do. All arithmetic is in kernels, in both
-passes. While the function runs, torch.empty gives NaN.
+Arithmetic is in fp32, products of fp32 without TF32; what goes through memory between two products has the type of x.
+Products and sums over rows may be the library's (`ALLOWED`); GELU and its slope are in kernels. Between the passes the
+five arguments are kept, and beyond them at most an eighth of the bytes of h. Within a pass two matrices of the size of
+h are alive at most, so a takes the place of h, and dh that of da; where M or n is small nobody looks. dy comes in any
+strides, that of a sum with strides of 0, and stays as it is, as the five do. While the function runs, torch.empty gives
+NaN.
 """
 
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mlp.block import NAMES, ROUGH_IS, honest, passes, rough
 from autograder.exercises.mlp.recompute_mistakes import MISTAKES
+
+# products, and sums: what a library does as well as anybody
+ALLOWED = tuple(f"aten::{name}" for name in "mm addmm mv addmv matmul linear sum".split())
 
 
 def _call(d: Draw, m: int, width: int, hidden: int, dtype=FP32, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
@@ -82,6 +87,8 @@ CASES = (
     Case("one column", lambda d: _call(d, d.odd(17, 27), 1, d.odd(34, 60))),
     Case("one hidden column", lambda d: _far_from_zero(d, d.odd(17, 27), d.odd(17, 27), 1)),
     Case("many rows", lambda d: _call(d, d.odd(134, 150), d.odd(5, 9), d.odd(9, 15))),
+    Case("many rows, fp16", lambda d: _call(d, d.odd(3000, 3100), d.odd(3, 5), d.odd(5, 9), dtype=FP16)),
+    Case("memory in passing", lambda d: _call(d, d.odd(66, 80), d.odd(5, 9), d.odd(130, 150))),
     Case("large h", lambda d: _call(d, *_sizes(d), spread=6.0)),
     Case("strided x", lambda d: _call(d, *_sizes(d), x_gap=d.integer(3, 9))),
     Case("a gradient with strided rows", _strided_gradient),
@@ -97,8 +104,8 @@ RECOMPUTE = Exercise(
     name="mlp.recompute",
     entry="mlp",
     points=7,
-    about="a backward pass that keeps the inputs only and makes the rest again",
-    point=("odd sizes",),
+    about="a backward pass that keeps the inputs only, and makes the rest again in two matrices of the size of h",
+    point=("odd sizes", "memory in passing"),
     kind="kernel",
     cases=CASES,
     returns=NAMES,
@@ -112,5 +119,6 @@ RECOMPUTE = Exercise(
     ),
     mistakes=MISTAKES,
     probe="autograder.inside.probes.recomputing:differentiated",
+    allowed=ALLOWED,
     shows_not="speed, bf16, and races between programs",
 )

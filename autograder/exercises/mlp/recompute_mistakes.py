@@ -7,7 +7,16 @@ import torch
 from autograder.exercise import Mistake
 from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.exercises.mlp.block import passes
-from autograder.exercises.mlp.gelu import CUBE, ROOT, by_erf, gelu, slope, slope_by_erf
+from autograder.exercises.mlp.gelu import (
+    CUBE,
+    ROOT,
+    by_erf,
+    gelu,
+    overflowing,
+    slope,
+    slope_by_erf,
+    slope_overflowing,
+)
 from autograder.exercises.strides import as_read
 from course_lib.numerics import error
 
@@ -52,11 +61,30 @@ def _tf32(e) -> bool:
     return True
 
 
+def _summed_in_half(e) -> bool:
+    """Only the biases' gradients are off, in fp16 and where there are many rows."""
+    if not e.failing or any(t.outcome.error for t in e.failing) or not e.failed_only("many rows, fp16", "fp16", "bf16"):
+        return False
+    for t in e.failing:
+        off = {
+            name: error(t.outcome.outputs[name], t.want[name]).rms for name in ("y", "dx", "dw1", "dw2", "db1", "db2")
+        }
+        if max(off["db1"], off["db2"]) < 3 * max(off[name] for name in ("y", "dx", "dw1", "dw2")):
+            return False
+    return e.failed("many rows, fp16")
+
+
 AUTOGRAD = (
     Mistake(
         "something_kept",
         "More is kept for backward than the five arguments: h and a are computed again, from x, w1 and b1.",
         sign=lambda e: e.raised("beside the arguments are kept for backward"),
+    ),
+    Mistake(
+        "much_in_passing",
+        "A pass holds more than two matrices as large as h at one time. The kernel reads an element of h and of da and "
+        "needs neither afterwards: write a where h was, and dh where da was.",
+        sign=lambda e: all("bytes are alive that it made" in (t.outcome.error or "") for t in e.failing),
     ),
     Mistake(
         "input_overwritten",
@@ -121,6 +149,12 @@ SLOPE = (
         answer=_with(rise=torch.ones_like),
     ),
     Mistake(
+        "tanh_overflows",
+        "NaN where h is large: e^(2u) is infinite there, and (e^(2u) - 1) / (e^(2u) + 1) infinity over infinity. With "
+        "e^(-2u), 1 / (1 + e^(-2u)) ends well at both sides.",
+        answer=_with(value=overflowing, rise=slope_overflowing),
+    ),
+    Mistake(
         "slope_at_result",
         "The slope was taken at a: it is gelu'(h), at the pre-activation.",
         answer=_with(rise=lambda h: slope(gelu(h))),
@@ -175,9 +209,26 @@ PRODUCTS = (
         variants=tuple((block, last) for block in BLOCKS for last in (True, False)),
     ),
     Mistake(
+        "summed_in_fp16",
+        "db1 and db2 were added up in 16 bits: over many rows the sum grows and its last bits are lost. Add in fp32, "
+        "and round once.",
+        sign=_summed_in_half,
+    ),
+    Mistake(
         "strides_ignored",
         "Right only while the rows of x are adjacent: use `x.stride(0)`.",
         answer=_contiguous("x"),
+    ),
+    Mistake(
+        "strides_ignored_forward",
+        "y is wrong where the rows of x lie apart, and the gradients are right: forward, too, uses `x.stride(0)`.",
+        answer=lambda v: passes(v) | {"y": _contiguous("x")(v)["y"]},
+    ),
+    Mistake(
+        "strides_ignored_backward",
+        "y is right where the rows of x lie apart, and gradients are wrong: backward, too, uses `x.stride(0)`.",
+        answer=lambda v, part: passes(v) | {name: _contiguous("x")(v)[name] for name in part},
+        variants=(("dx", "dw1", "db1", "dw2"), ("dw1",), ("dx", "db1", "dw2")),
     ),
     Mistake(
         "gradient_strides_ignored",

@@ -128,6 +128,12 @@ MISTAKES = (
         answer=_with(frozen=False),
     ),
     Mistake(
+        "frozen_keeps",
+        "A frozen linear layer keeps its input here wherever a gradient passes it: dx = dy w needs the weight alone, "
+        "and dw, which needs the input, is not made.",
+        answer=_with(frozen_keeps=True),
+    ),
+    Mistake(
         "frozen_stops",
         "A frozen linear layer hands the gradient on: what lies before it may be trained, and then what lies behind it "
         "keeps as usual.",

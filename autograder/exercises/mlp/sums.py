@@ -57,10 +57,15 @@ def one_by_one(terms, rounded) -> list[float]:
     return sums
 
 
-def in_pairs(terms, rounded, left_over=True) -> float:
-    """`left_over` False: an odd one is dropped."""
+def in_pairs(terms, rounded, left_over=True, joins=False) -> float:
+    """`left_over` False: an odd one is dropped. `joins`: it is added to the sum of the last pair at once."""
     terms = list(terms)
     while len(terms) > 1:
+        if joins and len(terms) % 2 and len(terms) > 2:
+            *before, a, b, odd = terms
+            terms = [rounded(x + y) for x, y in zip(before[0::2], before[1::2], strict=True)]
+            terms.append(rounded(rounded(a + b) + odd))
+            continue
         waits = terms[-1:] if len(terms) % 2 and left_over else []
         terms = [rounded(a + b) for a, b in zip(terms[0::2], terms[1::2], strict=False)] + waits
     return terms[0] if terms else 0.0

@@ -51,6 +51,17 @@ def _cut(v, at: int, last: bool):
     return _some_columns(v, slice(at, None) if last else slice(0, at))
 
 
+def _parts_overlap(v, variant):
+    """K in parts, of which each goes on to the end, or to the end of its last block: some columns are added again."""
+    split, block, to_the_end = variant
+    k = v["x"].shape[1]
+    part = -(-group_count(k, block) // split) * block if to_the_end else -(-k // split)
+    times = torch.zeros(k, dtype=torch.float64, device=v["x"].device)
+    for first in range(0, k, part):
+        times[first : None if to_the_end else first + -(-part // block) * block] += 1
+    return _out(v, decode(v), v["x"].double() * times) if (times > 1).any() else {}
+
+
 def _past_k(v, variant):
     """Columns of the last block that are none: of the next row, or of nobody. masked: those of the weights are 0."""
     block, masked = variant
@@ -192,6 +203,13 @@ SUMS = (
         "they should be added.",
         answer=lambda v, at: _cut(v, at, True),
         variants=CUTS,
+    ),
+    Mistake(
+        "parts_overlap",
+        "Parts of K overlap, and their columns are added more than once: a part ends where the next one begins. Where "
+        "it is no whole number of blocks, mask its last block by the end of the *part*, or make parts of whole blocks.",
+        answer=_parts_overlap,
+        variants=tuple(product((2, 3, 4, 8, 16), (16, 32, 64, 128, 256, 512), (True, False))),
     ),
     Mistake(
         "k_not_masked",

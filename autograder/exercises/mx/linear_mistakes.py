@@ -31,7 +31,8 @@ def _holding(more):
 def _kept_whole(v, bytes_a_weight):
     """Beside mantissas and exponents the whole weight; None: in the model's own type."""
     own = 2 if v["call"]["dtype"] == "bfloat16" else 4
-    return _holding(lambda layer: layer.weight.numel() * (bytes_a_weight or own))(v)
+    made = simulated(v, held=lambda layer: bytes_of(layer) + layer.weight.numel() * (bytes_a_weight or own))
+    return {"swapped": made | {"ran": made["ran"] | {"kept": 1}} if v["watched"] else made}
 
 
 def _top_only(model, skip):
@@ -109,6 +110,12 @@ def _in_place(v):
     return {"swapped": none | {"logits": made["logits"], "names": made["names"]}}
 
 
+def _mixed_up(e, case: str) -> bool:
+    """Rows that lie along one dimension are counted rightly, and those of this case are not."""
+    failing = {t.case.name for t in e.failing}
+    return case in failing and failing <= {case, "bf16"}
+
+
 def _last_word(layers, model):
     return [name.rpartition(".")[2] for name in layers]
 
@@ -142,7 +149,61 @@ def _without_bias(v, held: bool):
     return {"swapped": made | {"bytes": made["bytes"] - lost}}
 
 
+def _routes(*cases: str, said: str = ""):
+    """These cases fail, and no others; each failing one says so."""
+
+    def sign(e) -> bool:
+        failing = {t.case.name for t in e.failing}
+        return bool(failing) and failing <= set(cases) and cases[0] in failing and all(said in t.why for t in e.failing)
+
+    return sign
+
+
+FEW = ("few rows", "few rows of several sequences", "one row", "bf16, few rows")
+MANY = ("many rows", "many rows of one sequence", "many short sequences", "bf16")
+
 MISTAKES = (
+    Mistake(
+        "always_whole",
+        "The weight is made whole for few rows too. That moves 5 bytes a weight in place of 1: multiply up to 16 rows "
+        "with the weight as it is held, by a kernel such as `gemv` of exercise 7.3.",
+        sign=_routes(*FEW, said="the library's, with the weight made whole"),
+    ),
+    Mistake(
+        "widened_for_few_rows",
+        "For few rows memory is made that the whole weight would fill, if only as wide integers: give the kernel the "
+        "mantissas as they are held, and convert in registers.",
+        sign=_routes(*FEW, said="memory was made"),
+    ),
+    Mistake(
+        "without_a_kernel",
+        "Few rows are multiplied without a Triton kernel: group by group, each operator reads and writes memory of its "
+        "own. Call `gemv` of exercise 7.3.",
+        sign=_routes(*FEW, said="no Triton kernel ran"),
+    ),
+    Mistake(
+        "always_as_held",
+        "A kernel of your own multiplies many rows too. From 128 rows on make the weight whole once, by `dequantize`, "
+        "and give it to the library: arithmetic sets the time there, and the conversion is paid once.",
+        sign=_routes(*MANY, said="was not the library's"),
+    ),
+    Mistake(
+        "rows_of_one_dimension",
+        "One leading dimension is taken for the rows. Rows are the product of all of them, `x.numel() // x.shape[-1]`: "
+        "a sequence of 128 tokens has 128 rows, whatever the batch.",
+        sign=lambda e: _mixed_up(e, "many rows of one sequence") or _mixed_up(e, "many short sequences"),
+    ),
+    Mistake(
+        "whole_in_pieces",
+        "Many rows are multiplied in pieces: the weight is read again for each. Give the library all rows at once.",
+        sign=_routes(*MANY, said="of the library's"),
+    ),
+    Mistake(
+        "whole_elsewhere",
+        "A whole weight is kept outside of the layer, where it takes the memory that the format was to save: make it "
+        "anew in each call.",
+        sign=_routes(*MANY, said="not made in the call"),
+    ),
     Mistake(
         "skip_exact_only",
         "`skip` may name what layers lie below: 'blocks.1' is for 'blocks.1.up' too.",

@@ -5,6 +5,7 @@ Mistakes change one keyword of `simulated`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -14,6 +15,8 @@ from autograder.exercises.mx.mxint8 import decode, encode, group_count
 from autograder.inside.probes.swapping import held_bytes, make, tokens
 
 GROUP = 32
+FEW_ROWS = 16  # up to so many rows a kernel multiplies with the weight as it is held
+MANY_ROWS = 128  # from so many on the library does, with a weight made whole once; between the two either is right
 Layers = Mapping[str, nn.Linear]
 
 
@@ -79,7 +82,15 @@ def simulated(
     }
     if v["reloaded"]:
         made["reloaded"] = "equal"
+    if v["watched"]:
+        made["ran"] = ran(math.prod(v["call"]["shape"]))
     return made | told
+
+
+def ran(rows: int) -> dict:
+    """What the watched layer runs for so many rows: a kernel that takes the weight as it is held, or the library."""
+    few = {"whole": False, "products": 0, "kept": 0}
+    return few | {"kernels": True} if rows <= FEW_ROWS else few | {"whole": True, "products": 1}
 
 
 def _with_bias(model: nn.Module, names: Sequence[str]):

@@ -1,7 +1,7 @@
 """roofline.profile: read a recorded trace.
 
     profile(events, gap_us) -> {"ranges": {name: us}, "busy": share, "gaps": [[start_us, duration_us], ...],
-                                "bound": "host" or "device"}
+                                "bound": "device", "small kernels", "waits" or "host"}
 
 `events` is a list of dicts in no promised order. All have `category`, `name`, `start_us` and `duration_us`, and
 
@@ -20,7 +20,11 @@ Rules
 - The window runs from the start of the first counted kernel to the end of the last one to end.
 - `busy`: the share of the window, from 0 to 1, in which at least one counted kernel runs, on any stream.
 - `gaps`: the stretches of the window longer than `gap_us` in which no counted kernel runs on any stream, in order.
-- `bound`: "device" when `busy` is 0.9 or more, otherwise "host".
+- `bound`: what the device's time says about the program.
+  `busy` 0.9 or more: "small kernels" when counted kernels shorter than 5 us have more than half of the kernel time (the
+  durations of all counted kernels, added up), otherwise "device".
+  `busy` below 0.9: "waits" when more than half of the idle time (all of it, whatever `gap_us` is) lies in stretches
+  that began while the host was inside a `sync`, otherwise "host".
 - Without any counted kernel: no ranges, busy 0, no gaps, "host".
 """
 
@@ -94,12 +98,17 @@ def _gaps_wrong(got, want) -> str | None:
 
 
 def _bound_wrong(got, want) -> str | None:
-    return None if got == want else f'bound is wrong: {got!r:.40}. It follows from `busy`: "device" from 0.9 up'
+    if got == want:
+        return None
+    return (
+        f"bound is wrong: {got!r:.40}. It follows from busy, from the kernels' lengths and from the waits of the host"
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the cases
 
 BEHIND = {"kernel_us": (25, 60), "host_us": (1, 3), "waits": True}  # the device cannot keep up with the host
+SMALL = {"kernel_us": (1.5, 4), "host_us": (1, 3), "kernels_a_launch": (10, 14), "steps": 2}
 
 
 def _call(draw: Draw, plan: Plan) -> Call:
@@ -136,6 +145,10 @@ PLANS = {
     "one launch, many kernels": Plan(graph=True),
     "work before the first launch": Plan(lead_in_us=400),
     "events out of order": Plan(shuffled=True),
+    "small kernels back to back": Plan(**SMALL),
+    "small kernels and a few long ones": Plan(**SMALL, long_kernels=True),
+    "a wait in every step": Plan(kernel_us=(15, 30), host_us=(1, 3), waits=True, pause_us=150),
+    "waits that cost little": Plan(waits=True),
 }
 EVERYTHING = Plan(
     warm_up=True, nested=True, side_stream=True, short_inside_long=True, outside=True, graph=True, shuffled=True
@@ -159,8 +172,8 @@ PROFILE = Exercise(
     name="roofline.profile",
     entry="profile",
     points=8,
-    about="the device's time, given to the code that launched it",
-    point=("the device is behind", "two streams"),
+    about="the device's time, given to the code that launched it, and what keeps the program from being faster",
+    point=("the device is behind", "two streams", "small kernels back to back"),
     kind="scenario",
     cases=telling(CASES, answer, MISTAKES, accept, among=UNSTEADY),
     oracle=answer,

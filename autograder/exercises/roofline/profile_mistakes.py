@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from autograder.exercise import Mistake
 from autograder.exercises.roofline.trace_reading import (
+    SHORT_US,
     answer,
     between,
     bound_of,
@@ -177,7 +178,8 @@ def _threshold(v, longer_than: float):
 
 
 def _bound_swapped(v):
-    return answer(v, bound={"host": "device", "device": "host"}[answer(v)["profile"]["bound"]])
+    bound = answer(v)["profile"]["bound"]
+    return answer(v, bound={"host": "device", "device": "host"}.get(bound, bound))
 
 
 def _bound_by_sum(v):
@@ -185,7 +187,36 @@ def _bound_by_sum(v):
     if not kernels:
         return answer(v)
     first, last = window_of(kernels)
-    return answer(v, bound=bound_of(kernel_time(kernels) / (last - first)))
+    return answer(v, bound=bound_of(v, kernels, kernel_time(kernels) / (last - first)))
+
+
+def _small_kernels_called_device(v):
+    bound = answer(v)["profile"]["bound"]
+    return answer(v, bound="device" if bound == "small kernels" else bound)
+
+
+def _small_by_number(v):
+    """Small kernels are counted, and not their time."""
+    right, kernels = answer(v), counted(v)
+    if right["profile"]["bound"] not in ("device", "small kernels"):
+        return right
+    short = sum(k["duration_us"] < SHORT_US for k in kernels)
+    return answer(v, bound="small kernels" if 2 * short > len(kernels) else "device")
+
+
+def _waits_called_host(v):
+    bound = answer(v)["profile"]["bound"]
+    return answer(v, bound="host" if bound == "waits" else bound)
+
+
+def _any_wait(v):
+    """Waits are blamed wherever the window has one."""
+    right, kernels = answer(v), counted(v)
+    if right["profile"]["bound"] != "host" or not kernels:
+        return right
+    first, last = window_of(kernels)
+    waits = [w for w in of(v["events"], "sync") if first <= w["start_us"] < last]
+    return answer(v, bound="waits" if waits else "host")
 
 
 EMPTY = ("ZeroDivisionError", "ValueError", "IndexError")  # a mean, a minimum, a first entry of nothing
@@ -323,8 +354,32 @@ MISTAKES = (
     ),
     Mistake(
         "bound_swapped",
-        "The two verdicts are swapped: a device that is nearly always busy is the limit itself.",
+        "Two verdicts are swapped: a device that is nearly always busy is the limit itself.",
         answer=_bound_swapped,
+    ),
+    Mistake(
+        "small_kernels_called_device",
+        "A device that is busy with starting small kernels was called the limit. Most of its kernel time lies in "
+        "kernels shorter than 5 us: fewer kernels help, faster ones do not.",
+        answer=_small_kernels_called_device,
+    ),
+    Mistake(
+        "small_by_number",
+        "Small kernels were counted. What matters is their share of the kernel *time*: a thousand small ones beside a "
+        "long kernel may cost little.",
+        answer=_small_by_number,
+    ),
+    Mistake(
+        "waits_called_host",
+        "Here the device ran dry because the host *waited* for it: most of the idle time begins inside a `sync`. The "
+        "remedy is to take the wait away, so it has a verdict of its own.",
+        answer=_waits_called_host,
+    ),
+    Mistake(
+        "any_wait_blamed",
+        "A wait was blamed because there is one. It is the limit only where more than half of the idle time begins "
+        "during a wait.",
+        answer=_any_wait,
     ),
     Mistake(
         "empty_not_handled",

@@ -94,6 +94,9 @@ class Plan:
     autograd_thread: bool = False  # backward launches from a thread of its own
     outside: bool = False  # launches in no range
     graph: bool = False  # one launch of several kernels
+    kernels_a_launch: tuple[int, int] = (1, 1)  # every launch in a range is a graph of so many
+    long_kernels: bool = False  # one long kernel a range among the others
+    pause_us: float = 0  # the host is busy elsewhere after each step
     lead_in_us: float = 0  # the host works before the first launch and after the last
     waits: bool = False  # every step ends with a wait for the device
     shuffled: bool = False
@@ -155,11 +158,15 @@ def _step(r: Recorder, plan: Plan) -> None:
         _launches(r, plan, 1, 3)
     if plan.waits:
         r.synchronize()
+    if plan.pause_us:
+        r.idle(plan.pause_us, 2 * plan.pause_us)
 
 
 def _launches(r: Recorder, plan: Plan, low: int, high: int, thread: int = MAIN) -> None:
+    if plan.long_kernels:
+        r.launch(thread=thread, kernel_us=(200, 300))
     for _ in range(r.draw.integer(low, high)):
-        r.launch(thread=thread)
+        r.launch(thread=thread, kernels=r.draw.integer(*plan.kernels_a_launch))
         if plan.side_stream:
             r.launch(SIDE, thread=thread)
 

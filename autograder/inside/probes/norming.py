@@ -6,6 +6,7 @@ While it runs, fresh memory is NaN: what is summed up without having been writte
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -71,12 +72,14 @@ def _check(results, places: list[int], in_place: bool) -> None:
 
 @contextlib.contextmanager
 def fresh_memory_is_nan() -> Iterator[None]:
-    """torch.empty gives NaN, as its deterministic mode has it; nothing else of that mode is an error."""
+    """torch.empty gives NaN, as its deterministic mode has it; nothing else of that mode is an error or a warning."""
     mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Deterministic behavior was enabled|.* does not have a deterministic")
+            yield
     finally:
         torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = fill

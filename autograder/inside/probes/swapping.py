@@ -1,4 +1,7 @@
-"""A small model whose linear layers a function swaps for layers of its own, as plain data: names, bytes, results."""
+"""A small model whose linear layers a function swaps for layers of its own, as plain data: names, bytes, results.
+
+Of one layer it also tells what ran: whether its weight was made whole, and which products the library made of it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from autograder.inside import calling
 from course_lib.device import DEVICE
 
 TOKENS = 11
+WATCHED = "blocks.0.up"  # the layer that is looked at while it multiplies
+PRODUCTS = {f"aten::{name}" for name in "mm addmm bmm baddbmm mv addmv linear matmul dot einsum".split()}
 
 
 class Block(nn.Module):
@@ -71,10 +79,13 @@ def tokens(call: Mapping[str, Any]) -> torch.Tensor:
     return torch.randint(0, TOKENS, call["shape"], generator=generator)
 
 
-def swapped(function: Callable, config: Mapping, skip: Sequence[str], call: Mapping, reloaded: bool) -> dict[str, Any]:
+def swapped(
+    function: Callable, config: Mapping, skip: Sequence[str], call: Mapping, reloaded: bool, watched: bool = False
+) -> dict[str, Any]:
     """What `function(model, skip)` returns, and the model after it: what is held, and what it computes.
 
     reloaded: the state of the swapped model goes into another one, that was made from other numbers and swapped too.
+    watched: the layer WATCHED also multiplies as many rows as the call has tokens, and is looked at meanwhile.
     """
     dtype = getattr(torch, call["dtype"])
     model, given = make(config).to(DEVICE, dtype), tokens(call).to(DEVICE)
@@ -92,7 +103,53 @@ def swapped(function: Callable, config: Mapping, skip: Sequence[str], call: Mapp
         }
         if reloaded:
             made["reloaded"] = _reloaded(function, model, config, skip, given, dtype)
+        if watched:
+            made["ran"] = _ran(model.get_submodule(WATCHED), (*call["shape"], config["width"]), config["inner"], dtype)
     return made
+
+
+class _Weights(TorchDispatchMode):
+    """Sees whole weights (N, K): memory that is made for one, and products of the library with one."""
+
+    def __init__(self, n: int, k: int):
+        super().__init__()
+        self.least, self.most = n * k, n * -(-k // 256) * 256  # numbers of a weight, of one with whole groups
+        self.made: dict[int, Any] = {}  # storages that operators made meanwhile; kept, so that no address comes twice
+        self.products = self.kept = 0  # with a whole weight; of these, with one that was there before
+
+    @property
+    def whole(self) -> bool:
+        """Was memory made that the weight fills, at two bytes a number?"""
+        return any(storage.nbytes() >= 2 * self.least for storage in self.made.values())
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = _storages((args, kwargs))
+        out = func(*args, **(kwargs or {}))
+        if func._schema.name in PRODUCTS:
+            tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
+            weights = [one for one in tensors if one.is_floating_point() and self.least <= one.numel() <= self.most]
+            self.products += bool(weights)
+            self.kept += bool(weights) and not _storages(weights).keys() & self.made.keys()
+        self.made |= {at: storage for at, storage in _storages(out).items() if at not in given}
+        return out
+
+
+def _storages(values: Any) -> dict[int, Any]:
+    tensors = (one for one in tree_leaves(values) if isinstance(one, torch.Tensor))
+    return {storage._cdata: storage for storage in (one.untyped_storage() for one in tensors)}
+
+
+def _ran(layer: nn.Module, shape: Sequence[int], outputs: int, dtype: torch.dtype) -> dict[str, Any]:
+    """What a layer ran for inputs of this shape, whose rows are not as many as its outputs.
+
+    whole: was memory made that the weight fills? (Where rows are few nothing else is as large.) products: of the
+    library, with a whole weight; kept: of these, with one that was not made in this call. kernels: did a Triton
+    kernel run?
+    """
+    x = torch.ones(shape, dtype=dtype, device=DEVICE)
+    with calling.counted_launches() as launches, _Weights(outputs, shape[-1]) as seen:
+        layer(x)
+    return {"whole": seen.whole, "products": seen.products, "kept": seen.kept, "kernels": bool(launches)}
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -111,7 +168,7 @@ def _dtype(model: nn.Module, inputs: Mapping[str, int], dtype: torch.dtype) -> s
     for name, width in inputs.items():
         layer = model.get_submodule(name)
         if type(layer) is not nn.Linear:
-            dtype = layer(torch.zeros(2, width, dtype=dtype, device=DEVICE)).dtype
+            dtype = layer(torch.zeros(128, width, dtype=dtype, device=DEVICE)).dtype
             break
     return str(dtype).removeprefix("torch.")
 

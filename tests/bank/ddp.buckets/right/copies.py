@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 
 class Buckets:
-    def __init__(self, module, mib):
+    def __init__(self, module, mib, static=False):
+        self.static, self.anywhere = static, None
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
                 dense = tensor.contiguous()
@@ -50,11 +51,12 @@ class Buckets:
         used = torch.tensor([int(p.grad is not None) for p in self.params], device=self.params[0].device)
         while len(self.sent) < len(self.buckets):
             self.send()
-        dist.all_reduce(used, op=dist.ReduceOp.MAX)
-        anywhere = dict(zip(map(id, self.params), used.tolist()))
+        if self.anywhere is None or not self.static:
+            dist.all_reduce(used, op=dist.ReduceOp.MAX)
+            self.anywhere = dict(zip(map(id, self.params), used.tolist()))
         for params, (buffer, work) in zip(self.buckets, self.sent):
             work.wait()
             buffer /= dist.get_world_size()
             for p, part in zip(params, buffer.split([p.numel() for p in params])):
-                p.grad = part.view(p.shape).clone() if anywhere[id(p)] else None
+                p.grad = part.view(p.shape).clone() if self.anywhere[id(p)] else None
         self.came, self.sent = set(), []

@@ -7,8 +7,9 @@ import torch.distributed as dist
 
 
 class Buckets:
-    def __init__(self, module, mib):
+    def __init__(self, module, mib, static=False):
         self.syncing, self.works, self.buckets = True, [], []
+        self.static, self.anywhere = static, None
         for tensor in [*module.parameters(), *module.buffers()]:
             dense = tensor.detach().contiguous()
             dist.broadcast(dense, 0)
@@ -63,8 +64,10 @@ class Buckets:
             self.begin()
         for work in self.works:
             work.wait()
-        dist.all_reduce(used)
-        for p, anywhere in zip(self.params, used.tolist()):
+        if self.anywhere is None or not self.static:
+            dist.all_reduce(used)
+            self.anywhere = used.tolist()
+        for p, anywhere in zip(self.params, self.anywhere):
             if not anywhere:
                 p.grad = None
         self.works = []

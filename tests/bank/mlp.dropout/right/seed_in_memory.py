@@ -1,4 +1,4 @@
-"""The seed travels as a tensor of 8 bytes, which autograd keeps; other blocks."""
+"""A call for four elements. The seed travels as a tensor of 8 bytes, which autograd keeps."""
 
 import torch
 import triton
@@ -10,7 +10,9 @@ def _dropout_kernel(out_ptr, x_ptr, seed_ptr, n, p, scale, BLOCK: tl.constexpr):
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    keep = tl.rand(tl.load(seed_ptr), offs) >= p
+    calls = tl.program_id(0).to(tl.int64) * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+    a, b, c, d = tl.rand4x(tl.load(seed_ptr), calls)
+    keep = tl.join(tl.join(a, c), tl.join(b, d)).reshape(BLOCK) >= p
     y = tl.where(keep, x * scale, 0.0)
     tl.store(out_ptr + offs, y.to(out_ptr.dtype.element_ty), mask=mask)
 

@@ -6,6 +6,13 @@ import triton.language as tl
 
 
 @triton.jit
+def _number(seed, index):
+    a, b, c, d = tl.rand4x(seed, index // 4)
+    which = index % 4
+    return tl.where(which == 0, a, tl.where(which == 1, b, tl.where(which == 2, c, d)))
+
+
+@triton.jit
 def _rows_kernel(
     out_ptr, x_ptr, seed,
     rows, columns, p,
@@ -19,7 +26,7 @@ def _rows_kernel(
         mask = offs < columns
         x = tl.load(at + offs * stride_xc, mask=mask, other=0.0).to(tl.float32)
         index = row * columns + offs
-        y = tl.where(tl.rand(seed, index) < p, 0.0, x / (1.0 - p))
+        y = tl.where(_number(seed, index) < p, 0.0, x / (1.0 - p))
         tl.store(out_ptr + index, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 

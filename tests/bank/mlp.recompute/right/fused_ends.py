@@ -1,4 +1,4 @@
-"""GELU at the end of the first product, the slope at the end of the one that needs it; only fp32 between."""
+"""GELU at the end of the first product, the slope at the end of the one that needs it."""
 
 import torch
 import triton
@@ -25,14 +25,14 @@ def _product_kernel(
             b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn,
             mask=(offs_k < K)[:, None] & (offs_n < N)[None, :], other=0.0,
         )
-        acc += tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+        acc += tl.dot(a, b, input_precision="ieee")
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
     mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
     if GELU:
         acc = acc * tl.sigmoid(1.5957691216057308 * (acc + 0.044715 * acc * acc * acc))
     if h_ptr is not None:
-        h = tl.load(h_ptr + offs_m[:, None] * N + offs_n[None, :], mask=mask, other=0.0)
+        h = tl.load(h_ptr + offs_m[:, None] * N + offs_n[None, :], mask=mask, other=0.0).to(tl.float32)
         two_u = 1.5957691216057308 * (h + 0.044715 * h * h * h)
         s = tl.sigmoid(two_u)
         acc *= s + h * s * tl.sigmoid(-two_u) * 1.5957691216057308 * (1.0 + 0.134145 * h * h)
@@ -51,9 +51,9 @@ def _sum_kernel(out_ptr, x_ptr, M, N, stride_m, stride_n, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs_n, total.to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
 
-def product(a, b, bias=None, h=None, gelu=False, dtype=torch.float32):
+def product(a, b, bias=None, h=None, gelu=False):
     (M, K), N = a.shape, b.shape[1]
-    out = torch.empty(M, N, dtype=dtype, device=a.device)
+    out = torch.empty(M, N, dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(M, 32), triton.cdiv(N, 32))
     _product_kernel[grid](
         out, a, b, bias, h, M, N, K, *a.stride(), *b.stride(), BLOCK=32, GELU=gelu
@@ -61,8 +61,8 @@ def product(a, b, bias=None, h=None, gelu=False, dtype=torch.float32):
     return out
 
 
-def sum_of_rows(x, dtype):
-    out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
+def sum_of_rows(x):
+    out = torch.empty(x.shape[1], dtype=x.dtype, device=x.device)
     _sum_kernel[(triton.cdiv(x.shape[1], 32),)](out, x, *x.shape, *x.stride(), BLOCK=32)
     return out
 
@@ -71,16 +71,15 @@ class MLP(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w1, b1, w2, b2):
         ctx.save_for_backward(x, w1, b1, w2)
-        return product(product(x, w1.mT, b1, gelu=True), w2.mT, b2, dtype=x.dtype)
+        return product(product(x, w1.mT, b1, gelu=True), w2.mT, b2)
 
     @staticmethod
     def backward(ctx, dy):
         x, w1, b1, w2 = ctx.saved_tensors
-        dtype = x.dtype
-        dw2 = product(dy.mT, product(x, w1.mT, b1, gelu=True), dtype=dtype)
+        dw2 = product(dy.mT, product(x, w1.mT, b1, gelu=True))
         dh = product(dy, w2, h=product(x, w1.mT, b1))
-        dx, dw1 = product(dh, w1, dtype=dtype), product(dh.mT, x, dtype=dtype)
-        return dx, dw1, sum_of_rows(dh, dtype), dw2, sum_of_rows(dy, dtype)
+        dx, dw1 = product(dh, w1), product(dh.mT, x)
+        return dx, dw1, sum_of_rows(dh), dw2, sum_of_rows(dy)
 
 
 def mlp(x, w1, b1, w2, b2):

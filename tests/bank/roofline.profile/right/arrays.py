@@ -4,7 +4,7 @@ import numpy as np
 
 
 def profile(events, gap_us):
-    kind = {c: [e for e in events if e["category"] == c] for c in ("range", "launch", "kernel")}
+    kind = {c: [e for e in events if e["category"] == c] for c in ("range", "launch", "kernel", "sync")}
     column = lambda rows, key: np.array([row[key] for row in rows], dtype=np.float64)
     r0, rt = column(kind["range"], "start_us"), column(kind["range"], "thread")
     r1 = r0 + column(kind["range"], "duration_us")
@@ -29,4 +29,11 @@ def profile(events, gap_us):
     idle = np.maximum(0.0, start[1:] - reached[:-1])
     busy = float(1 - idle.sum() / (reached[-1] - start[0]))
     gaps = [[float(reached[i]), float(idle[i])] for i in np.flatnonzero(idle > gap_us)]
-    return {"ranges": sums, "busy": busy, "gaps": gaps, "bound": "device" if busy >= 0.9 else "host"}
+    took, w0 = end - start, column(kind["sync"], "start_us")[:, None]
+    w1 = w0 + column(kind["sync"], "duration_us")[:, None]
+    in_a_wait = ((w0 <= reached[:-1]) & (reached[:-1] < w1)).any(axis=0)
+    if busy >= 0.9:
+        bound = "small kernels" if took[took < 5].sum() > took.sum() / 2 else "device"
+    else:
+        bound = "waits" if idle[in_a_wait].sum() > idle.sum() / 2 else "host"
+    return {"ranges": sums, "busy": busy, "gaps": gaps, "bound": bound}

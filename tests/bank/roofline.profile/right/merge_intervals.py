@@ -1,6 +1,15 @@
 """Sorted intervals, and the latest end seen so far."""
 
 
+def verdict(busy, spans, idle, events):
+    """What bounds the program; `idle` holds (start, length) of every stretch without a kernel."""
+    if busy >= 0.9:
+        lengths = [end - start for start, end in spans]
+        return "small kernels" if sum(us for us in lengths if us < 5) > sum(lengths) / 2 else "device"
+    waits = [(e["start_us"], e["start_us"] + e["duration_us"]) for e in events if e["category"] == "sync"]
+    waited = sum(us for at, us in idle if any(a <= at < b for a, b in waits))
+    return "waits" if waited > sum(us for _, us in idle) / 2 else "host"
+
 
 def profile(events, gap_us):
     ranges = [e for e in events if e["category"] == "range"]
@@ -31,11 +40,14 @@ def profile(events, gap_us):
         return {"ranges": {}, "busy": 0.0, "gaps": [], "bound": "host"}
     spans.sort()
     first = reached = spans[0][0]
-    busy_us, gaps = 0.0, []
+    busy_us, gaps, idle = 0.0, [], []
     for start, end in spans:
+        if start > reached:
+            idle.append((reached, start - reached))
         if start - reached > gap_us:
             gaps.append([reached, start - reached])
         busy_us += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     busy = busy_us / (reached - first)
-    return {"ranges": times, "busy": busy, "gaps": gaps, "bound": "device" if busy >= 0.9 else "host"}
+    bound = verdict(busy, spans, idle, events)
+    return {"ranges": times, "busy": busy, "gaps": gaps, "bound": bound}

@@ -23,6 +23,19 @@ def innermost_ranges(events):
     return found
 
 
+def verdict(busy, kernels, idle, events):
+    """`idle` holds (start, length) of every stretch without a kernel."""
+    if busy < 0.9:
+        syncs = [e for e in events if e["category"] == "sync"]
+        during = lambda t: any(s["start_us"] <= t < s["start_us"] + s["duration_us"] for s in syncs)
+        waited = sum(length for start, length in idle if during(start))
+        return "waits" if 2 * waited > sum(length for _, length in idle) else "host"
+    by_size = Counter()
+    for k in kernels:
+        by_size["small" if k["duration_us"] < 5 else "large"] += k["duration_us"]
+    return "small kernels" if by_size["small"] > by_size["large"] else "device"
+
+
 def profile(events, gap_us):
     stacks = innermost_ranges(events)
     kernels = [e for e in events if e["category"] == "kernel" and "warmup" not in stacks[e["correlation"]]]
@@ -34,14 +47,16 @@ def profile(events, gap_us):
         edges += [(k["start_us"], 1), (k["start_us"] + k["duration_us"], -1)]
     # a sweep over starts and ends: the device idles while no kernel is open
     edges.sort(key=lambda edge: (edge[0], -edge[1]))
-    running, idle, gaps, since = 0, 0.0, [], None
+    running, idle, gaps, empty, since = 0, 0.0, [], [], None
     for time, change in edges:
         if running == 0 and since is not None:
             idle += time - since
+            empty.append((since, time - since))
             if time - since > gap_us:
                 gaps.append([since, time - since])
         running += change
         since = time
     window = edges[-1][0] - edges[0][0] if edges else 0.0
     busy = 1 - idle / window if window else 0.0
-    return {"ranges": dict(ranges), "busy": busy, "gaps": gaps, "bound": "device" if busy >= 0.9 else "host"}
+    bound = verdict(busy, kernels, empty, events)
+    return {"ranges": dict(ranges), "busy": busy, "gaps": gaps, "bound": bound}

@@ -1,4 +1,4 @@
-"""Quantised at the swap, and dequantised in every call, by kernels."""
+"""Quantised at the swap by a kernel; multiplied by one for few rows, dequantised by one for many."""
 
 import torch
 import triton
@@ -35,8 +35,32 @@ def _dequantize_kernel(w_ptr, m_ptr, e_ptr, columns, groups, GROUP: tl.constexpr
     tl.store(w_ptr + row * columns + column, (m * first * second).to(w_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _product_kernel(
+    y_ptr, x_ptr, m_ptr, e_ptr, M, N, K, groups,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Up to BLOCK_M rows of x at once, and BLOCK_N rows of the weight; a group's sum is scaled."""
+    offs_m, offs_n = tl.arange(0, BLOCK_M), tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for group in range(groups):
+        offs_k = group * GROUP + tl.arange(0, GROUP)
+        mask_k = offs_k < K
+        x = tl.load(
+            x_ptr + offs_m[:, None] * K + offs_k[None, :], mask=(offs_m < M)[:, None] & mask_k[None, :], other=0.0
+        )
+        mask = (offs_n < N)[:, None] & mask_k[None, :]
+        m = tl.load(m_ptr + offs_n[:, None] * K + offs_k[None, :], mask=mask, other=0).to(tl.float32)
+        e = tl.load(e_ptr + offs_n * groups + group, mask=offs_n < N, other=0).to(tl.int32)
+        first = ((e // 2 - 66 + 127) << 23).to(tl.float32, bitcast=True)
+        second = ((e - e // 2 - 67 + 127) << 23).to(tl.float32, bitcast=True)
+        acc += tl.sum(x.to(tl.float32)[:, None, :] * m[None, :, :], axis=2) * first[None, :] * second[None, :]
+    at = y_ptr + offs_m[:, None] * N + offs_n[None, :]
+    tl.store(at, acc.to(y_ptr.dtype.element_ty), mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
+
+
 class Quantised(nn.Module):
-    """A linear layer by two kernels: one at the swap, one in every call."""
+    """A linear layer by three kernels: one at the swap, and one of the others in every call."""
 
     def __init__(self, layer):
         super().__init__()
@@ -50,12 +74,24 @@ class Quantised(nn.Module):
         _quantize_kernel[(self.rows,)](self.m, self.e, weight, self.columns, self.groups, GROUP=32, BLOCK_G=block)
 
     def forward(self, x):
+        given = x.reshape(-1, self.columns).contiguous()
+        y = self.few(given) if len(given) <= 16 else self.many(given)
+        y = y if self.bias is None else y + self.bias
+        return y.view(*x.shape[:-1], self.rows)
+
+    def few(self, x):
+        y = torch.empty(len(x), self.rows, dtype=x.dtype, device=x.device)
+        _product_kernel[(triton.cdiv(self.rows, 16),)](
+            y, x, self.m, self.e, len(x), self.rows, self.columns, self.groups,
+            GROUP=32, BLOCK_M=triton.next_power_of_2(len(x)), BLOCK_N=16,
+        )  # fmt: skip
+        return y
+
+    def many(self, x):
         w = torch.empty(self.rows, self.columns, dtype=x.dtype, device=x.device)
         block = triton.next_power_of_2(self.columns)
         _dequantize_kernel[(self.rows,)](w, self.m, self.e, self.columns, self.groups, GROUP=32, BLOCK=block)
-        y = x.reshape(-1, self.columns) @ w.T
-        y = y if self.bias is None else y + self.bias
-        return y.view(*x.shape[:-1], self.rows)
+        return x @ w.T
 
 
 def swap_linears(model, skip):
