@@ -88,7 +88,7 @@ CASES = (
     Case("a dispatch mode", lambda d: _call(d, [_plain(d)], ["dispatch mode"])),
     Case("in a handler", lambda d: _call(d, [_plain(d, needs=True)], ["autocast", "handler"])),
     Case("a mode around a handler", lambda d: _call(d, [_plain(d), _plain(d)], ["dispatch mode", "handler"])),
-    Case("a wrapper in a handler", lambda d: _call(d, [_tensor("wrapped"), _plain(d)], ["handler"])),
+    Case("a wrapper in a handler", lambda d: _call(d, [_tensor("wrapped"), _plain(d, device="meta")], ["handler"])),
     Case("below autograd", lambda d: _call(d, [_plain(d, needs=True)], ["below autograd"])),
     *(
         Case(f"{subject}, mixture {number + 1}", partial(_mixed, subject=subject, number=number))

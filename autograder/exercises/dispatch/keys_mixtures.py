@@ -78,7 +78,7 @@ def modes(d: Draw) -> Situation:
 SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] = {
     "inference tensors": (
         inference_tensors,
-        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.FirstTensorOnly),
+        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.CommonOnly),
     ),
     "wrappers": (
         wrappers,
@@ -87,7 +87,7 @@ SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] 
             rules.WrapperOnly,
             rules.WithoutSnapshot,
             moved("Python", "Autocast"),
-            rules.FirstTensorOnly,
+            rules.CommonOnly,
         ),
     ),
     "gradients": (
@@ -121,7 +121,7 @@ SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] 
         ),
     ),
 }
-TIMES = 8  # each: a table of what has a name and a guess stay right in less than half of the cases
+TIMES = 10  # each: a table of what has a name and a guess stay right in less than half of the cases
 
 
 def mixture(d: Draw, subject: str, number: int) -> Situation:
