@@ -60,7 +60,9 @@ def joined(pages: list[Path]) -> str:
     """The articles of several pages as one page; what each of them calls by a name is called by its page's too."""
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
     head = re.search(r"<head>.*?</head>", texts[pages[0]], re.DOTALL)[0]
-    head = re.sub(r"<script.*?</script>", "", head, flags=re.DOTALL)
+    head = re.sub(
+        r'<script.*?</script>|<link rel="(next|prev|index|search|canonical)"[^>]*>', "", head, flags=re.DOTALL
+    )
     parts = []
     for path, text in texts.items():
         article = re.search(r'<article[^>]*role="main"[^>]*>(.*?)</article>', text, re.DOTALL)[1]
@@ -76,13 +78,7 @@ def joined(pages: list[Path]) -> str:
 
 def print_one(program: str, page: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as profile:
-        words = [
-            program,
-            *FLAGS,
-            f"--user-data-dir={profile}",
-            f"--print-to-pdf={out.resolve()}",
-            page.resolve().as_uri(),
-        ]
+        words = [program, *FLAGS, f"--user-data-dir={profile}", f"--print-to-pdf={out.resolve()}"]
         if os.geteuid() == 0:
             words.append("--no-sandbox")  # Chromium's own does not start for root
         done = subprocess.run([*words, page.resolve().as_uri()], capture_output=True, text=True, timeout=PATIENCE_S)
