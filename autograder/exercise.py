@@ -35,7 +35,8 @@ class Call:
 class Draw:
     """A source of random sizes and values. One seed gives the same draw on every machine.
 
-    With `values`, the sizes are still those of the seed but the values are others, made on the device itself.
+    With `values`, the sizes are still those of the seed but the values are others, made on the device itself. With
+    `sizes`, the values are those of the seed and the sizes, with all else that is no tensor, are those of `sizes`.
     """
 
     seed: int
@@ -44,12 +45,13 @@ class Draw:
     values: int | None = None
     bf16: bool = True  # False: the device has none, and bf16 is drawn as fp16
     share: float = 1.0  # of the sizes of timed cases that the device's memory has room for
+    sizes: int | None = None
     replaced: bool = field(default=False, init=False)  # was fp16 drawn in the place of bf16?
     rng: random.Random = field(init=False)
     _torch: torch.Generator = field(init=False)
 
     def __post_init__(self):
-        self.rng = random.Random(self.seed)
+        self.rng = random.Random(self.seed if self.sizes is None else self.sizes)
         where, seed = ("cpu", self.seed) if self.values is None else (self.device, self.values)
         self._torch = torch.Generator(where).manual_seed(seed % 2**63)
 
@@ -113,7 +115,7 @@ ON_GPU = ("gpu",)  # tiers of what the interpreter cannot run, or only in minute
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of situation. The name is stable and public; sizes and values are drawn afresh from the seed."""
+    """One kind of situation. The name is stable and public; `Exercise.draw` says what is drawn from a run's seed."""
 
     name: str
     draw: Callable[[Draw], Call]
@@ -208,6 +210,7 @@ class Exercise:
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places
     shows_not: str = ""  # what the interpreter tier cannot show about this exercise, in one sentence
+    alike: bool = True  # where answers are tensors, all grading runs draw the same sizes
 
     @property
     def asks_for_kernels(self) -> bool:
@@ -226,13 +229,22 @@ class Exercise:
     def draw(self, case: Case, seed: int, where: str, tier: str, values: int | None = None) -> Call:
         """The call of one case in one grading run; independent of which other cases run.
 
+        Which mistakes a case shows is decided by its sizes: a mask that is missing is seen where a block is partial.
+        So the sizes of an answer in tensors are the same in all runs, and the same answer earns the same points; its
+        values are those of the seed. Plain data is all values: see exercises/telling.py.
+
         `values`: a sibling of that call, of the same sizes but with other values.
         """
-        digest = hashlib.sha256(f"{seed}/{self.name}/{case.name}".encode()).digest()
         here = {"bf16": device.has_bf16(), "share": device.share_of_sizes()} if where == "cuda" else {}
-        draw = Draw(int.from_bytes(digest[:8], "little"), where, tier, values, **here)
+        sizes = self._number("sizes", case) if self.alike and self.kind != "scenario" else None
+        draw = Draw(self._number(seed, case), where, tier, values, **here, sizes=sizes)
         call = case.draw(draw)
         return replace(call, sizes=f"{call.sizes}; fp16, since this card has no bf16") if draw.replaced else call
+
+    def _number(self, seed: int | str, case: Case) -> int:
+        """What a case draws from under a seed."""
+        digest = hashlib.sha256(f"{seed}/{self.name}/{case.name}".encode()).digest()
+        return int.from_bytes(digest[:8], "little")
 
     def timed_sizes(self, call: Call) -> str:
         """What a report says about a timed call."""

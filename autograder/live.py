@@ -45,8 +45,11 @@ class Score:
 
 
 def check(name: str, function: Callable, seed: int | None = None) -> Score:
-    """Try `function` on the live cases of an exercise, with inputs drawn afresh; `seed` repeats an earlier draw."""
-    exercise = exercises.get(name)
+    """Try `function` on the live cases of an exercise, with inputs drawn afresh; `seed` repeats an earlier draw.
+
+    Sizes are other ones each time too, so that a kernel meets many; grading asks everybody for the same.
+    """
+    exercise = replace(exercises.get(name), alike=False)
     with demonstrated.withheld(function) as missing:
         verdict = examine(exercise, function, _new_seed() if seed is None else seed, live=True)
     met = {one for one in missing for case in verdict.cases if re.search(rf"\b{one}\b.*is not defined", case.why)}

@@ -43,7 +43,7 @@ LAYOUTS = {
         "lms_user_id": ("identifier",),
     },
 }
-NOT_STUDENTS = ("points possible", "student, test")  # rows of Canvas
+NOT_STUDENTS = ("points possible", "student, test", "test student")  # rows of Canvas
 
 
 class BadRoster(ValueError):
@@ -107,7 +107,8 @@ def students_of(data: bytes) -> Read:
     for number, row in enumerate(table, 2):
         cells = dict(zip(header, map(clean, row)))
         fields = fields_of(cells, LAYOUTS[layout])
-        if not any(cells.values()) or next(iter(cells.values())).casefold() in NOT_STUDENTS:
+        nobody = not any(cells.values()) or (layout == "Canvas" and not fields)  # its row of "Manual Posting"
+        if nobody or next(iter(cells.values())).casefold() in NOT_STUDENTS:
             continue
         name = fields.pop("id", "")
         if why := why_not(name, students):

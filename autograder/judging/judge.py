@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,6 +21,26 @@ NO_SPEED = "waits for a GPU; without one no speed can be measured."
 NOT_ALONE = "waits for a GPU of its own: where this was judged, others may have used the GPU at the same time."
 Trial = tuple[Case, Call, Outcome]
 Siblings = Callable[[Case, int], list[Values]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A call before anybody answered it."""
+
+    args: Values  # arguments and secret
+    want: Values
+    limits: tolerance.Limits
+
+
+def drawn(exercise: Exercise, tier: str, seed: int, cases: Sequence[Case]) -> dict[str, Known]:
+    """What is true of the calls of these cases on the host, and within which limits: as `judge` judges them."""
+    trials = [(case, exercise.draw(case, seed, "cpu", tier), Outcome()) for case in cases]
+    known, wants, groups, limits = _truth(exercise, trials, _siblings(exercise, tier, seed))
+    told = (tolerance.of_call(limits, group) if len(group) > 1 else limits for group in groups)
+    return {
+        case.name: Known(args, want, of_call)
+        for case, args, want, of_call in zip(cases, known, wants, told, strict=True)
+    }
 
 
 def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> Verdict:
@@ -49,10 +69,7 @@ def case_verdict(exercise: Exercise, trial: Trial) -> CaseVerdict:
 def _compared(
     exercise: Exercise, trials: Sequence[Trial], siblings: Siblings | None = None
 ) -> tuple[tuple[CaseVerdict, ...], Evidence]:
-    known = [{**call.args, **call.secret} for _, call, _ in trials]
-    wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
-    groups = list(_groups(exercise, trials, known, wants, siblings)) if exercise.precision else [()] * len(trials)
-    limits = tolerance.derive_from_groups(exercise, groups) if exercise.precision else {}
+    known, wants, groups, limits = _truth(exercise, trials, siblings)
     tried, cases = [], []
     for (case, call, outcome), args, want, group in zip(trials, known, wants, groups, strict=True):
         outcome = _beside(outcome, want)
@@ -63,6 +80,15 @@ def _compared(
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture, fine))
         tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
+
+
+def _truth(exercise: Exercise, trials: Sequence[Trial], siblings: Siblings | None):
+    """Of every call its arguments, its truth, and the group that its limits come from; and the limits of all."""
+    known = [{**call.args, **call.secret} for _, call, _ in trials]
+    wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
+    groups = list(_groups(exercise, trials, known, wants, siblings)) if exercise.precision else [()] * len(trials)
+    limits = tolerance.derive_from_groups(exercise, groups) if exercise.precision else {}
+    return known, wants, groups, limits
 
 
 def _siblings(exercise: Exercise, tier: str, seed: int) -> Siblings:

@@ -41,6 +41,16 @@ def test_an_exercise_s_numbers_leave_out_what_waits():
     assert items.totals(found) == {"ada": 8, "bob": 4, "cy": 0, "dan": 0}
 
 
+def test_an_exercise_that_only_waits_is_not_called_the_hardest():
+    """Those who left it empty have their 0, and those who wrote something wait for a person."""
+    found = [answer(f"s{n}", 4, "a") for n in range(4)]
+    found += [answer("s0", 0, "words", waits="a person"), answer("s1", 0, "words", tried=False)]
+    assert [row.mean for row in items.analysed(found)] == [0.5, None]
+    assert "the least is a." in told(found)
+    settled = [replace(one, waits="", tried=one.item == "a") for one in found]
+    assert items.analysed(settled)[1].mean == 0.0, "nobody tried it, and that says something"
+
+
 def test_discrimination_is_against_the_other_exercises_and_told_only_where_it_means_something():
     strong = [answer(f"s{n}", n, "a") for n in range(6)] + [answer(f"s{n}", n / 2, "b") for n in range(6)]
     weak = [answer(f"s{n}", 8 - n, "c") for n in range(6)]
@@ -124,6 +134,11 @@ def test_a_page_is_read_aloud_and_in_print():
     levels = [int(level) for level in re.findall(r"<h(\d)", said)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_what_feedback_says_has_its_code_as_code():
+    said = told([answer("ada", 0, "start.axpy", mistake="no_mask")])
+    assert "<code>mask=offs &lt; n</code>" in said and "`" not in said
 
 
 def test_words_stand_out_from_their_ground_as_much_as_wcag_aa_asks():

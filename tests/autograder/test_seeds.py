@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from autograder import bank, exercise
-from autograder.bank import seeds
+from autograder.bank import formulas, seeds
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
 from autograder.exercises.telling import telling
 
@@ -82,6 +83,64 @@ def test_a_mistake_that_earns_everything_and_a_right_one_that_is_refused_are_sai
     assert "was refused: seed" in _tried(tmp_path, monkeypatch, "n * n", "right").faults[0]
     assert _tried(tmp_path, monkeypatch, "n + n", "right").faults == []
     assert _tried(tmp_path, monkeypatch, "3 * n", "mistakes").faults == []
+
+
+TENSORS = [n for n, one in exercise.registry().items() if one.kind != "scenario" and "interpreter" in one.tiers]
+
+
+def _drawn(one: Exercise, seed: int) -> list[tuple[Case, Call]]:
+    cases = [case for case in one.cases if case.live and "interpreter" in case.tiers]
+    return [(case, one.draw(case, seed, "cpu", "interpreter")) for case in cases]
+
+
+def _sizes(call: Call) -> str:
+    shapes = {n: (v.shape, v.stride(), v.dtype) if torch.is_tensor(v) else v for n, v in call.args.items()}
+    return f"{call.sizes} {shapes}" if all(not isinstance(v, list) for v in call.args.values()) else call.sizes
+
+
+def _values(call: Call) -> str:
+    return str([v.double().nansum().item() if torch.is_tensor(v) else v for v in call.args.values()])
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_every_grading_run_asks_for_the_same_sizes_with_values_of_its_own(name):
+    one = exercise.get(name)
+    first, second = _drawn(one, 1), _drawn(one, 2)
+    for (case, a), (_, b) in zip(first, second, strict=True):
+        assert _sizes(a) == _sizes(b), case.name
+    differ = sum(_values(a) != _values(b) for (_, a), (_, b) in zip(first, second, strict=True))
+    assert 2 * differ > len(first)
+
+
+def test_a_check_meets_other_sizes_each_time_and_plain_data_is_never_the_same():
+    checked = replace(exercise.get("start.axpy"), alike=False)
+    assert len({_sizes(_drawn(checked, seed)[3][1]) for seed in range(6)}) > 1
+    assert len({_values(_drawn(exercise.get("flash.merge"), seed)[0][1]) for seed in range(6)}) == 6
+
+
+def test_a_formula_is_right_in_the_cases_in_which_the_mistake_is():
+    name, seen = "start.axpy", {}
+    found = dict(formulas.answers(exercise.get(name).mistakes))
+    under = formulas.under(seeds.undiagnosed(name), 4)
+    for entry in bank.entries([name], ["mistakes"]):
+        verdict = seeds.examine(seeds.undiagnosed(name), entry.function, 4)
+        seen[entry.name] = {case.name: case.right for case in verdict.cases}
+    labels = ("a_on_y", "mask_one_too_short", "y_forgotten", "grid_off_by_one")
+    told = {
+        label: next(under.right(found[one]) for one in found if one.partition(" of ")[0] == label) for label in labels
+    }
+    for label in labels[:3]:
+        assert told[label] == seen[label]
+    assert told["grid_off_by_one"]["a power of two"] and not told["a_on_y"]["a power of two"]
+
+
+def test_a_formula_stands_for_a_mistake_only_where_both_were_right_in_the_same_cases(monkeypatch):
+    many = [{"a": True, "b": n != 5} for n in range(8)]
+    monkeypatch.setitem(seeds.FOUND, ("start.axpy", 0), {"no_mask of 64": many, "no_mask of 128": many[::-1]})
+    assert seeds.stands_for("start.axpy", "no_mask", many[:3], 0) == many
+    assert seeds.stands_for("start.axpy", "no_mask", many[::-1][:3], 0) == many[::-1]
+    assert seeds.stands_for("start.axpy", "no_mask", [{"a": False, "b": True}], 0) is None
+    assert seeds.stands_for("start.axpy", "another", many[:3], 0) is None
 
 
 def test_what_could_not_be_judged_is_a_fault():

@@ -74,9 +74,11 @@ def graded(folder, student, when=None, **points):
 
 
 CANVAS = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Quiz 1 (23)
+,,,,,Manual Posting
     Points Possible,,,,,10.00
 "Müller, Änne",11,9001,amueller,XC 101,8.00
 "Student, Test",15,,teststudent,XC 101,
+Test Student,16,,bbbc6740f0b946af,,
 """
 MOODLE = """First name,Last name,ID number,Institution,Department,Email address,Last downloaded from this course
 Änne,Müller,30069048,,,am@example.org,1567713827
@@ -276,6 +278,71 @@ def test_gradescope_gets_four_columns_a_lesson_and_the_lateness(marked):
     assert got["late"][5] == "5.4" and got["late"][7:9] == ["2026-11-05 12:00:00 +0000", "72:00:00"]
     assert got["late"][-1] == "72:00:00" and got["none"][-1] == "00:00:00"
     assert got["none"][7:9] == ["", ""]
+
+
+# ------------------------------------------------------------------------------------------- their way in
+# How each system reads a table that is uploaded: Canvas by the rules of its GradebookImporter (open source), Moodle by
+# the columns that one maps in its form (docs.moodle.org, Grade import). Gradescope takes no table of marks back; tools
+# read its own download, four columns a lesson from the sixth on.
+
+
+def canvas_reads(rows: list[list[str]]) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Titles, points possible and the marks by Canvas's ID, or its error."""
+    header, *rows = rows
+    assert len(header) > 3 and "Student" in header[0] and "ID" in header[1], "no header"
+    columns = 5 if "SIS User ID" in header[2] and "SIS Login ID" in header[3] else 3
+    assert "Section" in header[columns - 1], "no header"
+    while not any(rows[0][:columns]):  # the posting policy
+        rows = rows[1:]
+    assert "Points Possible" in rows[0][0], "no points possible"
+    marks = {row[1] or row[2] or row[3]: row[columns:] for row in rows[1:]}
+    assert all(marks), "a student without any ID"
+    return header[columns:], rows[0][columns:], marks
+
+
+def moodle_reads(rows: list[list[str]], by: str) -> dict[str, dict[str, str]]:
+    """Item -> marks, empty ones skipped, students found by the column that was mapped."""
+    header, *rows = rows
+    assert header.count(by) == 1
+    who, items = header.index(by), [n for n, title in enumerate(header) if title.endswith("(Real)")]
+    return {header[n]: {row[who]: row[n] for row in rows if row[n]} for n in items}
+
+
+def gradescope_reads(rows: list[list[str]]) -> dict[str, list[str]]:
+    header, *_ = rows
+    assert header[2:4] == ["SID", "Email"] and header[-1] == "Total Lateness (H:M:S)" and len(header) % 4 == 2
+    lessons = [header[at : at + 4] for at in range(5, len(header) - 1, 4)]
+    for title, *others in lessons:
+        assert others == [f"{title} - Max Points", f"{title} - Submission Time", f"{title} - Lateness (H:M:S)"]
+    return {one[0]: one for one in lessons}
+
+
+def test_each_system_reads_the_table_that_is_written_for_it(marked):
+    titles = [LESSON, f"{LESSON} speed"]
+    names, possible, marks = canvas_reads(table(marked, lms.Canvas, "canvas.csv", lesson=LESSON))
+    assert names == titles and all(float(one) > 0 for one in possible) and marks["11"] == ["6", "3"]
+    assert {*marks} == {"11", "late", "held", "none"}
+    read = moodle_reads(table(marked, lms.Moodle, "moodle.csv", lesson=LESSON), "ID number")
+    assert read[f"Assignment: {LESSON} speed (Real)"] == {"fast": "3", "held": "3"}
+    assert [*gradescope_reads(table(marked, lms.Gradescope, "gradescope.csv", lesson=LESSON))] == titles
+
+
+def test_the_readers_take_what_these_systems_write_and_refuse_what_they_refuse():
+    sample = [*csv.reader(CANVAS.lstrip("\ufeff").splitlines())]
+    assert canvas_reads(sample)[0] == ["Quiz 1 (23)"] and canvas_reads(sample)[2]["11"] == ["8.00"]
+    for spoilt in (sample[0][:4] + sample[0][5:], ["Name", *sample[0][1:]]):
+        with pytest.raises(AssertionError, match="no header"):
+            canvas_reads([spoilt, *sample[1:]])
+    with pytest.raises(AssertionError, match="points possible"):
+        canvas_reads([sample[0], sample[3]])
+
+
+@pytest.mark.parametrize("kind", [lms.Canvas, lms.Moodle, lms.Gradescope])
+def test_a_table_that_went_out_comes_back_as_the_same_roster(marked, kind):
+    table(marked, kind, "out.csv", lesson=LESSON)
+    read = roster.students_of((marked / "out.csv").read_bytes())
+    assert read.layout == kind.__name__ and {*read.students} == {"fast", "late", "held", "none"}
+    assert read.students["fast"]["last_name"] == "Müller" and not read.told
 
 
 def test_both_columns_together_are_the_score():

@@ -22,7 +22,7 @@ class ItemRow:
     settled: int  # students whose points are there
     waiting: int
     tried: int
-    mean: float | None  # share of the points, over the settled
+    mean: float | None  # share of the points, over the settled; None while nobody who tried it has points
     full: float | None  # share of the settled who have all points
     discrimination: float | None  # correlation of the points with those of all other items
 
@@ -43,6 +43,7 @@ def analysed(answers: Sequence[Answer]) -> list[ItemRow]:
         settled = [one for one in mine if not one.waits]
         shares = [one.points / one.out_of if one.out_of else 0.0 for one in settled]
         rest = [every[one.student] - one.points for one in settled]
+        told = bool(shares) and (len(settled) == len(mine) or any(one.tried for one in settled))
         rows.append(
             ItemRow(
                 item=name,
@@ -50,8 +51,8 @@ def analysed(answers: Sequence[Answer]) -> list[ItemRow]:
                 settled=len(settled),
                 waiting=len(mine) - len(settled),
                 tried=sum(one.tried for one in mine),
-                mean=statistics.fmean(shares) if shares else None,
-                full=sum(share >= 1.0 for share in shares) / len(shares) if shares else None,
+                mean=statistics.fmean(shares) if told else None,
+                full=sum(share >= 1.0 for share in shares) / len(shares) if told else None,
                 discrimination=correlation(shares, rest),
             )
         )

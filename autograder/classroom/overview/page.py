@@ -11,6 +11,7 @@ from html import escape
 from autograder import exercise as exercises
 from autograder.classroom.overview import items, likeness
 from autograder.classroom.overview.answers import Answer
+from autograder.classroom.report import marked
 from autograder.referee.submission import visible
 from course_lib import plots
 
@@ -27,7 +28,8 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: #f4f4f4; padding: .6rem; font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } .wide { overflow-x: auto }
 img { max-width: 100%; height: auto } p.small { color: #595959; font-size: .88rem }
-@media (max-width: 40rem) { .two { grid-template-columns: 1fr } }
+@media (max-width: 40rem) { .two { grid-template-columns: 1fr } td { overflow-wrap: anywhere; min-width: 3.5rem }
+  td.n { min-width: 0 } }
 @media print { body { max-width: none; margin: 0; font-size: 11pt } h2, h3 { break-after: avoid }
   tr, pre, img, .pair { break-inside: avoid } }
 """
@@ -232,7 +234,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterabl
     kind = [" class='n'" if place in {*numbers} else "" for place in range(len(heads))]
     top = "".join(f"<th scope='col'{k}>{_t(head)}</th>" for k, head in zip(kind, heads, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{k}>{_t(cell)}</td>" for k, cell in zip(kind, row, strict=True)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{k}>{marked(visible(cell))}</td>" for k, cell in zip(kind, row, strict=True)) + "</tr>"
+        for row in rows
     )
     return f"<div class='wide' tabindex='0'><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
