@@ -1149,7 +1149,9 @@ Table(("step", "not hidden [ms]", "on paper [ms]"), cells, note="\n".join(claims
 predicted_slower = {"products beside sending": None}  # replace None: units
 ### BEGIN PREDICTION
 predicted_slower = {"products beside sending": 1.25}
-predicted_slower |= {"why": "a GPU's all-reduce holds some 24 of 132 multiprocessors: 132 / 108 is 1.2, and memory is shared"}
+predicted_slower |= {
+    "why": "a GPU's all-reduce holds some 24 of 132 multiprocessors: 132 / 108 is 1.2, and memory is shared"
+}
 ### END PREDICTION
 
 
@@ -1381,6 +1383,7 @@ check("ddp.sharded", Sharded)
 # fp32 as well, a **master copy**: the optimizer updates that one, and the bf16 weights are its rounding. It is one
 # more number of state for each parameter, and sharded like the others.
 
+
 # %%
 def walks(master, steps=1000, lr=3e-4):
     """Where a bf16 weight of 1 gets by AdamW when its gradient is 1 in each step."""
@@ -1407,6 +1410,7 @@ print("GiB a rank with it:", ", ".join(f"{value:.1f} on {n}" for n, value in per
 # Gradients can be rounded for the journey too. In a ring a part is added up hop by hop, and in bf16 each hop rounds:
 # $N-1$ roundings. fp32 gradients that travel as bf16 (torch: `bf16_compress_hook`; FSDP: `reduce_dtype`) halve the
 # bytes. What does it cost in digits? The same ring sum on paper, for numbers of ranks that we do not have:
+
 
 # %%
 def ring_error(ranks, dtype, count=4096):
@@ -1449,6 +1453,7 @@ Table(("", "time [us]", "error"), [[r["name"], r["value"], f"{r['error']:.1e}"] 
 # for 1/N of the memory. Compare with section 1: a gather before each layer, where DDP has nothing to wait for, so now
 # *forward* can be late as well. Count both for the model above.
 
+
 # %%
 def of_rank(ranks, stage, weight=2, grad=2, state=12):
     """GiB at rest and GB sent in a step by each rank; stage 0 is DDP, 1 shards state, 3 is FSDP."""
@@ -1471,6 +1476,7 @@ Table(("974 million parameters, bf16, master copy", "at rest [GiB]", "sent by ea
 # Eight GPUs of a host talk at some 450 GB/s, hosts at 50 GB/s a GPU. A ring over all ranks is as slow as its slowest
 # link, and has as many steps as ranks. A **hierarchical** all-reduce scatters and reduces inside each host, then
 # reduces across hosts between GPUs of the same number, each its eighth, then gathers inside each host.
+
 
 # %%
 def flat_ring(n, hosts, gpus, inside, across):

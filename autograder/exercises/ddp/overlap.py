@@ -97,7 +97,9 @@ OVERLAP = Exercise(
     kind="distributed",
     cases=cases(),
     oracle=oracle,
-    mistakes=all_of(HOOKS, LATE_ONES, SHARED, without=("types_together", "weights_averaged", "changed_on_its_way")),
+    mistakes=all_of(
+        HOOKS, LATE_ONES, SHARED, without=("types_together", "weights_averaged", "changed_on_its_way", "before_full")
+    ),
     returns=("ranks",),
     accept=acceptance(how),
     probe="autograder.inside.probes.replicas:averaged",
