@@ -1,6 +1,7 @@
 """What lessons say in words about the recorded H200. When a new record changes one: look at the sentence."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_fresh_data_are_read_faster_where_they_fit_into_the_cache():
 def test_memory_of_the_recorded_h200_is_what_section_6_of_lesson_01_says():
     says(ROOFLINE, "0.53 to 0.58 of the rate. It falls to 0.51 once more from 8 to 16")
     used = list(recorded("lesson01.strides").values())
-    falls = [round(after / before, 2) for before, after in zip(used, used[1:])]
+    falls = [round(after / before, 2) for before, after in pairwise(used)]
     assert (min(falls[:3]), max(falls[:3]), falls[3]) == (0.53, 0.58, 0.51)
     says(
         ROOFLINE, "a load takes 339 ns, so 1.43 MB have to be under way at every moment, over 132 multiprocessors 11 KB"

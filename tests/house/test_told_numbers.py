@@ -779,6 +779,10 @@ def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
     )
     assert (round(copy / 1e12, 2), round(call_us * 1e-6 * copy / 1e6)) == (4.27, 42)
     assert round(call_us * 1e-6 * copy / 12 / 1e6, 1) == 3.5 and 2 * FP32 == 8
+    says(ROOFLINE, "The H200's ridges are at 12.0 and 155.7, so $b$ must be at least 48 and 312.")
+    ridges = [roof(f"matmul {name}, TFLOP/s") / copy for name in ("fp32", "bf16")]
+    assert [round(one, 1) for one in ridges] == [12.0, 155.7]
+    assert [round(4 * ridges[0]), math.ceil(2 * ridges[1])] == [48, 312]
     says(ROOFLINE, "costs 8.8 us where Python launches it, all of it the host's, and 1.29 us in a graph")
     graph = recorded("lesson01.graph")
     assert (round(graph["launched by Python"], 1), round(graph["in a graph"], 2)) == (8.8, 1.29)
