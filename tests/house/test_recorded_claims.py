@@ -405,13 +405,14 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 
 
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
-    says(FLASH, "2 to 3 % behind at 64; backward it is ahead at 64 and 72 and 14 to 17 % behind at 128", "1.1 to 1.7")
-    says(FLASH, "Eager takes 4 to 28 times as long forward", "missing at 16384 tokens")
+    says(FLASH, "2 to 3 % behind at 64; backward it is ahead at 64 and 72 and 14 to 17 % behind at 128", "1.1 to 1.8")
+    says(FLASH, "Eager takes 4 to 29 times as long forward", "missing at 16384 tokens")
     says(FLASH, "errors are 1.9 to 2.8 times ours")
     eager, errors, flex, behind = [], [], [], {"forward": [], "backward": []}
     for name, row in whole_rows("attention").items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
-        us = {peer.removesuffix(" us"): t for peer, t in row.items() if peer.endswith(" us") and t}
+        times = {peer: t for peer, t in row.items() if peer.endswith(" us") and t and "alone" not in peer}
+        us = {peer.removesuffix(" us"): t for peer, t in times.items()}
         over = row["value"] / us["cudnn"]
         if head_size == (64 if forward else 128):
             assert (1.015 < over < 1.035) if forward else (1.135 < over < 1.185), name
@@ -427,10 +428,40 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
         if "eager" in us:
             eager += [us["eager"] / row["value"]] * forward
             errors.append(row["error of eager"] / row["error of ours"])
-    assert (round(min(flex), 1), round(max(flex), 1)) == (1.1, 1.7)
+    assert (round(min(flex), 1), round(max(flex), 1)) == (1.1, 1.8)
     assert [(min(percent), max(percent)) for percent in behind.values()] == [(2, 3), (14, 17)]
-    assert min(eager) == pytest.approx(4, abs=0.5) and max(eager) == pytest.approx(28, abs=1.5)
+    assert min(eager) == pytest.approx(4, abs=0.5) and max(eager) == pytest.approx(29, abs=0.5)
     assert min(errors) == pytest.approx(1.9, abs=0.15) and max(errors) == pytest.approx(2.8, abs=0.15)
+
+
+def test_ours_and_cudnn_each_alone_stand_as_lesson_04_says():
+    says(FLASH, "Each alone, the order stays in all cases but two, both at head size 64 and not causal.")
+    says(
+        FLASH, "Forward, ours takes 1.02 of cuDNN's time in turn and 0.98 alone; backward, 0.98 in turn and 1.04 alone."
+    )
+    says(FLASH, "With a causal mask ours takes 1.03 in turn and 1.05 alone forward, and 0.94 and 0.98 backward.")
+    says(FLASH, "At head size 72 it takes 0.85 and 0.78 forward, and 0.69 and 0.70 backward.")
+    says(
+        FLASH, "At 128 the two ways are less than 2 % apart in all cases but one: backward at 4096 tokens, not causal,"
+    )
+    says(FLASH, "it takes 1.17 in turn and 1.12 alone.", "At 64 without a mask who is ahead depends on whether the two")
+    both = {}
+    for name, row in whole_rows("attention").items():
+        ways = row["value"] / row["cudnn us"], row["alone us"] / row["cudnn alone us"]
+        assert ways == (near(row["ratio"], 0.1), near(row["ratio alone"], 0.1)) and row["best peer"] == "cudnn", name
+        both[name.removeprefix("attention ").replace("bf16 ", "")] = ways
+    turned = [name for name, (in_turn, alone) in both.items() if (in_turn < 1) != (alone < 1)]
+    plain, masked = "4 x 16 x 4096 x 64", "4 x 16 x 4096 x 64 causal"
+    assert turned == [f"forward {plain}", f"backward {plain}"]
+    told = {
+        f"forward {plain}": (1.02, 0.98), f"backward {plain}": (0.98, 1.04),
+        f"forward {masked}": (1.03, 1.05), f"backward {masked}": (0.94, 0.98),
+        "forward 256 x 16 x 256 x 72": (0.85, 0.78), "backward 256 x 16 x 256 x 72": (0.69, 0.70),
+        "backward 4 x 16 x 4096 x 128": (1.17, 1.12),
+    }  # fmt: skip
+    assert {name: tuple(round(way, 2) for way in both[name]) for name in told} == told
+    of_128 = {name: abs(alone / in_turn - 1) for name, (in_turn, alone) in both.items() if " x 128" in name}
+    assert [name for name, apart in of_128.items() if apart >= 0.02] == ["backward 4 x 16 x 4096 x 128"]
 
 
 def test_held_weights_and_bf16_ones_reach_the_ridge_with_85_and_164_rows():

@@ -200,11 +200,11 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
 
 
 def test_cudnn_and_ours_are_within_18_per_cent_but_for_one_case():
-    says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.70 of cuDNN's time.")
+    says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.69 of cuDNN's time.")
     ratios = {name: row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     apart = {name: max(ratio, 1 / ratio) for name, ratio in ratios.items()}
     *others, most = sorted(apart, key=apart.get)
-    assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.70
+    assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.69
     assert round(100 * (apart[others[-1]] - 1)) == 18
 
 
