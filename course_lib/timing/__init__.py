@@ -67,8 +67,8 @@ def time_gpu(
     Calls are queued behind sweeps of the cache, so the device always has work and an event pair contains no
     wait for the host. A pair that does contain such a wait is found and left out. With `cold`, 256 MiB are
     read before every call, outside its events. Runs until the 95 % interval of the median is within
-    `precision` of it, or for `max_seconds`. Below about 10 us the events themselves (1 to 2 us) show: use
-    `time_graph`. On a CPU the sweep is at most 128 MiB, which a large server's last cache may survive.
+    `precision` of it, or for `max_seconds`. Below about 10 us the events themselves (3 us on an H200) show:
+    use `time_graph`. On a CPU the sweep is at most 128 MiB, which a large server's last cache may survive.
     """
     clock = EventClock(cold) if DEVICE == "cuda" else HostClock(cold)
     return _time(fn, clock, precision, max_seconds)

@@ -41,6 +41,9 @@
 # **The check** in a notebook looks at results. `python -m autograder try work/01_roofline/roofline.ipynb` also looks
 # for torch's arithmetic where all of it has to be in kernels, as grading does.
 #
+# The cells that were added or changed on 2026-11-25 show no output of the H200 yet; the numbers in the text beside them
+# are recorded in `benchmarks/results/h200.json`.
+#
 # **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
 # program is a thread block.
 #
@@ -533,7 +536,9 @@ print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the 
 # give. Our timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every
 # run, *outside* the events. How one sweeps matters too. A sweep that *writes* a large array leaves lines in the cache
 # that memory does not have yet. Such lines are called *dirty*, and the timed kernel then pays for writing them back. So
-# our timer's sweep *reads* a large array: the cache is full of other data, and nothing has to be written back.
+# our timer's sweep *reads* a large array: the cache is full of other data, and nothing has to be written back. The
+# recorded H200 shows both, with a product of a matrix and a vector that reads 117 MB. Behind a sweep that writes it takes
+# 1.26 times as long as with weights of its own in every call and no sweep, as in a model; behind one that reads, 1.01.
 
 # %%
 for sweep in (False, True):
@@ -718,8 +723,9 @@ if GPU:
 results.beside("lesson01.short", short, unit="us")
 
 # %% [markdown]
-# Read the table in pairs. Whatever a pair of events says about a kernel, the first row is in it, and the second row is
-# about the least that it can say. The warm addition by `time_graph` is less than by events, because nothing stands
+# Read the table in pairs. Whatever a pair of events says about a kernel, the first row is in it, 2.9 us on the recorded
+# H200, and the second row is about the least that it can say, 4.4 us. In a graph the same kernel takes 0.7 us with its
+# gap. The addition by `time_graph` is less than by events, 3.5 us less warm and 2.3 us less cold, because nothing stands
 # between the runs. For compute-bound kernels of a millisecond all of this is lost in the digits; there the *clock*
 # decides, and section 7 measures one product beside others and alone.
 #
@@ -743,10 +749,12 @@ for mib in (4, 16, 64, 256) if GPU else (1, 4, 16):
 results.beside("lesson01.fresh", fresh, unit="us")
 
 # %% [markdown]
-# Where the array is smaller than the L2 cache (`torch.cuda.get_device_properties(0).L2_cache_size` says how large yours
-# is), the reader of fresh data is the faster one. Where it is larger, nothing is left of the beginning when the reader
-# begins. So a chain of small activations runs at the warm
-# time, and weights, which come back once a step, at the cold one. Say which you report.
+# Mind the pair of events: it is in the rows "swept", and the subtraction takes it out of the others. Where the array is
+# smaller than the L2 cache (`torch.cuda.get_device_properties(0).L2_cache_size` says how large yours is), the reader of
+# fresh data is still the faster one. On the recorded H200 it takes 3.4 us for 4 MiB, and swept 4.2 us without the
+# pair; for 16 MiB 7.8 and 9.5 us. Where the array is larger than the cache, nothing is left of its beginning when the
+# reader begins, and fresh data gain nothing: 34.9 us for 64 MiB, and swept 31.1 us without the pair. So a chain of small
+# activations runs near the warm time, and weights, which come back once a step, at the cold one. Say which you report.
 
 # %% [markdown]
 # ### What a good timer does
@@ -870,7 +878,8 @@ results.beside("lesson01.stopwatch", rows, unit="us")
 # %% [markdown]
 # On a GPU the two should agree within a few per cent for the large addition. If they do not, your timer is not
 # necessarily the wrong one: print `time_gpu`'s result and read its warnings. For the small addition your stopwatch says
-# less, by an empty pair, because it subtracts one and `time_gpu` does not. On a CPU expect less: there is no device of
+# less, by an empty pair, because it subtracts one and `time_gpu` does not. (The rows of 2026-11-21 are of a stopwatch that
+# did not subtract, so they lie close together.) On a CPU expect less: there is no device of
 # its own, the cache is not swept as thoroughly, and other processes share the cores.
 #
 # Does your GPU's clock fall at rest or under load? Try it: `time.sleep(5)`, then `one_by_one(real.kernels["add"],
@@ -1339,7 +1348,7 @@ plots.show(axes, alt="Timeline of one training step: the host's ranges above; be
 # who waits for whom now?)
 #
 # So two more questions belong to the busy share. Where it is high: *how long are the kernels?* A kernel that does
-# nothing takes some microseconds (section 2). A device that runs kernels of two microseconds one behind the other
+# nothing takes about one microsecond (section 2). A device that runs kernels of two microseconds one behind the other
 # is busy with starting them, and fewer kernels would help it more than faster ones. Where it is low: *what did the host
 # do when the device ran dry?* If it was inside a synchronisation (`.item()`, `.cpu()`, a `print` of a tensor), it waited
 # for the device and then the device for it; the remedy is to take the wait away. If not, the host was too slow at
@@ -1684,8 +1693,8 @@ if GPU:
 results.beside("lesson01.strides", used, unit="TB/s")
 
 # %% [markdown]
-# Up to 8 numbers apart the count holds: twice as far apart, about half the rate. On the recorded H200 the rate halves once
-# more from 8 to 16, where the count says that nothing changes. That is what it looks like when the cache fetches from
+# On the recorded H200 the count holds up to 8 numbers apart: twice as far apart, 0.53 to 0.58 of the rate. It falls to
+# 0.51 once more from 8 to 16, where the count says that nothing changes. That is what it looks like when the cache fetches from
 # memory in pairs of sectors; a counter of the memory's own bytes, below, would decide it.
 #
 # So put the dimension whose elements are adjacent along the block of a program, as softmax below does with the columns
@@ -1733,8 +1742,8 @@ if GPU:
 results.beside("lesson01.latency", little, unit="")
 
 # %% [markdown]
-# Millions of bytes, over more than a hundred multiprocessors: some tens of kilobytes each, at every moment. Who keeps
-# them under way? A program that reads one block of 1024 numbers of fp32 at a time has 4 KiB in flight. A multiprocessor
+# On the recorded H200 a load takes 339 ns, so 1.43 MB have to be under way at every moment, over 132 multiprocessors 11 KB
+# each. Who keeps them under way? A program that reads one block of 1024 numbers of fp32 at a time has 4 KiB in flight. A multiprocessor
 # runs as many programs at once as its registers, its shared memory and its 64 warps allow. The warps that it holds, as a
 # share of those 64, are its **occupancy**, in the field's word. One program a multiprocessor is far too little. How many
 # are enough?
@@ -1776,11 +1785,12 @@ results.beside("lesson01.in_flight", rates, unit="TB/s")
 
 # %% [markdown]
 # **The prediction, counted.** Bytes needed in flight = latency x rate, from the table of the chase; divided by the
-# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 the count says 4 and 8
-# came: the chase has the memory for itself, and where all read at once a load waits in queues besides. So take the count
-# as a least, and twice of it as a plan. Below it the rate grows in proportion to the programs: there the kernel is bound by
-# *latency*, and neither bytes nor arithmetic set its time. The remedies are more programs, larger blocks, or loads that
-# are asked for before they are needed (`cp.async` in section 7 does that). More than enough helps nothing.
+# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 that is 3, so 4 of the five
+# numbers, and 8 came: the chase has the memory for itself, and where all read at once a load waits in queues besides. So
+# take the count as a least, and twice of it as a plan. Below it the rate grows with the programs, 1.8 times from 1 to 2
+# and 1.5 times from 2 to 4: there the kernel is bound by *latency*, and neither bytes nor arithmetic set its time. The remedies are more programs, larger blocks, or loads that
+# are asked for before they are needed (`cp.async` in section 7 does that). More than enough helps little:
+# 16 programs read 4 % faster than 8.
 #
 # ### A second roof: the L2 cache
 # The same kernel reads arrays of growing size, each again and again, a gigabyte in all. Small ones stay in the L2
@@ -1803,8 +1813,10 @@ plots.show(axes, alt="Rate of reading an array again and again against its size:
 results.beside("lesson01.l2", l2, unit="TB/s")
 
 # %% [markdown]
-# (The smallest array has fewer blocks than there are programs.) The plateau of the small arrays is a roof as good as the one of memory: the **L2 roof**. A kernel whose data was just written,
-# or is read by many programs, stands under it. Section 7 lives on it.
+# (The smallest array has fewer blocks than there are programs.) The plateau of the small arrays is a roof as good as the
+# one of memory: the **L2 roof**. On the recorded H200 it lies at 8 TB/s from 4 to 32 MiB, 1.9 times the copy rate, and
+# 64 MiB are read at memory's rate. A kernel whose data was just written, or is read by many programs, stands under the
+# L2 roof. Section 7 lives on it.
 #
 # ### A second roof of arithmetic: exponentials
 # Softmax needs one exponential an element. Exponentials, cosines and reciprocals have units of their own, and few: 16
@@ -1836,7 +1848,8 @@ if GPU:
 results.beside("lesson01.units", units, unit="T/s")
 
 # %% [markdown]
-# For softmax alone the exponential hides behind the bytes, with room to spare. For attention it does not go without
+# On the recorded H200 multiply-adds are 7.1 times as fast as exponentials, near the 8 of the count. For softmax alone the
+# exponential hides behind the bytes, with room to spare: it is 3.9 times as fast as its 4 bytes travel. For attention it does not go without
 # saying: there the bytes are few, each score costs $4d$ FLOP on the tensor cores, and its exponential goes to the
 # slower unit. `Roof` has one rate of arithmetic; a kernel with two kinds has **two roofs beside each other**, and the
 # lower one counts. Lesson 04 meets it.
@@ -2303,9 +2316,11 @@ results.beside("lesson01.conditions", conditions, unit="TFLOP/s")
 
 # %% [markdown]
 # The instructions are the same in every row. Zeros switch few transistors, so they need less power, and where power is
-# the limit they are multiplied faster: **benchmark with the values that your model has**, never with zeros. A pause is a
-# rest for the power supply, so a product *alone* is faster than the same one *beside* others, as it would run in
-# training. A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the
+# the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**, never
+# with zeros. A sweep before each product is a rest for the power supply, so a product *alone* is 10 % faster than the
+# same one *beside* others, as it would run in training. Three seconds of rest are another matter. One could expect a
+# burst after them, but the second product was 4 % slower than the fortieth. (These two rows are of the host's clock,
+# with a wait after each product.) A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the
 # row: which values, alone or beside.
 
 # %% [markdown]
@@ -2467,7 +2482,8 @@ results.beside("lesson01.graph", cost_s, unit="us")
 # In the second row the host is out of the way, and what remains is the device: starting one kernel after another takes
 # it that time, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.
 # `run_many` has more to pay: two copies for each input, and one for the weights. On a slow host it is more, because a
-# replay and two copies are three launches. The last row is what capturing in each call would make of it. So servers
+# replay and two copies are three launches. The last row is what capturing in each call would make of it (the recorded run is older
+# than this row). So servers
 # capture a graph for each size of batch when they start, and pad a batch up to the next size that they have.
 #
 # For the small models in the report's table a graph of the whole forward pass would be the first thing to try. It is

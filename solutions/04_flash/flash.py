@@ -44,7 +44,8 @@
 #
 # **Without a GPU** all five exercises can be solved and checked for being right, and the compiler's part of section 8
 # runs too. What a CPU cannot show: speed points, and races. Where a section needs a GPU, recorded results of an H200
-# stand in its place, and a small model of the race runs everywhere.
+# stand in its place, and a small model of the race runs everywhere. Cells that were added or changed on 2026-11-25 show
+# no output of the H200 yet.
 #
 # The algorithm is *FlashAttention* by Tri Dao, Daniel Fu, Stefano Ermon, Atri Rudra and Christopher Ré, in the form of
 # *FlashAttention-2* by Tri Dao. It stands on the *online softmax* of Maxim Milakov and Natalia Gimelshein. The kernels
@@ -2048,14 +2049,16 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # PyTorch and was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head size 128,
 # fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x tokens x head
 # size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes such kernels
-# fast. (All of these are products at the limit of power, timed in turn on one chip.
-# What each takes alone was not recorded; lesson 05, section 3, has a case in which the two differ.)
+# fast. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of the
+# other. So ours and cuDNN were also timed each alone, for a second; the figure has the times in turn. Lesson 05,
+# section 5, has a product for which the two ways differ.)
 
 # %%
 rates = {}
 for row in recorded("attention"):
     work = row["TFLOP/s"] * row["value"]  # the work of the case, in a unit of its own
-    peers = {name.removesuffix(" us"): work / us for name, us in row.items() if name.endswith(" us") and us}
+    times = {name: us for name, us in row.items() if name.endswith(" us") and us and "alone" not in name}
+    peers = {name.removesuffix(" us"): work / us for name, us in times.items()}
     rates[row["name"].removeprefix("attention ")] = {"ours": row["TFLOP/s"]} | peers
 kernels = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
 Table(
@@ -2092,11 +2095,17 @@ if rates:
 
 # %% [markdown]
 # Read it line by line. cuDNN and ours lead in every case, within 18 % of each other in all but one: backward at head
-# size 72 ours takes 0.70 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 3 % behind at 64;
-# backward it is ahead at 64 and 72 and 14 to 17 % behind at 128. FlexAttention takes 1.1 to 1.7 times the time of ours
+# size 72 ours takes 0.69 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 3 % behind at 64;
+# backward it is ahead at 64 and 72 and 14 to 17 % behind at 128. FlexAttention takes 1.1 to 1.8 times the time of ours
 # and comes next in all cases but one (forward at head size 72, where `flash` does).
 #
-# Eager takes 4 to 28 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
+# Each alone, the order stays in all cases but two, both at head size 64 and not causal. Forward, ours takes 1.02 of
+# cuDNN's time in turn and 0.98 alone; backward, 0.98 in turn and 1.04 alone. So at 64, not causal, neither is ahead. With
+# a causal mask ours takes 1.03 in turn and 1.05 alone forward, and 0.94 and 0.98 backward. At head size 72 it takes 0.85
+# and 0.78 forward, and 0.69 and 0.70 backward. At 128 the two ways are less than 2 % apart in all cases but one: backward
+# at 4096 tokens, not causal, it takes 1.17 in turn and 1.12 alone. Section 10 has both ratios of every case.
+#
+# Eager takes 4 to 29 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
 # are 1.9 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a power of two, as at
 # head size 64, is exact; other scales round again. The others keep the scores in fp32.
 
@@ -2468,11 +2477,11 @@ print(f"in turn: {len({total for total, _ in runs})} answer in {len(runs)} runs;
 # %%
 stand = results.load("attention")["rows"]
 Table(
-    ("batch x heads x tokens x head size", "rung", "best peer", "time over the peer's"),
+    ("batch x heads x tokens x head size", "rung", "best peer", "time over the peer's, in turn", "each alone"),
     [
         (row["name"].removeprefix("attention ").replace(" bf16", ""),
          {"groups": "jobs for warps, in Gluon", "plain": "plain Triton"}[row["rung"]],
-         row["best peer"], f"{row['ratio']:.2f}")
+         row["best peer"], f"{row['ratio']:.2f}", f"{row['ratio alone']:.2f}" if "ratio alone" in row else "-")
         for row in stand
     ],
     note=f"recorded on {results.load('attention')['machine']}, {results.load('attention')['date']}",
@@ -2501,8 +2510,9 @@ Table(
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 the course's kernels and cuDNN lead the peers that come with PyTorch: ours forward
-# at head sizes 72 and 128, cuDNN forward at 64; ours backward at 64 and 72, cuDNN backward at 128. FlashAttention-3
-# (Shah and others) and FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
+# at head sizes 72 and 128, cuDNN forward at 64 with a causal mask; ours backward at 72, and at 64 with a causal mask;
+# cuDNN backward at 128. At 64 without a mask who is ahead depends on whether the two were timed in turn or each alone.
+# FlashAttention-3 (Shah and others) and FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) have no row in section 10's table, so no place beside them is claimed. What makes our second rung fast
 # is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 

@@ -200,11 +200,11 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
 
 
 def test_cudnn_and_ours_are_within_18_per_cent_but_for_one_case():
-    says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.70 of cuDNN's time.")
+    says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.69 of cuDNN's time.")
     ratios = {name: row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     apart = {name: max(ratio, 1 / ratio) for name, ratio in ratios.items()}
     *others, most = sorted(apart, key=apart.get)
-    assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.70
+    assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.69
     assert round(100 * (apart[others[-1]] - 1)) == 18
 
 
@@ -779,6 +779,13 @@ def test_predictions_of_lesson_01_are_counted_from_the_ceilings():
     )
     assert (round(copy / 1e12, 2), round(call_us * 1e-6 * copy / 1e6)) == (4.27, 42)
     assert round(call_us * 1e-6 * copy / 12 / 1e6, 1) == 3.5 and 2 * FP32 == 8
+    says(ROOFLINE, "The H200's ridges are at 12.0 and 155.7, so $b$ must be at least 48 and 312.")
+    ridges = [roof(f"matmul {name}, TFLOP/s") / copy for name in ("fp32", "bf16")]
+    assert [round(one, 1) for one in ridges] == [12.0, 155.7]
+    assert [round(4 * ridges[0]), math.ceil(2 * ridges[1])] == [48, 312]
+    says(ROOFLINE, "costs 8.8 us where Python launches it, all of it the host's, and 1.29 us in a graph")
+    graph = recorded("lesson01.graph")
+    assert (round(graph["launched by Python"], 1), round(graph["in a graph"], 2)) == (8.8, 1.29)
     says(ROOFLINE, "288 / 2048 = 0.14 of its time. Each at its own floor on the H200, 0.167 / 0.503 ms, is 0.33;")
     product_s, by_hand_s = 2 * 64 * 1024**2 * 64 / roof("matmul fp32, TFLOP/s"), 2048 * MIB / copy
     assert (round(1e3 * product_s, 3), round(1e3 * by_hand_s, 3)) == (0.167, 0.503)
