@@ -165,19 +165,19 @@ def near(number: float, percent: float = 3):
 def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_rung_nearly_nothing():
     says(
         MLP,
-        "on the H200 it is 245 and 67",
-        "saves those 67 us and still takes 449",
+        "on the H200 it is 241 and 75",
+        "saves those 75 us and still takes 449",
         "362 TFLOP/s",
-        "library reaches 664",
+        "library reaches 676",
     )
-    says(MLP, "(`tiled`, 412 us)", "(`persistent`, 289)", "(`pingpong`, 251). The last one takes 2 % longer")
+    says(MLP, "(`tiled`, 412 us)", "(`persistent`, 289)", "(`pingpong`, 251). The last one takes 4 % longer")
     lesson, ladder = recorded("lesson05.linear_gelu"), whole_rows("linear_gelu")
     alone, mine, flop = lesson["linear alone"], lesson["mine"], 2 * 16384 * 1152 * 4304
-    assert [round(us) for us in (alone, lesson["linear, then gelu"] - alone, mine)] == [245, 67, 449]
-    assert [round(flop / us / 1e6) for us in (mine, alone)] == [362, 664]
+    assert [round(us) for us in (alone, lesson["linear, then gelu"] - alone, mine)] == [241, 75, 449]
+    assert [round(flop / us / 1e6) for us in (mine, alone)] == [362, 676]
     rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
     assert [round(row["value"]) for row in rungs.values()] == [412, 289, 251]
-    assert rungs["pingpong"]["value"] / alone == pytest.approx(1.02, abs=0.005)
+    assert rungs["pingpong"]["value"] / alone == pytest.approx(1.04, abs=0.005)
 
 
 def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
@@ -191,11 +191,11 @@ def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
 
 
 def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
-    says(MLP, "it is 0.7 and 2.0 us, 2 % and 3 %", "| 2 to 3 % here, at few tokens", "takes a *third longer*")
+    says(MLP, "it is 0.3 and 1.2 us, 1 % and 2 %", "| 2 % here at best, at few tokens", "takes a *third longer*")
     took = recorded("lesson05.stream_k")
     gained = [took[f"{n} tokens, tiles"] - took[f"{n} tokens, stream-K"] for n in (512, 2048)]
-    assert [round(us, 1) for us in gained] == [0.7, 2.0]
-    assert [round(100 * us / took[f"{n} tokens, tiles"]) for us, n in zip(gained, (512, 2048))] == [2, 3]
+    assert [round(us, 1) for us in gained] == [0.3, 1.2]
+    assert [round(100 * us / took[f"{n} tokens, tiles"]) for us, n in zip(gained, (512, 2048))] == [1, 2]
     assert took["16384 tokens, stream-K"] / took["16384 tokens, tiles"] == near(4 / 3, 4)
 
 
@@ -236,7 +236,7 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
 
 def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_passes():
     took = recorded("lesson05.add_norm")
-    for width, longer in ((1152, 1.8), (4096, 1.5)):
+    for width, longer in ((1152, 1.9), (4096, 1.5)):
         assert 1.02 < took[f"width {width}, mine"] / took[f"width {width}, two copies"] < 1.05
         assert took[f"width {width}, plain"] / took[f"width {width}, mine"] == near(longer)
     ratios = {name: row["ratio"] for name, row in whole_rows("add_norm").items()}
