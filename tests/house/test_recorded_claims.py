@@ -146,7 +146,7 @@ def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
 def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
     rows = [row for row in results.load("collectives")["rows"] if row["name"].startswith("all_reduce ")]
     assert len(rows) == 10 and all(row["one us"] > row["value"] for row in rows)
-    assert rows[-1]["queued us"] / rows[0]["queued us"] < 5 < 100 < rows[-1]["value"] / rows[0]["value"]
+    assert rows[-1]["queued us"] / rows[0]["queued us"] < 3 < 60 < rows[-1]["value"] / rows[0]["value"]
 
 
 def test_the_longest_programs_of_rope_are_not_the_fastest():
@@ -456,6 +456,16 @@ def test_overlap_wins_in_the_recorded_model_and_paper_leaves_out_a_part():
     assert left["flat"] - left["overlap"] < 0.05 * said["alone"]
     ours = {n: rows[n]["exposed ms"] for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))}
     assert max(ours.values()) < min(rows[n]["exposed ms"] for n in ("flat", "naive"))
+    says(DDP, "on two H200s the line gives its bytes 1.55 ms, so there is little to hide")
+    says(DDP, '"at most 16" is not told apart from it, and no limit made the step shorter.')
+    says(DDP, "The products lost a quarter more than the count of waves says, with 2 blocks as with 24:")
+    found = {row["name"]: row for row in results.load("multiprocessors")["rows"]}
+    free, least = (found[f"step, buckets 25 MiB, {group}"] for group in ("as NCCL chooses", "at most 16"))
+    assert free["exposed ms"] <= least["exposed ms"] and least["low"] < free["exposed ms"] < least["high"]
+    for group, waves in {"as NCCL chooses": 5, "at most 16": 5, "at most 8": 5, "at most 4": 4, "at most 2": 4}.items():
+        beside = found[f"8 products of 4096 x 4096 beside an all-reduce of 1 GiB, {group}"]
+        assert beside["slowed"] - waves / 4 == pytest.approx(0.25, abs=0.05)
+        assert found[f"step, buckets 25 MiB, {group}"]["exposed ms"] >= free["exposed ms"]
     says(DDP, "It is not all of the gap: the explorer leaves out that sending is slowed as well, and the copies.")
     alone, beside = recorded("lesson08.products").values()
     line = {row["name"]: row for row in results.load("collectives")["rows"]}["all_reduce, line"]
