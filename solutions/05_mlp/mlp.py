@@ -1126,17 +1126,17 @@ for row in recorded("linear_gelu"):
               f"{row['alone us'] / peer:.3f}")  # fmt: skip
 
 # %% [markdown]
-# **Counted and measured.** For eager the roofline said 244 us for the product and 66 for GELU apart; on the H200 it is
-# 245 and 67. The recorded solution of exercise 5.3 saves those 67 us and still takes 449, longer than both kernels of
-# eager. It multiplies at 362 TFLOP/s, where the library reaches 664. **Fusion pays only if your GEMM is as fast as the
-# library's.**
+# **Counted and measured.** For eager the roofline said 244 us for the product and 66 for GELU apart; on the H200 it
+# is 241 and 75. The recorded solution of exercise 5.3 saves those 75 us and still takes 449, longer than both kernels
+# of eager. It multiplies at 362 TFLOP/s, where the library reaches 676 (here a little more than the roof of lesson
+# 01, which was measured in another run). **Fusion pays only if your GEMM is as fast as the library's.**
 #
 # Much of the rest is lost between two tiles. A multiprocessor has registers for one program of this size (an
 # **occupancy** of 8 warps of 64). While that program takes its GELU, stores, and fetches the first blocks of the next
 # tile, nobody multiplies. The course's ladder begins at the same place (`tiled`, 412 us) and climbs by filling that
-# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 289), then two groups of warps of which one
-# multiplies while the other is in its epilogue (`pingpong`, 251). The last one takes 2 % longer *with* GELU than the
-# library's product takes without.
+# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 289), then two groups of warps of which
+# one multiplies while the other is in its epilogue (`pingpong`, 251). The last one takes 4 % longer *with* GELU than
+# the library's product takes without.
 #
 # **Two ratios.** Power confounds a comparison of fast products. The best peer in that table is the vendor's own fused
 # epilogue, cublasLt. *In turn* with it, on one chip with one limit of power, each kernel runs on a chip that the other
@@ -1339,12 +1339,13 @@ results.beside("lesson05.stream_k", took, unit="us")
 
 # %% [markdown]
 # **Predicted and measured.** Both kernels make tiles of 128 x 128 here, so the counts are others than above. At 512
-# tokens 136 tiles need two waves and waste half of the time, 15 us of 31. At 2048 tokens it is 18 %, 12 us of 70. The
-# parts are half as large, 8 us, and a second launch costs two or three: some 5 and 2 us should be left. On the H200 it
-# is 0.7 and 2.0 us, 2 % and 3 %. At 16384 tokens the last wave is full, nothing can be gained, and stream-K takes a
-# *third longer*: its shares go along the rows of tiles, where the tiles of exercise 5.3 are taken in groups that share
-# rows of x in the L2 cache. (A real stream-K walks in groups too, and often takes whole tiles for all waves but the
-# last ones: a hybrid. `benchmarks/notes/linear_gelu.md` has the bytes.)
+# tokens 136 tiles need two waves and waste half of the time, 14 us of 30. At 2048 tokens it is 18 %, 12 us of 67. The
+# parts are half as large, 8 us, and a second launch costs two or three: some 4 and 1 us should be left. On the H200
+# it is 0.3 and 1.2 us, 1 % and 2 %; the timer was asked for 1 %, so at 512 tokens no gain can be told. At 16384
+# tokens the last wave is full, nothing can be gained, and stream-K takes a *third longer*: its shares go along the
+# rows of tiles, where the tiles of exercise 5.3 are taken in groups that share rows of x in the L2 cache. (A real
+# stream-K walks in groups too, and often takes whole tiles for all waves but the last ones: a hybrid.
+# `benchmarks/notes/linear_gelu.md` has the bytes.)
 #
 # **Verdict.** The report's observation fits the count and our run, and its reason is half of it. What follows the
 # product makes stream-K *dearer*, because parts must go through memory in fp32 and meet before the GELU; it does not
@@ -1500,7 +1501,9 @@ for width, length in ((256, 32), (256, 128), (512, 64)):
               f"measured {seen / 2**20:6.2f} MiB, {paper / seen - 1:+.1%}")  # fmt: skip
 
 # %% [markdown]
-# Account and measurement agree, on a CPU as on the H200.
+# Account and measurement agree to the last digit shown for width 256. For width 512 the H200 holds 0.7 MiB more than
+# was counted, 8 %: there the measurement is the allocator's own count of the blocks it gave out, and a block may be
+# larger than the tensor in it.
 #
 # ### Which operator keeps what
 # The ledger asks autograd. You can know it without asking: an operator keeps what its derivative is written in. Look at
@@ -1834,9 +1837,10 @@ for name, fn in (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eag
 results.beside("lesson05.recompute", steps, unit="ms", size=" x ".join(map(str, MLP_SIZE)))
 
 # %% [markdown]
-# The solution makes the product for h again, 1 of 7, and its kernel saves one of the seven passes that the count above
-# gives to "input kept, GELU apart". That count is 1.19 of eager's step at width 1152 and 1.17 at 4096; measured on an
-# H200 it was 1.13 and 1.16. So the price is a product, as counted, and no more.
+# The solution makes the product for h again, 1 of 7, and its kernel saves one of the seven passes that the count
+# above gives to "input kept, GELU apart". That count is 1.19 of eager's step at width 1152 and 1.17 at 4096; on the
+# H200 it is 1.14 at width 1152 in the table above, 240 us more than eager; on another host it was 1.13 and 1.16. So
+# the price is a product, as counted, and no more.
 #
 # ### The tools that do it for you
 # In a program you rarely write such a Function. PyTorch has three tools, and each is one of the policies:
@@ -1879,11 +1883,14 @@ results.beside("lesson05.tools", took, unit="ms", size=size)
 
 # %% [markdown]
 # Read the two tables as one. Checkpointing holds nothing beyond the arguments (the input of a layer is such an
-# argument) and pays a product and GELU's passes. Selective checkpointing holds h, and pays the passes only. Eager holds
-# h and a, and so does the minimum cut here. What one layer needs *within* its own backward step is not in the first
-# table: it comes once, whatever the number of layers. (Selective checkpointing looks at every operator from Python. In
-# a step of 2 ms this shows: on an H200 it took longer than plain checkpointing at width 1152. At width 4096 it took 6 %
-# more than eager, and plain checkpointing 20 % more, a product.)
+# argument) and pays a product and GELU's passes. Selective checkpointing holds h, and pays the passes only. Eager
+# holds h and a, 269 MiB, and so does the minimum cut here: it pads their rows of 4304 numbers to 4352, a multiple of
+# 128 bytes, and so holds 272. What one layer needs *within* its own backward step is not in the first table: it comes
+# once, whatever the number of layers. (Selective checkpointing looks at every operator from Python. In a step of 2 ms
+# this may show: on another host it took longer than plain checkpointing at width 1152. In the table here it is 2 %
+# below eager, though it has two passes more; the two readings of eager on this page differ by 1 %, so do not read it
+# as a gain. At width 4096 it took 6 % more than eager on that other host, and plain checkpointing 20 % more, a
+# product.)
 #
 # Which to take: compile first. If the model does not fit, checkpoint whole layers, as many as needed and no more;
 # selectively, where products are most of the time. A Function of your own pays where no library has a kernel for what
@@ -2248,12 +2255,12 @@ for row in recorded("add_norm"):
     print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
 
 # %% [markdown]
-# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.7 and 3.5 % longer than
-# two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
-# place of four, which is a quarter more, and takes 1.8 and 1.5 times as long: it has four kernels, two of which convert
-# weight and bias. Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best
-# peer's time. (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers
-# hide behind the bytes; backward there is one result more, and it takes half as long again.)
+# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.6 and 2.4 % longer
+# than two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five
+# passes in place of four, which is a quarter more, and takes 1.9 and 1.5 times as long: it has four kernels, two of
+# which convert weight and bias. Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best peer's
+# time. (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers hide
+# behind the bytes; backward there is one result more, and it takes half as long again.)
 
 # %% [markdown]
 # ## 9. Dropout without a mask
@@ -2580,7 +2587,7 @@ for row in recorded("dropout"):
 # | 1/rms of 1000 underflows in fp16 | the square overflows; underflow is at the other end | look at the first wrong value, not at the last |
 # | the fp32 sum tracks, the fp16 sum drifts | right, and then it sticks, where half an ulp exceeds the term | ask for the accumulator's format, then for the order |
 # | fused GELU is more accurate | right: without the rounding of h nearly every result is the nearest number; most of the gain where h is below -1.2 | fuse for the bytes, and take the accuracy |
-# | stream-K gains nothing, for something follows the product | 2 to 3 % here, at few tokens; and the last wave wastes little more than the parts cost | count the last wave first |
+# | stream-K gains nothing, for something follows the product | 2 % here at best, at few tokens; and the last wave wastes little more than the parts cost | count the last wave first |
 # | gradients stay fp32, so nothing underflows | those of parameters; those of activations have the activations' type | bf16, or scale the loss |
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |

@@ -223,7 +223,7 @@ def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
 def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
     rows = [row for row in results.load("collectives")["rows"] if row["name"].startswith("all_reduce ")]
     assert len(rows) == 10 and all(row["one us"] > row["value"] for row in rows)
-    assert rows[-1]["queued us"] / rows[0]["queued us"] < 5 < 100 < rows[-1]["value"] / rows[0]["value"]
+    assert rows[-1]["queued us"] / rows[0]["queued us"] < 3 < 60 < rows[-1]["value"] / rows[0]["value"]
 
 
 def test_the_longest_programs_of_rope_are_not_the_fastest():
@@ -242,19 +242,19 @@ def near(number: float, percent: float = 3):
 def test_gelu_behind_a_plain_product_costs_more_than_apart_and_behind_the_last_rung_nearly_nothing():
     says(
         MLP,
-        "on the H200 it is 245 and 67",
-        "saves those 67 us and still takes 449",
+        "on the H200 it is 241 and 75",
+        "saves those 75 us and still takes 449",
         "362 TFLOP/s",
-        "library reaches 664",
+        "library reaches 676",
     )
-    says(MLP, "(`tiled`, 412 us)", "(`persistent`, 289)", "(`pingpong`, 251). The last one takes 2 % longer")
+    says(MLP, "(`tiled`, 412 us)", "(`persistent`, 289)", "(`pingpong`, 251). The last one takes 4 % longer")
     lesson, ladder = recorded("lesson05.linear_gelu"), whole_rows("linear_gelu")
     alone, mine, flop = lesson["linear alone"], lesson["mine"], 2 * 16384 * 1152 * 4304
-    assert [round(us) for us in (alone, lesson["linear, then gelu"] - alone, mine)] == [245, 67, 449]
-    assert [round(flop / us / 1e6) for us in (mine, alone)] == [362, 664]
+    assert [round(us) for us in (alone, lesson["linear, then gelu"] - alone, mine)] == [241, 75, 449]
+    assert [round(flop / us / 1e6) for us in (mine, alone)] == [362, 676]
     rungs = {rung: ladder[f"linear_gelu_{rung} 16384 x 4304 x 1152"] for rung in ("tiled", "persistent", "pingpong")}
     assert [round(row["value"]) for row in rungs.values()] == [412, 289, 251]
-    assert rungs["pingpong"]["value"] / alone == pytest.approx(1.02, abs=0.005)
+    assert rungs["pingpong"]["value"] / alone == pytest.approx(1.04, abs=0.005)
 
 
 def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
@@ -268,11 +268,11 @@ def test_ours_with_gelu_over_the_vendors_in_turn_and_alone():
 
 
 def test_stream_k_gains_some_per_cent_of_few_tokens_and_loses_a_third_of_many():
-    says(MLP, "it is 0.7 and 2.0 us, 2 % and 3 %", "| 2 to 3 % here, at few tokens", "takes a *third longer*")
+    says(MLP, "it is 0.3 and 1.2 us, 1 % and 2 %", "| 2 % here at best, at few tokens", "takes a *third longer*")
     took = recorded("lesson05.stream_k")
     gained = [took[f"{n} tokens, tiles"] - took[f"{n} tokens, stream-K"] for n in (512, 2048)]
-    assert [round(us, 1) for us in gained] == [0.7, 2.0]
-    assert [round(100 * us / took[f"{n} tokens, tiles"]) for us, n in zip(gained, (512, 2048))] == [2, 3]
+    assert [round(us, 1) for us in gained] == [0.3, 1.2]
+    assert [round(100 * us / took[f"{n} tokens, tiles"]) for us, n in zip(gained, (512, 2048))] == [1, 2]
     assert took["16384 tokens, stream-K"] / took["16384 tokens, tiles"] == near(4 / 3, 4)
 
 
@@ -313,7 +313,7 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
 
 def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_passes():
     took = recorded("lesson05.add_norm")
-    for width, longer in ((1152, 1.8), (4096, 1.5)):
+    for width, longer in ((1152, 1.9), (4096, 1.5)):
         assert 1.02 < took[f"width {width}, mine"] / took[f"width {width}, two copies"] < 1.05
         assert took[f"width {width}, plain"] / took[f"width {width}, mine"] == near(longer)
     ratios = {name: row["ratio"] for name, row in whole_rows("add_norm").items()}
@@ -564,6 +564,16 @@ def test_overlap_wins_in_the_recorded_model_and_paper_leaves_out_a_part():
     assert left["flat"] - left["overlap"] < 0.05 * said["alone"]
     ours = {n: rows[n]["exposed ms"] for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))}
     assert max(ours.values()) < min(rows[n]["exposed ms"] for n in ("flat", "naive"))
+    says(DDP, "on two H200s the line gives its bytes 1.55 ms, so there is little to hide")
+    says(DDP, '"at most 16" is not told apart from it, and no limit made the step shorter.')
+    says(DDP, "The products lost a quarter more than the count of waves says, with 2 blocks as with 24:")
+    found = {row["name"]: row for row in results.load("multiprocessors")["rows"]}
+    free, least = (found[f"step, buckets 25 MiB, {group}"] for group in ("as NCCL chooses", "at most 16"))
+    assert free["exposed ms"] <= least["exposed ms"] and least["low"] < free["exposed ms"] < least["high"]
+    for group, waves in {"as NCCL chooses": 5, "at most 16": 5, "at most 8": 5, "at most 4": 4, "at most 2": 4}.items():
+        beside = found[f"8 products of 4096 x 4096 beside an all-reduce of 1 GiB, {group}"]
+        assert beside["slowed"] - waves / 4 == pytest.approx(0.25, abs=0.05)
+        assert found[f"step, buckets 25 MiB, {group}"]["exposed ms"] >= free["exposed ms"]
     says(DDP, "It is not all of the gap: the explorer leaves out that sending is slowed as well, and the copies.")
     alone, beside = recorded("lesson08.products").values()
     line = {row["name"]: row for row in results.load("collectives")["rows"]}["all_reduce, line"]

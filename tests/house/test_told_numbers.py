@@ -259,20 +259,20 @@ def test_the_counts_beside_the_linear_layer_of_lesson_05():
 def test_what_stream_k_can_gain_is_counted():
     says(
         MLP,
-        "At 512 tokens 136 tiles need two waves and waste half of the time, 15 us of 31.",
-        "it is 18 %, 12 us of 70.",
+        "At 512 tokens 136 tiles need two waves and waste half of the time, 14 us of 30.",
+        "it is 18 %, 12 us of 67.",
     )
-    says(MLP, "The parts are half as large, 8 us,", "some 5 and 2 us should be left.", "the last wave is full")
+    says(MLP, "The parts are half as large, 8 us,", "some 4 and 1 us should be left.", "the last wave is full")
     took, programs, wasted_us = recorded("lesson05.stream_k"), 132, []
     for tokens, count in ((512, 136), (2048, 544)):
         assert math.ceil(tokens / 128) * math.ceil(HIDDEN / 128) == count
         waves = count / programs
         wasted_us.append((1 - waves / math.ceil(waves)) * took[f"{tokens} tokens, tiles"])
-    assert [round(us) for us in wasted_us] == [15, 12]
-    assert [round(took[f"{tokens} tokens, tiles"]) for tokens in (512, 2048)] == [31, 70]
+    assert [round(us) for us in wasted_us] == [14, 12]
+    assert [round(took[f"{tokens} tokens, tiles"]) for tokens in (512, 2048)] == [30, 67]
     assert round(100 * (1 - 544 / programs / 5)) == 18
     parts_us = 1e6 * programs * 2 * 128 * 128 * FP32 * 2 / roof("copy, TB/s")  # two of a program, written and read
-    assert round(parts_us) == 8 and [round(us - 8 - 2.5) for us in wasted_us] == [5, 2]
+    assert round(parts_us) == 8 and [round(us - 8 - 2.5) for us in wasted_us] == [4, 1]
     assert round(128 * math.ceil(HIDDEN / 128) / programs, 2) == 32.97
     notes_say("linear_gelu", "38 MB, beside w's 10 MB and 141 MB of results that pass through an L2 cache of 63 MB")
     notes_say("linear_gelu", "groups of 8 rows have 2.4 MB of x in use; at 2048 tokens all of x is 5 MB")
@@ -295,7 +295,10 @@ def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
 
 
 def test_the_step_with_the_librarys_products_takes_what_was_counted():
-    says(MLP, "is 1.19 of eager's step at width 1152 and 1.17 at 4096; measured on an H200 it was 1.13 and 1.16.")
+    says(MLP, "is 1.19 of eager's step at width 1152 and 1.17 at 4096; on the H200 it is 1.14 at width 1152")
+    says(MLP, "in the table above, 240 us more than eager; on another host it was 1.13 and 1.16.")
+    took = recorded("lesson05.recompute")
+    assert (round(took["mine"] / took["eager"], 2), round(1e3 * (took["mine"] - took["eager"]))) == (1.14, 240)
     notes_say("mlp", "| eager | 1710.1 | 269 | 20151 | 1024 |")
     notes_say("mlp", "one kernel in place | 1935.0 | 0 | 23375 | 0 |")
     assert [round(mine / eager, 2) for mine, eager in ((1935.0, 1710.1), (23375, 20151))] == [1.13, 1.16]
@@ -304,19 +307,32 @@ def test_the_step_with_the_librarys_products_takes_what_was_counted():
         one_pass = 2 * TOKENS * hidden / roof("copy, TB/s")
         assert round((7 * product + 7 * one_pass) / (6 * product + 5 * one_pass), 2) == said
     says(
-        MLP, "In a step of 2 ms this shows:", "At width 4096 it took 6 % more than eager, and plain checkpointing 20 %"
+        MLP, "In a step of 2 ms this may show:", "6 % more than eager on that other host, and plain checkpointing 20 %"
     )
     notes_say("mlp", "| torch.utils.checkpoint | 2494.6 | 0 | 24168 | 0 |")
     notes_say("mlp", "| selective, products kept | 2643.1 | 134.5 | 21355 | 512 |")
     assert [round(100 * (us / 20151 - 1)) for us in (21355, 24168)] == [6, 20] and round(1710.1 / 1e3) == 2
+    says(MLP, "In the table here it is 2 % below eager", "the two readings of eager on this page differ by 1 %")
+    tools, held = recorded("lesson05.tools"), recorded("lesson05.tools_held")
+    assert round(100 * (1 - tools["selective, products kept"] / tools["eager"])) == 2
+    assert round(100 * (tools["eager"] / took["eager"] - 1)) == 1
+    says(MLP, "Eager holds h and a, 269 MiB,", "it pads their rows of 4304 numbers to 4352, a multiple of 128 bytes")
+    padded = 128 * math.ceil(HIDDEN * HALF / 128) // HALF
+    assert (padded, held["compiled, minimum cut"]) == (4352, 2 * TOKENS * padded * HALF / MIB) and held["eager"] == 269
+
+
+def test_the_account_of_a_layer_is_as_near_to_the_allocators_as_lesson_05_says():
+    says(MLP, "For width 512 the H200 holds 0.7 MiB more than was counted, 8 %:")
+    counted, measured = (float(x) for x in re.findall(r"([\d.]+) MiB", printed(MLP, "width 512, 256 tokens, held: ")))
+    assert (round(measured - counted, 1), round(100 * (1 - counted / measured))) == (0.7, 8)
 
 
 def test_add_norm_and_dropout_take_what_lesson_05_says():
-    says(MLP, "takes 2.7 and 3.5 % longer than two copies of as many bytes", "and takes 1.8 and 1.5 times as long:")
+    says(MLP, "takes 2.6 and 2.4 % longer than two copies of as many bytes", "and takes 1.9 and 1.5 times as long:")
     took = recorded("lesson05.add_norm")
     mine, copies, plain = ([took[f"width {w}, {k}"] for w in (1152, 4096)] for k in ("mine", "two copies", "plain"))
-    assert [round(100 * (m / c - 1), 1) for m, c in zip(mine, copies, strict=True)] == [2.7, 3.5]
-    assert [round(p / m, 1) for p, m in zip(plain, mine, strict=True)] == [1.8, 1.5]
+    assert [round(100 * (m / c - 1), 1) for m, c in zip(mine, copies, strict=True)] == [2.6, 2.4]
+    assert [round(p / m, 1) for p, m in zip(plain, mine, strict=True)] == [1.9, 1.5]
     says(MLP, "Drawing the seed costs a launch, about 2.5 us.", "writes its mask, and takes 1.6 and 1.7 times as long.")
     rows = whole_rows("dropout")
     for columns, eager in ((1152, 1.6), (4096, 1.7)):
@@ -690,7 +706,8 @@ def test_differences_of_the_reports_steps_are_told_right():
     says(DDP, "The difference of the report's two figures, 41 ms,", "if rank 1 computes 40 ms longer than rank 0")
     says(DDP, "Rank 0 waits for the 40 ms that rank 1 computes longer;", "0.06 if rank == 1 else 0.02")
     assert round(1e3 * (0.06 - 0.02)) == 40
-    assert 52 - 11 == 41 and "'rank 0': '40" in printed(DDP, "of that, waiting for the other: ")
+    (waited,) = re.findall(r"'rank 0': '([0-9.]+) ms'", printed(DDP, "of that, waiting for the other: "))
+    assert 52 - 11 == 41 and round(float(waited)) == 40
     says(
         DDP, "overlap: 1.0315 s, not 1.053 s | 21.5 ms less", "about 11 ms: the rest", "| 0.011 s on one rank, 0.052 s"
     )
@@ -708,7 +725,8 @@ def test_torchs_first_bucket_and_what_a_switch_that_adds_sends():
 def test_waves_and_transfers_of_lesson_08_are_counted():
     says(
         DDP,
-        "Up to 4 held, nothing is lost. From 8 on a fifth wave is needed, a quarter more time, and with 32 a sixth.",
+        "Up to 4 held, nothing is lost by this count. From 8 on a fifth wave is needed,",
+        "a quarter more time, and with 32 a sixth.",
     )
     tiles = (4096 // 128) * (4096 // 256)
     assert [math.ceil(tiles / (132 - held)) for held in (0, 4, 8, 24, 32)] == [4, 4, 5, 5, 6] and 5 / 4 == 1.25
