@@ -564,7 +564,6 @@ def test_overlap_wins_in_the_recorded_model_and_paper_leaves_out_a_part():
     assert left["flat"] - left["overlap"] < 0.05 * said["alone"]
     ours = {n: rows[n]["exposed ms"] for n in ("overlap", *(f"buckets {mib} MiB" for mib in MIBS))}
     assert max(ours.values()) < min(rows[n]["exposed ms"] for n in ("flat", "naive"))
-    says(DDP, "on two H200s the line gives its bytes 1.55 ms, so there is little to hide")
     says(DDP, '"at most 16" is not told apart from it, and no limit made the step shorter.')
     says(DDP, "The products lost a quarter more than the count of waves says, with 2 blocks as with 24:")
     found = {row["name"]: row for row in results.load("multiprocessors")["rows"]}
