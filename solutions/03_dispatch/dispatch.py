@@ -857,7 +857,7 @@ plots.show(axes, alt="Roofline of this machine with four points: forward and bac
                      "the vision tower")  # fmt: skip
 
 # %% [markdown]
-# **The prediction, counted.** On the recorded H200 the forward pass reaches 41 % of its roof: 1.50 ms of 3.66.
+# **The prediction, counted.** On the recorded H200 the forward pass reaches 41 % of its roof: 1.50 ms of 3.63.
 #
 # As one point, a model may lie right of the ridge, and one would say that arithmetic sets its time. But it is not one
 # kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So
@@ -938,10 +938,10 @@ print(f"{at_launch} of {len(moving)} calls stand at their launch")
 print(f"all launches together: {1e3 * len(moving) * call_s:.2f} ms")
 
 # %% [markdown]
-# Half of the calls are so small that a launch takes longer than they do, and the difference is a sixth of the sum. (On
-# meta some operators are others than on a GPU, so the first number is a little less than the table's.) A host that runs
-# ahead hides its launches, as long as all of them together take less time than the device: then the sum without them is
-# the floor, and the difference is what a host that waits would add.
+# Six of ten calls are so small that a launch takes longer than they do, and the difference is 28 % of the sum. (On
+# meta some operators are others than on a GPU, so the first number need not be the table's to the last digit.) A host
+# that runs ahead hides its launches, as long as all of them together take less time than the device: then the sum
+# without them is the floor, and the difference is what a host that waits would add.
 
 # %% [markdown]
 # ### Case file
@@ -979,8 +979,8 @@ print(f"half of the operators that move something move more than {middle / 1e6:.
 against(predicted, came)
 
 # %% [markdown]
-# **The prediction, counted.** On the H200's roofs 42 ms with 2 layers and 547 with 27: 20.2 ms for each layer, and
-# 1.5 ms for all else.
+# **The prediction, counted.** On the H200's roofs 42 ms with 2 layers and 554 with 27: 20.5 ms for each layer, and
+# 1.6 ms for all else.
 #
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
 # layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much
@@ -1374,8 +1374,8 @@ against(predicted, {"ordinary / Scaled": scaled["ordinary"].median_s / scaled["S
 results.beside("lesson03.scaled", scaled, unit="us", size=f"{ROWS} x {WIDTH}")
 
 # %% [markdown]
-# **The prediction, counted.** On the recorded H200 3.6 times: 717 us, where four operators pass over the array before
-# the product, against 198 us for the product and one operator behind it.
+# **The prediction, counted.** On the recorded H200 3.6 times: 711 us, where four operators pass over the array before
+# the product, against 197 us for the product and one operator behind it.
 #
 # The same on tensors of eight numbers would be *slower*, because every handler is Python. How much slower is the last
 # section. A compiler runs the handlers once, while it compiles. For this the class has to say what it is made of:
@@ -1409,6 +1409,11 @@ for kind in (Boxed, Flat):
         print(f"{kind.__name__}: compiled, returns a {type(fast(kind(torch.ones(3)))).__name__}")
     except Exception as error:
         print(f"{kind.__name__}: {type(error).__name__}")
+
+# %% [markdown]
+# Dynamo stops at `Boxed` (`Unsupported`) and takes `Flat`. Whether the backend then compiles it depends on the
+# version: torch 2.13 does on a CPU, and in the recorded run, with torch 2.11, the backend failed. The cell prints no
+# more than the name of the error; what failed there we have not found out.
 
 # %% [markdown]
 # ## 7. What a call costs
@@ -1569,7 +1574,8 @@ plots.show(axes, alt="Host time of one addition in several ways, from the cheape
 #   compiled or counted, and not in training.
 #
 # ### Where the microseconds go
-# The dispatcher is the small part of a call. A ladder from Python to the addition; each step adds something.
+# The dispatcher is the small part of a call. Five calls from the shortest to the longest; they share parts, and no
+# row contains the whole of another one.
 
 # %%
 steps = {
@@ -1587,10 +1593,12 @@ print(f"host: {processor()}")
 results.beside("lesson03.steps", {name: median(seconds) - loop_s for name, seconds in taken.items()}, unit="us")
 
 # %% [markdown]
-# `x.detach()` takes the whole path: the set is made, and kernels run at autograd, at ADInplaceOrView and at the device.
-# All that the dispatcher costs is inside of this row, and a new tensor is as well. The addition takes several times as
-# long. What it adds is arithmetic on shapes and types, which kernel to use, memory for the result, and on a GPU the
-# launch.
+# `x.detach()` takes the whole path: the set is made, and kernels run at autograd, at ADInplaceOrView and at the
+# device. All that the dispatcher costs is inside of this row, and a new tensor is as well. On the recorded H200's
+# host it takes 1.0 us, and the addition 10.8 us, more than ten times as long. What the addition adds is arithmetic on
+# shapes and types, which kernel to use, memory for the result, and on a GPU the launch. The memory is the difference
+# of the last two rows, 1.8 us there. That is less than the row of `torch.empty`, which also reads its arguments from
+# Python.
 #
 # ### `custom_op` taken apart
 # Its path has two kernels in Python, and the second one calls your function:

@@ -251,10 +251,10 @@ def test_a_wrapper_that_does_not_say_what_it_is_made_of_cannot_be_compiled():
         torch.compile(lambda x: x + 1, backend="aot_eager", fullgraph=True)(Bare(torch.ones(2)))
 
 
-def test_half_of_the_calls_stand_at_their_launch_and_launches_are_a_sixth_of_the_sum():
-    says(DISPATCH, "the difference is a sixth of the sum", "Half of the calls are so small")
+def test_six_of_ten_calls_stand_at_their_launch_and_launches_are_28_per_cent_of_the_sum():
+    says(DISPATCH, "the difference is 28 % of the sum", "Six of ten calls are so small")
     cells = nbformat.read((results.ROOT / "solutions" / DISPATCH).with_suffix(".ipynb"), 4).cells
     (text,) = [c.outputs[0].text for c in cells if c.cell_type == "code" and c.source.startswith("call_s = recorded")]
     with_launches, without, at_launch, calls, together = map(float, re.findall(r"\d+(?:\.\d+)?", text))
-    assert at_launch / calls == pytest.approx(0.5, abs=0.03) and together < without
-    assert 1 - without / with_launches == pytest.approx(1 / 6, abs=0.015)
+    assert at_launch / calls == pytest.approx(0.6, abs=0.03) and together < without
+    assert 1 - without / with_launches == pytest.approx(28 / 100, abs=0.015)
