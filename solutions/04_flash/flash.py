@@ -1602,7 +1602,7 @@ for row in one_pass:
 # %% [markdown]
 # **The prediction, counted.** Each of a head's 64 programs adds to all of its $dQ$: 64 times 64 MiB, 4 GiB in all; q,
 # k, v, o and their gradients in bf16 are 8 times 32 MiB, a sixteenth of that. On the recorded H200 two passes win, and
-# one pass takes 1.43 to 1.75 times as long.
+# one pass takes 1.44 to 1.75 times as long.
 #
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
 # "one pass" with "two passes": in these rows two passes win, and one pass takes 1.3 to 1.75 times as long. Here the

@@ -1341,7 +1341,7 @@ results.beside("lesson05.stream_k", took, unit="us")
 # **Predicted and measured.** Both kernels make tiles of 128 x 128 here, so the counts are others than above. At 512
 # tokens 136 tiles need two waves and waste half of the time, 14 us of 30. At 2048 tokens it is 18 %, 12 us of 67. The
 # parts are half as large, 8 us, and a second launch costs two or three: some 4 and 1 us should be left. On the H200
-# it is 0.3 and 1.2 us, 1 % and 2 %; the timer was asked for 1 %, so at 512 tokens no gain can be told. At 16384
+# it is 0.3 and 1.2 us, 1 % and 2 %; the timer was asked for a hundredth, so at 512 tokens no gain can be told. At 16384
 # tokens the last wave is full, nothing can be gained, and stream-K takes a *third longer*: its shares go along the
 # rows of tiles, where the tiles of exercise 5.3 are taken in groups that share rows of x in the L2 cache. (A real
 # stream-K walks in groups too, and often takes whole tiles for all waves but the last ones: a hybrid.

@@ -13,6 +13,7 @@ from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
 from course_lib.numerics import Format, round_to, signed_ulps
+from course_lib.places import ROOT
 from course_lib.simulated_gpu import PITFALLS
 from tests.house.test_recorded_claims import near, recorded, says, whole_rows
 
@@ -909,3 +910,17 @@ def test_predictions_of_lessons_06_to_08_are_counted():
         3.03,
         2.52,
     )
+
+
+def test_lesson_04_tells_what_one_pass_takes_which_setting_is_fastest_and_how_registers_are_dealt():
+    says(FLASH, "one pass takes 1.44 to 1.75 times as long.", "fastest at both head sizes, with 373 and 422 TFLOP/s.")
+    slower = [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
+    assert (round(min(slower), 2), round(max(slower), 2)) == (1.44, 1.75)
+    rates = recorded("lesson04.settings")
+    best = [max((rate, name) for name, rate in rates.items() if name.startswith(f"{size}:")) for size in (64, 128)]
+    assert [round(rate) for rate, _ in best] == [373, 422]
+    assert all(name.endswith("64 x 64, 4 warps, 3 stages") for _, name in best)
+    says(FLASH, "all exponentials and have 240 registers a thread", "holds all fetches and lives on 24.")
+    text = (ROOT / "course_lib/kernels/attention/groups_forward.py").read_text()
+    given = re.search(r"\[(\d+), (\d+)\],  # and their registers", text)
+    assert [int(number) for number in given.groups()] == [240, 24]
