@@ -897,23 +897,23 @@ if there:
     against(predicted_gain, {words: there[n]["plain"] / there[n]["mine"] for words, n in at_length.items()})
 
 # %% [markdown]
-# How to read this. **Long sequences**: device time and pace agree, because the device is the slower side. Counted were 5
-# (ten passes in place of two); recorded is 13 to 14. So bytes say what the plain version *must* cost, not what it does:
-# its operators take nearly three times what their passes would at a copy's speed. They see tables that are broadcast,
-# halves of rows, and rows in two orders (q has its heads side by side here, a concatenation writes (B, H, S, D) whatever
-# it reads), and probably a general kernel for such operands moves small pieces. Tables in fp32 add to it: 20 to 21. None of this
-# is a property of Triton: what the compiler generates for the forward pass makes two passes too and is nearly as fast.
+# How to read this. **Long sequences**: device time and pace agree, because the device is the slower side. Counted
+# were 5 (ten passes in place of two); recorded is 14. So bytes say what the plain version *must* cost, not what it
+# does: its operators take nearly three times what their passes would at a copy's speed. They see tables that are
+# broadcast, halves of rows, and rows in two orders (q has its heads side by side here, a concatenation writes (B, H,
+# S, D) whatever it reads), and probably a general kernel for such operands moves small pieces. Tables in fp32 add to
+# it: 20 to 21. None of this is a property of Triton: what the compiler generates for the forward pass makes two
+# passes too and is nearly as fast.
 #
-# **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 to 3 and not of 10,
-# because a call of *this* Triton kernel costs the host as much as three to five operators. That of the recorded
+# **Short sequences**: the pace is the host's. Ten operators against one launch are a ratio of 2 and not of 10,
+# because a call of *this* Triton kernel costs the host as much as four or five operators. That of the recorded
 # solution has 29 run-time arguments: seven pointers (to q and k, to their outputs, to both tables and the positions),
 # four numbers (two counts of heads, length, offset) and 18 strides. Triton's launcher looks at each of them before
 # every launch, for its type and for what makes a constant of it: is it 1, is it a multiple of 16? The cell below
-# measures what one costs. (Host times scatter: the same ten took
-# 121 us at length 16 and 95 us at 128.) Take the host away, as a CUDA graph does, and the ratio *grows* to 7: ten
-# kernels begin and end where one does. In the range between, many numbers can be had by the choice of a length, 8 among
-# them. (A CPU has no queue, so its pace differs from its "device time" for one reason: calls in a row find their data
-# in a cache.)
+# measures what one costs. (The ten took 140 us at length 16 and 143 us at 128; host times belong to the host.) Take
+# the host away, as a CUDA graph does, and the ratio *grows* to 7: ten kernels begin and end where one does. In the
+# range between, many numbers can be had by the choice of a length, 8 among them. (A CPU has no queue, so its pace
+# differs from its "device time" for one reason: calls in a row find their data in a cache.)
 #
 # ### What an argument costs
 # Three kernels that do nothing but store a number. One has a single argument, one has 20 numbers more, one 6 pointers
@@ -947,9 +947,10 @@ if GPU:
 results.beside("lesson06.arguments", host, unit="us")
 
 # %% [markdown]
-# What remains is a launch without arguments: a look into the table of compiled kernels, and a call of the driver. Where
-# that matters, capture the step in a CUDA graph. Or pass fewer arguments: a stride that follows from the sizes need not
-# be passed.
+# On the recorded H200 arguments are cheap: 20 numbers cost 0.4 us together, of a call of 16 us, and six pointers less
+# than such calls scatter. So the arguments do not explain why a call of `rope_` costs 60 us and more. What is left is
+# the Python around the launch, and what the launcher does for constants; the cell does not tell them apart. Where
+# that matters, capture the step in a CUDA graph.
 #
 # ### The first call
 # The report's 1.97 ms for one `aten::cos`, whose kernel ran for 1 us, is no property of the cosine either. On a GPU
@@ -986,10 +987,10 @@ results.beside("lesson06.first_cos", {"first call": first, "a later call": later
 # have been compiled before, or compiling would be all that one sees.
 #
 # ### Peers
-# What do others reach? The course measures its own kernel against a copy, an in-place scale of the same bytes, Liger's
-# kernel, the compiled and the plain version, forward and backward, in turn in one process. `eager` and `compile` have
-# fp32 tables there; in the rows of a variant (angles computed, interleaved, position ids) `plain` is our own kernel
-# without it.
+# What do others reach? The course measures its own kernel against a copy, an in-place scale of the same bytes,
+# Liger's kernel, the compiled and the plain version, forward and backward, in turn in one process. `eager` and
+# `compile` have fp32 tables there; in the rows of a variant (angles computed, interleaved, position ids, positions
+# side by side inside a head) `plain` is our own kernel without it.
 
 # %%
 for row in recorded("rope"):
@@ -1218,13 +1219,13 @@ results.beside("lesson06.backward", shown, unit="us")
 # plots was made where something else than bytes set the time, or where the two sides were not alike. The claim gives no
 # way to find out. (The half of a pass that the count has more is the tables, which only 4 heads share there.)
 #
-# What the compiler makes of the backward pass takes nearly four times a copy, as the table of peers shows, although it
-# fused forward. A profile on an H200 (2048 tokens) says why. The compiled kernel itself makes two passes, and takes 71 us
-# where a copy takes 64. Before it run two plain copies, one a gradient, and they take 189 us. The backward pass was
-# compiled for gradients that lie as (B, H, S, D), contiguous. The gradients that arrive have their heads side by side, as
-# q and k have, so autograd's wrapper first copies each into the order that was promised. These are two passes more, and
-# slow ones: they read and write in different orders. 71 + 189 = 260 us are what the table says. Your kernel takes
-# gradients in any strides, as exercise 6.4 asks, and pays none of it.
+# What the compiler makes of the backward pass takes nearly four times a copy, as the table of peers shows, although
+# it fused forward. A profile on an H200 (2048 tokens) says why. The compiled kernel itself makes two passes, and
+# takes 71 us where a copy takes 64. Before it run two plain copies, one a gradient, and they take 189 us. The
+# backward pass was compiled for gradients that lie as (B, H, S, D), contiguous. The gradients that arrive have their
+# heads side by side, as q and k have, so autograd's wrapper first copies each into the order that was promised. These
+# are two passes more, and slow ones: they read and write in different orders. 71 + 189 = 260 us, and the table says
+# 259. Your kernel takes gradients in any strides, as exercise 6.4 asks, and pays none of it.
 #
 # ## 7. Tables, or angles in the kernel?
 # The report counts 2 us for cosine and sine *beside* its 11 us. Whether these belong to RoPE is a question of design.
@@ -1317,10 +1318,10 @@ results.beside("lesson06.tables", table_cost, unit="us")
 
 # %% [markdown]
 # Beside the rotation of a long sequence the tables are small. With a short one making them costs about what the
-# rotation itself does, less on the device (32 us beside 42) and more in pace (181 us beside 121), because it is 14
-# small operators. Make them once, for all layers. Verdict: do not make tables in every call. Make them once; or compute
-# the angles in the kernel with care, which was 1 to 2 % faster still in the recorded rows and knows no longest
-# position.
+# rotation itself does, less on the device (36 us beside 43) and more in pace (199 us beside 140), because it is 14
+# small operators. Make them once, for all layers. Verdict: do not make tables in every call. Make them once; or
+# compute the angles in the kernel with care, which was 1 to 2 % faster still in the recorded rows and knows no
+# longest position.
 #
 # ## 8. When does RoPE matter at all?
 # A kernel that is five times faster saves 80 % of its own time, one that is 13 times faster 92 %. What it saves of a
@@ -1448,16 +1449,17 @@ size = "" if GPU else ", 2 sequences, 256 cached"  # fewer than in the recorded 
 results.beside("lesson06.one_token", {name + size: took for name, took in one_token.items()}, unit="us")
 
 # %% [markdown]
-# (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14 %,
-# and measured are 3 and 38 %: the fused kernel runs at its floor, the plain version far from it.
+# (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14
+# %, and measured are 4 and 38 %: the fused kernel runs near its floor, the plain version far from it.
 #
-# The last table is the *pace* of a layer when every sequence adds one token. There RoPE is a matter of kernels that begin
-# and end: the plain version has ten, in a layer that needs a handful, and takes 11 % of the step; one kernel takes 3 %.
-# The host is hidden there, behind a gigabyte of cached keys and values that the device has to read.
+# The last table is the *pace* of a layer when every sequence adds one token. There RoPE is a matter of kernels that
+# begin and end: the plain version has ten, in a layer that needs a handful, and takes 16 % of the step; one kernel
+# cannot be seen there. The host is hidden there, behind a gigabyte of cached keys and values that the device has to
+# read.
 #
-# The rule behind all of it: a part that takes the share $p$ of a program and becomes $n$ times faster makes the program
-# $1 / (1 - p + p / n)$ times faster. For 38 % and a factor of 13.5 that is 1.54, and for a twentieth it is 1.05. The
-# last 3 % go where there is no kernel for RoPE at all.
+# The rule behind all of it: a part that takes the share $p$ of a program and becomes $n$ times faster makes the
+# program $1 / (1 - p + p / n)$ times faster. For 38 % and a factor of 14 that is 1.55, and for a twentieth it is
+# 1.05. The last 4 % go where there is no kernel for RoPE at all.
 #
 # ### Fused away
 # q and k are in registers twice in a layer: when their projection has made them, and when attention has loaded them. A
@@ -1472,8 +1474,9 @@ results.beside("lesson06.one_token", {name + size: took for name, took in one_to
 #
 # So q is turned for nothing in attention, and k is better turned before. That is what serving does: the kernel that
 # writes the new k and v into the cache turns k on the way, and the attention kernel turns q. In training the epilogue
-# is the place, but the gradient comes back through it: the backward pass turns dq and dk where the projection's backward
-# product loads them, or in a kernel as yours. For 3 % of a layer few have found that worth a product of their own.
+# is the place, but the gradient comes back through it: the backward pass turns dq and dk where the projection's
+# backward product loads them, or in a kernel as yours. For 4 % of a layer few have found that worth a product of
+# their own.
 
 # %% [markdown]
 # ## 9. At the speed of a copy
@@ -1611,8 +1614,8 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 #
 # | claim of the report | verdict | for your own work |
 # |---|---|---|
-# | 8 times faster forward | its own kernels say 5.6, and that is passes: 12 in place of 2. Here 2.1 (pace, 128 tokens) to 21 (fp32 tables, 8192 tokens) can be had | describe both sides of a ratio |
-# | 6 times faster backward | by passes the gain is the same in both directions, and ours is: 14 and 15 | two ratios should fit one model |
+# | 8 times faster forward | its own kernels say 5.6, and that is passes: 12 in place of 2. Here 2.2 (pace, 16 tokens) to 21 (fp32 tables, 8192 tokens) can be had | describe both sides of a ratio |
+# | 6 times faster backward | by passes the gain is the same in both directions, and ours nearly is: 14 forward, 15 backward | two ratios should fit one model |
 # | 2.34 ms of host time, 1.97 in `aten::cos` | a first call | warm up, then profile |
 # | 2 us for cosine and sine | belongs to whoever makes tables in every call | make them once |
 # | backward is the same kernel with the sine negated | right, and nothing is kept | do not turn gradients in place |
@@ -1668,12 +1671,12 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "rope_question_decode", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# S = 1, B = 64, `positions` (64, 1) with one position a sequence, P = 32. Bytes: 64 x 40 heads x 64 elements x 2 bytes,
-# read and written, is 0.66 MB (in place; the unturned half is not touched), plus 64 rows of tables of 256 bytes: about
-# 0.2 us at 4 TB/s. A launch costs some microseconds on the host (a call of a Triton kernel 10 to 45), and the smallest
-# kernel takes more than a microsecond on the device (in the graph of lesson 01 1.3), so the launch is the cost.
-# Remedies: fuse with the kernel before or behind (the projection's epilogue, the write of k into the cache, or the load
-# of q in the attention kernel), or capture the step in a CUDA graph.
+# S = 1, B = 64, `positions` (64, 1) with one position a sequence, P = 32. Bytes: 64 x 40 heads x 64 elements x 2
+# bytes, read and written, is 0.66 MB (in place; the unturned half is not touched), plus 64 rows of tables of 256
+# bytes: about 0.2 us at 4 TB/s. A launch costs some microseconds on the host (a call of a Triton kernel 15 to 65),
+# and the smallest kernel takes more than a microsecond on the device (in the graph of lesson 01 1.3), so the launch
+# is the cost. Remedies: fuse with the kernel before or behind (the projection's epilogue, the write of k into the
+# cache, or the load of q in the attention kernel), or capture the step in a CUDA graph.
 #
 # *Marking guide.* 1 point for position ids of shape (64, 1) and P = 32 (not 64). 1 for the bytes within a factor of two.
 # 1 for the launch as the limit, with a number. 1 for a sensible fusion or a graph.

@@ -780,12 +780,13 @@ for N, K in ((4096, 4096), (14336, 4096), (8192, 28672)) if GPU else ():
 results.beside("lesson07.dequantize", took, unit="us")
 
 # %% [markdown]
-# On the H200 the compiled one takes 1.03 times the floor at the largest size and 1.23 at the smallest, where the
-# beginning and the end of a kernel weigh more. The recorded solution takes 6 to 10 % longer than that. Instructions are
-# not what it lacks time for: there are about 10 for an element, and 21 could be issued in the time of its 3.03 bytes.
-# The course's own kernel is as fast as the compiled one (0.95 to 1.00 of its time). Three things in it differ: 16
-# elements a thread, which is worth 3 %; four times as many elements a program; and, where groups and blocks are whole,
-# no masks, with reads that the caches give up last.
+# On the H200 the compiled one takes 1.04 times the floor at the largest size and 1.66 at the smallest, where the
+# beginning and the end of a kernel weigh more, and what it wrote is still on its way to memory (in the benchmark,
+# where no sweep comes between two calls, it takes 1.16 times its floor). The recorded solution takes 2 to 11 % longer
+# than the compiled one. Instructions are not what it lacks time for: there are about 10 for an element, and 21 could
+# be issued in the time of its 3.03 bytes. The course's own kernel is as fast as the compiled one (0.99 to 1.00 of its
+# time). Three things in it differ: 16 elements a thread, which is worth 3 %; four times as many elements a program;
+# and, where groups and blocks are whole, no masks, with reads that the caches give up last.
 
 # %% [markdown]
 # ## 5. The product
@@ -1039,41 +1040,39 @@ results.beside("lesson07.products", named, unit="us")
 
 # %% [markdown]
 # ### Predicted and measured
-# **The prediction, counted.** The floors of section 1 promise 0.52, 2.52 and 1.23; on the H200 0.75, 2.29 and 1.25
+# **The prediction, counted.** The floors of section 1 promise 0.52, 2.52 and 1.23; on the H200 0.70, 2.61 and 1.25
 # came. All of it, with the recorded solutions of exercises 7.2 and 7.3, in units of bf16's time:
 #
 # | | floor | came |
 # |---|---|---|
-# | held, 1 row | 0.52 | 0.75 |
-# | held, 4 and 16 rows | 0.52 | 1.00 and 1.01 |
-# | bf16 first, 1 row | 2.52 | 2.29 |
-# | bf16 first, 256 rows | 1.92 | 2.07 |
+# | held, 1 row | 0.52 | 0.70 |
+# | held, 4 and 16 rows | 0.52 | 1.14 and 1.14 |
+# | bf16 first, 1 row | 2.52 | 2.61 |
+# | bf16 first, 256 rows | 1.92 | 2.13 |
 # | bf16 first, 1024 rows | 1.23 | 1.25 |
-# | bf16 first, 4096 rows | 1.06 | 1.04 |
+# | bf16 first, 4096 rows | 1.06 | 1.01 |
 #
-# **One row.** The bytes of the weights are 14 us, and `gemv` takes 28; bf16 has a floor of 28 and takes 37.5. About 7
-# us of both come from the cache sweep before each call: where each call has weights of its own instead, the course's
-# plain kernel, made like this one, takes 21 us and bf16 30 to 31. The sweep *writes* zeros over 256 MiB. The last of
-# them stay in the cache, not yet written to memory, and they are written back while the kernel reads: so a kernel that
-# only reads pays for somebody else's writes. (A separate run in `benchmarks/notes/mx.md` tells them apart: with a clean
-# read after the zeros the same product is as fast as with weights of its own.) Every cold time of this lesson that is
-# made by the timer holds some of that; ratios of two such times lie nearer to 1 than they would without it. The other 7
-# us of `gemv` are its instructions. The compiler (Triton 3.6, which was recorded) makes 6.8 a weight, of the 7.1 that
-# are free, so nothing is left over for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16
-# lanes a clock and multiprocessor, so 58.7 million weights take 16 us for that alone, as long as their bytes.
+# **One row.** The bytes of the weights are 14 us, and `gemv` takes 22; bf16 has a floor of 28 and takes 32. Where
+# each call has weights of its own and no sweep of the cache comes between, the course's plain kernel, made like this
+# one, takes 21 us and bf16 30 to 31. The timer sweeps by *reading*, and that matters: zeros that a sweep writes stay
+# in the cache and are written back while the next kernel reads, so a kernel that only reads pays for somebody else's
+# writes (`benchmarks/notes/mx.md` has a run that tells them apart). The other 7 us of `gemv` are its instructions.
+# The compiler (Triton 3.6, which was recorded) makes 6.8 a weight, of the 7.1 that are free, so nothing is left over
+# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and
+# multiprocessor, so 58.7 million weights take 16 us for that alone, as long as their bytes.
 #
-# **4 and 16 rows** cost the same, as was promised for tensor cores, and gain nothing. A weight goes from memory to
-# shared memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a
-# barrier on either side, and nobody multiplies meanwhile: half the bytes, and the time of all of them. So with these
-# kernels "no gain from 256 rows" is "no gain from 4".
+# **4 and 16 rows** cost the same, as was promised for tensor cores, and lose. A weight goes from memory to shared
+# memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a barrier
+# on either side, and nobody multiplies meanwhile: half the bytes, and more than the time of all of them. So with
+# these kernels "no gain from 256 rows" is "no gain from 4".
 #
-# **bf16 first** came within a tenth of the count. With one row the ratio is *below* that of the floors, since the
-# conversion is nearer to its floor (48 us, of 42) than the product of bf16.
+# **bf16 first** came within 11 % of the count. With one row the conversion adds 52 us, of 42 at its floor; with 4096
+# rows the ratio is *below* that of the floors, and only 10 us are added to the product.
 #
-# **Below the floor.** With 1024 rows cuBLAS takes 160 us where the floor is 181, with 4096 rows 695 where it is 724.
+# **Below the floor.** With 1024 rows cuBLAS takes 159 us where the floor is 181, with 4096 rows 707 where it is 724.
 # The floor's rate of products was sustained at the limit of power (lesson 01, section 7). Here the timer sweeps the
-# cache between two calls; a sweep draws less power, and the clock is higher. A measured ceiling belongs to the state in
-# which it was measured.
+# cache between two calls; a sweep draws less power, and the clock is higher. A measured ceiling belongs to the state
+# in which it was measured.
 #
 # The course measures its own kernels turn by turn with cuBLAS, each call on weights of its own. So compare ratios with
 # the table above, and not microseconds. Its routes are those of the exercise: no tensor cores, tensor cores, and
@@ -1098,9 +1097,9 @@ if wide:
                          "floors: below 1 for few rows, above 1 from 64 on, most at 128, and near 1 for thousands")  # fmt: skip
 
 # %% [markdown]
-# These kernels have most of what the floors promised up to 16 rows: 0.60 to 0.68 of bf16's time, for 0.52. At 32 rows 1
-# % is left, and from 64 rows on they lose at every size that was measured: 18 % at 64, where the floors still promised
-# a half, a factor of 2.4 at 128, and 2 % at 8192.
+# These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. At 32 rows
+# nothing is left, and from 64 rows on they lose at every size that was measured: 16 % at 64, where the floors still
+# promised a half, a factor of 2.4 at 128, and 2 % at 8192.
 #
 # So there is a valley at some hundred rows. They are too many for the product on the fly, where every block of rows
 # converts the weights again, and too few to pay for a conversion first. Who serves such batches keeps bf16 weights, or
@@ -1346,9 +1345,10 @@ against(predicted_logits, {"one layer": one, "all layers": every, "change of the
 #
 # The weights are off by a little less than normal numbers in groups of 32 (section 3). Why do logits move less? The
 # products of a trained layer often have the same sign and add up; errors have random signs and partly cancel. And the
-# layers inside a block add to a sum that was not rounded. The head is the exception: nothing is added to what it gives.
-# Errors of different layers add up in squares, and the loss hardly moves: an error of the logits as small as this makes
-# some characters likelier and others less likely, and on the average of many characters that nearly cancels too.
+# layers inside a block add to a sum that was not rounded. The head is the exception: nothing is added to what it
+# gives, so for it only the first reason holds. Errors of different layers add up in squares, and the loss hardly
+# moves: an error of the logits as small as this makes some characters likelier and others less likely, and on the
+# average of many characters that nearly cancels too.
 #
 # What did it buy? Count the bytes of both models, the first one as if it were held in bf16.
 
@@ -1555,16 +1555,20 @@ came = {"MXFP4 / NVFP4": errors_by["MXFP4"][2] / errors_by["NVFP4"][2],
 against(predicted_formats, came)
 
 # %% [markdown]
-# **The prediction, counted.** The error of MXFP4 on normal numbers is 1.2 times that of NVFP4: half as long a group has
-# a smaller largest number, and a scale with a fraction fits it better. The changes of perplexity are in the table.
+# **The prediction, counted.** The error of MXFP4 on normal numbers is 1.2 times that of NVFP4: half as long a group
+# has a smaller largest number, and a scale with a fraction fits it better. The best format of 8 bits moves the
+# perplexity by nearly nothing, as predicted, and the worst of 4 by twice what was predicted.
 #
-# Read the table by its columns. On *normal* numbers elements with a fixed step win: the 8 bits of MXINT8 lie evenly
-# below the largest, and E4M3 spends bits on powers of two that normal weights hardly use. *Beside outliers* it is the
-# other way round: a floating-point element has a step of its own, so it does not care what else is in the group. And a
-# perplexity that moves by less than its standard error says "not seen here", never "no loss": this model is small, and
-# its text is easy. Published comparisons find that large models lose little with 8 bits, and with 4 bits enough to need
-# one of the remedies below. Perplexity is an average too: it can stay while rare abilities go, so whoever ships a
-# quantised model also runs the tasks that it is for.
+# Read the table by its columns. On *normal* numbers elements with a fixed step win among the formats of 8 bits: the 8
+# bits of MXINT8 lie evenly below the largest, and E4M3 spends bits on powers of two that normal weights hardly use.
+# With 4 bits NVFP4 is just ahead of the integers, with half as long a group. *Beside outliers* it is the other way
+# round: a floating-point element of 8 bits has a step of its own, so it does not care what else is in the group; E2M1
+# has too few powers of two for that, and suffers less than int4. MXFP8 is worse than FP8 with one scale here, since a
+# power of two cuts off the largest of some groups (third column). And a perplexity that moves by less than twice its
+# standard error says "not seen here", never "no loss": this model is small, and its text is easy. Published
+# comparisons find that large models lose little with 8 bits, and with 4 bits enough to need one of the remedies
+# below. Perplexity is an average too: it can stay while rare abilities go, so whoever ships a quantised model also
+# runs the tasks that it is for.
 #
 # ### Remedies
 # All of them choose *which* weights are rounded, or how; the format stays as it is.

@@ -261,7 +261,7 @@ def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows
 
 def test_the_longest_programs_of_rope_are_not_the_fastest():
     rate = recorded("lesson06.blocks")
-    assert rate["1 positions, 8 heads, 2 warps"] > 1.02 * rate["1 positions, 32 heads, 4 warps"]
+    assert rate["1 positions, 16 heads, 4 warps"] > 1.02 * rate["1 positions, 32 heads, 4 warps"]
 
 
 def whole_rows(section: str) -> dict[str, dict]:
@@ -369,40 +369,43 @@ def test_dropout_costs_a_copy_and_a_counter_for_each_element_three():
 
 def test_the_plain_dequantize_is_some_per_cent_behind_the_compiled_one_and_the_courses_is_not():
     took, tuned = recorded("lesson07.dequantize"), whole_rows("mx")
-    for size, floors in (("4096 x 4096", 1.23), ("14336 x 4096", 1.08), ("8192 x 28672", 1.03)):
+    for size, floors in (("4096 x 4096", 1.66), ("14336 x 4096", 1.17), ("8192 x 28672", 1.04)):
         assert took[f"{size}, compiled"] / took[f"{size}, floor"] == near(floors, 1)
-        assert 1.055 < took[f"{size}, mine"] / took[f"{size}, compiled"] < 1.105
-        assert 0.94 < tuned[f"dequantize {size}"]["ratio"] < 1.005
+        assert 1.015 < took[f"{size}, mine"] / took[f"{size}, compiled"] < 1.115
+        assert 0.985 < tuned[f"dequantize {size}"]["ratio"] < 1.005
 
 
 def test_products_with_held_weights_came_as_the_table_of_lesson_07_says():
     took = recorded("lesson07.products")
-    said = {"1 row, gemv": 0.75, "4 rows, gemv": 1.00, "16 rows, gemv": 1.01, "1 row, bf16 first": 2.29,
-            "256 rows, bf16 first": 2.07, "1024 rows, bf16 first": 1.25, "4096 rows, bf16 first": 1.04}  # fmt: skip
+    said = {"1 row, gemv": 0.70, "4 rows, gemv": 1.14, "16 rows, gemv": 1.14, "1 row, bf16 first": 2.61,
+            "256 rows, bf16 first": 2.13, "1024 rows, bf16 first": 1.25, "4096 rows, bf16 first": 1.01}  # fmt: skip
     for name, ratio in said.items():
         assert took[name] / took[f"{name.split(',')[0]}, bf16"] == pytest.approx(ratio, abs=0.006), name
-    assert took["1 row, gemv"] == near(28) and took["1 row, bf16"] == near(37.5)
+    assert took["1 row, gemv"] == near(22) and took["1 row, bf16"] == near(32)
 
 
 def test_cublas_is_faster_than_the_floor_where_the_timer_lets_it_rest():
     rate = recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"]
     took = recorded("lesson07.products")
-    for rows, us in ((1024, 160), (4096, 695)):
-        assert took[f"{rows} rows, bf16"] == near(us, 1) and us < 0.97 * 2 * rows * 14336 * 4096 / rate / 1e6
+    for rows, us, floor in ((1024, 159, 181), (4096, 707, 724)):
+        assert took[f"{rows} rows, bf16"] == near(us, 1) and us < floor
+        assert round(2 * rows * 14336 * 4096 / rate / 1e6) == floor
 
 
 def test_tuned_products_win_up_to_16_rows_and_lose_at_every_size_from_64_on():
     says(
-        MX, "0.60 to 0.68 of bf16's time, for 0.52. At 32 rows 1 % is left", "slower at every size from 64 rows to 8192"
+        MX,
+        "0.59 to 0.68 of bf16's time, for 0.52. At 32 rows nothing is left",
+        "slower at every size from 64 rows to 8192",
     )
-    says(MX, "18 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 % at 8192")
+    says(MX, "16 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 % at 8192")
     ratios = {name: row["ratio"] for name, row in whole_rows("mx").items() if name.endswith("x 14336 x 4096")}
     rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
     few = [rows[n] for n in (1, 2, 4, 8, 16)]
-    assert [round(min(few), 2), round(max(few), 2), round(rows[32], 2)] == [0.6, 0.68, 0.99]
+    assert [round(min(few), 2), round(max(few), 2), round(rows[32], 2)] == [0.59, 0.68, 1.0]
     assert round((1 + 1 / 32) / 2, 2) == 0.52
     assert min(ratio for n, ratio in rows.items() if n >= 64) > 1 and max(rows) == 8192
-    assert [round(rows[64], 2), round(max(rows.values()), 1), round(rows[8192], 2)] == [1.18, 2.4, 1.02]
+    assert [round(rows[64], 2), round(max(rows.values()), 1), round(rows[8192], 2)] == [1.16, 2.4, 1.02]
     assert max(rows, key=rows.get) == 128
     assert 30 < whole_rows("mx")["product 1 x 14336 x 4096"]["cublas bf16 us"] < 31.5
 
@@ -421,55 +424,68 @@ MIBS = 5, 25, 100, 400
 
 
 @pytest.mark.parametrize("section", ["lesson06.device", "lesson06.pace"])
-def test_the_plain_rotation_of_long_sequences_takes_13_to_14_times_the_fused_one_or_a_copy(section):
-    says(ROPE, "recorded is 13 to 14", "nearly three times", "Tables in fp32 add to it: 20 to 21", "nearly as fast")
+def test_the_plain_rotation_of_long_sequences_takes_14_times_the_fused_one_or_a_copy(section):
+    says(ROPE, "recorded is 14", "nearly three times", "Tables in fp32 add to it: 20 to 21", "nearly as fast")
     took = recorded(section)
     for length in (2048, 8192):
         plain, fp32, mine, copy, generated = (
             took[f"length {length}, {name}"] for name in ("plain", "plain, fp32 tables", "mine", "copy", "compiled")
         )
-        assert 13 < plain / mine < 14.5 and 13 < plain / copy < 14.5
+        assert round(plain / mine) == 14 and round(plain / copy) == 14
         assert 2.6 < plain / copy / 5 < 2.95
         assert 19.5 < fp32 / mine < 21.5
         assert 1.05 < generated / mine < 1.15
 
 
-def test_the_plain_rotation_of_few_tokens_takes_two_to_three_times_the_pace_and_seven_times_the_device():
-    says(ROPE, "a ratio of 2 to 3 and not of 10", "costs the host as much as three to five operators")
-    says(ROPE, "took 121 us at length 16 and 95 us at 128", "ratio *grows* to 7", "a call of a Triton kernel 10 to 45")
+def test_the_plain_rotation_of_few_tokens_takes_twice_the_pace_and_seven_times_the_device():
+    says(ROPE, "a ratio of 2 and not of 10", "costs the host as much as four or five operators")
+    says(
+        ROPE,
+        "ten took 140 us at length 16 and 143 us at 128",
+        "ratio *grows* to 7",
+        "a call of a Triton kernel 15 to 65",
+    )
     pace, device = recorded("lesson06.pace"), recorded("lesson06.device")
     plain, mine = ([pace[f"length {n}, {kind}"] for n in (16, 128)] for kind in ("plain", "mine"))
-    assert [round(us) for us in plain] == [121, 95] and max(mine) < 46
-    assert [round(slow / fast) for slow, fast in zip(plain, mine, strict=True)] == [3, 2]
-    assert [round(10 * fast / slow) for slow, fast in zip(plain, mine, strict=True)] == [3, 5]
-    assert device["length 16, plain"] / device["length 16, mine"] == near(7)
+    assert [round(us) for us in plain] == [140, 143] and 60 < min(mine) < max(mine) < 65
+    assert [round(slow / fast) for slow, fast in zip(plain, mine, strict=True)] == [2, 2]
+    assert [round(10 * fast / slow) for slow, fast in zip(plain, mine, strict=True)] == [5, 4]
+    assert round(device["length 16, plain"] / device["length 16, mine"]) == 7
+    says(ROPE, "20 numbers cost 0.4 us together, of a call of 16 us,", "a call of `rope_` costs 60 us and more")
+    cost = recorded("lesson06.arguments")
+    assert round(cost["20 numbers more"] - cost["one pointer"], 1) == 0.4 and round(cost["one pointer"]) == 16
+    assert cost["6 pointers more"] < cost["one pointer"]
 
 
 def test_tables_of_a_short_sequence_cost_the_device_less_than_the_rotation_and_the_host_more():
-    says(ROPE, "less on the device (32 us beside 42) and more in pace (181 us beside 121)")
+    says(ROPE, "less on the device (36 us beside 43) and more in pace (199 us beside 140)")
     took = recorded("lesson06.tables")
     kinds = ("made: device", "plain rotation: device", "made: pace", "plain rotation: pace")
-    assert [round(took[f"length 16, {kind}"]) for kind in kinds] == [32, 42, 181, 121]
+    assert [round(took[f"length 16, {kind}"]) for kind in kinds] == [36, 43, 199, 140]
 
 
-def test_rope_takes_3_or_38_per_cent_of_a_layer_and_of_one_more_token_3_or_11():
-    says(ROPE, "the floors said 3 and 14 %, and measured are 3 and 38 %", "takes 11 % of the step; one kernel takes 3")
+def test_rope_takes_4_or_38_per_cent_of_a_layer_and_of_one_more_token_16_when_plain():
+    says(
+        ROPE,
+        "the floors said 3 and 14 %, and measured are 4 and 38 %",
+        "takes 16 % of the step; one kernel cannot be seen",
+    )
     share, roof = recorded("lesson06.layer_shares"), recorded("lesson01.ceilings")
     measured = [share[f"4 x 2048 tokens, {name}"] for name in ("mine", "plain")]
-    assert [round(percent) for percent in measured] == [3, 38]
+    assert [round(percent) for percent in measured] == [4, 38]
     tokens, width = 4 * 2048, 4096
     products = (8 * tokens * width**2 + 2 * tokens * 2048 * width) / roof["matmul bf16, TFLOP/s"] / 1e12
     passes = [n * 2 * tokens * width * 2 / roof["copy, TB/s"] / 1e12 for n in (2, 10)]
     assert [round(100 * s / (s + products)) for s in passes] == [3, 14]
     step = recorded("lesson06.one_token")
-    assert [round(100 * (1 - step["no RoPE"] / step[name])) for name in ("plain", "mine")] == [11, 3]
+    assert [round(100 * (1 - step["no RoPE"] / step[name])) for name in ("plain", "mine")] == [16, -1]
 
 
 def test_a_layer_gains_what_the_share_of_rope_and_its_factor_say():
-    says(ROPE, "For 38 % and a factor of 13.5 that is 1.54, and for a twentieth it is 1.05.")
+    says(ROPE, "For 38 % and a factor of 14 that is 1.55, and for a twentieth it is 1.05.")
     took = recorded("lesson06.device")
-    assert took["length 2048, plain"] / took["length 2048, mine"] == near(13.5, 1)
-    assert [round(1 / (1 - p + p / 13.5), 2) for p in (0.38, 0.05)] == [1.54, 1.05]
+    assert took["length 2048, plain"] / took["length 2048, mine"] == near(14, 1)
+    assert [round(1 / (1 - p + p / 14), 2) for p in (0.38, 0.05)] == [1.55, 1.05]
 
 
 def test_blocks_of_rope_that_move_2_to_4_kb_are_best_and_tables_read_for_every_head_cost_16_per_cent():
@@ -483,11 +499,16 @@ def test_blocks_of_rope_that_move_2_to_4_kb_are_best_and_tables_read_for_every_h
 
 
 def test_the_verdict_on_rope_has_the_recorded_gains_of_both_directions():
-    says(ROPE, "Here 2.1 (pace, 128 tokens) to 21 (fp32 tables, 8192 tokens) can be had", "and ours is: 14 and 15")
+    says(
+        ROPE,
+        "Here 2.2 (pace, 16 tokens) to 21 (fp32 tables, 8192 tokens) can be had",
+        "nearly is: 14 forward, 15 backward",
+    )
     pace, device, back = recorded("lesson06.pace"), recorded("lesson06.device"), recorded("lesson06.backward")
-    assert round(pace["length 128, plain"] / pace["length 128, mine"], 1) == 2.1
+    assert round(pace["length 16, plain"] / pace["length 16, mine"], 1) == 2.2
     assert round(device["length 8192, plain, fp32 tables"] / device["length 8192, mine"]) == 21
-    assert [round(back[f"length {n}, plain"] / back[f"length {n}, mine"]) for n in (2048, 8192)] == [14, 15]
+    assert [round(back[f"length {n}, plain"] / back[f"length {n}, mine"]) for n in (2048, 8192)] == [15, 15]
+    assert [round(device[f"length {n}, plain"] / device[f"length {n}, mine"]) for n in (2048, 8192)] == [14, 14]
 
 
 def test_the_reports_compiled_attention_gained_a_third_and_ours_most_of_it():

@@ -42,7 +42,6 @@ def test_numbers_have_the_bytes_that_are_told():
     says(ROOFLINE, "For $n$ numbers of 4 bytes:", "bf16 and fp16 numbers, of 2 bytes,", "and moves 12 bytes in fp32")
     says(FLASH, "the tensor cores want 2 bytes")
     says(MLP, "fp32 accumulation buffers (4 bytes a parameter instead of 2)")
-    says(DDP, "so most runs keep one: 4 bytes more for each parameter")
     assert (FP32, 4 * FP32, 3 * FP32, HALF, torch.float16.itemsize) == (4, 16, 12, 2, 2)
 
 
@@ -480,9 +479,9 @@ def test_computing_angles_with_care_wins_by_1_to_2_per_cent():
     assert [round(100 * (1 - ratio)) for ratio in ratios] == [1, 2]
 
 
-def test_what_no_kernel_for_rope_can_save_is_3_per_cent_of_a_layer():
-    says(ROPE, "The last 3 % go where there is no kernel for RoPE at all.", "For 3 % of a layer few have found")
-    assert round(recorded("lesson06.layer_shares")["4 x 2048 tokens, mine"]) == 3
+def test_what_no_kernel_for_rope_can_save_is_4_per_cent_of_a_layer():
+    says(ROPE, "The last 4 % go where there is no kernel for RoPE at all.", "For 4 % of a layer few have found")
+    assert round(recorded("lesson06.layer_shares")["4 x 2048 tokens, mine"]) == 4
 
 
 def test_bytes_of_a_program_and_of_one_token_are_counted_in_lesson_06():
@@ -510,9 +509,9 @@ def test_bytes_of_a_program_and_of_one_token_are_counted_in_lesson_06():
 
 def test_the_compiled_backward_rotation_is_a_kernel_and_two_copies():
     says(ROPE, "and takes 71 us where a copy takes 64.", "one a gradient, and they take 189 us.")
-    says(ROPE, "71 + 189 = 260 us are what the table says.")
+    says(ROPE, "71 + 189 = 260 us, and the table says 259.")
     row = whole_rows("rope")["rope backward 2048, against libraries"]
-    assert abs(71 + 189 - row["compile us"]) < 5
+    assert 71 + 189 == 260 and round(row["compile us"]) == 259
     copy = whole_rows("rope")["rope backward 2048, over a copy"]
     assert 3.5 < row["compile us"] / copy["copy us"] < 4 and 64 < copy["copy us"] < 72
 
@@ -535,8 +534,8 @@ def test_other_formats_and_other_positions_have_the_constants_that_are_told():
         step = torch.exp2(top.log2().floor() - 2) if name == "MXFP4" else fine
         off[name] = (round_to(parts / step, e2m1, saturate=True) * step - parts).norm()
     assert round((off["MXFP4"] / off["NVFP4"]).item(), 1) == 1.2 and 4 * FP32 == 16
-    says(MX, "With 1024 rows cuBLAS takes 160 us where the floor is 181")
-    assert round(recorded("lesson07.products")["1024 rows, bf16"]) == 160
+    says(MX, "With 1024 rows cuBLAS takes 159 us where the floor is 181")
+    assert round(recorded("lesson07.products")["1024 rows, bf16"]) == 159
 
 
 def test_bytes_of_a_held_weight_are_told_as_they_are():
@@ -586,14 +585,17 @@ def test_what_lesson_07_says_of_steps_and_binades():
 def test_dequantising_takes_what_lesson_07_says():
     says(
         MX,
-        "takes 1.03 times the floor at the largest size and 1.23 at the smallest",
-        "takes 6 to 10 % longer than that.",
+        "takes 1.04 times the floor at the largest size and 1.66 at the smallest",
+        "takes 2 to 11 % longer than the compiled one.",
+        "it takes 1.16 times its floor",
     )
     took = recorded("lesson07.dequantize")
     sizes = ("8192 x 28672", "4096 x 4096", "14336 x 4096")
-    assert [round(took[f"{size}, compiled"] / took[f"{size}, floor"], 2) for size in sizes[:2]] == [1.03, 1.23]
+    assert [round(took[f"{size}, compiled"] / took[f"{size}, floor"], 2) for size in sizes[:2]] == [1.04, 1.66]
+    alone = whole_rows("mx")["dequantize 4096 x 4096"]
+    assert round(alone["compile us"] / alone["floor us"], 2) == 1.16
     longer = [round(100 * (took[f"{size}, mine"] / took[f"{size}, compiled"] - 1)) for size in sizes]
-    assert (min(longer), max(longer)) == (6, 10)
+    assert (min(longer), max(longer)) == (2, 11)
     says(
         MX,
         "and 21 could be issued in the time of its 3.03 bytes.",
@@ -609,12 +611,12 @@ def test_dequantising_takes_what_lesson_07_says():
 
 
 def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
-    says(MX, "| held, 1 row | 0.52 | 0.75 | | held, 4 and 16 rows | 0.52 | 1.00 and 1.01 |")
-    says(MX, "| bf16 first, 1 row | 2.52 | 2.29 |", "| bf16 first, 256 rows | 1.92 | 2.07 |")
-    says(MX, "| bf16 first, 1024 rows | 1.23 | 1.25 |", "| bf16 first, 4096 rows | 1.06 | 1.04 |")
-    says(MX, "The floors of section 1 promise 0.52, 2.52 and 1.23; on the H200 0.75, 2.29 and 1.25 came.")
-    came = {"1 row, gemv": 0.75, "4 rows, gemv": 1.00, "16 rows, gemv": 1.01, "1 row, bf16 first": 2.29,
-            "256 rows, bf16 first": 2.07, "1024 rows, bf16 first": 1.25, "4096 rows, bf16 first": 1.04}  # fmt: skip
+    says(MX, "| held, 1 row | 0.52 | 0.70 | | held, 4 and 16 rows | 0.52 | 1.14 and 1.14 |")
+    says(MX, "| bf16 first, 1 row | 2.52 | 2.61 |", "| bf16 first, 256 rows | 1.92 | 2.13 |")
+    says(MX, "| bf16 first, 1024 rows | 1.23 | 1.25 |", "| bf16 first, 4096 rows | 1.06 | 1.01 |")
+    says(MX, "The floors of section 1 promise 0.52, 2.52 and 1.23; on the H200 0.70, 2.61 and 1.25 came.")
+    came = {"1 row, gemv": 0.70, "4 rows, gemv": 1.14, "16 rows, gemv": 1.14, "1 row, bf16 first": 2.61,
+            "256 rows, bf16 first": 2.13, "1024 rows, bf16 first": 1.25, "4096 rows, bf16 first": 1.01}  # fmt: skip
     took = recorded("lesson07.products")
     assert {name: round(took[name] / took[name.split(",")[0] + ", bf16"], 2) for name in came} == came
 
@@ -626,15 +628,24 @@ def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
     assert [round(floor_us(rows, held) / floor_us(rows, 2), 2) for rows in (1, 4, 16)] == [0.52, 0.52, 0.52]
     first = [1 + conversion_us / floor_us(rows, 2) for rows in (1, 256, 1024, 4096)]
     assert [round(ratio, 2) for ratio in first] == [2.52, 1.92, 1.23, 1.06]
-    says(MX, "and `gemv` takes 28; bf16 has a floor of 28 and takes 37.5.", "nearer to its floor (48 us, of 42)")
-    assert [round(us) for us in (floor_us(1, held), took["1 row, gemv"], floor_us(1, 2))] == [14, 28, 28]
-    assert round(took["1 row, bf16"], 1) == 37.5
-    assert (round(took["1 row, bf16 first"] - took["1 row, bf16"]), round(conversion_us)) == (48, 42)
-    says(MX, "The bytes of the weights are 14 us,", "About 7 us of both come from the cache sweep before each call:")
+    says(
+        MX,
+        "and `gemv` takes 22; bf16 has a floor of 28 and takes 32.",
+        "adds 52 us, of 42 at its floor",
+        "only 10 us are",
+    )
+    assert [round(us) for us in (floor_us(1, held), took["1 row, gemv"], floor_us(1, 2))] == [14, 22, 28]
+    assert round(took["1 row, bf16"]) == 32
+    assert (round(took["1 row, bf16 first"] - took["1 row, bf16"]), round(conversion_us)) == (52, 42)
+    assert round(took["4096 rows, bf16 first"] - took["4096 rows, bf16"]) == 10
+    says(MX, "**bf16 first** came within 11 % of the count.")
+    over = [took[f"{n}, bf16 first"] / took[f"{n}, bf16"] / ratio - 1
+            for n, ratio in zip(("1 row", "256 rows", "1024 rows", "4096 rows"), first, strict=True)]  # fmt: skip
+    assert round(100 * max(map(abs, over))) == 11
+    says(MX, "The bytes of the weights are 14 us,", "The timer sweeps by *reading*, and that matters:")
     says(MX, "made like this one, takes 21 us and bf16 30 to 31.", "The other 7 us of `gemv` are its instructions.")
     notes_say("mx", "| 1 x 14336 x 4096 | 14.6 | 31.3 | 20.8 | 17.6 |")
-    swept = took["1 row, gemv"] - 20.8, took["1 row, bf16"] - 30.5
-    assert [round(us) for us in (*swept, 20.8 - floor_us(1, held))] == [7, 7, 7]
+    assert round(20.8 - floor_us(1, held)) == 7
     bf16_us = [row["cublas bf16 us"] for name, row in whole_rows("mx").items() if name == "product 1 x 14336 x 4096"]
     assert [round(us) for us in (*bf16_us, 20.8, 31.3)] == [30, 21, 31]
     says(MX, "so 58.7 million weights take 16 us for that alone")
@@ -642,9 +653,9 @@ def test_the_table_of_products_with_held_weights_has_its_floors_and_times():
 
 
 def test_the_courses_dequantize_and_its_plain_products_take_what_lesson_07_says():
-    says(MX, "as fast as the compiled one (0.95 to 1.00 of its time)", "the plain forms take 1.2 to 1.9 times as long.")
+    says(MX, "as fast as the compiled one (0.99 to 1.00 of its time)", "the plain forms take 1.2 to 1.9 times as long.")
     ratios = [row["ratio"] for name, row in whole_rows("mx").items() if name.startswith("dequantize")]
-    assert (round(min(ratios), 2), round(max(ratios), 2)) == (0.95, 1.0)
+    assert (round(min(ratios), 2), round(max(ratios), 2)) == (0.99, 1.0)
     for row in (
         "| 1 x 14336 x 4096 | 14.6 | 31.3 | 20.8 | 17.6 |",
         "| 2, 4, 8 | 14.6 | 31.4 | 33-37 | 18.6, 19.0, 19.5 |",
