@@ -12,6 +12,7 @@ from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, nor
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
 from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
 from autograder.exercises.mlp.philox import numbers
+from autograder.inside.probes import rotating
 from autograder.inside.probes.dropping import differentiated as dropping
 from autograder.inside.probes.norming import fresh_memory_is_nan
 from autograder.inside.probes.recomputing import differentiated as recomputing
@@ -360,3 +361,16 @@ def test_the_add_and_norm_of_the_library_is_right_but_for_its_place():
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=41, live=True)
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
+
+
+def test_a_fake_tensor_that_a_compiler_left_behind_holds_nothing():
+    """On a GPU lesson 05's right answer earned 0: its globals led to one, which may not be asked where it lies."""
+    from torch._functorch import config
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with config.patch(fake_tensor_allow_unsafe_data_ptr_access=False), FakeTensorMode():
+        fake = torch.empty(3)
+    with pytest.raises(RuntimeError, match="data pointer"):
+        fake.untyped_storage().data_ptr()
+    real = torch.ones(4)
+    assert rotating.kept([fake, real], [fake]) == 16 and rotating.kept([real], [fake, real]) == 0

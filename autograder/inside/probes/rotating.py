@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 MOST = 50_000  # objects that are looked at
 FLAT = (
@@ -76,7 +77,11 @@ def _check_results(results, leaves) -> None:
 
 
 def kept(tensors, given) -> int:
-    """Bytes of the tensors, those that share memory counted once, and those in the memory of `given` not at all."""
+    """Bytes of the tensors, those that share memory counted once, and those in the memory of `given` not at all.
+
+    Fake tensors, which torch.compile leaves where a notebook's globals lead to, have no memory.
+    """
+    tensors, given = ([x for x in some if type(x) is not FakeTensor] for some in (tensors, given))
     memory: dict[int, int] = {}
     for x in tensors:
         at = x.untyped_storage().data_ptr()
