@@ -164,8 +164,8 @@ def test_the_swap_of_the_library_is_right():
 
     verdict = examine(get("mx.linear"), with_patterns, seed=6, live=True)
     failing = {case.name for case in verdict.cases if not case.right}
-    # products of bf16 on tensor cores are none in the interpreter, and the library takes that route for several rows; its
-    # table of routes is for tensor cores, so there many rows stay in kernels too
+    # products of bf16 on tensor cores are none in the interpreter, and the library takes that route for several rows;
+    # its table of routes is for tensor cores, so there many rows stay in kernels too
     many = {"many rows", "many rows of one sequence", "many short sequences"}
     assert failing == ({"bf16"} | many if TIER == "interpreter" else set())
 
