@@ -66,8 +66,8 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
         if gradient is None:
             raise ValueError(f"there is no gradient of {name}")
     if len(x) >= LARGE[0] and len(w1) >= LARGE[1]:
-        # beside the two: the results, a copy of dy, and half a matrix for what sums are made of
-        beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + hidden // 2
+        # beside the two: the results, a copy of dy, and 7/8 of a matrix for what sums are made of
+        beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + 7 * hidden // 8
         for words, passed in (("forward", forward), ("backward", backward)):
             if passed.most > 2 * hidden + beside:
                 raise ValueError(
