@@ -48,9 +48,10 @@ def lab(tmp_path):
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy":
             cell["source"] = find("start.axpy/right/masked").source
     (tmp_path / "work/00_start/start.ipynb").write_text(json.dumps(notebook))
-    slider = {"cell_type": "code", "id": "slider", "metadata": {}, "outputs": [], "execution_count": None}
-    slider["source"] = "from course_lib import widgets\nwidgets.break_even_explorer()"
-    (tmp_path / "work/slider.ipynb").write_text(json.dumps(notebook | {"cells": [slider]}))
+    cell = {"cell_type": "code", "id": "slider", "metadata": {}, "outputs": [], "execution_count": None}
+    for name, first in (("slider", ""), ("without_anywidget", "import sys; sys.modules['anywidget'] = None\n")):
+        cell["source"] = f"{first}from course_lib import widgets\nwidgets.break_even_explorer()"
+        (tmp_path / f"work/{name}.ipynb").write_text(json.dumps(notebook | {"cells": [cell]}))
     words = ["-m", "jupyterlab", f"--ServerApp.root_dir={tmp_path}"]
     words += ["--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"]
     with served(words, tmp_path) as (address, token):
@@ -112,7 +113,7 @@ def browser(tmp_path, monkeypatch, request):
 def patience(browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    return WebDriverWait(browser, 240)
+    return WebDriverWait(browser, 60)
 
 
 def all_run(browser, address: str, token: str, notebook: str) -> None:
@@ -139,10 +140,22 @@ def test_lesson_00_runs_from_top_to_bottom_and_shows_a_figure_and_the_report_of_
     assert "Error" not in text
 
 
-def test_a_slider_that_is_moved_changes_its_picture(lab, browser):
+def test_a_slider_that_is_moved_changes_its_picture_without_the_kernel(lab, browser):
     from selenium.webdriver.common.keys import Keys
 
     all_run(browser, *lab, "work/slider.ipynb")
+    handle, picture = ".jp-OutputArea-output input[type=range]", ".jp-OutputArea-output svg"
+    patience(browser).until(lambda b: b.find_elements("css selector", handle))
+    patience(browser).until(lambda b: b.find_elements("css selector", picture))
+    before = browser.find_element("css selector", picture).get_attribute("outerHTML")
+    browser.find_element("css selector", handle).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    patience(browser).until(lambda b: b.find_element("css selector", picture).get_attribute("outerHTML") != before)
+
+
+def test_without_anywidget_a_slider_that_is_moved_changes_its_picture(lab, browser):
+    from selenium.webdriver.common.keys import Keys
+
+    all_run(browser, *lab, "work/without_anywidget.ipynb")
     handle, picture = ".jp-OutputArea-output .noUi-handle", ".jp-OutputArea-output img.widget-image"
     patience(browser).until(lambda b: b.find_elements("css selector", handle))
     patience(browser).until(lambda b: b.find_elements("css selector", picture))

@@ -197,6 +197,7 @@ function control(given, value, moved) {
     };
   }
   write(value);
+  input.setAttribute("data-lm-suppress-shortcuts", "true"); // or JupyterLab takes the arrow keys of a slider
   input.addEventListener("input", () => (given.kind === "number" || write(read()), moved(given.name, read(), false)));
   input.addEventListener("change", () => moved(given.name, read(), true));
   const row = make("div", { className: "control" });
