@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -31,9 +32,14 @@ class _InPassing(TorchDispatchMode):
         for one in made if isinstance(made, tuple | list) else (made,):
             if isinstance(one, torch.Tensor) and (at := one.untyped_storage())._cdata not in given:
                 self.alive[at._cdata] = StorageWeakRef(at), at.nbytes()
-        self.alive = {key: (at, size) for key, (at, size) in self.alive.items() if not at.expired()}
-        self.most = max(self.most, sum(size for _, size in self.alive.values()))
+        if self._now() > self.most:
+            gc.collect()  # a cycle of the interpreter may still hold a matrix that the pass has let go
+            self.most = max(self.most, self._now())
         return made
+
+    def _now(self) -> int:
+        self.alive = {key: (at, size) for key, (at, size) in self.alive.items() if not at.expired()}
+        return sum(size for _, size in self.alive.values())
 
 
 def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Tensor, ...]:
@@ -66,8 +72,8 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
         if gradient is None:
             raise ValueError(f"there is no gradient of {name}")
     if len(x) >= LARGE[0] and len(w1) >= LARGE[1]:
-        # beside the two: the results, a copy of dy, and 7/8 of a matrix for what sums are made of
-        beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + 7 * hidden // 8
+        # beside the two: the results, a copy of dy, and half a matrix for what sums are made of
+        beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + hidden // 2
         for words, passed in (("forward", forward), ("backward", backward)):
             if passed.most > 2 * hidden + beside:
                 raise ValueError(
