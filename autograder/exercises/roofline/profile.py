@@ -120,7 +120,7 @@ def _call(draw: Draw, plan: Plan) -> Call:
 def _overlapping(draw: Draw) -> Call:
     """Two streams that add up to more than the window, while the device is idle for a good part of it."""
     while True:
-        call = _call(draw, Plan(side_stream=True, kernel_us=(15, 40), host_us=(5, 32)))
+        call = _call(draw, Plan(side_stream=True, kernel_us=(15, 40), host_us=(10, 40)))
         kernels = counted(call.args)
         window = window_of(kernels)
         if answer(call.args)["profile"]["busy"] < 0.85 and kernel_time(kernels) > 0.95 * (window[1] - window[0]):
