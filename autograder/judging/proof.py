@@ -141,8 +141,14 @@ def of_operators(exercise: Exercise, operators: Mapping[str, int]) -> str:
         return ""
     return (
         f"While `{exercise.entry}` ran, torch computed: {_list(found)}. This exercise asks for kernels of your own, "
-        f"and beside them torch may only allocate, view, copy and fill{_and_allowed(exercise)}."
+        f"and beside them torch may only allocate, view, copy and fill{_and_allowed(exercise)}.{_of_ones_own(found)}"
     )
+
+
+def _of_ones_own(operators: Sequence[str]) -> str:
+    """What to do about operators that are not torch's: what runs inside one is not seen from outside."""
+    own = [name for name in operators if not name.startswith(("aten::", "prims::", "torch"))]
+    return f" Launch your kernel directly here, not inside an operator ({_list(own)})." if own else ""
 
 
 def _and_allowed(exercise: Exercise) -> str:

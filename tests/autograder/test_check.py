@@ -142,8 +142,28 @@ def test_torchs_arithmetic_beside_a_kernel_earns_nothing_as_in_grading(tmp_path)
     score = check("start.axpy", ran(tmp_path, right.replace("def axpy(", "def _axpy(") + KERNEL_AND_TORCH)["axpy"])
     assert score.points == 0 and score.verdict.right == len(score.verdict.cases)
     assert "torch computed: `aten::mul`, `aten::add`" in score.explain()
+    assert "Launch your kernel directly" not in score.explain()
     views = ran(tmp_path, right.replace("n = x.numel()", "n = x.view(-1)[:].numel()"))["axpy"]
     assert check("start.axpy", views).points == 5
+
+
+WRAPPED = """
+import torch
+
+@torch.library.custom_op("tests_check::axpy", mutates_args={"out"})
+def wrapped(a: float, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    _axpy(a, x, y, out)
+
+def axpy(a, x, y, out):
+    wrapped(a, x, y, out)
+"""
+
+
+def test_a_kernel_inside_an_operator_of_ones_own_is_told_to_stand_without_it(tmp_path):
+    right = find("start.axpy/right/masked").source
+    score = check("start.axpy", ran(tmp_path, right.replace("def axpy(", "def _axpy(") + WRAPPED)["axpy"])
+    assert score.points == 0
+    assert "Launch your kernel directly here, not inside an operator (`tests_check::axpy`)." in score.explain()
 
 
 @pytest.fixture
