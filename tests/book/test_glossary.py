@@ -1,4 +1,4 @@
-"""The glossary explains a word once, and a reader finds it by its letters; the site itself is too slow for `make test`."""
+"""The glossary explains a word once, and a reader finds it by its letters. The site itself takes longer to build."""
 
 import re
 
