@@ -66,8 +66,9 @@ machine()
 #
 # ### Predict
 # An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
-# machine, with 64 MiB? (The memory of a laptop or of one server core moves between 10 and 100 GB/s.) Write your numbers
-# down before you run the measurement. The cell after the measurement reads them back. You may add `"why": "..."`.
+# machine, with 1 GiB if it has a GPU and 64 MiB if it has none? (The memory of most laptops, and of one server core,
+# moves between 10 and 100 GB/s.) Write your numbers down before you run the measurement. The cell after the measurement
+# reads them back. You may add `"why": "..."`.
 
 # %%
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None

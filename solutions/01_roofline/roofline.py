@@ -194,8 +194,8 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 # ### Ceilings are measured, not quoted
 # A data sheet says what the chip could do if nothing else happened. The floor of your kernel should be built from what
 # this machine has been seen to do: a large copy for bytes, a large matrix product for arithmetic. One trap is worth
-# knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can sustain, because
-# later it meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
+# knowing. A data-centre GPU that has rested can multiply faster for a moment than it can sustain, because later it
+# meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
 #
 # The unit of arithmetic is the **FLOP**, one floating-point operation, such as an addition or a multiplication. A GPU
 # has a ceiling for each format. fp32 numbers are multiplied by its ordinary units. bf16 and fp16 numbers, of 2 bytes,
@@ -559,10 +559,11 @@ for sweep in (False, True):
 # %% [markdown]
 # **The clock.** A GPU's clock moves, and a pause moves it. There are two kinds. One lowers its clock while it rests, as
 # laptops do, and needs *work* until it has reached its pace; the simulated GPU below is of this kind. Waiting does not
-# help it, it does harm: after a pause the clock is low again. The other kind runs at its full clock after a pause and
-# slows down under load, when it meets its power limit: section 1 said so of data-centre GPUs, for matrix products. So a
-# rest makes the one too slow and the other too fast. A number of warm-up runs cannot be right for all kernels either,
-# because what counts is time. How long is enough? Watch until two stretches of runs agree.
+# help it, it does harm: after a pause the clock is low again. The other kind is at its full clock again soon after a
+# pause, and slows down under load, when it meets its power limit: section 1 said so of data-centre GPUs, for matrix
+# products. So after a rest the first runs are too slow on the one kind, and can be too fast on the other; section 7
+# tries it on an H200. A number of warm-up runs cannot be right for all kernels either, because what counts is time. How
+# long is enough? Watch until two stretches of runs agree.
 
 
 # %%
@@ -725,9 +726,9 @@ results.beside("lesson01.short", short, unit="us")
 # %% [markdown]
 # Read the table in pairs. Whatever a pair of events says about a kernel, the first row is in it, 2.9 us on the recorded
 # H200, and the second row is about the least that it can say, 4.4 us. In a graph the same kernel takes 0.7 us with its
-# gap. The addition by `time_graph` is less than by events, 3.5 us less warm and 2.3 us less cold, because nothing stands
-# between the runs. For compute-bound kernels of a millisecond all of this is lost in the digits; there the *clock*
-# decides, and section 7 measures one product beside others and alone.
+# gap. The addition by `time_graph` is less than by events, 3.5 us less warm and 2.3 us less cold, because no event
+# stands between the runs. For compute-bound kernels of a millisecond all of this is lost in the digits; there the
+# *clock* decides, and section 7 measures one product beside others and alone.
 #
 # Which state is the right one for your model? An activation was written by the kernel before. The next cell lets one
 # kernel write an array and another read it, and subtracts the time of the first; beside it stands the second kernel
@@ -1192,11 +1193,11 @@ check("roofline.regime", regimes)
 # %% [markdown]
 # ### Verdict on the two cases
 # "Overhead does not grow with the problem": right, and the doubling test is the cheapest measurement there is. Use it
-# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host
-# is the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right
-# for its code and no law: with fewer launches (a fused optimizer and norm, `torch.compile`, CUDA graphs) the small
-# models would leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a
-# faster arithmetic unit does nothing for a program that waits for Python.
+# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host is
+# the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right for
+# its code and no law: with fewer launches (fused norms and activations, `torch.compile`, CUDA graphs) the small models
+# would leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a faster
+# arithmetic unit does nothing for a program that waits for Python.
 
 # %% [markdown]
 # ## 4. Profilers: where the time goes
@@ -1708,7 +1709,9 @@ results.beside("lesson01.strides", used, unit="TB/s")
 # ncu --kernel-name regex:_strided --metrics dram__bytes_read.sum,dram__bytes_write.sum,l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum,l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum python strided.py
 # ```
 #
-# The third number over the fourth is the column "sectors a load"; the first is what crossed the memory bus.
+# The third number over the fourth is the column "sectors a load", where each thread loads one number; the first is what
+# crossed the memory bus. For numbers that are 1 apart the compiler makes loads of four numbers a thread (lesson 00).
+# One such load of a warp touches 16 sectors in place of 4, and all of their bytes are used.
 #
 # ### Bytes in flight
 # A load takes long, and memory is fast because many loads are under way at once. **Little's law** says how many: bytes
@@ -1785,12 +1788,12 @@ results.beside("lesson01.in_flight", rates, unit="TB/s")
 
 # %% [markdown]
 # **The prediction, counted.** Bytes needed in flight = latency x rate, from the table of the chase; divided by the
-# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 that is 3, so 4 of the five
-# numbers, and 8 came: the chase has the memory for itself, and where all read at once a load waits in queues besides. So
-# take the count as a least, and twice of it as a plan. Below it the rate grows with the programs, 1.8 times from 1 to 2
-# and 1.5 times from 2 to 4: there the kernel is bound by *latency*, and neither bytes nor arithmetic set its time. The remedies are more programs, larger blocks, or loads that
-# are asked for before they are needed (`cp.async` in section 7 does that). More than enough helps little:
-# 16 programs read 4 % faster than 8.
+# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 that is 3, so 4 of the
+# five numbers, and 8 came: the chase has the memory for itself, and where all read at once a load waits in queues
+# besides. So take the count as a least, and twice that number as a plan. Below it the rate grows with the programs, 1.8
+# times from 1 to 2 and 1.5 times from 2 to 4: there the kernel is bound by *latency*, and neither bytes nor arithmetic
+# set its time. The remedies are more programs, larger blocks, or loads that are asked for before they are needed
+# (`cp.async` in section 7 does that). More than enough helps little: 16 programs read 4 % faster than 8.
 #
 # ### A second roof: the L2 cache
 # The same kernel reads arrays of growing size, each again and again, a gigabyte in all. Small ones stay in the L2
@@ -1819,9 +1822,9 @@ results.beside("lesson01.l2", l2, unit="TB/s")
 # L2 roof. Section 7 lives on it.
 #
 # ### A second roof of arithmetic: exponentials
-# Softmax needs one exponential an element. Exponentials, cosines and reciprocals have units of their own, and few: 16
-# results a clock on a multiprocessor of an H200, where multiply-adds have 128. The cell takes both rates from chains of
-# two lengths, whose difference holds no bytes and no launch.
+# Softmax needs one exponential an element. Exponentials and reciprocals have units of their own, and few: 16 results a
+# clock on a multiprocessor of an H200, where multiply-adds have 128.  The cell takes both rates from chains of two
+# lengths, whose difference holds no bytes and no launch.
 
 
 # %%
@@ -2316,12 +2319,13 @@ results.beside("lesson01.conditions", conditions, unit="TFLOP/s")
 
 # %% [markdown]
 # The instructions are the same in every row. Zeros switch few transistors, so they need less power, and where power is
-# the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**, never
-# with zeros. A sweep before each product is a rest for the power supply, so a product *alone* is 10 % faster than the
-# same one *beside* others, as it would run in training. Three seconds of rest are another matter. One could expect a
-# burst after them, but the second product was 4 % slower than the fortieth. (These two rows are of the host's clock,
-# with a wait after each product.) A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the
-# row: which values, alone or beside.
+# the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**,
+# never with zeros. A sweep needs less power than a product, so after a sweep a product *alone* is 10 % faster than the
+# same one *beside* others, as it would run in training. Three seconds of rest are another matter. By section 1 one
+# could expect a burst after them, but none shows here: the second product was 4 % slower than the fortieth. If there
+# was one, it was over with the first product. (These two rows are of the host's clock, with a wait after each product.)
+# A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the row:
+# which values, alone or beside.
 
 # %% [markdown]
 # ## 8. Launch overhead and CUDA graphs
@@ -2358,7 +2362,7 @@ print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100
 
 # %% [markdown]
 # ### Predict
-# A loop of many small additions on the H200: what does one of them cost when Python launches it, and what when it is
+# A loop of many small operations on the H200: what does one of them cost when Python launches it, and what when it is
 # part of a graph? The second number is not zero: the device still has to start each kernel.
 
 # %%
@@ -2476,8 +2480,8 @@ if GPU:
 results.beside("lesson01.graph", cost_s, unit="us")
 
 # %% [markdown]
-# **The prediction, counted.** On the recorded H200 one addition of a loop costs 8.8 us where Python launches it, all
-# of it the host's, and 1.29 us in a graph, all of it the device's.
+# **The prediction, counted.** On the recorded H200 one operation of the step, a product, a sine or a sum, costs 8.8 us
+# where Python launches it, all of it the host's, and 1.29 us in a graph, all of it the device's.
 #
 # In the second row the host is out of the way, and what remains is the device: starting one kernel after another takes
 # it that time, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.

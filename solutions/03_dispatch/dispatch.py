@@ -629,12 +629,12 @@ against(predicted, {"forward": len(forward.names), "backward": len(backward.name
 # above.
 #
 # **In inference mode this is different.** It takes autograd's key away, and with it the place where a math kernel would
-# have ended. The first key at which something runs is then Python's, so the mode is asked for `linear`, `matmul`,
-# `dropout` and `scaled_dot_product_attention` as they are, and what they call while its handler runs comes by no more.
-# A mode that counts products of matrices counts none. The remedy is `func.decompose(*args, **kwargs)`: it runs the math
-# kernel of an operator that has one, and returns `NotImplemented` for all others. Called `with self:`, so that the mode
-# is active again, its parts come by as they do elsewhere. (In `no_grad` nothing of this is needed: autograd's key is
-# still there.)
+# have ended. PythonTLSSnapshot only notes the state of the thread, and the next key at which something runs is
+# Python's. So the mode is asked for `linear`, `matmul`, `dropout` and `scaled_dot_product_attention` as they are, and
+# what they call while its handler runs comes by no more. A mode that counts products of matrices counts none. The
+# remedy is `func.decompose(*args, **kwargs)`: it runs the math kernel of an operator that has one, and returns
+# `NotImplemented` for all others. Called `with self:`, so that the mode is active again, its parts come by as they do
+# elsewhere. (In `no_grad` nothing of this is needed: autograd's key is still there.)
 
 
 # %%
@@ -1375,7 +1375,7 @@ results.beside("lesson03.scaled", scaled, unit="us", size=f"{ROWS} x {WIDTH}")
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 3.6 times: 711 us, where four operators pass over the array before
-# the product, against 197 us for the product and one operator behind it.
+# the product, against 197 us for the product alone: the scale goes with it as a number.
 #
 # The same on tensors of eight numbers would be *slower*, because every handler is Python. How much slower is the last
 # section. A compiler runs the handlers once, while it compiles. For this the class has to say what it is made of:
@@ -1411,9 +1411,11 @@ for kind in (Boxed, Flat):
         print(f"{kind.__name__}: {type(error).__name__}")
 
 # %% [markdown]
-# Dynamo stops at `Boxed` (`Unsupported`) and takes `Flat`. Whether the backend then compiles it depends on the
-# version: torch 2.13 does on a CPU, and in the recorded run, with torch 2.11, the backend failed. The cell prints no
-# more than the name of the error; what failed there we have not found out.
+# Dynamo stops at `Boxed`, which does not say what it is made of: `Unsupported`. It takes `Flat` and hands it to the
+# backend. Whether the backend compiles `Flat` depends on the version. With torch 2.13 on a CPU the cell prints
+# "compiled, returns a Flat". In the recorded run, with torch 2.11, it prints `BackendCompilerFailed`: Dynamo's part is
+# done, and the error is one of `aot_eager`, the backend below it. (`error.inner_exception` has the backend's own
+# error.)
 
 # %% [markdown]
 # ## 7. What a call costs
