@@ -74,7 +74,8 @@ machine()
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
 ### BEGIN PREDICTION
 predicted_ms = {"H200, 1 GiB": 0.45, "my machine": 0.45}
-predicted_ms["why"] = "A copy reads and writes: 2 GiB at the 4.8 TB/s of the data sheet. My machine is the H200."
+predicted_ms["why"] = """A copy reads and writes: 2 GiB at the 4.8 TB/s of the data sheet.
+My machine is the H200."""
 ### END PREDICTION
 
 # %% [markdown]
@@ -94,7 +95,10 @@ results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %%
 recorded = {row["name"]: row["value"] for row in results.load("lesson00.copy")["rows"]}
-came_ms = {"H200, 1 GiB": 1e3 * 2 * 2**30 / (1e9 * recorded["GB/s moved"]), "my machine": copy.ms}
+came_ms = {
+    "H200, 1 GiB": 1e3 * 2 * 2**30 / (1e9 * recorded["GB/s moved"]),
+    "my machine": copy.ms,
+}
 against(predicted_ms, came_ms, unit="ms")
 
 # %% [markdown]
@@ -195,8 +199,8 @@ n, processors = 10**6, 132
 for block in (128, 1024):
     made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=CARD)
     places, programs = processors * residents(made).programs, triton.cdiv(n, block)
-    print(f"BLOCK {block}: {programs} programs, {places} places on {processors} multiprocessors: "
-          f"{programs / places:.2f} waves")  # fmt: skip
+    print(f"BLOCK {block}: {programs} programs, {places} places on {processors} "
+          f"multiprocessors: {programs / places:.2f} waves")  # fmt: skip
 
 # %% [markdown]
 # A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and there
@@ -268,7 +272,7 @@ check("start.axpy", hasty)
 @triton.jit
 def _axpy_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
     ### BEGIN SOLUTION
-    # 64-bit offsets: with more than 2^31 elements a 32-bit offset wraps to a negative number
+    # 64-bit offsets: past 2^31 elements a 32-bit offset wraps to a negative number
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0)

@@ -78,8 +78,10 @@ import torch._functorch.config
 import torch._inductor.config
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="lesson02-")
-torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
-torch._logging.set_logs(dynamo=logging.ERROR, modules={"torch.utils.cpp_extension": logging.ERROR})
+torch._inductor.config.fx_graph_cache = False
+torch._functorch.config.enable_autograd_cache = False
+quiet = {"torch.utils.cpp_extension": logging.ERROR}
+torch._logging.set_logs(dynamo=logging.ERROR, modules=quiet)
 for beginning in ("Dynamo does not know how to trace", "TensorFloat32 tensor cores"):
     warnings.filterwarnings("ignore", message=beginning)
 _ = torch.compile(lambda x: x + 1)(torch.ones(8, device=DEVICE))
@@ -90,7 +92,8 @@ GPU = TIER == "gpu"
 
 def timed(fn):
     """The course's timer, told how long it may take on this tier."""
-    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
+    precision, seconds = (0.01, 1.0) if GPU else (0.05, 0.3)
+    return time_gpu(fn, precision=precision, max_seconds=seconds)
 
 
 def wait():
@@ -140,12 +143,16 @@ def inputs(rows=ROWS):
 # compiles?
 
 # %%
-predicted = {"faster, compiling left out": None, "slower, compiling timed": None}  # replace None
+predicted = {  # replace None
+    "faster, compiling left out": None,
+    "slower, compiling timed": None,
+}
 ### BEGIN PREDICTION
 predicted = {
     "faster, compiling left out": 7,
     "slower, compiling timed": 500,
-    "why": "21 arrays against 3 with the product's bytes; on the H200 five calls take some ms and a compilation seconds",
+    "why": """21 arrays against 3 with the product's bytes; on the H200 five calls take some ms
+    and a compilation seconds""",
 }
 ### END PREDICTION
 
@@ -258,8 +265,10 @@ def break_even(eager, compiled, steps):
     ### BEGIN SOLUTION
     from statistics import median
 
-    usual = {shape: median(eager[shape][6:]) - median(compiled[shape][6:]) for shape in eager}
-    if sum(usual[shape] for shape in steps) <= 0:  # one whole round loses: in the end everything does
+    last = {shape: (eager[shape][6:], compiled[shape][6:]) for shape in eager}
+    usual = {shape: median(e) - median(c) for shape, (e, c) in last.items()}
+    # one whole round loses: in the end everything does
+    if sum(usual[shape] for shape in steps) <= 0:
         return None
     met = dict.fromkeys(eager, 0)
     lead, number, last_behind = 0.0, 0, 0
@@ -381,7 +390,8 @@ results.beside("lesson02.overhead", rows, unit="us")
 # %%
 torch._dynamo.reset()
 fn, kept, copied = torch.compile(deep, mode="reduce-overhead"), None, None
-for step, does in enumerate(("warms up", "records", "replays", "replays") if GPU else ()):
+calls = ("warms up", "records", "replays", "replays")
+for step, does in enumerate(calls if GPU else ()):
     now = fn(x + step)
     if step:
         try:
@@ -451,7 +461,10 @@ def chain(x, steps):
 # %%
 predicted = {"nodes": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"nodes": 3, "why": "8 rows are not more than 1000, so no division; the loop runs 3 times"}
+predicted = {
+    "nodes": 3,
+    "why": "8 rows are not more than 1000, so no division; the loop runs 3 times",
+}
 ### END PREDICTION
 
 # %%
@@ -488,7 +501,7 @@ torch_inside.guards(seen)
 
 # %% nbgrader={"grade": false, "grade_id": "compile_backend", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def counting(counts):
-    """A backend that runs the graph as it is and adds to `counts` how many nodes of each kind it has."""
+    """A backend that runs the graph as it is and adds its nodes of each kind to `counts`."""
     ### BEGIN SOLUTION
 
     def backend(module, inputs):
@@ -567,7 +580,11 @@ def branches(x):
 
 predicted = {"graphs": None, "compiled again": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"graphs": 3, "compiled again": 0, "why": "one up to the if, one a side; a value is no guard"}
+predicted = {
+    "graphs": 3,
+    "compiled again": 0,
+    "why": "one up to the if, one a side; a value is no guard",
+}
 ### END PREDICTION
 
 # %%
@@ -670,7 +687,8 @@ print(inspect.getsource(Tower.forward), inspect.getsource(Tower.positions), insp
 # %%
 predicted = {"first call": None, "later calls": None}  # replace None
 ### BEGIN PREDICTION
-why = "5 breaks on the way (positions, print, 2 reads, pooling) make 6 pieces; all again with a symbol"
+why = """5 breaks on the way (positions, print, 2 reads, pooling) make 6 pieces;
+all again with a symbol"""
 predicted = {"first call": 6, "later calls": 6, "why": why}
 ### END PREDICTION
 
@@ -679,7 +697,8 @@ def images(count, patches=16, seed=0):
     """A padded batch: patches (count, 16, 4) and how many of the 16 are real."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, patches + 1, (count,), generator=generator)
-    return torch.randn(count, patches, PATCH, generator=generator).to(DEVICE), lengths.to(DEVICE)
+    made = torch.randn(count, patches, PATCH, generator=generator)
+    return made.to(DEVICE), lengths.to(DEVICE)
 
 
 def silent():
@@ -723,26 +742,26 @@ from course_lib.profiling.trace import outermost
 
 
 def launches(fn):
-    """What one call sends to the device; on a CPU kernels of the compiler and operators that no other one contains."""
+    """What one call sends to the device; on a CPU its outermost kernels and operators."""
     seen = profiling.record(fn, warmup=0)
     ours = [one for one in seen.operators if one.name.startswith("aten::") or "cpp_fused" in one.name]
     return len(seen.device) if GPU else len(outermost(ours))
 
 
-@torch._inductor.config.patch({"cpp.enable_kernel_profile": not GPU})  # or a profiler does not see C++ kernels
+@torch._inductor.config.patch({"cpp.enable_kernel_profile": not GPU})  # for profilers
 @torch.no_grad()
 def looked_at(kind, batch):
     """Of a tower, eager and compiled: graphs, launches, ms of a call."""
     torch._dynamo.reset()
-    tower, seen_of = kind(width=64, heads=4, layers=2, positions=16).to(DEVICE).eval(), {}
+    tower, found = kind(width=64, heads=4, layers=2, positions=16).to(DEVICE).eval(), {}
     fast = torch.compile(tower)
     with silent(), torch_inside.watch() as seen:
         fast(*batch)
-        seen_of["graphs"] = len(torch_inside.graphs(seen))
+        found["graphs"] = len(torch_inside.graphs(seen))
         for name, fn in (("eager", tower), ("compiled", fast)):
-            seen_of[f"{name}, launches"] = launches(lambda fn=fn: fn(*batch))
-            seen_of[f"{name}, ms"] = 1e3 * each(lambda fn=fn: fn(*batch), 10)
-    return seen_of
+            found[f"{name}, launches"] = launches(lambda fn=fn: fn(*batch))
+            found[f"{name}, ms"] = 1e3 * each(lambda fn=fn: fn(*batch), 10)
+    return found
 
 
 # %%
@@ -779,7 +798,8 @@ from course_lib.models.broken_tower import Block, Tower
 
 
 class RepairedBlock(Block):
-    def forward(self, x, keys):  # (images, patches, width), and (images, patches): which patches are real
+    # x: (images, patches, width); keys: (images, patches), which patches are real
+    def forward(self, x, keys):
         ### BEGIN SOLUTION
         x = x + self.attention(x, keys, x.shape[1])
         return x + self.down(torch.relu(self.up(x)))
@@ -867,7 +887,11 @@ results.beside("lesson02.towers", rows, unit="")
 # %%
 predicted = {"linear, relu": None, "linear, dropout": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"linear, relu": 1, "linear, dropout": 2, "why": "only dropout asks for the mode, and it has two modes"}
+predicted = {
+    "linear, relu": 1,
+    "linear, dropout": 2,
+    "why": "only dropout asks for the mode, and it has two modes",
+}
 ### END PREDICTION
 
 # %%
@@ -961,17 +985,19 @@ ask((2, 8), (3, 8), (4, 8), (5, 8), (3, 8), dynamic=False, limit=3)
 def compiles(calls, dynamic, marked, limit):
     """For every call whether torch compiles for it."""
     ### BEGIN SOLUTION
-    codes, history, said = [], [], []  # codes: what kind of tensor, and a number or a symbol for each dimension
+    # codes: what kind of tensor, and a number or a symbol for each dimension
+    codes, history, said = [], [], []
 
     def place(i):
-        """What the next compilation has for dimension i: a number, or the name of a symbol."""
+        """What the next compilation has for dimension i: a number or a symbol's name."""
         size = history[-1][i]
         changed = len({shape[i] for shape in history}) > 1
         if size < 2:
             return size
         if i in marked or (changed and dynamic is not False):
             return f"s{i}"
-        return f"all of size {size}" if dynamic else size  # equal sizes share one symbol
+        # equal sizes share one symbol
+        return f"all of size {size}" if dynamic else size
 
     def fits(code, call):
         kind, pattern = code
@@ -1041,7 +1067,8 @@ def drop_double_negations(module):
         if node.target is torch.neg and node.args[0].target is torch.neg:
             node.replace_all_uses_with(node.args[0].args[0])
     module.graph.eliminate_dead_code()  # what nobody uses any more
-    module.recompile()  # the module runs code made from the graph: without this, the old code
+    # the module runs code made from the graph: without this, the old code
+    module.recompile()
     return module
 
 
@@ -1088,19 +1115,22 @@ plots.show(axes, alt="The graph of sin(x a + b) with two negations of x, and bes
 
 # %% nbgrader={"grade": false, "grade_id": "compile_pass", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def fuse(module):
-    """The module with every safe pair of a product and a sum joined into one addcmul."""
+    """The module with every safe pair of a product and a sum joined into addcmul."""
     ### BEGIN SOLUTION
 
     def safe(product, b, total):
         if not (isinstance(product, fx.Node) and product.target is torch.mul):
             return False
         operands = [*product.args, b]
-        if not all(isinstance(operand, fx.Node) for operand in operands) or b is product:
+        if not all(isinstance(one, fx.Node) for one in operands) or b is product:
             return False
-        if len({operand.meta["val"].dtype for operand in operands}) > 1 or list(product.users) != [total]:
+        if len({one.meta["val"].dtype for one in operands}) > 1:
+            return False
+        if list(product.users) != [total]:
             return False
         node = product.next
-        while node is not total:  # addcmul reads x and a here, the product read them there
+        # addcmul reads x and a at the sum, the product read them before
+        while node is not total:
             if node.op == "call_method" and node.args[0] in product.args:
                 return False
             node = node.next
@@ -1210,7 +1240,8 @@ def installed(module, inputs):
             node.target = KNOWN.get(node.target, node.target)
             node.meta["val"] = node.meta.get("example_value")  # Dynamo's name for it
         module = fuse(module)
-    print("installed:", ", ".join(node.target.__name__ for node in module.graph.nodes if node.op == "call_function"))
+    called = [node for node in module.graph.nodes if node.op == "call_function"]
+    print("installed:", ", ".join(node.target.__name__ for node in called))
     return module.forward
 
 
@@ -1279,13 +1310,14 @@ with torch._inductor.config.patch(post_grad_custom_post_pass=note):
 # %%
 predicted = {"eager": None, "compiled": None}  # replace None
 ### BEGIN PREDICTION
-why = "each product by a tensor keeps both factors: h, 0.044715 h, its product, the sigmoid; compiled, one cut"
+why = """each product by a tensor keeps both factors: h, 0.044715 h, its product, the sigmoid;
+compiled, one cut"""
 predicted = {"eager": 4, "compiled": 1, "why": why}
 ### END PREDICTION
 
 
 def kept_bytes(fn, *args):
-    """Bytes that autograd keeps for backward in eager mode, each memory once, the arguments left out."""
+    """Bytes that autograd keeps for backward in eager mode, without the arguments'."""
     own, found = {t.untyped_storage().data_ptr() for t in args}, {}
 
     def keep(tensor):
@@ -1439,7 +1471,10 @@ for name, passes in (("eager", 21), ("compiled", 3)):  # reads and writes of one
 # %%
 predicted = {"error, eager / compiled": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"error, eager / compiled": 2.6, "why": "seven roundings against one, as random steps: the root of 7"}
+predicted = {
+    "error, eager / compiled": 2.6,
+    "why": "seven roundings against one, as random steps: the root of 7",
+}
 ### END PREDICTION
 
 # %%
@@ -1546,7 +1581,8 @@ for name, x in (("contiguous", normal(3, 4)), ("transposed", normal(4, 3).t())):
 # %%
 predicted = {"eager": None, "compiled": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"eager": 0.5, "compiled": 1, "why": "1 / sqrt(4); a pure call whose result is unused is dead code"}
+predicted = {"eager": 0.5, "compiled": 1}
+predicted["why"] = "1 / sqrt(4); a pure call whose result is unused is dead code"
 ### END PREDICTION
 
 
@@ -1605,7 +1641,7 @@ from course_lib.given_kernels import gate_into
 
 
 def make_operator(name):
-    """Register x * sigmoid(y), computed by gate_into, as an operator of torch.library; return it."""
+    """Register x * sigmoid(y), computed by gate_into, as an operator; return it."""
 
     ### BEGIN SOLUTION
     @torch.library.custom_op(name, mutates_args=())
@@ -1616,7 +1652,8 @@ def make_operator(name):
 
     @gate.register_fake
     def _(x, y):
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)  # the same line as above: contiguous
+        # the same line as above: contiguous
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
@@ -1776,7 +1813,8 @@ class FeedForward(torch.nn.Module):
     def __init__(self, width, ratio=3):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(width))
-        self.gate, self.up = (torch.nn.Linear(width, ratio * width, bias=False) for _ in range(2))
+        self.gate = torch.nn.Linear(width, ratio * width, bias=False)
+        self.up = torch.nn.Linear(width, ratio * width, bias=False)
         self.down = torch.nn.Linear(ratio * width, width, bias=False)
 
     def forward(self, x):  # (tokens, width)
@@ -1791,7 +1829,7 @@ TOKENS, WIDTHS = (8192, (512, 1024, 2048, 4096)) if GPU else (4096, (32, 64, 128
 
 
 def gain(eager, fast):
-    """Eager time over compiled time, called in turn: whatever slows the machine down meets both."""
+    """Eager time over compiled time, called in turn, so that drift meets both."""
     if GPU:
         return compare(eager, fast, max_seconds=1.0).ratio
     ratios = []

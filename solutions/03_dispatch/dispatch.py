@@ -103,10 +103,19 @@ def normal(*shape, dtype=torch.float32):
 # `no_grad`? When it was made in inference mode?
 
 # %%
-predicted = {"requires a gradient": None, "made in no_grad": None, "made in inference mode": None}  # replace None
+predicted = {  # replace None
+    "requires a gradient": None,
+    "made in no_grad": None,
+    "made in inference mode": None,
+}
 ### BEGIN PREDICTION
 why = "requires_grad and no_grad are read by the kernel of autograd; inference mode is without that kernel's key"
-predicted = {"requires a gradient": 0, "made in no_grad": 0, "made in inference mode": -1, "why": why}
+predicted = {
+    "requires a gradient": 0,
+    "made in no_grad": 0,
+    "made in inference mode": -1,
+    "why": why,
+}
 ### END PREDICTION
 
 # %%
@@ -195,7 +204,7 @@ from course_lib.torch_inside import keysets
 BACKEND = DEVICE.upper()  # "CPU" or "CUDA", as keys spell it
 NOTED = (f"Autocast{BACKEND}", f"Autograd{BACKEND}", "ADInplaceOrView", BACKEND)
 library = torch.library.Library("lesson03", "FRAGMENT")
-count = globals().get("count") or itertools.count()  # for new names, also when this cell runs again
+count = globals().get("count") or itertools.count()  # also when this cell runs again
 below = torch._C._dispatch_keyset_full_after  # all keys below one
 
 
@@ -222,10 +231,21 @@ def make_visit(log):
 # How many of the four kernels run for an ordinary `x`? In `no_grad`? In inference mode? In autocast?
 
 # %%
-predicted = {"nothing around": None, "no_grad": None, "inference mode": None, "autocast": None}  # replace None
+predicted = {  # replace None
+    "nothing around": None,
+    "no_grad": None,
+    "inference mode": None,
+    "autocast": None,
+}
 ### BEGIN PREDICTION
 why = "autograd, ADInplaceOrView, the device; inference mode takes both of autograd's away, autocast adds one"
-predicted = {"nothing around": 3, "no_grad": 3, "inference mode": 1, "autocast": 4, "why": why}
+predicted = {
+    "nothing around": 3,
+    "no_grad": 3,
+    "inference mode": 1,
+    "autocast": 4,
+    "why": why,
+}
 ### END PREDICTION
 
 # %%
@@ -431,7 +451,7 @@ for name, around in arounds.items():
 # | `CPU`, `CUDA`, `Meta`, `Sparse...` | compute; on `Meta`, the shape and type of the result only |
 # | `Autograd...` | keep what backward needs |
 # | `ADInplaceOrView` | count the writes into a tensor, and note whose view it is; nothing to do for other operators |
-# | `Autocast...` | cast arguments to a shorter type, for the operators on its list |
+# | `Autocast...` | cast arguments to a shorter type, or to fp32, for the operators on its lists |
 # | `BackendSelect` | for operators without a tensor, such as `torch.empty`: read the device and add its key |
 # | `Conjugate` | carry out a conjugation that was put off |
 # | `Functionalize` | replace writes by operators that return new tensors; the compiler uses it |
@@ -518,7 +538,15 @@ ask(tensor(), around=["handler"])
 def keys(tensors, around):
     """Names of the keys that a call begins with, highest priority first."""
     ### BEGIN SOLUTION
-    order = ["PythonTLSSnapshot", "Autocast", "Autograd", "ADInplaceOrView", "Python", "BackendSelect", ""]
+    order = [
+        "PythonTLSSnapshot",
+        "Autocast",
+        "Autograd",
+        "ADInplaceOrView",
+        "Python",
+        "BackendSelect",
+        "",
+    ]
     graph, python = {"Autograd", "ADInplaceOrView"}, {"Python", "PythonTLSSnapshot"}
     brought = set()
     for told in tensors:
@@ -605,7 +633,11 @@ class Names(TorchDispatchMode):
 # %%
 predicted = {"forward": None, "backward": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"forward": 5, "backward": 8, "why": "four calls and the transpose in linear; about two each backward"}
+predicted = {
+    "forward": 5,
+    "backward": 8,
+    "why": "four calls and the transpose in linear; about two each backward",
+}
 ### END PREDICTION
 x, w, bias = normal(8, 4), normal(3, 4).requires_grad_(), normal(3).requires_grad_()
 
@@ -735,7 +767,8 @@ class Meter(TorchDispatchMode):
             return 2 * args[0].numel() * args[2][0].numel() * sum(args[-1][:2])
         if name.startswith("_scaled_dot_product"):
             backward = name.endswith("_backward")
-            q, k = args[backward : backward + 2]  # backward the gradient stands in front of them
+            # backward the gradient stands in front of them
+            q, k = args[backward : backward + 2]
             return (5 if backward else 2) * 2 * q.numel() * k.shape[-2]
         return 0
         ### END SOLUTION
@@ -773,6 +806,7 @@ check("dispatch.meter", Meter)
 # because nobody asks for a gradient of the images.
 
 # %%
+from course_lib.device import half  # again: section 5 gives this name to operators
 from course_lib.models import transformer, vision
 from course_lib.tally import by_kind, tally
 
@@ -783,7 +817,7 @@ TEXTS, IMAGES = (4, max(8, round(64 * share_of_sizes()))) if GPU else (4, 8)
 
 
 def text_loss(sizes, batch, device=DEVICE, dtype=DTYPE):
-    """A transformer and a batch of tokens; returns a function that computes the loss."""
+    """A transformer and a batch of tokens; returns a function that gives the loss."""
     with torch.device(device):
         model = transformer.Transformer(sizes).to(dtype)
         tokens = torch.zeros(batch, sizes.context + 1, dtype=torch.long)
@@ -1076,7 +1110,7 @@ from course_lib.given_kernels import cap_into
 
 
 def register(library):
-    """Define the operator `cap` in a torch.library.Library, with kernels for CPU, Meta and Autograd."""
+    """Define the operator `cap` in a Library, with kernels for CPU, Meta and Autograd."""
     ### BEGIN SOLUTION
     library.define("cap(Tensor x, float limit) -> Tensor")
     operator = getattr(torch.ops, library.ns).cap
@@ -1101,7 +1135,8 @@ def register(library):
         @staticmethod
         def backward(ctx, grad):
             (out,) = ctx.saved_tensors
-            return grad * (1 - (out / ctx.limit) ** 2), None  # of operators that autograd knows: differentiable again
+            # of operators that autograd knows: differentiable again
+            return grad * (1 - (out / ctx.limit) ** 2), None
 
     library.impl("cap", on_cpu, "CPU")
     library.impl("cap", on_meta, "Meta")
@@ -1187,7 +1222,10 @@ class Logged(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         print("the wrapper is asked for", func.name())
-        return func(*tree_map(lambda t: t.held if isinstance(t, cls) else t, args), **(kwargs or {}))
+        return func(
+            *tree_map(lambda t: t.held if isinstance(t, cls) else t, args),
+            **(kwargs or {}),
+        )
 
 
 # %%
@@ -1389,12 +1427,16 @@ class Boxed(Modest):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         bare = tree_map(lambda t: t.held if isinstance(t, cls) else t, args)
-        return tree_map(lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*bare, **(kwargs or {})))
+        return tree_map(
+            lambda t: cls(t) if isinstance(t, torch.Tensor) else t,
+            func(*bare, **(kwargs or {})),
+        )
 
 
 class Flat(Boxed):
     def __tensor_flatten__(self):
-        return ["held"], None  # the names of the attributes that are tensors, and anything else to remember
+        # the names of the attributes that are tensors, and anything else to remember
+        return ["held"], None
 
     @staticmethod
     def __tensor_unflatten__(inner, remembered, size, stride):
@@ -1432,7 +1474,11 @@ predicted = {"a gradient is required": None, "under a dispatch mode": None,
              "torch.library.custom_op": None, "on meta": None}  # replace None  # fmt: skip
 ### BEGIN PREDICTION
 why = "a node of the graph is C++; a visit to Python costs about a call; on meta nothing is computed"
-predicted = {"a gradient is required": 1.2, "under a dispatch mode": 2, "torch.library.custom_op": 3}
+predicted = {
+    "a gradient is required": 1.2,
+    "under a dispatch mode": 2,
+    "torch.library.custom_op": 3,
+}
 predicted |= {"on meta": 0.8, "why": why}
 ### END PREDICTION
 
@@ -1444,7 +1490,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Passes(TorchFunctionMode):
-    """Sees calls of Python functions, before they become operators: no key, and above the dispatcher."""
+    """Sees calls of Python functions: no key, and above the dispatcher."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -1624,8 +1670,11 @@ predicted = {"width": 1024, "why": why}
 
 
 def call_us(name):
-    """What a call costs the host of the recorded H200; your own host where nothing is recorded."""
-    for section, row in (("dispatch", name), ("lesson01.call", "one of many additions")):
+    """What a call costs the recorded H200's host; your own where nothing is recorded."""
+    for section, row in (
+        ("dispatch", name),
+        ("lesson01.call", "one of many additions"),
+    ):
         for found in (results.load(section) or {"rows": ()})["rows"]:
             if found["name"] == row:
                 return found.get("us", found.get("value")), "H200's host"
