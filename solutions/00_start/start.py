@@ -74,8 +74,8 @@ machine()
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
 ### BEGIN PREDICTION
 predicted_ms = {"H200, 1 GiB": 0.45, "my machine": 0.45}
-predicted_ms["why"] = """A copy reads and writes: 2 GiB at the 4.8 TB/s of the data sheet.
-My machine is the H200."""
+predicted_ms["why"] = """A copy reads and writes: 2 GiB at the 4.8 TB/s of the data
+sheet. My machine is the H200."""
 ### END PREDICTION
 
 # %% [markdown]

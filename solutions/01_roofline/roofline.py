@@ -126,7 +126,8 @@ predicted_ms = {  # replace None
 ### BEGIN PREDICTION
 predicted_ms = {"cos": 0.126, "cos cos, two kernels": 0.252, "cos cos, fused": 0.126}
 predicted_ms["why"] = """For the H200. A pass moves 8 bytes an element, 0.54 GB,
-and memory moves 4.27 TB/s. A cosine is less than half of that, so two of them hide behind one pass."""
+and memory moves 4.27 TB/s. A cosine is less than half of that,
+so two of them hide behind one pass."""
 ### END PREDICTION
 ceilings()
 
@@ -425,8 +426,8 @@ predicted_us = {  # replace None
 }
 ### BEGIN PREDICTION
 predicted_us = {"clock, launch, clock": 5, "clock, launch, synchronise, clock": 205}
-predicted_us["why"] = """The host only posts an order, some 5 us; waiting adds the kernel
-and nothing else."""
+predicted_us["why"] = """The host only posts an order, some 5 us; waiting adds the
+kernel and nothing else."""
 ### END PREDICTION
 
 # %%
@@ -625,7 +626,7 @@ def wait():
 
 
 def one_by_one(fn, runs, waiting=True):
-    """Seconds of each run on the host's clock, with or without waiting for the device."""
+    """Seconds of each run on the host's clock, waiting for the device or not."""
     seconds = []
     for _ in range(runs):
         wait()
@@ -732,7 +733,8 @@ if GPU:
     short["two events, nothing between"] = between_events(lambda: None)
     nothing = _nothing_kernel[(1,)]
     short["two events, an empty kernel between"] = between_events(nothing)
-    short["an empty kernel, time_graph"] = time_graph(nothing, cold=False, max_seconds=0.5)
+    graph = time_graph(nothing, cold=False, max_seconds=0.5)
+    short["an empty kernel, time_graph"] = graph
     for state, cold in (("warm", False), ("cold", True)):
         events = time_gpu(small_add, cold=cold, max_seconds=0.5)
         short[f"small addition, time_gpu, {state}"] = events
@@ -879,9 +881,10 @@ class RealDevice:
         self.sweep.amax()  # reads: a sweep that writes leaves lines to be written back
 
     def record(self):
-        self.events.append(torch.cuda.Event(enable_timing=True) if GPU else time.perf_counter())
+        event = torch.cuda.Event(enable_timing=True) if GPU else time.perf_counter()
+        self.events.append(event)
         if GPU:
-            self.events[-1].record()
+            event.record()
         return len(self.events) - 1
 
     def elapsed(self, start, end):
@@ -936,8 +939,8 @@ results.beside("lesson01.stopwatch", rows, unit="us")
 predicted_elements = {"size does not matter up to": None}  # replace None
 ### BEGIN PREDICTION
 predicted_elements = {"size does not matter up to": 2e6}
-predicted_elements["why"] = """For the H200: some 6 us a call, times 4.27 TB/s, over 12 bytes
-an element."""
+predicted_elements["why"] = """For the H200: some 6 us a call, times 4.27 TB/s, over
+12 bytes an element."""
 ### END PREDICTION
 
 # %% [markdown]
@@ -1041,8 +1044,8 @@ widgets.regime_explorer((recorded_roofs() or [roof])[-1])
 # %%
 predicted_reason = None  # replace None with a string: "2.7b is faster because ..."
 ### BEGIN PREDICTION
-predicted_reason = """2.7b is faster because it has fewer layers, and why: layers cost calls,
-not FLOPs"""
+predicted_reason = """2.7b is faster because it has fewer layers, and why: layers cost
+calls, not FLOPs"""
 ### END PREDICTION
 
 # %% [markdown]
@@ -1442,7 +1445,7 @@ def profile(events, gap_us):
     launches = {e["correlation"]: e for e in events if e["category"] == "launch"}
 
     def around(launch):
-        """Names of the ranges open on its thread when it started, the innermost last."""
+        """Names of the ranges open on its thread at its start, the innermost last."""
         at = launch["start_us"]
         mine = [r for r in ranges if r["thread"] == launch["thread"]]
         begun = [r for r in mine if r["start_us"] <= at]
@@ -1622,7 +1625,8 @@ results.beside("lesson01.chain", {f"repeat {r}": s for r, s in zip(repeats, chai
 
 # %%
 memory_s, one_s = 8 * N / top.bytes_per_s, N / top.cos_per_s
-axes = plots.repeat_curve(repeats, chain_s, memory_s=memory_s, one_s=one_s, device=HERE.name)
+floor = {"memory_s": memory_s, "one_s": one_s}
+axes = plots.repeat_curve(repeats, chain_s, **floor, device=HERE.name)
 plots.show(axes, alt="Time of a fused chain of cosines against its length, with its "
                      "floor: flat, a corner, a line")  # fmt: skip
 against(predicted_corner, {"corner": memory_s / one_s})
@@ -1749,8 +1753,8 @@ used = {}
 if GPU:
     wide, sums = torch.ones(2**28, device=DEVICE), torch.empty(2**14, device=DEVICE)
     for stride in strides:
-        read = _strided_kernel[(2**14,)]
-        took = timed(lambda s=stride: read(sums, wide, STRIDE=s, BLOCK=1024))  # noqa: B023
+        read = functools.partial(_strided_kernel[(2**14,)], STRIDE=stride, BLOCK=1024)
+        took = timed(functools.partial(read, sums, wide))
         used[f"{stride} apart"] = 4 * 2**24 / took.median_s / 1e12
     del wide
 results.beside("lesson01.strides", used, unit="TB/s")
@@ -1791,7 +1795,7 @@ def _chase_kernel(out_ptr, next_ptr, steps):
 
 
 def round_trip(count, spacing):
-    """`count` places, `spacing` apart, each with the number of the next, in random order."""
+    """`count` places, `spacing` apart, each holding where the next is, in random order."""
     order = torch.randperm(count) * spacing
     following = torch.zeros(count * spacing, dtype=torch.int32)
     following[order] = order.roll(-1).int()
@@ -1843,8 +1847,8 @@ if GPU:
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     sums = torch.empty(16 * processors, device=DEVICE)
     for programs in (1, 2, 4, 8, 16):
-        read = _stream_kernel[(programs * processors,)]
-        took = timed(lambda: read(sums, x, N, 1, BLOCK=1024))  # noqa: B023
+        read = functools.partial(_stream_kernel[(programs * processors,)], BLOCK=1024)
+        took = timed(functools.partial(read, sums, x, N, 1))
         rates[f"{programs} a multiprocessor"] = 4 * N / took.median_s / 1e12
     near = [name for name, rate in rates.items() if rate > 0.9 * max(rates.values())]
     enough = int(near[0].split()[0])
@@ -1869,16 +1873,16 @@ l2 = {}
 for mib in (1, 4, 8, 16, 32, 64, 128, 256) if GPU else (1, 4, 16):
     n, passes = mib * 2**18, (1024 if GPU else 16) // mib
     if GPU:
-        read = _stream_kernel[(8 * processors,)]
-        took = timed(lambda n=n, p=passes: read(sums, x, n, p, BLOCK=1024))  # noqa: B023
+        read = functools.partial(_stream_kernel[(8 * processors,)], BLOCK=1024)
+        took = timed(functools.partial(read, sums, x, n, passes))
     else:
         took = timed(lambda n=n, p=passes: [x[:n].sum() for _ in range(p)])
     l2[f"{mib} MiB"] = 4 * n * passes / took.median_s / 1e12
 sizes_mib = [int(name.split()[0]) for name in l2]
-axes = plots.sweep(sizes_mib, {"read again and again": list(l2.values())}, unit="", xscale="log",
-                   xlabel="MiB of the array", ylabel="TB/s", device=HERE.name,
-                   ceiling=("copy", top.bytes_per_s / 1e12),
-                   title="What fits into the cache is read faster than memory is")  # fmt: skip
+axes = plots.sweep(sizes_mib, {"read again and again": list(l2.values())}, unit="",
+                   xlabel="MiB of the array", ylabel="TB/s", xscale="log",
+                   ceiling=("copy", top.bytes_per_s / 1e12), device=HERE.name,
+                   title="What fits into the cache is read faster")  # fmt: skip
 plots.show(axes, alt="Rate of reading an array again and again against its size: "
                      "high, then down to memory's rate")  # fmt: skip
 results.beside("lesson01.l2", l2, unit="TB/s")
@@ -1908,7 +1912,8 @@ def _repeated_kernel(out_ptr, x_ptr, repeat, EXP: tl.constexpr, BLOCK: tl.conste
 def a_second(exp):
     """Operations a second, from a long chain and a short one."""
     run = _repeated_kernel[(N // 1024,)]
-    took = {r: timed(lambda r=r: run(out, x, r, EXP=exp, BLOCK=1024)) for r in (64, 192)}
+    run = functools.partial(run, out, x, EXP=exp, BLOCK=1024)
+    took = {r: timed(functools.partial(run, repeat=r)) for r in (64, 192)}
     return 128 * N / (took[192].median_s - took[64].median_s)
 
 
@@ -1919,7 +1924,8 @@ if GPU:
         "multiply-adds": a_second(False) / 1e12,
     }
     faster = 4 * units["exponentials"] * 1e12 / top.bytes_per_s
-    print(f"one exponential an element of fp16: {faster:.1f} times as fast as its 4 bytes travel")
+    print(f"one exponential an element of fp16: {faster:.1f} times as fast as "
+          "its 4 bytes travel")  # fmt: skip
 results.beside("lesson01.units", units, unit="T/s")
 
 # %% [markdown]
@@ -2005,7 +2011,8 @@ def _softmax_kernel(out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: 
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
     mask = offs < width
-    x = tl.load(x_ptr + row * stride_x_row + offs, mask=mask, other=-float("inf")).to(tl.float32)
+    x_ptrs = x_ptr + row * stride_x_row + offs
+    x = tl.load(x_ptrs, mask=mask, other=-float("inf")).to(tl.float32)
     top = tl.max(x, axis=0)
     # -inf - -inf is NaN; with any finite shift an empty row becomes exp(-inf) = 0
     numerator = tl.exp(x - tl.where(top == -float("inf"), 0.0, top))
@@ -2099,8 +2106,8 @@ results.beside("lesson01.softmax", softmax_s, unit="us")
 predicted_tile = {"fp32": None, "bf16": None}  # replace None
 ### BEGIN PREDICTION
 predicted_tile = {"fp32": 64, "bf16": 512}
-predicted_tile["why"] = """For the H200: b / 4 and b / 2 FLOP a byte have to reach ridges
-of 12 and 156."""
+predicted_tile["why"] = """For the H200: b / 4 and b / 2 FLOP a byte have to reach
+ridges of 12 and 156."""
 ### END PREDICTION
 
 
@@ -2211,7 +2218,8 @@ def _matmul_kernel(
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     group = tl.program_id(0) // (GROUP_M * tiles_n)
     inside = tl.program_id(0) % (GROUP_M * tiles_n)
-    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be lower
+    # the last group may be lower
+    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
     tile_m, tile_n = group * GROUP_M + inside % height, inside // height
 
     offs_m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -2245,7 +2253,8 @@ def matmul(a, b, out):
     (M, K), N = a.shape, b.shape[1]
     # 2-byte inputs go to the tensor cores, which want large tiles; 4-byte ones do not
     on_tensor_cores = a.element_size() == 2
-    block_m, block_n, block_k, warps = (128, 256, 64, 8) if on_tensor_cores else (64, 64, 32, 4)
+    tile, warps = ((128, 256, 64), 8) if on_tensor_cores else ((64, 64, 32), 4)
+    block_m, block_n, block_k = tile
     _matmul_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
         out, a, b,
         M, N, K,
@@ -2398,7 +2407,8 @@ if GPU:
     left, right = (torch.randn(side, side, device=DEVICE).bfloat16() for _ in range(2))
     made, zeros = torch.empty_like(left), torch.zeros_like(left)
     alone = timed(lambda: torch.mm(left, right, out=made))
-    conditions["random numbers, each after a sweep"] = 2 * side**3 / alone.median_s / 1e12
+    swept = 2 * side**3 / alone.median_s / 1e12
+    conditions["random numbers, each after a sweep"] = swept
     for name, pair in (
         ("random numbers, back to back", (left, right)),
         ("zeros, back to back", (zeros, zeros)),
@@ -2463,8 +2473,8 @@ print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100
 predicted_us = {"launched by Python": None, "in a graph": None}  # replace None
 ### BEGIN PREDICTION
 predicted_us = {"launched by Python": 6, "in a graph": 1}
-predicted_us["why"] = """For the H200: the call of section 3 without its slices; the device's gap
-of about 1 us."""
+predicted_us["why"] = """For the H200: the call of section 3 without its
+slices; the device's gap of about 1 us."""
 ### END PREDICTION
 
 # %% [markdown]

@@ -151,8 +151,8 @@ predicted = {  # replace None
 predicted = {
     "faster, compiling left out": 7,
     "slower, compiling timed": 500,
-    "why": """21 arrays against 3 with the product's bytes; on the H200 five calls take some ms
-    and a compilation seconds""",
+    "why": """21 arrays against 3 with the product's bytes; on the H200
+    five calls take some ms and a compilation seconds""",
 }
 ### END PREDICTION
 
@@ -363,9 +363,14 @@ results.beside("lesson02.tiny", tiny_cost, unit="us")
 # memory of the graph before each replay. A new size is recorded anew. Results lie in memory of the graph too: `clone()`
 # what you want to keep.
 
+
 # %%
-deep = [torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(12)]
-deep, rows = torch.nn.Sequential(*deep).to(DEVICE).requires_grad_(False), {}
+def small_layer():
+    return torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU())
+
+
+deep = torch.nn.Sequential(*(small_layer() for _ in range(12)))
+deep, rows = deep.to(DEVICE).requires_grad_(False), {}
 modes = {
     "eager": deep,
     "compiled": torch.compile(deep),
@@ -501,7 +506,7 @@ torch_inside.guards(seen)
 
 # %% nbgrader={"grade": false, "grade_id": "compile_backend", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def counting(counts):
-    """A backend that runs the graph as it is and adds its nodes of each kind to `counts`."""
+    """A backend that runs the graph as it is and adds its kinds of nodes to `counts`."""
     ### BEGIN SOLUTION
 
     def backend(module, inputs):
@@ -742,7 +747,7 @@ from course_lib.profiling.trace import outermost
 
 
 def launches(fn):
-    """What one call sends to the device; on a CPU its outermost kernels and operators."""
+    """What a call sends to the device; on a CPU its outermost kernels and operators."""
     seen = profiling.record(fn, warmup=0)
     ours = [one for one in seen.operators if one.name.startswith("aten::") or "cpp_fused" in one.name]
     return len(seen.device) if GPU else len(outermost(ours))
@@ -989,7 +994,7 @@ def compiles(calls, dynamic, marked, limit):
     codes, history, said = [], [], []
 
     def place(i):
-        """What the next compilation has for dimension i: a number or a symbol's name."""
+        """What the next compilation has for dimension i: a number or a symbol."""
         size = history[-1][i]
         changed = len({shape[i] for shape in history}) > 1
         if size < 2:
@@ -1310,8 +1315,8 @@ with torch._inductor.config.patch(post_grad_custom_post_pass=note):
 # %%
 predicted = {"eager": None, "compiled": None}  # replace None
 ### BEGIN PREDICTION
-why = """each product by a tensor keeps both factors: h, 0.044715 h, its product, the sigmoid;
-compiled, one cut"""
+why = """each product by a tensor keeps both factors: h, 0.044715 h, its product,
+the sigmoid; compiled, one cut"""
 predicted = {"eager": 4, "compiled": 1, "why": why}
 ### END PREDICTION
 
