@@ -869,8 +869,7 @@ class RealDevice:
 
     def __init__(self, **kernels):
         self.kernels, self.events = kernels, []
-        # 256 MiB, or 8 MiB: a CPU sweeps slowly
-        self.sweep = torch.ones(2**26 if GPU else 2**21, device=DEVICE)
+        self.sweep = torch.ones(2**26 if GPU else 2**21, device=DEVICE)  # 256 or 8 MiB
         self.synchronize, self.sleep = wait, time.sleep
         self.host_time = time.perf_counter
 
@@ -1919,11 +1918,9 @@ def a_second(exp):
 
 units = {}
 if GPU:
-    units = {
-        "exponentials": a_second(True) / 1e12,
-        "multiply-adds": a_second(False) / 1e12,
-    }
-    faster = 4 * units["exponentials"] * 1e12 / top.bytes_per_s
+    exponentials, others = a_second(True), a_second(False)
+    units = {"exponentials": exponentials / 1e12, "multiply-adds": others / 1e12}
+    faster = 4 * exponentials / top.bytes_per_s
     print(f"one exponential an element of fp16: {faster:.1f} times as fast as "
           "its 4 bytes travel")  # fmt: skip
 results.beside("lesson01.units", units, unit="T/s")
