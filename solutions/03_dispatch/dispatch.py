@@ -806,7 +806,6 @@ check("dispatch.meter", Meter)
 # because nobody asks for a gradient of the images.
 
 # %%
-from course_lib.device import half  # again: section 5 gives this name to operators
 from course_lib.models import transformer, vision
 from course_lib.tally import by_kind, tally
 
