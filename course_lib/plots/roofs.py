@@ -64,12 +64,10 @@ def roofline(roofs, points=(), ax=None, *, title=None, device=""):
         if point.seconds is None:
             kind["markerfacecolor"] = "white"
         ax.plot(point.intensity, point.flops_per_s(roof), **kind)
-        if (
-            point.seconds is not None and point.share(roof) < 1
-        ):  # up to the line that binds it: the slope or the flat part
-            ax.vlines(
-                point.intensity, point.flops_per_s(roof), attainable(point.intensity, roof), color=FAINT, linewidth=1.2
-            )
+        if point.seconds is not None and point.share(roof) < 1:
+            # up to the line that binds it, the slope or the flat part; a line of the axes, so that labels keep off it
+            up = [point.flops_per_s(roof), attainable(point.intensity, roof)]
+            ax.plot([point.intensity] * 2, up, color=FAINT, linewidth=1.2)
     ax.legend(loc="upper left")  # above the slope, where no point can be
     finish(ax, title or _roofline_message(roofs, points, under), device)
     _label_points(ax, points, under)

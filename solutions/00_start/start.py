@@ -66,14 +66,16 @@ machine()
 #
 # ### Predict
 # An H200's data sheet promises 4.8 TB/s. How long will a copy of 1 GiB take there, in milliseconds? And on your
-# machine, with 64 MiB? (The memory of a laptop or of one server core moves between 10 and 100 GB/s.) Write your numbers
-# down before you run the measurement. The cell after the measurement reads them back. You may add `"why": "..."`.
+# machine, with 1 GiB if it has a GPU and 64 MiB if it has none? (The memory of most laptops, and of one server core,
+# moves between 10 and 100 GB/s.) Write your numbers down before you run the measurement. The cell after the measurement
+# reads them back. You may add `"why": "..."`.
 
 # %%
 predicted_ms = {"H200, 1 GiB": None, "my machine": None}  # replace None
 ### BEGIN PREDICTION
 predicted_ms = {"H200, 1 GiB": 0.45, "my machine": 0.45}
-predicted_ms["why"] = "A copy reads and writes: 2 GiB at the 4.8 TB/s of the data sheet. My machine is the H200."
+predicted_ms["why"] = """A copy reads and writes: 2 GiB at the 4.8 TB/s of the data
+sheet. My machine is the H200."""
 ### END PREDICTION
 
 # %% [markdown]
@@ -93,7 +95,10 @@ results.beside("lesson00.copy", {"GB/s moved": rate / 1e9}, unit="GB/s")
 
 # %%
 recorded = {row["name"]: row["value"] for row in results.load("lesson00.copy")["rows"]}
-came_ms = {"H200, 1 GiB": 1e3 * 2 * 2**30 / (1e9 * recorded["GB/s moved"]), "my machine": copy.ms}
+came_ms = {
+    "H200, 1 GiB": 1e3 * 2 * 2**30 / (1e9 * recorded["GB/s moved"]),
+    "my machine": copy.ms,
+}
 against(predicted_ms, came_ms, unit="ms")
 
 # %% [markdown]
@@ -194,8 +199,8 @@ n, processors = 10**6, 132
 for block in (128, 1024):
     made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=CARD)
     places, programs = processors * residents(made).programs, triton.cdiv(n, block)
-    print(f"BLOCK {block}: {programs} programs, {places} places on {processors} multiprocessors: "
-          f"{programs / places:.2f} waves")  # fmt: skip
+    print(f"BLOCK {block}: {programs} programs, {places} places on {processors} "
+          f"multiprocessors: {programs / places:.2f} waves")  # fmt: skip
 
 # %% [markdown]
 # A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and there
@@ -267,7 +272,7 @@ check("start.axpy", hasty)
 @triton.jit
 def _axpy_kernel(out_ptr, x_ptr, y_ptr, a, n, BLOCK: tl.constexpr):
     ### BEGIN SOLUTION
-    # 64-bit offsets: with more than 2^31 elements a 32-bit offset wraps to a negative number
+    # 64-bit offsets: past 2^31 elements a 32-bit offset wraps to a negative number
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0)

@@ -21,7 +21,8 @@
 # - tell which of three things sets the time of a program: launches, bytes or arithmetic, and which remedy follows,
 # - write Triton kernels for a fused chain, a softmax and a matrix product, and know how far each is from its floor.
 #
-# **Time** 8 hours, in three sittings. Each ends at a place that says "stop here".
+# **Time** 8 hours, in three sittings; the eight exercises take about four of them. Each sitting ends at a place that
+# says "stop here".
 #
 # | sitting | sections | exercises | minutes |
 # |---|---|---|---|
@@ -81,12 +82,14 @@ HERE
 
 # %%
 GPU = TIER == "gpu"
-N = 2**26 if GPU else 2**22  # elements of a large array: 256 MiB of fp32 on a GPU, 16 MiB on a CPU
+# elements of a large array: 256 MiB of fp32 on a GPU, 16 MiB on a CPU
+N = 2**26 if GPU else 2**22
 
 
 def timed(fn):
     """The course's timer, told how long it may take on this tier."""
-    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
+    precision, seconds = (0.01, 1.0) if GPU else (0.05, 0.3)
+    return time_gpu(fn, precision=precision, max_seconds=seconds)
 
 
 # %% [markdown]
@@ -115,11 +118,16 @@ def timed(fn):
 # beliefs to change.
 
 # %%
-predicted_ms = {"cos": None, "cos cos, two kernels": None, "cos cos, fused": None}  # replace None
+predicted_ms = {  # replace None
+    "cos": None,
+    "cos cos, two kernels": None,
+    "cos cos, fused": None,
+}
 ### BEGIN PREDICTION
 predicted_ms = {"cos": 0.126, "cos cos, two kernels": 0.252, "cos cos, fused": 0.126}
-predicted_ms["why"] = """For the H200. A pass moves 8 bytes an element, 0.54 GB, and memory moves 4.27 TB/s.
-A cosine is less than half of that, so two of them hide behind one pass."""
+predicted_ms["why"] = """For the H200. A pass moves 8 bytes an element, 0.54 GB,
+and memory moves 4.27 TB/s. A cosine is less than half of that,
+so two of them hide behind one pass."""
 ### END PREDICTION
 ceilings()
 
@@ -132,7 +140,7 @@ ceilings()
 
 # %%
 def fused(fn):
-    """fn(out, x, ...) in one pass over memory; fn writes into its first arguments, elementwise."""
+    """fn(out, x, ...) in one pass over memory; fn writes into its first arguments."""
     if GPU:
         return torch.compile(fn)
 
@@ -194,8 +202,8 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 # ### Ceilings are measured, not quoted
 # A data sheet says what the chip could do if nothing else happened. The floor of your kernel should be built from what
 # this machine has been seen to do: a large copy for bytes, a large matrix product for arithmetic. One trap is worth
-# knowing. A data-centre GPU multiplies faster for the first milliseconds after idling than it can sustain, because
-# later it meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
+# knowing. A data-centre GPU that has rested can multiply faster for a moment than it can sustain, because later it
+# meets its power limit. A burst is no ceiling; `ceilings()` measures the rate that lasts.
 #
 # The unit of arithmetic is the **FLOP**, one floating-point operation, such as an addition or a multiplication. A GPU
 # has a ceiling for each format. fp32 numbers are multiplied by its ordinary units. bf16 and fp16 numbers, of 2 bytes,
@@ -326,7 +334,8 @@ def work(op, sizes, dtype):
     else:
         pairs, d = sizes["batch"] * sizes["heads"], sizes["head_size"]
         queries, keys = sizes["queries"], sizes["keys"]
-        flops = pairs * queries * keys * (2 * d + 1 + 5 + 2 * d)  # Q K^T, scale, softmax, P V
+        # Q K^T, scale, softmax, P V
+        flops = pairs * queries * keys * (2 * d + 1 + 5 + 2 * d)
         elements = pairs * (2 * queries * d + 2 * keys * d)  # Q and O, K and V
         if op == "naive_attention":
             elements += 4 * pairs * queries * keys  # S and P, each written and read
@@ -411,10 +420,14 @@ for op in ("naive_attention", "fused_attention"):
 # difference be? And if you synchronise before the second reading?
 
 # %%
-predicted_us = {"clock, launch, clock": None, "clock, launch, synchronise, clock": None}  # replace None
+predicted_us = {  # replace None
+    "clock, launch, clock": None,
+    "clock, launch, synchronise, clock": None,
+}
 ### BEGIN PREDICTION
 predicted_us = {"clock, launch, clock": 5, "clock, launch, synchronise, clock": 205}
-predicted_us["why"] = "The host only posts an order, some 5 us; waiting adds the kernel and nothing else."
+predicted_us["why"] = """The host only posts an order, some 5 us; waiting adds the
+kernel and nothing else."""
 ### END PREDICTION
 
 # %%
@@ -493,12 +506,14 @@ def pair_around(gpu, work):
 
 gpu = pretend("events", seconds=20e-6)
 gpu.launch("kernel")  # compiles
-kernel, empty = pair_around(gpu, lambda: gpu.launch("kernel")), pair_around(gpu, lambda: None)
+kernel, empty = (
+    pair_around(gpu, lambda: gpu.launch("kernel")),
+    pair_around(gpu, lambda: None),
+)
 gpu.synchronize()
 pair_us, empty_us = (1e6 * gpu.elapsed(*pair) for pair in (kernel, empty))
-print(
-    f"around the kernel {pair_us:.1f} us, around nothing {empty_us:.1f} us: the kernel takes {pair_us - empty_us:.1f}"
-)
+print(f"around the kernel {pair_us:.1f} us, around nothing {empty_us:.1f} us: "
+      f"the kernel takes {pair_us - empty_us:.1f}")  # fmt: skip
 
 # %% [markdown]
 # Two remedies. Subtract the empty pair; your stopwatch below has to. Or put no event between the runs:
@@ -559,10 +574,11 @@ for sweep in (False, True):
 # %% [markdown]
 # **The clock.** A GPU's clock moves, and a pause moves it. There are two kinds. One lowers its clock while it rests, as
 # laptops do, and needs *work* until it has reached its pace; the simulated GPU below is of this kind. Waiting does not
-# help it, it does harm: after a pause the clock is low again. The other kind runs at its full clock after a pause and
-# slows down under load, when it meets its power limit: section 1 said so of data-centre GPUs, for matrix products. So a
-# rest makes the one too slow and the other too fast. A number of warm-up runs cannot be right for all kernels either,
-# because what counts is time. How long is enough? Watch until two stretches of runs agree.
+# help it, it does harm: after a pause the clock is low again. The other kind is at its full clock again soon after a
+# pause, and slows down under load, when it meets its power limit: section 1 said so of data-centre GPUs, for matrix
+# products. So after a rest the first runs are too slow on the one kind, and can be too fast on the other; section 7
+# tries it on an H200. A number of warm-up runs cannot be right for all kernels either, because what counts is time. How
+# long is enough? Watch until two stretches of runs agree.
 
 
 # %%
@@ -610,7 +626,7 @@ def wait():
 
 
 def one_by_one(fn, runs, waiting=True):
-    """Seconds of each run on the host's clock, with or without waiting for the device to finish."""
+    """Seconds of each run on the host's clock, waiting for the device or not."""
     seconds = []
     for _ in range(runs):
         wait()
@@ -698,7 +714,7 @@ def _nothing_kernel():
 
 
 def between_events(fn, runs=31):
-    """Seconds between two events around fn, on a device that is busy when they are queued."""
+    """Seconds between two events around fn, on a device that is busy meanwhile."""
     pairs = []
     for _ in range(runs):
         x.amax()  # a sweep that reads
@@ -715,19 +731,23 @@ def between_events(fn, runs=31):
 short = {}
 if GPU:
     short["two events, nothing between"] = between_events(lambda: None)
-    short["two events, an empty kernel between"] = between_events(lambda: _nothing_kernel[(1,)]())
-    short["an empty kernel, time_graph"] = time_graph(lambda: _nothing_kernel[(1,)](), cold=False, max_seconds=0.5)
+    nothing = _nothing_kernel[(1,)]
+    short["two events, an empty kernel between"] = between_events(nothing)
+    graph = time_graph(nothing, cold=False, max_seconds=0.5)
+    short["an empty kernel, time_graph"] = graph
     for state, cold in (("warm", False), ("cold", True)):
-        short[f"small addition, time_gpu, {state}"] = time_gpu(small_add, cold=cold, max_seconds=0.5)
-        short[f"small addition, time_graph, {state}"] = time_graph(small_add, cold=cold, max_seconds=1.0)
+        events = time_gpu(small_add, cold=cold, max_seconds=0.5)
+        short[f"small addition, time_gpu, {state}"] = events
+        graph = time_graph(small_add, cold=cold, max_seconds=1.0)
+        short[f"small addition, time_graph, {state}"] = graph
 results.beside("lesson01.short", short, unit="us")
 
 # %% [markdown]
 # Read the table in pairs. Whatever a pair of events says about a kernel, the first row is in it, 2.9 us on the recorded
 # H200, and the second row is about the least that it can say, 4.4 us. In a graph the same kernel takes 0.7 us with its
-# gap. The addition by `time_graph` is less than by events, 3.5 us less warm and 2.3 us less cold, because nothing stands
-# between the runs. For compute-bound kernels of a millisecond all of this is lost in the digits; there the *clock*
-# decides, and section 7 measures one product beside others and alone.
+# gap. The addition by `time_graph` is less than by events, 3.5 us less warm and 2.3 us less cold, because no event
+# stands between the runs. For compute-bound kernels of a millisecond all of this is lost in the digits; there the
+# *clock* decides, and section 7 measures one product beside others and alone.
 #
 # Which state is the right one for your model? An activation was written by the kernel before. The next cell lets one
 # kernel write an array and another read it, and subtracts the time of the first; beside it stands the second kernel
@@ -801,14 +821,16 @@ def stopwatch(gpu, kernel):
 
     samples = []
     for _ in range(100):
-        for _ in range(8):  # cold cache, and enough work ahead that the device never waits for the launch
+        # cold cache, and enough work ahead that the device never waits for the launch
+        for _ in range(8):
             gpu.flush_cache()
         start = gpu.record()
         gpu.launch(kernel)
-        samples.append((start, gpu.record(), gpu.record()))  # the last two are an empty pair
-    gpu.synchronize()  # once, at the end: a wait in between would let the device run dry
+        # the last two are an empty pair
+        samples.append((start, gpu.record(), gpu.record()))
+    gpu.synchronize()  # at the end: a wait in between would let the device run dry
 
-    times = sorted(gpu.elapsed(start, end) - gpu.elapsed(end, after) for start, end, after in samples)
+    times = sorted(gpu.elapsed(a, b) - gpu.elapsed(b, c) for a, b, c in samples)
     return (times[49] + times[50]) / 2
     ### END SOLUTION
 
@@ -847,19 +869,21 @@ class RealDevice:
 
     def __init__(self, **kernels):
         self.kernels, self.events = kernels, []
-        self.sweep = torch.ones(2**26 if GPU else 2**21, device=DEVICE)  # 256 MiB, or 8 MiB: a CPU sweeps slowly
-        self.synchronize, self.host_time, self.sleep = wait, time.perf_counter, time.sleep
+        self.sweep = torch.ones(2**26 if GPU else 2**21, device=DEVICE)  # 256 or 8 MiB
+        self.synchronize, self.sleep = wait, time.sleep
+        self.host_time = time.perf_counter
 
     def launch(self, kernel):
         self.kernels[kernel]()
 
     def flush_cache(self):
-        self.sweep.amax()  # reads: a sweep that writes would leave lines to be written back
+        self.sweep.amax()  # reads: a sweep that writes leaves lines to be written back
 
     def record(self):
-        self.events.append(torch.cuda.Event(enable_timing=True) if GPU else time.perf_counter())
+        event = torch.cuda.Event(enable_timing=True) if GPU else time.perf_counter()
+        self.events.append(event)
         if GPU:
-            self.events[-1].record()
+            event.record()
         return len(self.events) - 1
 
     def elapsed(self, start, end):
@@ -914,7 +938,8 @@ results.beside("lesson01.stopwatch", rows, unit="us")
 predicted_elements = {"size does not matter up to": None}  # replace None
 ### BEGIN PREDICTION
 predicted_elements = {"size does not matter up to": 2e6}
-predicted_elements["why"] = "For the H200: some 6 us a call, times 4.27 TB/s, over 12 bytes an element."
+predicted_elements["why"] = """For the H200: some 6 us a call, times 4.27 TB/s, over
+12 bytes an element."""
 ### END PREDICTION
 
 # %% [markdown]
@@ -939,10 +964,19 @@ def each(fn, calls=50, rounds=5):
 
 # %%
 sizes = [2**k for k in range(8, N.bit_length())]
-add_s = [each(lambda n=n: torch.add(x[:n], y[:n], out=out[:n]), 50 if n < 2**20 else 10, rounds=15) for n in sizes]
-call = Roof("add", roof.flops_per_s, roof.bytes_per_s, launch_s=sorted(add_s)[len(sizes) // 5])
+add_s = [
+    each(
+        lambda n=n: torch.add(x[:n], y[:n], out=out[:n]),
+        50 if n < 2**20 else 10,
+        rounds=15,
+    )
+    for n in sizes
+]
+flat_s = sorted(add_s)[len(sizes) // 5]
+call = Roof("add", roof.flops_per_s, roof.bytes_per_s, launch_s=flat_s)
 axes = plots.regimes(sizes, add_s, call, lambda n: Work(n, 12 * n), device=HERE.name)
-plots.show(axes, alt="Time of an addition against its size: flat, then a straight line along the bandwidth limit")
+plots.show(axes, alt="Time of an addition against its size: flat, then a straight "
+                     "line along the bandwidth limit")  # fmt: skip
 corner = call.launch_s * call.bytes_per_s / 12
 against(predicted_elements, {"size does not matter up to": corner})
 results.beside("lesson01.call", {"one of many additions": call.launch_s}, unit="us")
@@ -1009,7 +1043,8 @@ widgets.regime_explorer((recorded_roofs() or [roof])[-1])
 # %%
 predicted_reason = None  # replace None with a string: "2.7b is faster because ..."
 ### BEGIN PREDICTION
-predicted_reason = "2.7b is faster because it has fewer layers, and why: layers cost calls, not FLOPs"
+predicted_reason = """2.7b is faster because it has fewer layers, and why: layers cost
+calls, not FLOPs"""
 ### END PREDICTION
 
 # %% [markdown]
@@ -1070,19 +1105,27 @@ for name, cost in costs:
 
 # %%
 class Layer(torch.nn.Module):
-    """A transformer layer: attention with heads of 64 (16 on a CPU), then an MLP four times as wide."""
+    """Attention with heads of 64 (16 on a CPU), then an MLP four times as wide."""
 
     def __init__(self, width):
         super().__init__()
         self.heads = width // (64 if GPU else 16)
         self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+        self.qkv, self.proj = (
+            torch.nn.Linear(width, 3 * width),
+            torch.nn.Linear(width, width),
+        )
+        self.up, self.down = (
+            torch.nn.Linear(width, 4 * width),
+            torch.nn.Linear(4 * width, width),
+        )
 
     def forward(self, x):  # (batch, length, width)
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        mixed = attention(q, k, v, is_causal=True)
         x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
 
@@ -1093,7 +1136,7 @@ import functools
 
 @torch.no_grad()
 def forward(model, tokens, mixed):
-    # autocast is entered for every pass, as in a training loop, so the weights are cast every time
+    # entered for every pass, as in a training loop, so the weights are cast every time
     with torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
         model(tokens)
 
@@ -1106,7 +1149,8 @@ for width in widths:
         model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS)))
     tokens = torch.randn(*TOKENS, width, device=DEVICE)
     for name, seconds in layer_s.items():
-        seconds.append(each(functools.partial(forward, model, tokens, name != "fp32"), calls=10) / LAYERS)
+        run = functools.partial(forward, model, tokens, name != "fp32")
+        seconds.append(each(run, calls=10) / LAYERS)
 
 # %%
 axes = plots.sweep(widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log", device=HERE.name,
@@ -1152,10 +1196,12 @@ def regimes(rows, roof):
     by_flops = [row["flops"] / roof["flops_per_s"] for row in rows]
     floors = [max(b, f) for b, f in zip(by_bytes, by_flops)]
 
-    # How many times slower than the roof: a constant where the work sets the time, and larger where overhead does.
+    # How many times slower than the roof: a constant where the work sets the time, and
+    # larger where overhead does.
     slower = [t / floor for t, floor in zip(times, floors)]
     settled = sorted(slower[-3:])[1]
-    if times[-1] < 1.3 * times[0] and floors[-1] > 2 * floors[0]:  # more work was free all the way to the last row
+    # more work was free all the way to the last row
+    if times[-1] < 1.3 * times[0] and floors[-1] > 2 * floors[0]:
         ends = len(rows)
     else:
         ends = sum(ratio > 1.3 * settled for ratio in slower)
@@ -1192,11 +1238,11 @@ check("roofline.regime", regimes)
 # %% [markdown]
 # ### Verdict on the two cases
 # "Overhead does not grow with the problem": right, and the doubling test is the cheapest measurement there is. Use it
-# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host
-# is the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right
-# for its code and no law: with fewer launches (a fused optimizer and norm, `torch.compile`, CUDA graphs) the small
-# models would leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a
-# faster arithmetic unit does nothing for a program that waits for Python.
+# with two or three doublings. "Why is 2.7b faster than xl": because xl has more layers, and in that column the host is
+# the limit at every size. The report's own conclusion, that mixed precision pays for large models only, is right for
+# its code and no law: with fewer launches (fused norms and activations, `torch.compile`, CUDA graphs) the small models
+# would leave the flat part and gain too. For your own work: before you choose a precision, find the regime; a faster
+# arithmetic unit does nothing for a program that waits for Python.
 
 # %% [markdown]
 # ## 4. Profilers: where the time goes
@@ -1217,8 +1263,8 @@ check("roofline.regime", regimes)
 predicted_ratio = {"product / softmax by hand": None}  # replace None
 ### BEGIN PREDICTION
 predicted_ratio = {"product / softmax by hand": 0.33}
-predicted_ratio["why"] = """For the H200: each at its own floor, 0.167 ms of fp32 arithmetic over 0.503 ms of
-eight passes."""
+predicted_ratio["why"] = """For the H200: each at its own floor, 0.167 ms of fp32
+arithmetic over 0.503 ms of eight passes."""
 ### END PREDICTION
 
 # %%
@@ -1398,10 +1444,11 @@ def profile(events, gap_us):
     launches = {e["correlation"]: e for e in events if e["category"] == "launch"}
 
     def around(launch):
-        """Names of the ranges open on the launch's thread when it started, the innermost last."""
+        """Names of the ranges open on its thread at its start, the innermost last."""
         at = launch["start_us"]
         mine = [r for r in ranges if r["thread"] == launch["thread"]]
-        open_then = [r for r in mine if r["start_us"] <= at < r["start_us"] + r["duration_us"]]
+        begun = [r for r in mine if r["start_us"] <= at]
+        open_then = [r for r in begun if at < r["start_us"] + r["duration_us"]]
         return [r["name"] for r in sorted(open_then, key=lambda r: r["start_us"])]
 
     times, spans = {}, []
@@ -1425,12 +1472,19 @@ def profile(events, gap_us):
     idle_us, took = sum(us for _, us in idle), [end - start for start, end in spans]
     busy = 1 - idle_us / (reached - first)
     if busy >= 0.9:
-        bound = "small kernels" if sum(us for us in took if us < 5) > sum(took) / 2 else "device"
+        in_small = sum(us for us in took if us < 5)
+        bound = "small kernels" if in_small > sum(took) / 2 else "device"
     else:
-        waits = [(e["start_us"], e["start_us"] + e["duration_us"]) for e in events if e["category"] == "sync"]
+        syncs = [e for e in events if e["category"] == "sync"]
+        waits = [(e["start_us"], e["start_us"] + e["duration_us"]) for e in syncs]
         waited = sum(us for at, us in idle if any(a <= at < b for a, b in waits))
         bound = "waits" if waited > idle_us / 2 else "host"
-    return {"ranges": times, "busy": busy, "gaps": [gap for gap in idle if gap[1] > gap_us], "bound": bound}
+    return {
+        "ranges": times,
+        "busy": busy,
+        "gaps": [gap for gap in idle if gap[1] > gap_us],
+        "bound": bound,
+    }
     ### END SOLUTION
 
 
@@ -1484,7 +1538,10 @@ check("roofline.profile", profile)
 # %%
 predicted_corner = {"corner": None}  # replace None
 ### BEGIN PREDICTION
-predicted_corner = {"corner": 2.06, "why": "Section 1 printed it for the H200: 8 bytes a number."}
+predicted_corner = {
+    "corner": 2.06,
+    "why": "Section 1 printed it for the H200: 8 bytes a number.",
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -1516,7 +1573,7 @@ def _chain_kernel(out_ptr, x_ptr, n, REPEAT: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def cos_chain(x, repeat, out):
-    """out = cos(cos(...cos(x))), `repeat` times; one read and one write of n fp32 numbers."""
+    """out = cos(cos(...cos(x))), `repeat` times; reads and writes n fp32 numbers."""
     ### BEGIN SOLUTION
     n = x.numel()
     if n:
@@ -1567,8 +1624,10 @@ results.beside("lesson01.chain", {f"repeat {r}": s for r, s in zip(repeats, chai
 
 # %%
 memory_s, one_s = 8 * N / top.bytes_per_s, N / top.cos_per_s
-axes = plots.repeat_curve(repeats, chain_s, memory_s=memory_s, one_s=one_s, device=HERE.name)
-plots.show(axes, alt="Time of a fused chain of cosines against its length, with its floor: flat, a corner, a line")
+floor = {"memory_s": memory_s, "one_s": one_s}
+axes = plots.repeat_curve(repeats, chain_s, **floor, device=HERE.name)
+plots.show(axes, alt="Time of a fused chain of cosines against its length, with its "
+                     "floor: flat, a corner, a line")  # fmt: skip
 against(predicted_corner, {"corner": memory_s / one_s})
 
 # %% [markdown]
@@ -1602,7 +1661,10 @@ against(predicted_corner, {"corner": memory_s / one_s})
 # %%
 predicted_share = {"recompute / store": None}  # replace None
 ### BEGIN PREDICTION
-predicted_share = {"recompute / store": 0.71, "why": "Bytes set the time: 5 arrays instead of 7."}
+predicted_share = {
+    "recompute / store": 0.71,
+    "why": "Bytes set the time: 5 arrays instead of 7.",
+}
 ### END PREDICTION
 
 
@@ -1661,13 +1723,16 @@ results.beside("lesson01.recompute", trip_s, unit="ms")
 
 # %%
 def sectors(stride, item=4, lanes=32):
-    """Sectors of 32 bytes that one load of a warp touches, where neighbours lie `stride` numbers apart."""
+    """Sectors of 32 bytes that a warp's load touches, its numbers `stride` apart."""
     return len({lane * stride * item // 32 for lane in range(lanes)})
 
 
 strides = (1, 2, 4, 8, 16)
 columns = ("numbers apart", "sectors a load", "bytes fetched for each one used")
-Table(columns, [(stride, sectors(stride), 32 * sectors(stride) / 128) for stride in strides])
+Table(
+    columns,
+    [(stride, sectors(stride), 32 * sectors(stride) / 128) for stride in strides],
+)
 
 # %% [markdown]
 # From 8 numbers apart on, each of the 32 threads pays for a sector of its own and uses an eighth of it. Does the clock
@@ -1687,7 +1752,8 @@ used = {}
 if GPU:
     wide, sums = torch.ones(2**28, device=DEVICE), torch.empty(2**14, device=DEVICE)
     for stride in strides:
-        took = timed(lambda s=stride: _strided_kernel[(2**14,)](sums, wide, STRIDE=s, BLOCK=1024))
+        read = functools.partial(_strided_kernel[(2**14,)], STRIDE=stride, BLOCK=1024)
+        took = timed(functools.partial(read, sums, wide))
         used[f"{stride} apart"] = 4 * 2**24 / took.median_s / 1e12
     del wide
 results.beside("lesson01.strides", used, unit="TB/s")
@@ -1708,7 +1774,9 @@ results.beside("lesson01.strides", used, unit="TB/s")
 # ncu --kernel-name regex:_strided --metrics dram__bytes_read.sum,dram__bytes_write.sum,l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum,l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum python strided.py
 # ```
 #
-# The third number over the fourth is the column "sectors a load"; the first is what crossed the memory bus.
+# The third number over the fourth is the column "sectors a load", where each thread loads one number; the first is what
+# crossed the memory bus. For numbers that are 1 apart the compiler makes loads of four numbers a thread (lesson 00).
+# One such load of a warp touches 16 sectors in place of 4, and all of their bytes are used.
 #
 # ### Bytes in flight
 # A load takes long, and memory is fast because many loads are under way at once. **Little's law** says how many: bytes
@@ -1726,7 +1794,7 @@ def _chase_kernel(out_ptr, next_ptr, steps):
 
 
 def round_trip(count, spacing):
-    """`count` places, `spacing` numbers apart, each with the number of the next one, in a random order."""
+    """`count` places, `spacing` apart, each holding where the next is, in random order."""
     order = torch.randperm(count) * spacing
     following = torch.zeros(count * spacing, dtype=torch.int32)
     following[order] = order.roll(-1).int()
@@ -1735,7 +1803,8 @@ def round_trip(count, spacing):
 
 little = {}
 if GPU:
-    at, following = torch.zeros(2, dtype=torch.int32, device=DEVICE), round_trip(2**16, 1024)
+    at = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    following = round_trip(2**16, 1024)
     chase = timed(lambda: _chase_kernel[(1,)](at, following, 4096, num_warps=1))
     little = {"latency, ns": 1e9 * chase.median_s / 4096}
     little["needed in flight, MB"] = chase.median_s / 4096 * top.bytes_per_s / 1e6
@@ -1753,18 +1822,18 @@ results.beside("lesson01.latency", little, unit="")
 # bytes needed in flight from the table, 132 multiprocessors, and 4 KiB a program.
 
 # %%
-predicted_programs = {"programs a multiprocessor": None}  # replace None: 1, 2, 4, 8 or 16
+predicted_programs = {"programs a multiprocessor": None}  # replace None: 1, 2, 4, 8, 16
 ### BEGIN PREDICTION
 predicted_programs = {"programs a multiprocessor": 4}
-predicted_programs["why"] = """For the H200: the table's bytes in flight over 132 multiprocessors are 11 KB
-each, so 3 programs of 4 KiB; the next of the five is 4."""
+predicted_programs["why"] = """For the H200: the table's bytes in flight over 132
+multiprocessors are 11 KB each, so 3 programs of 4 KiB; the next of the five is 4."""
 ### END PREDICTION
 
 
 # %%
 @triton.jit
 def _stream_kernel(out_ptr, x_ptr, n, passes, BLOCK: tl.constexpr):
-    """Reads n numbers `passes` times, past the L1 caches; a program has one block in flight."""
+    """Reads n numbers `passes` times, past L1; a program has one block in flight."""
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(passes):
         for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -1777,20 +1846,22 @@ if GPU:
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     sums = torch.empty(16 * processors, device=DEVICE)
     for programs in (1, 2, 4, 8, 16):
-        took = timed(lambda p=programs: _stream_kernel[(p * processors,)](sums, x, N, 1, BLOCK=1024))
+        read = functools.partial(_stream_kernel[(programs * processors,)], BLOCK=1024)
+        took = timed(functools.partial(read, sums, x, N, 1))
         rates[f"{programs} a multiprocessor"] = 4 * N / took.median_s / 1e12
-    enough = next(int(name.split()[0]) for name, rate in rates.items() if rate > 0.9 * max(rates.values()))
+    near = [name for name, rate in rates.items() if rate > 0.9 * max(rates.values())]
+    enough = int(near[0].split()[0])
     against(predicted_programs, {"programs a multiprocessor": enough})
 results.beside("lesson01.in_flight", rates, unit="TB/s")
 
 # %% [markdown]
 # **The prediction, counted.** Bytes needed in flight = latency x rate, from the table of the chase; divided by the
-# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 that is 3, so 4 of the five
-# numbers, and 8 came: the chase has the memory for itself, and where all read at once a load waits in queues besides. So
-# take the count as a least, and twice of it as a plan. Below it the rate grows with the programs, 1.8 times from 1 to 2
-# and 1.5 times from 2 to 4: there the kernel is bound by *latency*, and neither bytes nor arithmetic set its time. The remedies are more programs, larger blocks, or loads that
-# are asked for before they are needed (`cp.async` in section 7 does that). More than enough helps little:
-# 16 programs read 4 % faster than 8.
+# multiprocessors and by 4096 bytes, that is the least number of programs. On the recorded H200 that is 3, so 4 of the
+# five numbers, and 8 came: the chase has the memory for itself, and where all read at once a load waits in queues
+# besides. So take the count as a least, and twice that number as a plan. Below it the rate grows with the programs, 1.8
+# times from 1 to 2 and 1.5 times from 2 to 4: there the kernel is bound by *latency*, and neither bytes nor arithmetic
+# set its time. The remedies are more programs, larger blocks, or loads that are asked for before they are needed
+# (`cp.async` in section 7 does that). More than enough helps little: 16 programs read 4 % faster than 8.
 #
 # ### A second roof: the L2 cache
 # The same kernel reads arrays of growing size, each again and again, a gigabyte in all. Small ones stay in the L2
@@ -1801,15 +1872,18 @@ l2 = {}
 for mib in (1, 4, 8, 16, 32, 64, 128, 256) if GPU else (1, 4, 16):
     n, passes = mib * 2**18, (1024 if GPU else 16) // mib
     if GPU:
-        took = timed(lambda n=n, p=passes: _stream_kernel[(8 * processors,)](sums, x, n, p, BLOCK=1024))
+        read = functools.partial(_stream_kernel[(8 * processors,)], BLOCK=1024)
+        took = timed(functools.partial(read, sums, x, n, passes))
     else:
         took = timed(lambda n=n, p=passes: [x[:n].sum() for _ in range(p)])
     l2[f"{mib} MiB"] = 4 * n * passes / took.median_s / 1e12
-axes = plots.sweep([int(name.split()[0]) for name in l2], {"read again and again": list(l2.values())},
-                   xlabel="MiB of the array", ylabel="TB/s", unit="", xscale="log", device=HERE.name,
-                   ceiling=("copy", top.bytes_per_s / 1e12),
-                   title="What fits into the cache is read faster than memory can be")  # fmt: skip
-plots.show(axes, alt="Rate of reading an array again and again against its size: high, then down to memory's rate")
+sizes_mib = [int(name.split()[0]) for name in l2]
+axes = plots.sweep(sizes_mib, {"read again and again": list(l2.values())}, unit="",
+                   xlabel="MiB of the array", ylabel="TB/s", xscale="log",
+                   ceiling=("copy", top.bytes_per_s / 1e12), device=HERE.name,
+                   title="What fits into the cache is read faster")  # fmt: skip
+plots.show(axes, alt="Rate of reading an array again and again against its size: "
+                     "high, then down to memory's rate")  # fmt: skip
 results.beside("lesson01.l2", l2, unit="TB/s")
 
 # %% [markdown]
@@ -1819,9 +1893,9 @@ results.beside("lesson01.l2", l2, unit="TB/s")
 # L2 roof. Section 7 lives on it.
 #
 # ### A second roof of arithmetic: exponentials
-# Softmax needs one exponential an element. Exponentials, cosines and reciprocals have units of their own, and few: 16
-# results a clock on a multiprocessor of an H200, where multiply-adds have 128. The cell takes both rates from chains of
-# two lengths, whose difference holds no bytes and no launch.
+# Softmax needs one exponential an element. Exponentials and reciprocals have units of their own, and few: 16 results a
+# clock on a multiprocessor of an H200, where multiply-adds have 128.  The cell takes both rates from chains of two
+# lengths, whose difference holds no bytes and no launch.
 
 
 # %%
@@ -1836,15 +1910,19 @@ def _repeated_kernel(out_ptr, x_ptr, repeat, EXP: tl.constexpr, BLOCK: tl.conste
 
 def a_second(exp):
     """Operations a second, from a long chain and a short one."""
-    took = {r: timed(lambda r=r: _repeated_kernel[(N // 1024,)](out, x, r, EXP=exp, BLOCK=1024)) for r in (64, 192)}
+    run = _repeated_kernel[(N // 1024,)]
+    run = functools.partial(run, out, x, EXP=exp, BLOCK=1024)
+    took = {r: timed(functools.partial(run, repeat=r)) for r in (64, 192)}
     return 128 * N / (took[192].median_s - took[64].median_s)
 
 
 units = {}
 if GPU:
-    units = {"exponentials": a_second(True) / 1e12, "multiply-adds": a_second(False) / 1e12}
-    print(f"one exponential an element of fp16: {4 * units['exponentials'] * 1e12 / top.bytes_per_s:.1f} times as fast "
-          "as its 4 bytes travel")  # fmt: skip
+    exponentials, others = a_second(True), a_second(False)
+    units = {"exponentials": exponentials / 1e12, "multiply-adds": others / 1e12}
+    faster = 4 * exponentials / top.bytes_per_s
+    print(f"one exponential an element of fp16: {faster:.1f} times as fast as "
+          "its 4 bytes travel")  # fmt: skip
 results.beside("lesson01.units", units, unit="T/s")
 
 # %% [markdown]
@@ -1930,13 +2008,18 @@ def _softmax_kernel(out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: 
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
     mask = offs < width
-    x = tl.load(x_ptr + row * stride_x_row + offs, mask=mask, other=-float("inf")).to(tl.float32)
+    x_ptrs = x_ptr + row * stride_x_row + offs
+    x = tl.load(x_ptrs, mask=mask, other=-float("inf")).to(tl.float32)
     top = tl.max(x, axis=0)
     # -inf - -inf is NaN; with any finite shift an empty row becomes exp(-inf) = 0
     numerator = tl.exp(x - tl.where(top == -float("inf"), 0.0, top))
     total = tl.sum(numerator, axis=0)
     share = numerator / tl.where(total == 0.0, 1.0, total)
-    tl.store(out_ptr + row * stride_out_row + offs, share.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        out_ptr + row * stride_out_row + offs,
+        share.to(out_ptr.dtype.element_ty),
+        mask=mask,
+    )
     ### END SOLUTION
 
 
@@ -1946,9 +2029,11 @@ def softmax(x, out):
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     if rows:
-        # 16 or more elements a thread keep enough loads in flight, and a long row still fits into registers
+        # 16 or more elements a thread keep enough loads in flight, where the row has so
+        # many, and a long row still fits into registers
         warps = min(16, max(1, block // 512))
-        _softmax_kernel[(rows,)](out, x, width, out.stride(0), x.stride(0), BLOCK=block, num_warps=warps)
+        run = _softmax_kernel[(rows,)]
+        run(out, x, width, out.stride(0), x.stride(0), BLOCK=block, num_warps=warps)
     ### END SOLUTION
 
 
@@ -1989,7 +2074,8 @@ if GPU:
     softmax_s["compiled"] = timed(lambda: compiled_softmax(z))
     softmax_s["my kernel"] = timed(lambda: softmax(z, out_z))
 axes = plots.timing(softmax_s, floor_s=2 * count / top.bytes_per_s, device=HERE.name)
-plots.show(axes, alt="Time of softmax in PyTorch, compiled, and in my kernel; the floor is one read and one write")
+plots.show(axes, alt="Time of softmax in PyTorch, compiled, and in my kernel; the "
+                     "floor is one read and one write")  # fmt: skip
 results.beside("lesson01.softmax", softmax_s, unit="us")
 
 # %% [markdown]
@@ -2017,7 +2103,8 @@ results.beside("lesson01.softmax", softmax_s, unit="us")
 predicted_tile = {"fp32": None, "bf16": None}  # replace None
 ### BEGIN PREDICTION
 predicted_tile = {"fp32": 64, "bf16": 512}
-predicted_tile["why"] = "For the H200: b / 4 and b / 2 FLOP a byte have to reach ridges of 12 and 156."
+predicted_tile["why"] = """For the H200: b / 4 and b / 2 FLOP a byte have to reach
+ridges of 12 and 156."""
 ### END PREDICTION
 
 
@@ -2029,10 +2116,14 @@ def intensity_of_tiles(block_m, block_n, item):
 tiles = {}
 for one in [roof, *recorded_roofs()]:
     item = 2 if one.name.endswith("16") else 4
-    enough = next(b for b in (2**k for k in range(20)) if intensity_of_tiles(b, b, item) >= ridge(one))
+    sides = (2**k for k in range(20))
+    enough = next(b for b in sides if intensity_of_tiles(b, b, item) >= ridge(one))
     tiles[one.name] = enough
     print(f"{one.name:10} ridge {ridge(one):6.1f}: tiles of {enough} x {enough}")
-against(predicted_tile, {name: tiles.get(f"H200 {name}", "not recorded") for name in ("fp32", "bf16")})
+against(
+    predicted_tile,
+    {name: tiles.get(f"H200 {name}", "not recorded") for name in ("fp32", "bf16")},
+)
 
 # %% [markdown]
 # **The prediction, counted.** A square tile of side $b$ makes $b / 4$ FLOP a byte in fp32 and $b / 2$ in bf16. The
@@ -2117,13 +2208,15 @@ def _matmul_kernel(
     out_ptr, a_ptr, b_ptr,
     M, N, K,
     stride_out_m, stride_out_n, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):  # fmt: skip
     ### BEGIN SOLUTION
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     group = tl.program_id(0) // (GROUP_M * tiles_n)
     inside = tl.program_id(0) % (GROUP_M * tiles_n)
-    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be lower
+    # the last group may be lower
+    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
     tile_m, tile_n = group * GROUP_M + inside % height, inside // height
 
     offs_m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -2143,7 +2236,11 @@ def _matmul_kernel(
         b_ptrs += BLOCK_K * stride_b_k
 
     out_ptrs = out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :] * stride_out_n
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    tl.store(
+        out_ptrs,
+        acc.to(out_ptr.dtype.element_ty),
+        mask=mask_m[:, None] & mask_n[None, :],
+    )
     ### END SOLUTION
 
 
@@ -2151,13 +2248,16 @@ def matmul(a, b, out):
     """out = a @ b with an fp32 accumulator; 2 M N K FLOP."""
     ### BEGIN SOLUTION
     (M, K), N = a.shape, b.shape[1]
-    # 2-byte inputs go to the tensor cores, which want large tiles; 4-byte ones to the ordinary units
-    block_m, block_n, block_k, warps = (128, 256, 64, 8) if a.element_size() == 2 else (64, 64, 32, 4)
+    # 2-byte inputs go to the tensor cores, which want large tiles; 4-byte ones do not
+    on_tensor_cores = a.element_size() == 2
+    tile, warps = ((128, 256, 64), 8) if on_tensor_cores else ((64, 64, 32), 4)
+    block_m, block_n, block_k = tile
     _matmul_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
         out, a, b,
         M, N, K,
         *out.stride(), *a.stride(), *b.stride(),
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=8, num_warps=warps, num_stages=3,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=8,
+        num_warps=warps, num_stages=3,
     )  # fmt: skip
     ### END SOLUTION
 
@@ -2282,7 +2382,7 @@ results.beside("lesson01.tiles", rates, unit="TFLOP/s")
 
 # %%
 def back_to_back(left, right, seconds=0.6):
-    """TFLOP/s of many products one behind the other, and the board's watts meanwhile."""
+    """TFLOP/s of many products in a row, and the board's watts meanwhile."""
 
     def run():
         torch.mm(left, right, out=made)
@@ -2304,8 +2404,12 @@ if GPU:
     left, right = (torch.randn(side, side, device=DEVICE).bfloat16() for _ in range(2))
     made, zeros = torch.empty_like(left), torch.zeros_like(left)
     alone = timed(lambda: torch.mm(left, right, out=made))
-    conditions["random numbers, each after a sweep"] = 2 * side**3 / alone.median_s / 1e12
-    for name, pair in (("random numbers, back to back", (left, right)), ("zeros, back to back", (zeros, zeros))):
+    swept = 2 * side**3 / alone.median_s / 1e12
+    conditions["random numbers, each after a sweep"] = swept
+    for name, pair in (
+        ("random numbers, back to back", (left, right)),
+        ("zeros, back to back", (zeros, zeros)),
+    ):
         conditions[name], watts = back_to_back(*pair)
         print(f"{name}: {watts} W")
     time.sleep(3)
@@ -2316,12 +2420,13 @@ results.beside("lesson01.conditions", conditions, unit="TFLOP/s")
 
 # %% [markdown]
 # The instructions are the same in every row. Zeros switch few transistors, so they need less power, and where power is
-# the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**, never
-# with zeros. A sweep before each product is a rest for the power supply, so a product *alone* is 10 % faster than the
-# same one *beside* others, as it would run in training. Three seconds of rest are another matter. One could expect a
-# burst after them, but the second product was 4 % slower than the fortieth. (These two rows are of the host's clock,
-# with a wait after each product.) A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the
-# row: which values, alone or beside.
+# the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**,
+# never with zeros. A sweep needs less power than a product, so after a sweep a product *alone* is 10 % faster than the
+# same one *beside* others, as it would run in training. Three seconds of rest are another matter. By section 1 one
+# could expect a burst after them, but none shows here: the second product was 4 % slower than the fortieth. If there
+# was one, it was over with the first product. (These two rows are of the host's clock, with a wait after each product.)
+# A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the row:
+# which values, alone or beside.
 
 # %% [markdown]
 # ## 8. Launch overhead and CUDA graphs
@@ -2358,14 +2463,15 @@ print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100
 
 # %% [markdown]
 # ### Predict
-# A loop of many small additions on the H200: what does one of them cost when Python launches it, and what when it is
+# A loop of many small operations on the H200: what does one of them cost when Python launches it, and what when it is
 # part of a graph? The second number is not zero: the device still has to start each kernel.
 
 # %%
 predicted_us = {"launched by Python": None, "in a graph": None}  # replace None
 ### BEGIN PREDICTION
 predicted_us = {"launched by Python": 6, "in a graph": 1}
-predicted_us["why"] = "For the H200: the call of section 3 without its slices; the device's gap of about 1 us."
+predicted_us["why"] = """For the H200: the call of section 3 without its
+slices; the device's gap of about 1 us."""
 ### END PREDICTION
 
 # %% [markdown]
@@ -2392,19 +2498,21 @@ def step(x, w):
     return x
 
 
-graphs = {}  # n -> a graph for inputs of n numbers, with the tensors that it reads and writes
+# n -> a graph for inputs of n numbers, with the tensors that it reads and writes
+graphs = {}
 
 
 def run_many(xs, w, out):
-    """out[i] = step(xs[i], w), each a replay of the graph that was captured for this size."""
+    """out[i] = step(xs[i], w), each a replay of the graph captured for this size."""
     ### BEGIN SOLUTION
     n = xs.shape[1]
     if n not in graphs:
-        static_x, static_w = xs[0].clone(), w.clone()  # replays read this memory, whatever the caller's tensors are
+        # replays read this memory, whatever the caller's tensors are
+        static_x, static_w = xs[0].clone(), w.clone()
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # what happens only once must happen before the capture
+        with torch.cuda.stream(side):  # what happens only once: before the capture
             for _ in range(2):
                 step(static_x, static_w)
         torch.cuda.current_stream().wait_stream(side)
@@ -2469,15 +2577,17 @@ if GPU:
     ys = torch.empty_like(xs)
     cost_s["launched by Python"] = each(lambda: step(xs[0], w), calls=10) / 48
     cost_s["in a graph"] = each(replay_of(xs[0], w), calls=200) / 48
-    cost_s["in run_many"] = sorted(one_by_one(lambda: run_many(xs, w, ys), 21))[10] / (48 * len(xs))
-    again = sorted(one_by_one(lambda: (graphs.clear(), run_many(xs, w, ys)), 11))[5] / (48 * len(xs))
-    cost_s["in run_many, captured in each call"] = again
+    operations = 48 * len(xs)
+    many = sorted(one_by_one(lambda: run_many(xs, w, ys), 21))[10]
+    cost_s["in run_many"] = many / operations
+    again = sorted(one_by_one(lambda: (graphs.clear(), run_many(xs, w, ys)), 11))[5]
+    cost_s["in run_many, captured in each call"] = again / operations
     against(predicted_us, {name: 1e6 * s for name, s in cost_s.items()})
 results.beside("lesson01.graph", cost_s, unit="us")
 
 # %% [markdown]
-# **The prediction, counted.** On the recorded H200 one addition of a loop costs 8.8 us where Python launches it, all
-# of it the host's, and 1.29 us in a graph, all of it the device's.
+# **The prediction, counted.** On the recorded H200 one operation of the step, a product, a sine or a sum, costs 8.8 us
+# where Python launches it, all of it the host's, and 1.29 us in a graph, all of it the device's.
 #
 # In the second row the host is out of the way, and what remains is the device: starting one kernel after another takes
 # it that time, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.

@@ -103,10 +103,19 @@ def normal(*shape, dtype=torch.float32):
 # `no_grad`? When it was made in inference mode?
 
 # %%
-predicted = {"requires a gradient": None, "made in no_grad": None, "made in inference mode": None}  # replace None
+predicted = {  # replace None
+    "requires a gradient": None,
+    "made in no_grad": None,
+    "made in inference mode": None,
+}
 ### BEGIN PREDICTION
 why = "requires_grad and no_grad are read by the kernel of autograd; inference mode is without that kernel's key"
-predicted = {"requires a gradient": 0, "made in no_grad": 0, "made in inference mode": -1, "why": why}
+predicted = {
+    "requires a gradient": 0,
+    "made in no_grad": 0,
+    "made in inference mode": -1,
+    "why": why,
+}
 ### END PREDICTION
 
 # %%
@@ -195,7 +204,7 @@ from course_lib.torch_inside import keysets
 BACKEND = DEVICE.upper()  # "CPU" or "CUDA", as keys spell it
 NOTED = (f"Autocast{BACKEND}", f"Autograd{BACKEND}", "ADInplaceOrView", BACKEND)
 library = torch.library.Library("lesson03", "FRAGMENT")
-count = globals().get("count") or itertools.count()  # for new names, also when this cell runs again
+count = globals().get("count") or itertools.count()  # also when this cell runs again
 below = torch._C._dispatch_keyset_full_after  # all keys below one
 
 
@@ -222,10 +231,21 @@ def make_visit(log):
 # How many of the four kernels run for an ordinary `x`? In `no_grad`? In inference mode? In autocast?
 
 # %%
-predicted = {"nothing around": None, "no_grad": None, "inference mode": None, "autocast": None}  # replace None
+predicted = {  # replace None
+    "nothing around": None,
+    "no_grad": None,
+    "inference mode": None,
+    "autocast": None,
+}
 ### BEGIN PREDICTION
 why = "autograd, ADInplaceOrView, the device; inference mode takes both of autograd's away, autocast adds one"
-predicted = {"nothing around": 3, "no_grad": 3, "inference mode": 1, "autocast": 4, "why": why}
+predicted = {
+    "nothing around": 3,
+    "no_grad": 3,
+    "inference mode": 1,
+    "autocast": 4,
+    "why": why,
+}
 ### END PREDICTION
 
 # %%
@@ -431,7 +451,7 @@ for name, around in arounds.items():
 # | `CPU`, `CUDA`, `Meta`, `Sparse...` | compute; on `Meta`, the shape and type of the result only |
 # | `Autograd...` | keep what backward needs |
 # | `ADInplaceOrView` | count the writes into a tensor, and note whose view it is; nothing to do for other operators |
-# | `Autocast...` | cast arguments to a shorter type, for the operators on its list |
+# | `Autocast...` | cast arguments to a shorter type, or to fp32, for the operators on its lists |
 # | `BackendSelect` | for operators without a tensor, such as `torch.empty`: read the device and add its key |
 # | `Conjugate` | carry out a conjugation that was put off |
 # | `Functionalize` | replace writes by operators that return new tensors; the compiler uses it |
@@ -518,7 +538,15 @@ ask(tensor(), around=["handler"])
 def keys(tensors, around):
     """Names of the keys that a call begins with, highest priority first."""
     ### BEGIN SOLUTION
-    order = ["PythonTLSSnapshot", "Autocast", "Autograd", "ADInplaceOrView", "Python", "BackendSelect", ""]
+    order = [
+        "PythonTLSSnapshot",
+        "Autocast",
+        "Autograd",
+        "ADInplaceOrView",
+        "Python",
+        "BackendSelect",
+        "",
+    ]
     graph, python = {"Autograd", "ADInplaceOrView"}, {"Python", "PythonTLSSnapshot"}
     brought = set()
     for told in tensors:
@@ -605,7 +633,11 @@ class Names(TorchDispatchMode):
 # %%
 predicted = {"forward": None, "backward": None}  # replace None
 ### BEGIN PREDICTION
-predicted = {"forward": 5, "backward": 8, "why": "four calls and the transpose in linear; about two each backward"}
+predicted = {
+    "forward": 5,
+    "backward": 8,
+    "why": "four calls and the transpose in linear; about two each backward",
+}
 ### END PREDICTION
 x, w, bias = normal(8, 4), normal(3, 4).requires_grad_(), normal(3).requires_grad_()
 
@@ -629,12 +661,12 @@ against(predicted, {"forward": len(forward.names), "backward": len(backward.name
 # above.
 #
 # **In inference mode this is different.** It takes autograd's key away, and with it the place where a math kernel would
-# have ended. The first key at which something runs is then Python's, so the mode is asked for `linear`, `matmul`,
-# `dropout` and `scaled_dot_product_attention` as they are, and what they call while its handler runs comes by no more.
-# A mode that counts products of matrices counts none. The remedy is `func.decompose(*args, **kwargs)`: it runs the math
-# kernel of an operator that has one, and returns `NotImplemented` for all others. Called `with self:`, so that the mode
-# is active again, its parts come by as they do elsewhere. (In `no_grad` nothing of this is needed: autograd's key is
-# still there.)
+# have ended. PythonTLSSnapshot only notes the state of the thread, and the next key at which something runs is
+# Python's. So the mode is asked for `linear`, `matmul`, `dropout` and `scaled_dot_product_attention` as they are, and
+# what they call while its handler runs comes by no more. A mode that counts products of matrices counts none. The
+# remedy is `func.decompose(*args, **kwargs)`: it runs the math kernel of an operator that has one, and returns
+# `NotImplemented` for all others. Called `with self:`, so that the mode is active again, its parts come by as they do
+# elsewhere. (In `no_grad` nothing of this is needed: autograd's key is still there.)
 
 
 # %%
@@ -735,7 +767,8 @@ class Meter(TorchDispatchMode):
             return 2 * args[0].numel() * args[2][0].numel() * sum(args[-1][:2])
         if name.startswith("_scaled_dot_product"):
             backward = name.endswith("_backward")
-            q, k = args[backward : backward + 2]  # backward the gradient stands in front of them
+            # backward the gradient stands in front of them
+            q, k = args[backward : backward + 2]
             return (5 if backward else 2) * 2 * q.numel() * k.shape[-2]
         return 0
         ### END SOLUTION
@@ -783,7 +816,7 @@ TEXTS, IMAGES = (4, max(8, round(64 * share_of_sizes()))) if GPU else (4, 8)
 
 
 def text_loss(sizes, batch, device=DEVICE, dtype=DTYPE):
-    """A transformer and a batch of tokens; returns a function that computes the loss."""
+    """A transformer and a batch of tokens; returns a function that gives the loss."""
     with torch.device(device):
         model = transformer.Transformer(sizes).to(dtype)
         tokens = torch.zeros(batch, sizes.context + 1, dtype=torch.long)
@@ -1076,7 +1109,7 @@ from course_lib.given_kernels import cap_into
 
 
 def register(library):
-    """Define the operator `cap` in a torch.library.Library, with kernels for CPU, Meta and Autograd."""
+    """Define the operator `cap` in a Library, with kernels for CPU, Meta and Autograd."""
     ### BEGIN SOLUTION
     library.define("cap(Tensor x, float limit) -> Tensor")
     operator = getattr(torch.ops, library.ns).cap
@@ -1101,7 +1134,8 @@ def register(library):
         @staticmethod
         def backward(ctx, grad):
             (out,) = ctx.saved_tensors
-            return grad * (1 - (out / ctx.limit) ** 2), None  # of operators that autograd knows: differentiable again
+            # of operators that autograd knows: differentiable again
+            return grad * (1 - (out / ctx.limit) ** 2), None
 
     library.impl("cap", on_cpu, "CPU")
     library.impl("cap", on_meta, "Meta")
@@ -1187,7 +1221,10 @@ class Logged(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         print("the wrapper is asked for", func.name())
-        return func(*tree_map(lambda t: t.held if isinstance(t, cls) else t, args), **(kwargs or {}))
+        return func(
+            *tree_map(lambda t: t.held if isinstance(t, cls) else t, args),
+            **(kwargs or {}),
+        )
 
 
 # %%
@@ -1375,7 +1412,7 @@ results.beside("lesson03.scaled", scaled, unit="us", size=f"{ROWS} x {WIDTH}")
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 3.6 times: 711 us, where four operators pass over the array before
-# the product, against 197 us for the product and one operator behind it.
+# the product, against 197 us for the product alone: the scale goes with it as a number.
 #
 # The same on tensors of eight numbers would be *slower*, because every handler is Python. How much slower is the last
 # section. A compiler runs the handlers once, while it compiles. For this the class has to say what it is made of:
@@ -1389,12 +1426,16 @@ class Boxed(Modest):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         bare = tree_map(lambda t: t.held if isinstance(t, cls) else t, args)
-        return tree_map(lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*bare, **(kwargs or {})))
+        return tree_map(
+            lambda t: cls(t) if isinstance(t, torch.Tensor) else t,
+            func(*bare, **(kwargs or {})),
+        )
 
 
 class Flat(Boxed):
     def __tensor_flatten__(self):
-        return ["held"], None  # the names of the attributes that are tensors, and anything else to remember
+        # the names of the attributes that are tensors, and anything else to remember
+        return ["held"], None
 
     @staticmethod
     def __tensor_unflatten__(inner, remembered, size, stride):
@@ -1411,9 +1452,11 @@ for kind in (Boxed, Flat):
         print(f"{kind.__name__}: {type(error).__name__}")
 
 # %% [markdown]
-# Dynamo stops at `Boxed` (`Unsupported`) and takes `Flat`. Whether the backend then compiles it depends on the
-# version: torch 2.13 does on a CPU, and in the recorded run, with torch 2.11, the backend failed. The cell prints no
-# more than the name of the error; what failed there we have not found out.
+# Dynamo stops at `Boxed`, which does not say what it is made of: `Unsupported`. It takes `Flat` and hands it to the
+# backend. Whether the backend compiles `Flat` depends on the version. With torch 2.13 on a CPU the cell prints
+# "compiled, returns a Flat". In the recorded run, with torch 2.11, it prints `BackendCompilerFailed`: Dynamo's part is
+# done, and the error is one of `aot_eager`, the backend below it. (`error.inner_exception` has the backend's own
+# error.)
 
 # %% [markdown]
 # ## 7. What a call costs
@@ -1430,7 +1473,11 @@ predicted = {"a gradient is required": None, "under a dispatch mode": None,
              "torch.library.custom_op": None, "on meta": None}  # replace None  # fmt: skip
 ### BEGIN PREDICTION
 why = "a node of the graph is C++; a visit to Python costs about a call; on meta nothing is computed"
-predicted = {"a gradient is required": 1.2, "under a dispatch mode": 2, "torch.library.custom_op": 3}
+predicted = {
+    "a gradient is required": 1.2,
+    "under a dispatch mode": 2,
+    "torch.library.custom_op": 3,
+}
 predicted |= {"on meta": 0.8, "why": why}
 ### END PREDICTION
 
@@ -1442,7 +1489,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Passes(TorchFunctionMode):
-    """Sees calls of Python functions, before they become operators: no key, and above the dispatcher."""
+    """Sees calls of Python functions: no key, and above the dispatcher."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -1622,8 +1669,11 @@ predicted = {"width": 1024, "why": why}
 
 
 def call_us(name):
-    """What a call costs the host of the recorded H200; your own host where nothing is recorded."""
-    for section, row in (("dispatch", name), ("lesson01.call", "one of many additions")):
+    """What a call costs the recorded H200's host; your own where nothing is recorded."""
+    for section, row in (
+        ("dispatch", name),
+        ("lesson01.call", "one of many additions"),
+    ):
         for found in (results.load(section) or {"rows": ()})["rows"]:
             if found["name"] == row:
                 return found.get("us", found.get("value")), "H200's host"

@@ -263,7 +263,7 @@ def test_the_author_predicted_too_and_gave_a_reason(lesson):
         emptied = without_predictions(source)
         assert emptied != source, f"nobody predicted:\n{source[:200]}"
         assert ASKS.search(emptied), f"nothing is left for the student to fill in:\n{source[:200]}"
-        assert re.search(r"[\"']?why[\"']?\s*[:=]", source), f"no reason is given:\n{source[:300]}"
+        assert re.search(r"[\"']?why[\"']?\]?\s*[:=]", source), f"no reason is given:\n{source[:300]}"
     released = {cell.source for cell in nbformat.read(lesson.release, 4).cells}
     assert {without_predictions(source) for source in answered} <= released
 

@@ -52,7 +52,7 @@ SOURCES = (  # lessons, the numbers that they quote, and whose numbers they are
 REASONS = (  # lesson, the words around the number, and why no test can know it better
     (
         "00",
-        "(The memory of a laptop or of one server core moves between 10 and 100 GB/s.)",
+        "(The memory of most laptops, and of one server core, moves between 10 and 100 GB/s.)",
         "the reader's own is measured",
     ),
     ("01", "elementwise multiplications take about 10 % of the time", "the report's"),

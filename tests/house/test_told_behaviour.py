@@ -39,6 +39,13 @@ def product(out_ptr, a_ptr, b_ptr, K, BLOCK: tl.constexpr, PRECISION: tl.constex
     tl.store(out_ptr + rows * BLOCK + columns, acc)
 """
 
+STRIDED = """
+@triton.jit
+def strided(out_ptr, x_ptr, STRIDE: tl.constexpr):
+    offs = tl.program_id(0) * 1024 + tl.arange(0, 1024)
+    tl.store(out_ptr + tl.program_id(0), tl.sum(tl.load(x_ptr + offs * STRIDE)))
+"""
+
 IMPORTS = "import triton\nimport triton.language as tl\n\n"
 
 
@@ -52,6 +59,18 @@ def stores(divisible):
 def test_stores_are_wide_where_lengths_and_addresses_are_multiples_of_16():
     says(START, "there are eight instructions in place of the two", "8 elements a thread are written by two.")
     assert (stores(True), stores(False)) == ((2, 2), (8, 0))
+
+
+def test_numbers_side_by_side_are_loaded_four_at_once_and_others_one_by_one():
+    says(ROOF, "where each thread loads one number; the first is", "the compiler makes loads of four numbers a thread")
+    says(ROOF, "One such load of a warp touches 16 sectors in place of 4,")
+    assert (32 * 16 // 32, 32 * 4 // 32) == (16, 4)
+    for stride in (1, 2, 16):
+        made = compile_kernel(
+            (IMPORTS + STRIDED, "strided"), {"out_ptr": "*fp32", "x_ptr": "*fp32"}, {"STRIDE": stride}
+        )
+        loads = made.instructions["ld.global"], made.instructions["ld.global.v4"]
+        assert loads == ((2, 2) if stride == 1 else (8, 0))
 
 
 def product(dtype, block, precision="tf32"):

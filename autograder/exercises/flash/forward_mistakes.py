@@ -353,7 +353,7 @@ SIGNS = (
 PRECISION = (
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits unless it is told "
+        "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs unless it is told "
         '`input_precision="ieee"`.',
         answer=wrong.in_tf32,
         variants=("both", "scores", "values"),

@@ -236,7 +236,7 @@ BIAS = (
 PRODUCT = (
     _of_product(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default. The exercise "
+        "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs by default. The exercise "
         'asks for `tl.dot` with `input_precision="ieee"`.',
     ),
     Mistake(

@@ -243,7 +243,7 @@ PRODUCTS = (
     ),
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default. The exercise "
+        "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs by default. The exercise "
         'asks for `tl.dot` with `input_precision="ieee"`.',
         sign=_tf32,
     ),

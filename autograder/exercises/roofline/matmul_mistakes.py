@@ -181,7 +181,7 @@ MISTAKES = (
     ),
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default, and so "
+        "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs by default, and so "
         "does a `tl.sum` of products that Triton turns into a dot. The exercise asks for `tl.dot` with "
         '`input_precision="ieee"`.',
         answer=lambda v, rounded: _inputs(rounded)(v),
