@@ -243,8 +243,9 @@ PRODUCTS = (
     ),
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 rounds its inputs to 10 fraction bits by default. The exercise "
-        'asks for `tl.dot` with `input_precision="ieee"`.',
+        "The error is what TF32 gives, 10 fraction bits of each input: a product of your own by `tl.dot` rounds to it "
+        'unless told `input_precision="ieee"`, and the library does where `torch.backends.cuda.matmul.allow_tf32` is '
+        "on.",
         sign=_tf32,
     ),
 )
