@@ -2174,18 +2174,19 @@ print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
 #
 # ### The TMA: one thread asks for a tile
 # In your kernel every thread makes addresses and asks for its own part of a tile (`cp.async`). A Hopper GPU has a unit
-# for that, the **Tensor Memory Accelerator**. The host writes a **descriptor** once: the tensor's address, shape and
-# strides, and the shape of a tile. After that *one thread* names the coordinates of a tile. The unit makes all
-# addresses, gives zeros for what lies outside of the tensor, and lays the tile into shared memory as the tensor cores
-# read it. When the bytes are there, it says so at an **mbarrier**: a word in shared memory that knows how many bytes
-# are still expected and at which the others wait. No block of registers holds addresses, and no thread waits for its
-# own loads.
+# for that, the **Tensor Memory Accelerator**. The host, or the kernel at its beginning, writes a **descriptor**: the
+# tensor's address, shape and strides, and the shape of a tile. After that *one thread* names the coordinates of a tile.
+# The unit makes all addresses, gives zeros for what lies outside of the tensor, and lays the tile into shared memory as
+# the tensor cores read it. When the bytes are there, it says so at an **mbarrier**: a word in shared memory that knows
+# how many bytes are still expected and at which the others wait. No block of registers holds addresses, and no thread
+# waits for its own loads.
 #
 # Triton's own language reaches the unit through tensor descriptors (`tl.make_tensor_descriptor`). **Gluon** is the
-# language below it: Triton's compiler, but you say which warps do what, where a tile lies and who waits for whom. Here is
-# a kernel in Gluon with two jobs. One warp fetches tiles, two at a time; four warps add them up. A place in shared memory
-# has two barriers. The fetching warp waits at `empty` until its place may be overwritten, the adding warps wait at `full`
-# until its bytes have arrived. (A barrier counts its rounds by one bit, the *parity*, which is what `& 1` makes.)
+# language below it: Triton's compiler, but you say which warps do what, where a tile lies and who waits for whom. Here
+# is a kernel in Gluon with two jobs. One warp fetches tiles, up to two ahead; four warps add them up. A place in shared
+# memory has two barriers. The fetching warp waits at `empty` until its place may be overwritten, the adding warps wait
+# at `full` until its bytes have arrived. (A barrier counts its rounds by one bit, the *parity*, which is what `& 1`
+# makes.)
 
 # %%
 from triton.experimental import gluon

@@ -927,9 +927,9 @@ for name, (layers, full_s, mixed_s) in REPORT.items():
 # autocast does more than launch: it looks at the arguments of every operator on its lists. The table cannot tell these
 # apart; a profile with the host's side would.
 #
-# Now the bytes. Which copies live longer than a moment? The cast
-# weights: a linear layer's backward step needs its weight in the type that was multiplied. We account for one layer at
-# an eighth of the report's width, 320, and an eighth of its context, so that tokens and width keep their proportion.
+# Now the bytes. Which copies live longer than a moment? The cast weights: a linear layer's backward step needs its
+# weight in the type that was multiplied. We account for one layer at an eighth of the report's width, 320, and an
+# eighth of its context, so that tokens and width keep their proportion.
 
 
 # %%
@@ -2279,10 +2279,11 @@ for row in recorded("add_norm"):
 #
 # Dropout zeroes each element with probability $p$ and divides the others by $1 - p$. Backward must treat the same
 # elements the same way, so PyTorch keeps a mask. But which elements stay is decided by *computed* random numbers, and
-# what is computed can be computed again. The generator that GPUs use, **Philox**, has no state that moves: it is a
-# function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look random; `tl.rand`
-# hands out the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its fate depends on the
-# seed and on its place, and on nothing else: not on the block, not on the program, not on what ran before.
+# what is computed can be computed again. The generator that PyTorch and Triton use on GPUs, **Philox**, has no state
+# that moves: it is a function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look
+# random; `tl.rand` hands out the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its
+# fate depends on the seed and on its place, and on nothing else: not on the block, not on the program, not on what ran
+# before.
 
 
 # %%

@@ -1001,7 +1001,7 @@ for row in recorded("rope"):
 
 # %% [markdown]
 # ## 6. Backward: turn back
-# A rotation is a matrix with orthonormal columns, and its transposed is its inverse. So for each pair
+# A rotation is a matrix with orthonormal columns, and its transpose is its inverse. So for each pair
 #
 # $$dx_0 = dy_0 \cos + dy_1 \sin, \qquad dx_1 = dy_1 \cos - dy_0 \sin :$$
 #
