@@ -26,21 +26,6 @@ def _local_columns(v):
     return wrong.attend(v, see=n % v["block"] <= m + n_k - n_q if v["causal"] else None)
 
 
-def _maximum_before_scale(v, how: str):
-    if how == "in the exponent":
-        return _scale_in_the_exponent(v, lse=True)
-    return wrong.maximum_before_scale(v, (v["block"], how == "cast"))
-
-
-def _scale_in_the_exponent(v, lse: bool = False):
-    """exp(scale * (q kᵀ - its maximum)); `lse`: whether the maximum is scaled there as well."""
-    made = wrong.attend(v)
-    if v["scale"] < 0:  # exp overflows, and the first correction is infinity times 0
-        return {name: torch.full_like(x, wrong.NAN) for name, x in made.items()}
-    top = wrong.masked(v, scale=1.0).amax(dim=-1)
-    return made if lse else made | {"lse": torch.where(top == -wrong.INF, top, made["lse"] + (1 - v["scale"]) * top)}
-
-
 def _scale_after_maximum(v, guarded: bool):
     """`guarded`: a sum of 0 is taken for 1, and not only that of a query without keys."""
     made = wrong.scale_after_maximum(v, (v["block"], False, False, False))
@@ -118,8 +103,8 @@ MISTAKES = (
         "maximum_before_scale",
         "Wrong for a negative scale: scale * max(q kᵀ) is then the smallest score, and exp overflows. Scale first, "
         "then take the maximum.",
-        answer=_named(_maximum_before_scale),
-        variants=("", "cast", "in the exponent"),
+        answer=_named(lambda v, cast: wrong.maximum_before_scale(v, None if cast is None else (v["block"], cast))),
+        variants=(False, True, None),
     ),
     Mistake(
         "scale_after_maximum",
@@ -132,7 +117,7 @@ MISTAKES = (
         "lse_without_scale",
         "o is right and lse is not: the maximum of q kᵀ was added, without the scale, to the logarithm of a sum of "
         "scaled exponentials. Scale first, then take the maximum.",
-        answer=_named(_scale_in_the_exponent),
+        answer=_named(lambda v: wrong.scale_in_the_exponent(v, 1.0)),
     ),
     Mistake(
         "accumulator_not_rescaled",
