@@ -5,8 +5,9 @@
     Computed   the frequencies alone, 8 bytes a pair. The kernel makes angle, cosine and sine itself, once for all heads
                of its program, and any position may come.
 
-Both start from frequencies in float64. A frequency rounded to fp32 is off by up to 2^-25 of itself, which at position
-8192 turns by up to 2.4e-4 too much or too little; and fp32's product adds as much again.
+Both start from frequencies in float64. A frequency below 1 that is rounded to fp32 is off by up to 2^-25 radians (by up
+to 2^-24 of itself), which at position 8192 turns by up to 2.4e-4 too much or too little; and fp32's product adds as
+much again.
 """
 
 from dataclasses import dataclass

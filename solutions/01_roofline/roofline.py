@@ -39,8 +39,9 @@
 # On another day run the cells from the top: later sections use what earlier ones defined. A cell that needs an exercise
 # which you have not solved stops with "not written yet"; go on with the cell below it.
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/01_roofline/roofline.ipynb` also looks
-# for torch's arithmetic where all of it has to be in kernels, as grading does.
+# **The check** in a notebook judges as grading does. An answer may use what the setup cells and your own cells define,
+# and no name of a demonstration cell. In exercises 1.5 to 1.7 all arithmetic has to be in kernels. Where an answer breaks
+# one of these rules, the check says so.
 #
 # The cells that were added or changed on 2026-11-25 show no output of the H200 yet; the numbers in the text beside them
 # are recorded in `benchmarks/results/h200.json`.

@@ -110,10 +110,10 @@ def recorded(section):
 # owner of memory, 8 GB at that length. "The memory that is kept for backward grows linearly with the length." Compiled,
 # forward falls to 12.3 s, backward stays.
 #
-# Before measuring, count. One score matrix of 8 heads in fp32 has $8 \cdot 16384^2 \cdot 4$ bytes, which is 8 GiB: the
-# report's figure is exactly *one* such matrix. How often does it cross the memory bus? (PyTorch's softmax takes two
-# kernels on its way back: the first one writes $P \circ dP$ to memory, which one kernel for
-# both steps would keep in registers.)
+# Before measuring, count. One score matrix of the 8 sequences in fp32 has $8 \cdot 16384^2 \cdot 4$ bytes, which is 8
+# GiB: the report's figure is exactly *one* such matrix. How often does it cross the memory bus? (PyTorch's softmax
+# takes two kernels on its way back: the first one writes $P \circ dP$ to memory, which one kernel for both steps would
+# keep in registers.)
 #
 # | step | forward | backward |
 # |---|---|---|
@@ -345,8 +345,8 @@ for n in (256, 1024, 4096, 16384):
 #
 # Step through it. The slider *tiles of keys done* moves the program; watch what the sums hold when a tile brings a
 # larger maximum. Then set the slider *query* to 4 and look at the last tile: it is fully masked. What does it change?
-# (The still picture shows another row, the last one without the causal mask.) Full dots are scores that were seen,
-# hollow ones come later, triangles are hidden by the mask.
+# (The still picture shows another row: the last one, without the causal mask, and with one key less.) Full dots are
+# scores that were seen, hollow ones come later, triangles are hidden by the mask.
 
 # %%
 widgets.attention_stepper(12, 14)
@@ -412,7 +412,7 @@ def draw_shares(got, right):
 
 shares = [weights / total for weights, total in (ends["no correction"], walk(row))]
 plots.show(draw_shares(*shares), alt="Shares of one row of 12 keys: without correction the keys of the first tile weigh "
-           "up to twice as much as they should, and later ones too little")  # fmt: skip
+           "more than twice as much as they should, and later ones too little")  # fmt: skip
 
 # %% [markdown]
 # - **No correction**: right as long as the first tile holds the maximum. In this row it does not, and the early keys
@@ -489,9 +489,10 @@ check("flash.merge", merge)
 # the keys $0 \dots m$, whatever $n_k$ is. The two agree where $n_q = n_k$.) **Key lengths**: in a padded batch sequence
 # $b$ has only `k_lengths[b]` keys; what lies behind them must not count, whatever its values. Hiding its scores is not
 # enough for that: a hidden key has the weight 0, and $0 \cdot \mathrm{NaN}$ is NaN. So the rows behind the length have
-# to be *loaded* as zeros. In this lesson the diagonal stays where $n_k$ puts it. FlashAttention aligns it to the *actual* length of a sequence instead: there the
-# last query sees the last key that is valid. When you compare two kernels on padded batches, ask for this first.
-# (Libraries also take sequences packed without padding, and servers keep K and V in pages: see further reading.)
+# to be *loaded* as zeros. In this lesson the diagonal stays where $n_k$ puts it. FlashAttention aligns it to the
+# *actual* length of a sequence instead: there the last query sees the last key that is valid. When you compare two
+# kernels on padded batches, ask for this first. (Libraries also take sequences packed without padding, and servers keep
+# K and V in pages: see further reading.)
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
@@ -685,9 +686,9 @@ print(f"largest difference {far:.1e}; one score matrix: {2 * n * n * 4 / 2**20:.
 results.beside("lesson04.tiled_memory", held, unit="MiB")
 
 # %% [markdown]
-# The memory no longer holds a score matrix, and it grows with the length instead of its square. But each tile still
-# goes through device memory between two lines of PyTorch, so there is no reason for it to be faster. To keep a tile on
-# the chip, the whole loop has to be one kernel.
+# The memory no longer holds a score matrix, and it grows with the length instead of its square. But between two lines
+# of PyTorch each tile still leaves the registers, for the L2 cache or for memory, so there is no reason for it to be
+# faster. To keep a tile on the chip, the whole loop has to be one kernel.
 
 # %% [markdown]
 # ## 4. The forward kernel
@@ -763,7 +764,7 @@ against(predicted_growth, {name: column[-1] / column[0] for name, column in erro
 # ### Powers of two
 # The hardware has $2^x$, not $e^x$. A kernel therefore multiplies the scores once by $\sigma \log_2 e$ and uses
 # `tl.exp2` everywhere; maximum and sum live in that base. Only L is turned back: $L = (m_2 + \log_2 \ell) \ln 2$. What
-# goes wrong here is easy to name: L left in base 2 is too large by a constant factor, 1.44.
+# goes wrong here is easy to name: L left in base 2 is 1.44 times what it should be.
 #
 # ### Where is my tile?
 # A tensor arrives as an address and four strides, and **no stride may be assumed**: q is often a transposed view. You
@@ -1605,8 +1606,8 @@ for row in one_pass:
 # one pass takes 1.44 to 1.75 times as long.
 #
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
-# "one pass" with "two passes": in these rows two passes win, and one pass takes 1.3 to 1.75 times as long. Here the
-# deterministic version is faster.
+# "one pass" with "two passes": in the rows of both tables two passes win, and one pass takes 1.3 to 1.75 times as long.
+# Here the deterministic version is faster.
 #
 # **How far does that reach?** It is true of *this* one-pass kernel, which is a plain one. It adds every element by
 # itself (`tl.atomic_add` over a block of addresses), masks every tile, and keeps blocks of 64-bit addresses in
@@ -1704,9 +1705,9 @@ plots.show(axes, alt="For eight settings of the forward kernel: the share of reg
            "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
 
 # %% [markdown]
-# **The prediction, counted.** The accumulator has 128 x 128 numbers, 128 for each of 128 threads, and the scores 128
-# x 64, 64 for each. Of 255 registers 63 are left for all else, and of the eight settings it is this one that spills
-# on the recorded H200.
+# **The prediction, counted.** The accumulator has 128 x 128 numbers, 128 for each of 128 threads, and the scores 128 x
+# 64, 64 for each. Of 255 registers 63 are left for all else, and of the eight settings it is this one that spills,
+# compiled for an H200.
 #
 # Read a row as a shelf: each colour is one budget, each piece one program. Where the pieces of one colour reach the end
 # first, that budget is what limits. A stage more costs shared memory, and at some number of stages a program less fits.
@@ -1764,7 +1765,7 @@ for d in (64, 128):
 # counts is where the spills stand, inside the loop or before it.)
 
 # %%
-tries = [(64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2), (32, 64, 4, 3)]  # queries, keys, warps, stages
+tries = [(64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)]  # queries, keys, warps, stages
 made = {f"{tiles}": compiled(128, tiles, kernel=_dkdv_kernel) for tiles in tries}
 Table(
     ("queries, keys, warps, stages", "registers a thread", "spilled bytes", "shared memory, KiB"),
@@ -2165,25 +2166,27 @@ print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
       f"{mine / 64:.1f} TB/s came from L2; memory copies {copy_rate / 1e12:.1f} TB/s")  # fmt: skip
 
 # %% [markdown]
-# **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64. At 128 it
-# is 67 %. Nothing but overlap helps, and at head size 64 even perfect overlap leaves the exponentials a ceiling as near as
-# the products. That is why every kernel of the figure in section 9 is slower at 64. (FlashAttention-4 makes a part of the
-# exponentials by a polynomial, on the units for ordinary arithmetic. The course's kernel does so with one of eight at head
-# size 64.)
+# **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64. At 128
+# it is 67 %. Overlap hides one behind the other, and at head size 64 even perfect overlap leaves the exponentials a
+# ceiling as near as the products. That is one reason why every fused kernel of the figure in section 9 is slower at 64.
+# (Eager is slower there too, for its bytes. FlashAttention-4 makes a part of the exponentials by a polynomial, on the
+# units for ordinary arithmetic. The course's kernel does so with one of eight at head size 64.)
 #
 # ### The TMA: one thread asks for a tile
 # In your kernel every thread makes addresses and asks for its own part of a tile (`cp.async`). A Hopper GPU has a unit
-# for that, the **Tensor Memory Accelerator**. The host writes a **descriptor** once: the tensor's address, shape and
-# strides, and the shape of a tile. After that *one thread* names the coordinates of a tile. The unit makes all addresses,
-# gives zeros for what lies outside of the tensor, and lays the tile into shared memory as the tensor cores read it. When
-# the bytes are there, it says so at an **mbarrier**: a word in shared memory that knows how many bytes are still expected
-# and at which the others wait. No register holds an address, and no thread waits for its own loads.
+# for that, the **Tensor Memory Accelerator**. The host, or the kernel at its beginning, writes a **descriptor**: the
+# tensor's address, shape and strides, and the shape of a tile. After that *one thread* names the coordinates of a tile.
+# The unit makes all addresses, gives zeros for what lies outside of the tensor, and lays the tile into shared memory as
+# the tensor cores read it. When the bytes are there, it says so at an **mbarrier**: a word in shared memory that knows
+# how many bytes are still expected and at which the others wait. No block of registers holds addresses, and no thread
+# waits for its own loads.
 #
 # Triton's own language reaches the unit through tensor descriptors (`tl.make_tensor_descriptor`). **Gluon** is the
-# language below it: Triton's compiler, but you say which warps do what, where a tile lies and who waits for whom. Here is
-# a kernel in Gluon with two jobs. One warp fetches tiles, two at a time; four warps add them up. A place in shared memory
-# has two barriers. The fetching warp waits at `empty` until its place may be overwritten, the adding warps wait at `full`
-# until its bytes have arrived. (A barrier counts its rounds by one bit, the *parity*, which is what `& 1` makes.)
+# language below it: Triton's compiler, but you say which warps do what, where a tile lies and who waits for whom. Here
+# is a kernel in Gluon with two jobs. One warp fetches tiles, up to two ahead; four warps add them up. A place in shared
+# memory has two barriers. The fetching warp waits at `empty` until its place may be overwritten, the adding warps wait
+# at `full` until its bytes have arrived. (A barrier counts its rounds by one bit, the *parity*, which is what `& 1`
+# makes.)
 
 # %%
 from triton.experimental import gluon
@@ -2255,9 +2258,10 @@ for words, wanted in (
     print(f"{words} ({len(found)} in the text):\n    {' '.join(shown.split())}")
 
 # %% [markdown]
-# A whole tile of 64 x 64 numbers is *one* instruction, `cp.async.bulk.tensor`, with two coordinates, the place in shared
-# memory and the barrier. `elect.sync` chooses the thread that carries it out. `setmaxnreg` moves registers between warps
-# while the kernel runs: who only asks for tiles needs few, who computes takes what was given back.
+# A whole tile of 64 x 64 numbers is *one* instruction, `cp.async.bulk.tensor`, with two coordinates, the place in
+# shared memory and the barrier. `elect.sync` chooses the thread that carries it out. `setmaxnreg` moves registers
+# between groups of four warps while the kernel runs: who only asks for tiles needs few, who computes takes what was
+# given back.
 #
 # ### Jobs for the warps, in a real kernel
 # The forward pass of the course's second rung (`course_lib/kernels/attention/groups_forward.py`) has three jobs: one warp
@@ -2315,9 +2319,11 @@ print(f"your kernel, all warps alike: {plain.registers} registers, {counts}")
 
 # %% [markdown]
 # Two jobs hold all products and all exponentials and have 240 registers a thread, about as many as a thread can have.
-# The third holds all fetches and lives on 24. In your kernel there is one job: `cp.async` and `wgmma` stand in one loop,
-# and all warps have equal registers. So what does the split buy? A warp that waits for a tile blocks nothing but itself,
-# the addresses are out of the loop, and 64 rows of 128 fp32 sums fit beside 64 rows of 128 scores.
+# The third holds all fetches and lives on 24. In your kernel there is one job: `cp.async` and `wgmma` stand in one
+# loop, and all warps have equal registers. So what does the split buy? A warp that waits for a tile blocks nothing but
+# itself, and the addresses are out of the loop. Shared out evenly, a thread of the three groups would have 168
+# registers. With 240 a computing one has room for 64 sums, 64 scores and the 64 scores that come next: its part of 64
+# rows of 128, three times.
 #
 # ### Ping-pong: the groups take turns
 # Two groups share the tensor cores and the unit for exponentials. If both begin together, both multiply together, each at
@@ -2447,8 +2453,9 @@ Table(
 # ### A fixed order of sums
 # One pass backward needs several programs to add to the same rows of $dQ$ (section 6). It can still give the same bits
 # every time, if the additions come in a fixed order: a counter for each block of queries says whose turn it is, and a
-# program that comes early waits. FlashAttention has this as an option, `deterministic=True`. The cell is the model of
-# section 6 with such a counter.
+# program that comes early waits. FlashAttention has a result that is the same every time as an option,
+# `deterministic=True`: in FlashAttention-3 and -4 by such counters, in FlashAttention-2 by copies of $dQ$ that a later
+# kernel sums up. The cell is the model of section 6 with a counter.
 
 
 # %%
@@ -2574,8 +2581,7 @@ Table(
 # reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory
 # for each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against
 # the bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge
-# of about
-# 155. The rule of lesson 01 is the same rule: recompute when the arithmetic takes less time than the bytes.
+# of about 155. The rule of lesson 01 is the same rule: recompute when the arithmetic takes less time than the bytes.
 #
 # *Marking guide.* 1 point for the time of the product, 1 for the bytes of P and their time (write, read or both, if
 # said), 1 for the comparison with the ridge or an equivalent reason. Memory saved may replace the third.

@@ -35,8 +35,9 @@
 # which you have not solved stops with "not written yet"; go on with the cell below it. (Who teaches can give out a part
 # alone: `python -m autograder part 05_mlp b`.)
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/05_mlp/mlp.ipynb` also looks for torch's
-# arithmetic where all of it has to be in kernels, as grading does.
+# **The check** in a notebook judges as grading does. An answer may use what the setup cells and your own cells define,
+# and no name of a demonstration cell. In exercises 5.3, 5.6 and 5.7 all arithmetic has to be in kernels, in exercise
+# 5.5 all but the library's products and sums. Where an answer breaks one of these rules, the check says so.
 #
 # **Needs** lesson 01: counting, the roofline, the tiled matrix product. What "in place" means is said in section 8.
 #
@@ -510,12 +511,12 @@ plots.show(draw_condition(grid.detach(), magnified, scatter),
                "many ulps")  # fmt: skip
 
 # %% [markdown]
-# For positive $h$ GELU is nearly $h$ itself, $\kappa$ is 1 to 1.3, and both roundings weigh about the same. (Above 2
-# the result lies on the same grid as $h$: rounded once, it hardly needs rounding again.) Negative $h$ are of two kinds.
-# Between -1.19 and 0 GELU makes the relative error *smaller*, and at its minimum, where the slope is zero, the rounding
-# of $h$ is forgiven. Below -1.19 it is magnified, 4 times at -2 and 10 times at -3, and dominates. Those results are
-# small numbers, so an error relative to the *whole* output hardly sees them. That is why the two measures below
-# disagree about how much fusion helps.
+# For positive $h$ GELU is nearly $h$ itself, $\kappa$ is 1 to 1.3, and both roundings weigh about the same. (Above 3
+# GELU hardly changes $h$, and the result lies on the grid of $h$: rounded once, it hardly needs rounding again.)
+# Negative $h$ are of two kinds. Between -1.19 and 0 GELU makes the relative error *smaller*, and at its minimum, where
+# the slope is zero, the rounding of $h$ is forgiven. Below -1.19 it is magnified, 4 times at -2 and 10 times at -3, and
+# dominates. Those results are small numbers, so an error relative to the *whole* output hardly sees them. That is why
+# the two measures below disagree about how much fusion helps.
 #
 # ### An error budget
 # Roundings know nothing of each other, so their errors add up as squares do: if one step alone brings $a$ and another
@@ -826,10 +827,11 @@ against(predicted_window, {"first good": good[0], "last good": good[-1]})
 # and 34.5 % at $2^4$. Above, the largest gradient of w1, $2^{-3.7}$, passes fp16's end, $2^{16}$: with $2^{20}$ it
 # would be $2^{16.3}$.
 #
-# There is a window of some powers of two. Its upper end is that of w1's gradient; the logits' own would have borne a
-# hundred times more. It moves as training goes on, so scalers search for it: `GradScaler` doubles $S$ after a number of
+# There is a window of some powers of two. Its upper end is that of w1's gradient; the logits' own would have borne some
+# eighty times more. It moves as training goes on, so scalers search for it: `GradScaler` doubles $S$ after a number of
 # good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the exponents of fp32 and
-# needs none of this; its price stands in the table above: all gradients that are not lost are off by more.
+# needs none of this; its price stands in the first of the two tables above: over all weights, its gradients are off by
+# more.
 #
 # ### Slower, and more memory
 # **The report says**: mixed precision makes small models slower, and at short context it takes *more* memory: the 2.7b
@@ -876,7 +878,9 @@ print(f"weights below 2^-3, whose half ulp is at most {2.0**-12:.1e}: {small:.0%
 # %% [markdown]
 # Only the smallest weights moved. Nothing warns: the loss falls a little, because those weights do learn. Two other
 # cures exist: **stochastic rounding**, which is right on average and needs no second copy, and a Kahan term in bf16
-# beside each weight. Frameworks that say "bf16 training" keep fp32 weights in the optimizer, unless told otherwise.
+# beside each weight. So ask of a framework that says "bf16 training" where its fp32 weights are: some keep them in the
+# optimizer, and autocast keeps the parameters themselves in fp32. A model that was loaded in bf16 and given to `AdamW`,
+# as here, has none.
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -923,9 +927,9 @@ for name, (layers, full_s, mixed_s) in REPORT.items():
 # autocast does more than launch: it looks at the arguments of every operator on its lists. The table cannot tell these
 # apart; a profile with the host's side would.
 #
-# Now the bytes. Which copies live longer than a moment? The cast
-# weights: a linear layer's backward step needs its weight in the type that was multiplied. We account for one layer at
-# an eighth of the report's width, 320, and an eighth of its context, so that tokens and width keep their proportion.
+# Now the bytes. Which copies live longer than a moment? The cast weights: a linear layer's backward step needs its
+# weight in the type that was multiplied. We account for one layer at an eighth of the report's width, 320, and an
+# eighth of its context, so that tokens and width keep their proportion.
 
 
 # %%
@@ -1152,10 +1156,11 @@ for row in recorded("linear_gelu"):
 # **The report on the tower** tried a stream-K product and saw no gain, because a bias or an activation follows nearly
 # every product. What is the idea, and is that the reason?
 #
-# A product is cut into tiles, and a GPU of 132 multiprocessors works on 132 tiles at a time: a *wave*. If the last wave
-# is half empty, half a wave is wasted. Stream-K cuts the *work* instead of the result: all tiles' blocks along K stand
-# in one row, and each program gets an equal share of that row, wherever its ends fall. Nobody waits, but some tiles are
-# made by two programs. Their parts have to meet before anything can be done with the sum.
+# A product is cut into tiles, and a GPU of 132 multiprocessors with room for one program each works on 132 tiles at a
+# time: a *wave*. If the last wave is half empty, half a wave is wasted. Stream-K cuts the *work* instead of the result:
+# all tiles' blocks along K stand in one row, and each program gets an equal share of that row, wherever its ends fall.
+# Nobody waits, but some tiles are made by two programs. Their parts have to meet before anything can be done with the
+# sum.
 #
 # ### Predict
 # How much of the time is wasted by the last wave, for tiles of 128 x 256: at 16384 tokens, and at 2048 tokens of the
@@ -1394,10 +1399,12 @@ for name, code in OPERATIONS.items():
 
 # %% [markdown]
 # So Triton's plain arithmetic keeps subnormal numbers, and its division is *not* correctly rounded unless asked;
-# `exp2`, `sqrt`, `rsqrt` and `log` flush. Does it matter? For GELU no: $e^{-2u}$ below $10^{-38}$ beside a 1 is nothing
-# either way. For a softmax no, for the same reason. It matters where a tiny number is *alone*: `rsqrt` of a subnormal
-# variance is infinite, which is one more reason to add $\varepsilon$ inside the root. The interpreter flushes nothing,
-# so this is one of the things that a check on a CPU cannot show.
+# `exp2`, `sqrt` and `rsqrt` flush. (`log` has `.ftz` in its text too, and does not: before anything else it multiplies
+# a subnormal number by $2^{23}$, with a `mul` that keeps it. Read the whole text, and not the names alone.) Does it
+# matter? For GELU no: $e^{-2u}$ below $10^{-38}$ beside a 1 is nothing either way. For a softmax no, for the same
+# reason. It matters where a tiny number is *alone*: `rsqrt` of a subnormal variance is infinite, which is one more
+# reason to add $\varepsilon$ inside the root. The interpreter flushes nothing, so this is one of the things that a
+# check on a CPU cannot show.
 
 # %% [markdown]
 # ## 6. Who owns the memory?
@@ -1456,13 +1463,13 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
 # %% [markdown]
 # Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds
 # the scores until the function returns, though nobody needs them after the softmax. (The attention of a library, fused,
-# has neither; lesson 04.)
+# holds neither the scores nor the probabilities; lesson 04.)
 #
-# **So 19288 MiB cannot be the whole tower.** One layer keeps more than half of that, and So400m, whose sizes these are,
-# has 27 layers. Either the tower was checkpointed (only the inputs of its layers were kept), or one or two layers were
-# measured, or the batch went through in parts. A memory figure without the number of layers cannot be checked, and this
-# is the check. The report's "about 1000 MiB" for dropout tells the same story: a mask is one byte an element of the
-# scores.
+# **So 19288 MiB cannot be the whole tower.** One layer keeps more than half of that, and nearly half where the
+# attention is fused and keeps no scores. So400m, whose sizes these are, has 27 layers. Either the tower was
+# checkpointed (only the inputs of its layers were kept), or one or two layers were measured, or the batch went through
+# in parts. A memory figure without the number of layers cannot be checked, and this is the check. The report's "about
+# 1000 MiB" for dropout tells the same story: a mask is one byte an element of the scores.
 
 # %%
 mask = 1024 * 16 * 256**2
@@ -1980,8 +1987,8 @@ for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
 # $$ds' = \rho\,\bigl(g - \mathrm{mean}(g) - \hat h\, \mathrm{mean}(g\, \hat h)\bigr) + ds \qquad
 #   dw = \sum_{\text{rows}} dy \circ \hat h \qquad db = \sum_{\text{rows}} dy$$
 #
-# Why two means? The mean and the size of $\hat h$ do not depend on two directions of $s$: a constant added to a row,
-# and a row made longer. The gradient must have no part in these directions, and the two terms take it out.
+# Why two means? $\hat h$ does not change when $s$ moves in two directions: a constant added to a row, and (but for
+# $\varepsilon$) a row made longer. The gradient must have no part in these directions, and the two terms take it out.
 #
 # **RMSNorm**, $s / \sqrt{\mathrm{mean}(s^2) + \varepsilon}$, subtracts no mean and has no bias. So it does depend on
 # the constant direction, the term $\mathrm{mean}(g)$ falls out, and there is one statistic a row in place of two. What
@@ -2256,12 +2263,13 @@ for row in recorded("add_norm"):
     print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
 
 # %% [markdown]
-# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.6 and 2.4 % longer
-# than two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five
-# passes in place of four, which is a quarter more, and takes 1.9 and 1.5 times as long: it has four kernels, two of
-# which convert weight and bias. Backward is where kernels differ: the course's takes 0.60 and 0.71 of the best peer's
-# time. (The rows "with dropout" are compared with the course's kernel without it. Forward the random numbers hide
-# behind the bytes; backward there is one result more, and it takes half as long again.)
+# Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.6 and 2.4 % longer than
+# two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
+# place of four, which is a quarter more, and takes 1.9 and 1.5 times as long. So its kernels do not run at the speed of
+# a copy; and there are four of them, two of which convert weight and bias. Backward is where kernels differ: the
+# course's takes 0.60 and 0.71 of the best peer's time. (The rows "with dropout" are compared with the course's kernel
+# without it. Forward the random numbers hide behind the bytes; backward there is one result more, and it takes half as
+# long again.)
 
 # %% [markdown]
 # ## 9. Dropout without a mask
@@ -2271,10 +2279,11 @@ for row in recorded("add_norm"):
 #
 # Dropout zeroes each element with probability $p$ and divides the others by $1 - p$. Backward must treat the same
 # elements the same way, so PyTorch keeps a mask. But which elements stay is decided by *computed* random numbers, and
-# what is computed can be computed again. The generator that GPUs use, **Philox**, has no state that moves: it is a
-# function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look random; `tl.rand`
-# hands out the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its fate depends on the
-# seed and on its place, and on nothing else: not on the block, not on the program, not on what ran before.
+# what is computed can be computed again. The generator that PyTorch and Triton use on GPUs, **Philox**, has no state
+# that moves: it is a function. Ten rounds of multiplications turn a seed and a counter into **four** numbers that look
+# random; `tl.rand` hands out the first of them, and `tl.rand4x` all four. Give element $i$ the counter $i$, and its
+# fate depends on the seed and on its place, and on nothing else: not on the block, not on the program, not on what ran
+# before.
 
 
 # %%
@@ -2372,11 +2381,10 @@ print(
 #
 # ### Four numbers of a call
 # A call of the generator is some sixty instructions, and moving an element in bf16 costs about as much time as thirty.
-# So a call an element is *not* hidden behind the bytes; a call for four is. Element $i$ then gets number $i \bmod 4$ of
-# call
-# $\lfloor i / 4 \rfloor$, which is again a function of its place alone. The only work is to bring four blocks of numbers
-# into the order of the elements: `tl.join(a, c)` makes pairs in a new last dimension, a join of two joins makes fours,
-# and `reshape` puts them in a row.
+# So a call an element is *not* hidden behind the bytes; a call for four can be. Element $i$ then gets number
+# $i \bmod 4$ of call $\lfloor i / 4 \rfloor$, which is again a function of its place alone. The only work is to bring
+# four blocks of numbers into the order of the elements: `tl.join(a, c)` makes pairs in a new last dimension, a join of
+# two joins makes fours, and `reshape` puts them in a row.
 #
 # ## Exercise 5.7 `mlp.dropout` (35 min, 5 points)
 # Write `dropout(x, p, seed)`.
@@ -2395,7 +2403,7 @@ print(
 #   NaN
 #
 # A tensor of many dimensions may be brought into three, or copied first (`.contiguous()` is a copy, and allowed). One
-# call an element, three of whose numbers are thrown away, is right as well, and about three times as slow.
+# call an element, three of whose numbers are thrown away, is right as well, and two to three times as slow.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_dropout", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -2569,7 +2577,10 @@ for row in recorded("dropout"):
 
 # %% [markdown]
 # How to read it: the first row of each size is over a copy, and says that the course's kernel makes its random numbers
-# in the shadow of its bytes. "By element" is a call for each element, over that kernel: 2.8 and 3.1 times as long.
+# in the shadow of its bytes. The solution of exercise 5.7 does not: under *Measure* it takes 94 us where a copy takes
+# 65. Triton makes the two halves of each product of Philox by two multiplications, and the upper one goes at a fraction
+# of the rate. The course's kernel takes both from one, by a line of assembly, and saves some other instructions
+# (`benchmarks/notes/dropout.md`). "By element" is a call for each element, over that kernel: 2.8 and 3.1 times as long.
 # Drawing the seed costs a launch, about 2.5 us. Eager's dropout, the best peer forward, writes its mask, and takes 1.6
 # and 1.7 times as long.
 
@@ -2588,11 +2599,11 @@ for row in recorded("dropout"):
 # | 1/rms of 1000 underflows in fp16 | the square overflows; underflow is at the other end | look at the first wrong value, not at the last |
 # | the fp32 sum tracks, the fp16 sum drifts | right, and then it sticks, where half an ulp exceeds the term | ask for the accumulator's format, then for the order |
 # | fused GELU is more accurate | right: without the rounding of h nearly every result is the nearest number; most of the gain where h is below -1.2 | fuse for the bytes, and take the accuracy |
-# | stream-K gains nothing, for something follows the product | 2 % here at best, at few tokens; and the last wave wastes little more than the parts cost | count the last wave first |
+# | stream-K gains nothing, for something follows the product | 2 % here at best, at few tokens; for the tower's layer the last wave wastes no more than the parts may cost | count the last wave first |
 # | gradients stay fp32, so nothing underflows | those of parameters; those of activations have the activations' type | bf16, or scale the loss |
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |
-# | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that | give the number of layers with every memory figure |
+# | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that with naive attention, nearly half with a fused one | give the number of layers with every memory figure |
 # | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (15 to 18 % of a fused step; 6 to 9 % over eager's) | MiB freed a microsecond |
 # | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
 
@@ -2629,11 +2640,11 @@ for row in recorded("dropout"):
 # %% [markdown] nbgrader={"grade": true, "grade_id": "mlp_question_recompute", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # First what is cheapest for its bytes: a from h, fused into the product that reads h anyway. It frees 134 MiB a layer
-# for at most some ten microseconds, so in all 24 layers 3.15 GiB: enough, if only just, and with fused ends probably at
-# no cost or a gain. If the peak still does not fit (in one layer's backward a is there in passing, 134 MiB once), next
-# are the norms' results (36 MiB each, a pass of bytes), and only then h from x in a few layers: 134 MiB each at 0.24
-# ms, a sixth of that layer's MLP. Without a fused kernel, a from h costs two passes, 66 us a layer, 1.6 ms in all:
-# still far cheaper than products.
+# for 14 microseconds of arithmetic, a part of which hides, so in all 24 layers 3.15 GiB: enough, if only just, and with
+# fused ends probably at no cost or a gain. If the peak still does not fit (in one layer's backward a is there in
+# passing, 134 MiB once), next are the norms' results (36 MiB each, a pass of bytes), and only then h from x in a few
+# layers: 134 MiB each at 0.24 ms, a sixth of that layer's MLP. Without a fused kernel, a from h costs two passes, 66 us
+# a layer, 1.6 ms in all: still far cheaper than products.
 #
 # *Marking guide.* 1 point for the order by bytes freed for time. 1 for 134 MiB times layers and the comparison with 3
 # GiB. 1 for a cost with its kind (hidden, bytes, FLOPs). 1 for what is needed in passing at the peak, or another sound

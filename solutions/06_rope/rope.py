@@ -38,8 +38,9 @@
 #
 # The three questions at the end take 35 minutes more. A good place to stop is behind exercise 6.3.
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/06_rope/rope.ipynb` also looks for
-# torch's arithmetic where all of it has to be in kernels, as grading does.
+# **The check** in a notebook judges as grading does. An answer may use what the setup cells and your own cells define,
+# and no name of a demonstration cell. In exercises 6.3 to 6.5 all arithmetic has to be in kernels. Where an answer
+# breaks one of these rules, the check says so.
 #
 # **Needs** lesson 01: bytes, the roofline, and what a launch costs. From lesson 04 only what a head is.
 #
@@ -472,8 +473,9 @@ plots.show(plots.pair_map(16, 12), alt="A head of 16 elements of which 12 are tu
 
 # %% [markdown]
 # Neither layout is better for attention: one is the other with the elements of q and of k in another order, and a dot
-# product does not mind an order that both share. So a checkpoint can be converted by sorting the columns of two
-# projections. The cell shows it: sorted elements turned as halves, sorted back, are what interleaved gives.
+# product does not mind an order that both share. So a checkpoint can be converted by sorting the outputs of two
+# projections, which are rows of the weight of an `nn.Linear`. The cell shows it: sorted elements turned as halves,
+# sorted back, are what interleaved gives.
 
 # %%
 x = torch.randn(1, 1, 5, 16)
@@ -578,8 +580,8 @@ plots.show(draw_walks(MISTAKES), alt="A point turned through 40 positions. Right
            "the other way round")  # fmt: skip
 
 # %% [markdown]
-# A test that lengths are kept finds two of three. The third one, a sign, is a rotation too, the other way round; so is
-# the wrong layout, a wrong frequency and a wrong position. That is why the checks compare values.
+# A test that lengths are kept finds two of three. The third one, a sign, is a rotation too, the other way round. The
+# wrong layout, a wrong frequency and a wrong position are rotations as well. That is why the checks compare values.
 #
 # ### How much should one program do?
 # The report's grid is `[batch x length, heads x head size]`: one program for a row and a block of its columns. Is that a
@@ -999,7 +1001,7 @@ for row in recorded("rope"):
 
 # %% [markdown]
 # ## 6. Backward: turn back
-# A rotation is a matrix with orthonormal columns, and its transposed is its inverse. So for each pair
+# A rotation is a matrix with orthonormal columns, and its transpose is its inverse. So for each pair
 #
 # $$dx_0 = dy_0 \cos + dy_1 \sin, \qquad dx_1 = dy_1 \cos - dy_0 \sin :$$
 #
@@ -1379,9 +1381,9 @@ against(predicted_share, {"fused, 2048": shares["fused, 2 passes"][at[2048]], "p
                           "plain, 32768": shares["plain, 10 passes"][at[32768]]})  # fmt: skip
 
 # %% [markdown]
-# **The prediction, counted.** On the H200's roofs the products of the layer take 1.86 ms. Two passes over q and k
-# take 0.063 ms, 3.3 % of the whole, and ten take 0.314, 14.4 %. At 32768 tokens, where attention has more to do, ten
-# passes are 6.0 %.
+# **The prediction, counted.** On the H200's roofs the products of the layer take 1.86 ms. Two passes over q and k take
+# 0.063 ms, 3.3 % of the whole, and ten take 0.314, 14.4 %. At 32768 tokens, where attention takes twice as long as the
+# projections, ten passes are about 6 %.
 #
 # At training lengths the plain version takes a visible part of the layer, and the fused one a few per cent. For very
 # long sequences attention takes over, and nobody needs to care.
@@ -1469,14 +1471,14 @@ results.beside("lesson06.one_token", {name + size: took for name, took in one_to
 # |---|---|---|
 # | the epilogue of the projection | once | both elements of a pair in one tile: a tile is whole heads wide; a product of your own, as fast as the library's (lesson 05) |
 # | attention, as it loads q | once: each block of queries is loaded by one program | angles of the block's rows |
-# | attention, as it loads k | once for every block of queries: 2048 / 128 = 16 times at 2048 tokens | arithmetic inside the loop that feeds the tensor cores |
+# | attention, as it loads k | once for every block of queries that sees it: up to 2048 / 128 = 16 times at 2048 tokens | arithmetic inside the loop that feeds the tensor cores |
 # | the kernel that writes k into the cache | once for every token ever | a cache that holds turned keys |
 #
-# So q is turned for nothing in attention, and k is better turned before. That is what serving does: the kernel that
-# writes the new k and v into the cache turns k on the way, and the attention kernel turns q. In training the epilogue
-# is the place, but the gradient comes back through it: the backward pass turns dq and dk where the projection's
-# backward product loads them, or in a kernel as yours. For 4 % of a layer few have found that worth a product of
-# their own.
+# So q costs no pass when it is turned in attention, and k is better turned before. That is what serving does: the
+# kernel that writes the new k and v into the cache turns k on the way, and the attention kernel turns q. In training
+# the epilogue is the place, but the gradient comes back through it: the backward pass turns dq and dk where the
+# projection's backward product loads them, or in a kernel as yours. For 4 % of a layer few have found that worth a
+# product of their own.
 
 # %% [markdown]
 # ## 9. At the speed of a copy
@@ -1528,8 +1530,8 @@ for words, arguments in {
     print(f"{words:28} {made.registers} registers, {residents(made).programs} programs fit; {widths(made)}")
 
 # %% [markdown]
-# The last stride is 1 in every real call, and Triton finds that out by itself: an integer argument that *is* 1 becomes a
-# constant. So a general kernel costs nothing, as long as the stride is passed and not computed with.
+# The last stride is 1 in nearly every real call, and Triton finds that out by itself: an integer argument that *is* 1
+# becomes a constant. So a general kernel costs nothing, as long as the stride is passed and not computed with.
 #
 # ## Exercise 6.5 `rope.speed` (30 min, 2 points and 6 for speed)
 # Write `rope_into(q, k, cos, sin, layout, q_out, k_out)`: as in exercise 6.3, but from q and k into `q_out` and

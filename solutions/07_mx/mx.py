@@ -38,8 +38,9 @@
 #
 # The three questions at the end take 35 minutes more. Two sittings: sections 1 to 4, and 5 to 7.
 #
-# **The check** in a notebook looks at results. `python -m autograder try work/07_mx/mx.ipynb` also looks for
-# torch's arithmetic where all of it has to be in kernels, as grading does.
+# **The check** in a notebook judges as grading does. An answer may use what the setup cells and your own cells define,
+# and no name of a demonstration cell. In exercises 7.1 to 7.3 all arithmetic has to be in kernels. Where an answer breaks
+# one of these rules, the check says so.
 #
 # **Needs** lesson 01: bytes, FLOP, the roofline, and a kernel with a mask.
 #

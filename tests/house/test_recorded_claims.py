@@ -232,7 +232,7 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     assert len(cases) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
     ratios += [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
     assert len(ratios) == 8
-    says(FLASH, "in these rows two passes win, and one pass takes 1.3 to 1.75 times as long")
+    says(FLASH, "in the rows of both tables two passes win, and one pass takes 1.3 to 1.75 times as long")
     says(FLASH, "in a plain Triton kernel: 1.3 to 1.75 times the time of two passes")
     assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.75, abs=0.01)
 

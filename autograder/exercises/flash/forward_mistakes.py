@@ -1,5 +1,6 @@
 """How people write the forward pass wrongly. Blocks are the student's choice, so they come as variants."""
 
+import math
 from itertools import product
 
 import torch
@@ -143,7 +144,7 @@ SOFTMAX = (
         "Wrong for a negative scale: scale * max(q kᵀ) is then the smallest score, and exp overflows. Scale first, "
         "then take the maximum.",
         answer=wrong.maximum_before_scale,
-        variants=tuple(product(BLOCKS, (True, False))),
+        variants=(*product(BLOCKS, (True, False)), None),
     ),
     Mistake(
         "scale_after_maximum",
@@ -216,6 +217,13 @@ SOFTMAX = (
         "lse_without_maximum",
         "lse is the logarithm of the sum alone: add the maximum that was subtracted.",
         answer=wrong.lse_without_maximum,
+    ),
+    Mistake(
+        "lse_without_scale",
+        "`out` is right and lse is not: the maximum of q kᵀ was added, without the scale, to the logarithm of a sum of "
+        "scaled exponentials. Scale first, then take the maximum.",
+        answer=wrong.scale_in_the_exponent,
+        variants=(1.0, math.log(2)),
     ),
     Mistake(
         "lse_in_base_two",

@@ -26,6 +26,22 @@ def _local_columns(v):
     return wrong.attend(v, see=n % v["block"] <= m + n_k - n_q if v["causal"] else None)
 
 
+def _scale_after_maximum(v, guarded: bool):
+    """`guarded`: a sum of 0 is taken for 1, and not only that of a query without keys."""
+    made = wrong.scale_after_maximum(v, (v["block"], False, False, False))
+    lost = (made["lse"] == -wrong.INF) & ~wrong.keyless(v)
+    return made if guarded else made | {"out": made["out"].masked_fill(lost[..., None], wrong.NAN)}
+
+
+def _half_scores(v, variant):
+    """q kᵀ of fp16 inputs is rounded to fp16; `scaled`: and once more after the scale; `cast`: the weights as well."""
+    if v["q"].dtype == torch.float32:
+        return {}
+    scaled, cast = variant
+    s = wrong.scores(v, scale=1.0).to(v["q"].dtype)
+    return wrong.attend(v, s=(s * v["scale"]).double() if scaled else s.double() * v["scale"], cast=cast)
+
+
 def _halves(e) -> bool:
     """Every failing case gave an o of the right type."""
     shown = [(t.outcome.outputs.get("o"), t.args["q"]) for t in e.failing]
@@ -87,8 +103,21 @@ MISTAKES = (
         "maximum_before_scale",
         "Wrong for a negative scale: scale * max(q kᵀ) is then the smallest score, and exp overflows. Scale first, "
         "then take the maximum.",
-        answer=_named(_with_block(wrong.maximum_before_scale)),
-        variants=(False, True),
+        answer=_named(lambda v, cast: wrong.maximum_before_scale(v, None if cast is None else (v["block"], cast))),
+        variants=(False, True, None),
+    ),
+    Mistake(
+        "scale_after_maximum",
+        "Wrong when scores are large: the maximum was taken of q kᵀ and the scale came after it, so what is subtracted "
+        "is not the maximum of the scaled scores. Scale first, then take the maximum.",
+        answer=_named(_scale_after_maximum),
+        variants=(True, False),
+    ),
+    Mistake(
+        "lse_without_scale",
+        "o is right and lse is not: the maximum of q kᵀ was added, without the scale, to the logarithm of a sum of "
+        "scaled exponentials. Scale first, then take the maximum.",
+        answer=_named(lambda v: wrong.scale_in_the_exponent(v, 1.0)),
     ),
     Mistake(
         "accumulator_not_rescaled",
@@ -192,6 +221,13 @@ MISTAKES = (
         "each_block_by_itself",
         "Every block is a softmax of its own, and they are averaged: maximum and sum belong to the whole row.",
         answer=_named(lambda v: wrong.each_block_by_itself(v, v["block"])),
+    ),
+    Mistake(
+        "half_scores",
+        "Wrong for inputs in fp16 only: q kᵀ was made in their type, and each score was rounded to 11 bits. A score of "
+        "100 is then off by up to 0.03. Convert q and k to fp32 before you multiply them.",
+        answer=_named(_half_scores),
+        variants=((False, False), (True, False), (False, True), (True, True)),
     ),
     Mistake(
         "half_inputs",

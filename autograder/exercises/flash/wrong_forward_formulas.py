@@ -77,9 +77,22 @@ def online(v, block, rescale_o=True, rescale_l=True, top=None, cast=False) -> di
 
 
 def maximum_before_scale(v, variant):
-    """scale * max(q kᵀ), the smallest score when the scale is negative."""
+    """scale * max(q kᵀ), the smallest score when the scale is negative; None: scaled in the exponent."""
+    if variant is None:
+        return scale_in_the_exponent(v)
     block, cast = variant
     return online(v, block, cast=cast, top=lambda raw, s: raw.amax(dim=-1, keepdim=True) * v["scale"])
+
+
+def scale_in_the_exponent(v, times=None) -> dict:
+    """exp(scale * (q kᵀ - its maximum)); L adds that maximum `times` as often, None: rightly scaled."""
+    made = attend(v)
+    if v["scale"] < 0:  # exp overflows, and the first correction is infinity times 0
+        return {name: torch.full_like(x, NAN) for name, x in made.items()}
+    if times is None:
+        return made
+    top = masked(v, scale=1.0).amax(dim=-1)
+    return made | {"lse": torch.where(top == -INF, top, made["lse"] + (times - v["scale"]) * top)}
 
 
 def scale_after_maximum(v, variant):

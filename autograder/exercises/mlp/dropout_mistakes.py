@@ -241,7 +241,7 @@ RULE = (
     Mistake(
         "one_call_each",
         "This is tl.rand(seed, i), a call for each element, of whose four numbers three are thrown away: right for "
-        "another rule, and three times as slow. Here it is number i % 4 of tl.rand4x(seed, i // 4).",
+        "another rule, and two to three times as slow. Here it is number i % 4 of tl.rand4x(seed, i // 4).",
         answer=_with(number=numbers),
     ),
     Mistake(

@@ -35,7 +35,7 @@ def by_sigmoid(h: torch.Tensor) -> torch.Tensor:
 
 
 def overflowing(h: torch.Tensor) -> torch.Tensor:
-    """tanh from e^(2u) in fp32, which is infinite from u = 44 on: infinity over infinity."""
+    """tanh from e^(2u) in fp32, which is infinite past u = 44.4: infinity over infinity."""
     h = h.float()
     e = torch.exp(2 * ROOT * (h + CUBE * h**3))
     return (0.5 * h * (1 + (e - 1) / (e + 1))).double()

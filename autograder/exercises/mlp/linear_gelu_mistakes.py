@@ -134,7 +134,7 @@ ACTIVATION = (
     Mistake(
         "gelu_after_cast_to_out",
         "Right where out is fp32. Where it has two bytes, the pre-activation h was rounded to its type before GELU, "
-        "and where h is negative GELU magnifies that: apply it to the accumulator in fp32 and convert once, at the "
+        "and where h is below -1.2 GELU magnifies that: apply it to the accumulator in fp32 and convert once, at the "
         "store.",
         sign=lambda e: _as_if_h_were_rounded(e, 0.5, 2.0, wider=False),
     ),
@@ -192,7 +192,7 @@ ACTIVATION = (
     ),
     Mistake(
         "tanh_overflows",
-        "NaN where h is large: (e^(2u) - 1) / (e^(2u) + 1) is infinity over infinity from u = 44 on. Write it with an "
+        "NaN where h is large: (e^(2u) - 1) / (e^(2u) + 1) is infinity over infinity past u = 44. Write it with an "
         "exponential that goes to 0 there, 1 - 2 / (e^(2u) + 1), or h / (1 + e^(-2u)).",
         answer=_of_h(forms.overflowing),
     ),

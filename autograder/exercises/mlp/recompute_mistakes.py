@@ -243,8 +243,9 @@ PRODUCTS = (
     ),
     Mistake(
         "tf32",
-        "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs by default. The exercise "
-        'asks for `tl.dot` with `input_precision="ieee"`.',
+        "The error is what TF32 gives: a product of your own by `tl.dot` keeps 10 fraction bits of its inputs "
+        'unless told `input_precision="ieee"`, and the library does where `torch.backends.cuda.matmul.allow_tf32` is '
+        "on.",
         sign=_tf32,
     ),
 )

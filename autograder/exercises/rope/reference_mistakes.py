@@ -205,8 +205,8 @@ MISTAKES = (
     ),
     Mistake(
         "angles_in_fp32",
-        "Right near position 0, wrong far from it: a frequency in fp32 is off by 3e-8 of itself, and the position "
-        "multiplies that. Make the angles in float64.",
+        "Right near position 0, wrong far from it: a frequency in fp32 is off by up to 6e-8 of itself, and the "
+        "position multiplies that. Make the angles in float64.",
         sign=lambda e: e.failed("far positions") and e.failed_only(*FAR),
     ),
     Mistake(
