@@ -320,8 +320,9 @@ for n in (256, 1024, 4096, 16384):
           f"{fused.intensity:.0f} FLOP a byte")  # fmt: skip
 
 # %% [markdown]
-# At length 256 both floors are one launch by the host, and at 1024 the fused one still is; the recorded times leave
-# launches out. From 1024 on fusion moves attention from the slope of the roof to its flat part: launches left out, its
+# The roof is that of lesson 01, as recorded: 665 TFLOP/s for products in bf16 and 4.27 TB/s, which meet at a ridge of
+# 156 FLOP a byte. At length 256 both floors are one launch by the host, and at 1024 the fused one still is; the recorded
+# times leave launches out. From 1024 on fusion moves attention from the slope of the roof to its flat part: launches left out, its
 # time is then set by the tensor cores alone. That is the promise of FlashAttention. What stands in the way is the
 # softmax: a row of P needs the maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip
 # together with its keys.
@@ -420,7 +421,7 @@ plots.show(draw_shares(*shares), alt="Shares of one row of 12 keys: without corr
 # - **The maximum starts at 0**: right for every row with a score above zero, which is nearly every row of a test. When
 #   all scores are far below zero, every exponential is zero in fp32, and so is the sum.
 # - **No maximum**: right for scores around zero. $e^{89}$ is infinite in fp32, and infinity over infinity is NaN.
-# - **No guard**: in a tile where nothing is visible the new maximum is still $-\infty$, and $-\infty - (-\infty)$ is
+# - **`no guard`**: in a tile where nothing is visible the new maximum is still $-\infty$, and $-\infty - (-\infty)$ is
 #   NaN. NaN then stays in the sum for good. Replace the maximum by any finite number *for the subtraction*.
 
 # %% [markdown]
@@ -2113,7 +2114,8 @@ if rates:
 # %% [markdown]
 # ## 10. What makes the fastest kernels fast
 # Your kernel says what has to be computed, and Triton's compiler decides what overlaps. FlashAttention-3, cuDNN and the
-# course's second rung decide that themselves. This section reads how, in generated code and on any machine. It needs no
+# course's faster kernel decide that themselves. (The course has two rungs: plain Triton, which takes any shape, and this
+# one, which runs where it was measured to be faster.) This section reads how, in generated code and on any machine. It needs no
 # exercise of yours. Six ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs for the
 # warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order of
 # sums.
@@ -2129,8 +2131,8 @@ if rates:
 # queries, so K and V are read about $n d / M$ times, and $n^2 d^2 / M$ numbers move. The paper also proves the other
 # direction: no algorithm for exact attention moves fewer, up to a constant factor, for all $M$ from $d$ to $n d$.
 #
-# **Exponentials.** There are $n^2$ of them beside $4 n^2 d$ FLOP: $4d$ FLOP for each. A unit of its own makes them, a few
-# in a clock. In the cell both rates are those of an H100 or H200, for each multiprocessor.
+# **Exponentials.** There are $n^2$ of them beside $4 n^2 d$ FLOP: $4d$ FLOP for each. A unit of its own makes them. In one
+# clock a multiprocessor of an H100 or H200 makes 16 exponentials and 4096 FLOP of products in bf16.
 #
 # ### Predict
 # A program makes a product, then the exponentials of its scores, and nothing overlaps. Which share of the time are the
@@ -2495,8 +2497,7 @@ Table(
 )  # fmt: skip
 
 # %% [markdown]
-# The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors; it takes any shape.
-# The second rung runs where it was measured to be faster. The table has the peers that come with PyTorch. Two more are
+# The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors. The table has the peers that come with PyTorch. Two more are
 # installed apart: **FlashAttention-3**, CUDA code for Hopper, and **FlashAttention-4**, which is written in CuTe DSL,
 # NVIDIA's own layer with jobs, tiles and barriers for Python. FlashAttention-4's new ideas are for Blackwell GPUs; its
 # kernels for Hopper follow FlashAttention-3. Where the table has no row of a peer, this lesson claims no place beside it.
@@ -2573,11 +2574,14 @@ Table(
 # ### Question 4.8 (10 min, 3 points)
 # FlashAttention makes S a second time in the backward pass. Lesson 01 said: recompute cheap elementwise chains, *not*
 # products. Why is it right here to recompute a product? Estimate for 4096 tokens and head size 64 in bf16, for one
-# head, what recomputing costs in time and what reading a stored P would cost. The rates are in section 1.
+# head, what recomputing costs in time and what writing a P and reading it again would cost. The rates are in sections 1
+# and 10.
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "flash_question_recompute", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.3 microseconds at 660 TFLOP/s. Storing P in forward and
+# Recomputing S: $2 \cdot 4096^2 \cdot 64 = 2.1$ GFLOP, about 3.3 microseconds at 660 TFLOP/s. P from S: $4096^2$
+# exponentials, 4.0 microseconds where 132 multiprocessors make 16 in each of 1.98 billion clocks a second, and nearly
+# hidden behind other products where they overlap. Storing P in forward and
 # reading it in backward: $2 \cdot 4096^2 \cdot 2$ bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory
 # for each head and layer until backward comes. The product is of an inner dimension of 64 only: its intensity against
 # the bytes of P it replaces is $2 \cdot 64 / 2 = 64$ FLOP a byte (or half of that with the write), far below the ridge
@@ -2590,7 +2594,7 @@ Table(
 # %% [markdown]
 # ## Further reading
 # - Tri Dao, Daniel Y. Fu, Stefano Ermon, Atri Rudra and Christopher Ré, *FlashAttention: Fast and Memory-Efficient
-#   Exact Attention with IO-Awareness*, NeurIPS 2022, arXiv:2205.14135. Section 3 counts bytes as section 1 did.
+#   Exact Attention with IO-Awareness*, NeurIPS 2022, arXiv:2205.14135. Its third section counts bytes as section 1 did.
 # - Tri Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023, arXiv:2307.08691.
 #   Algorithms 1 and 2 are your two exercises; algorithm 2 adds to $dQ$ with atomics.
 # - Maxim Milakov and Natalia Gimelshein, *Online normalizer calculation for softmax*, 2018, arXiv:1805.02867.

@@ -436,6 +436,12 @@ def test_the_answers_of_lesson_04_are_counted():
     assert (round(read / 1e9, 1), round(1e3 * read / 4.2e12, 1)) == (1.6, 0.4)
     says(FLASH, "$2 \\cdot 4096^2 \\cdot 64 = 2.1$ GFLOP, about 3.3 microseconds at 660 TFLOP/s.")
     says(FLASH, "bytes = 67 MB, about 16 microseconds at 4.2 TB/s, and 34 MB of memory")
+    says(FLASH, "exponentials, 4.0 microseconds where 132 multiprocessors make 16 in each of 1.98 billion clocks")
+    assert round(1e6 * 4096**2 / (132 * 16 * 1.98e9), 1) == 4.0
+    roof = recorded("lesson01.ceilings")
+    says(FLASH, "665 TFLOP/s for products in bf16 and 4.27 TB/s, which meet at a ridge of 156 FLOP a byte")
+    assert (round(roof["matmul bf16, TFLOP/s"]), round(roof["copy, TB/s"], 2)) == (665, 4.27)
+    assert round(roof["matmul bf16, TFLOP/s"] / roof["copy, TB/s"]) == 156
     assert round(2 * 4096**2 * 64 / 1e9, 1) == 2.1 and round(2e6 * 4096**2 * 64 / 660e12, 1) == 3.3
     stored = 2 * 4096**2 * HALF
     assert (round(stored / 1e6), round(1e6 * stored / 4.2e12), round(stored / 2e6)) == (67, 16, 34)
