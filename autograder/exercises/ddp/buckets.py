@@ -171,7 +171,7 @@ BUCKETS = Exercise(
     entry="Buckets",
     points=6,
     about="buckets that leave as soon as they are full, in one order on all ranks",
-    point=("two ranks", "small buckets, used on one rank only"),
+    point=("two ranks", "three ranks", "small buckets, used on one rank only"),
     kind="distributed",
     cases=(*cases(mib=BYTES / MIB), Case(SMALL, lambda d: call(d, "Routed", mib=SMALL_BYTES / MIB)), *STATIC),
     oracle=oracle,
