@@ -848,6 +848,7 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # - `mantissas`: (N, K) in int8, `exponents`: (N, ceil(K / group)) in uint8, contiguous: the weights, row by row
 # - `group`: a power of two from 16 to 256; the last group of a row may be short
 # - rows of x, mantissas and out may lie apart, columns are adjacent; `out` holds NaN before the call
+# - the weights are multiplied as they are held: no memory is made that they would fill at two bytes a number
 # - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
 #   outputs that its row gives
 #
