@@ -607,8 +607,8 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 
 # %% [markdown]
 # ## Exercise 6.3 `rope.forward` (75 min, 8 points)
-# Write `rope_(q, k, cos, sin, positions, offset, layout)`, which turns q and k where they lie. What it returns is not
-# looked at.
+# Write `rope_(q, k, cos, sin, positions, offset, layout)`, which turns q and k where they lie, without a copy of
+# either. What it returns is not looked at.
 #
 # - `q`: (B, H, S, D), `k`: (B, H_kv, S, D), with perhaps fewer heads; one type: fp32, fp16, or bf16 (on a GPU). Any
 #   strides, the last one included; gaps are not touched

@@ -443,8 +443,9 @@ plots.show(axes, alt="Histograms of errors in steps: rounded evenly from -0.5 to
                      "exponent one too large evenly from -1 to 1")  # fmt: skip
 
 # %% [markdown]
-# One over the root of 12 is 0.289: the first line is what the model said. Mind the last column: an average over many
-# weights can hide that some of them have the wrong sign. The check of your kernel therefore asks for every mantissa.
+# One over the root of 12 is 0.289: the first line is what the model said. Mind the last column: the mean of the last
+# line looks harmless, and some of its weights have the wrong sign. The check of your kernel therefore asks for every
+# mantissa.
 
 # %% [markdown]
 # ## 4. Back to numbers
@@ -781,13 +782,13 @@ for N, K in ((4096, 4096), (14336, 4096), (8192, 28672)) if GPU else ():
 results.beside("lesson07.dequantize", took, unit="us")
 
 # %% [markdown]
-# On the H200 the compiled one takes 1.04 times the floor at the largest size and 1.66 at the smallest, where the
-# beginning and the end of a kernel weigh more, and what it wrote is still on its way to memory (in the benchmark,
-# where no sweep comes between two calls, it takes 1.16 times its floor). The recorded solution takes 2 to 11 % longer
-# than the compiled one. Instructions are not what it lacks time for: there are about 10 for an element, and 21 could
-# be issued in the time of its 3.03 bytes. The course's own kernel is as fast as the compiled one (0.99 to 1.00 of its
-# time). Three things in it differ: 16 elements a thread, which is worth 3 %; four times as many elements a program;
-# and, where groups and blocks are whole, no masks, with reads that the caches give up last.
+# On the H200 the compiled one takes 1.04 times the floor at the largest size and 1.66 at the smallest: 6 to 8 us more
+# than the floor at every size. Most of that comes with the sweep of the cache. In the benchmark, where no sweep comes
+# between two calls, the smallest size is 2 us above its floor, and it takes 1.16 times its floor. The recorded solution
+# takes 2 to 11 % longer than the compiled one. Instructions are not what it lacks time for: there are about 10 for an
+# element, and 21 could be issued in the time of its 3.03 bytes. The course's own kernel is as fast as the compiled one
+# (0.99 to 1.00 of its time). Three things in it differ: 16 elements a thread, which is worth 3 %; four times as many
+# elements a program; and, where groups and blocks are whole, no masks, with reads that the caches give up last.
 
 # %% [markdown]
 # ## 5. The product
@@ -825,7 +826,7 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
     print(f"{name:20} exponents {sorted(set(e.flatten().tolist()))}, relative error {relative(after, true):.2f}")
 
 # %% [markdown]
-# A test would see it: even alike groups have three different exponents, so half of the result is wrong.
+# A test would see it: even alike groups have three different exponents, and the error is half as large as the result.
 #
 # ### Rows, tensor cores, and enough programs
 # Three decisions are left.
@@ -835,9 +836,10 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 #   nearly free. The weights become bf16 in registers, exactly, and the accumulator is fp32.
 # - **Enough programs.** With 64 rows of weights a program, $N = 4096$ makes 64 programs, for 132 multiprocessors. Cut
 #   along $K$ too: each program adds up a part of $K$ (*split K*).
-# - **Who adds the parts?** They may be added to `out` by atomics, which then must be zero before, and the order of the
-#   sum changes from run to run. Or each part goes into memory of its own and a second kernel adds them, in a fixed
-#   order. `out` holds NaN when your function is called: what you add to must be yours.
+# - **Who adds the parts?** They may be added to `out` by atomics. Then `out` must hold zeros before, each addition is
+#   rounded to the type of `out`, and the order of the sum changes from run to run. Or each part goes into memory of its
+#   own and a second kernel adds them, in a fixed order. `out` holds NaN when your function is called: what you add to
+#   must be yours.
 
 # %% [markdown]
 # ## Exercise 7.3 `mx.gemv` (90 min, 8 points, and 4 for speed)
@@ -847,6 +849,7 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # - `mantissas`: (N, K) in int8, `exponents`: (N, ceil(K / group)) in uint8, contiguous: the weights, row by row
 # - `group`: a power of two from 16 to 256; the last group of a row may be short
 # - rows of x, mantissas and out may lie apart, columns are adjacent; `out` holds NaN before the call
+# - the weights are multiplied as they are held: no memory is made that they would fill at two bytes a number
 # - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
 #   outputs that its row gives
 #
@@ -983,7 +986,7 @@ check_speed("mx.gemv", gemv)
 # </details>
 # <details><summary>Hint 3: one row, fast</summary>
 #
-# Bytes in flight: a program that asks for whole rows of weights at once, 8 of them with 4096 elements, waits once and
+# Bytes in flight: a program that asks for whole rows of weights at once, 4 of them with 4096 elements, waits once and
 # not in every turn of a loop. Leave `num_warps` at 4 and let many programs share a multiprocessor.
 # </details>
 # <details><summary>Hint 4: sixteen rows</summary>
@@ -1053,14 +1056,14 @@ results.beside("lesson07.products", named, unit="us")
 # | bf16 first, 1024 rows | 1.23 | 1.25 |
 # | bf16 first, 4096 rows | 1.06 | 1.01 |
 #
-# **One row.** The bytes of the weights are 14 us, and `gemv` takes 22; bf16 has a floor of 28 and takes 32. Where
-# each call has weights of its own and no sweep of the cache comes between, the course's plain kernel, made like this
-# one, takes 21 us and bf16 30 to 31. The timer sweeps by *reading*, and that matters: zeros that a sweep writes stay
-# in the cache and are written back while the next kernel reads, so a kernel that only reads pays for somebody else's
-# writes (`benchmarks/notes/mx.md` has a run that tells them apart). The other 7 us of `gemv` are its instructions.
+# **One row.** The bytes of the weights are 14 us, and `gemv` takes 22; bf16 has a floor of 28 and takes 32. Where each
+# call has weights of its own and no sweep of the cache comes between, the course's plain kernel, made like this one,
+# takes 21 us and bf16 30 to 31. The timer sweeps by *reading*, and that matters: zeros that a sweep writes stay in the
+# cache and are written back while the next kernel reads, so a kernel that only reads pays for somebody else's writes
+# (`benchmarks/notes/mx.md` has a run that tells them apart). The other 7 us of these 21 are the kernel's instructions.
 # The compiler (Triton 3.6, which was recorded) makes 6.8 a weight, of the 7.1 that are free, so nothing is left over
-# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and
-# multiprocessor, so 58.7 million weights take 16 us for that alone, as long as their bytes.
+# for waiting; and one of them is dearer than the rest: an integer becomes fp32 at 16 lanes a clock and multiprocessor,
+# so 58.7 million weights take 16 us for that alone, as long as their bytes.
 #
 # **4 and 16 rows** cost the same, as was promised for tensor cores, and lose. A weight goes from memory to shared
 # memory, to registers, to fp32, times its scale, to bf16, to shared memory again and into the product, with a barrier
@@ -1099,13 +1102,15 @@ if wide:
 
 # %% [markdown]
 # These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. At 32 rows
-# nothing is left, and from 64 rows on they lose at every size that was measured: 16 % at 64, where the floors still
-# promised a half, a factor of 2.4 at 128, and 2 % at 8192.
+# nothing is left of it with this layer (with 4096 x 4096 a quarter of the time is saved), and from 64 rows on they lose
+# at every size that was measured: 16 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 %
+# at 8192.
 #
-# So there is a valley at some hundred rows. They are too many for the product on the fly, where every block of rows
-# converts the weights again, and too few to pay for a conversion first. Who serves such batches keeps bf16 weights, or
-# a format that the tensor cores multiply without any conversion: FP8 on Hopper, and on Blackwell block formats such as
-# MXFP8 and NVFP4, whose scales the tensor cores apply themselves (`tl.dot_scaled` in Triton).
+# So some hundred rows are the worst case. They are too many for our product on the fly, where every block of rows
+# converts the weights again, and too few to pay for a conversion first. Who serves such batches with kernels like these
+# keeps bf16 weights, or takes a format that the tensor cores multiply without any conversion: FP8 on Hopper, and on
+# Blackwell block formats such as MXFP8 and NVFP4, whose scales the tensor cores apply themselves (`tl.dot_scaled` in
+# Triton).
 
 # %% [markdown]
 # ## 6. A model's layers, swapped
@@ -1438,8 +1443,9 @@ against(predicted_outlier, {"worst": max(at_64, key=at_64.get), "its error": max
 #   a power of two in 8 bits (**E8M0**), as here. The element of MXFP4 is **E2M1**, which knows eight sizes: 0, 0.5, 1,
 #   1.5, 2, 3, 4 and 6.
 # - **NVFP4** is NVIDIA's: E2M1 again, but only 16 elements share a scale, and the scale is an E4M3 number with a
-#   fraction. It can put the largest of a group at exactly 6, where a power of two leaves it between 4 and 8 (and what is
-#   above 6 is cut off). One more scale in fp32, for the whole tensor, keeps the small ones in the range of E4M3.
+#   fraction. It can put the largest of a group near 6 (not at exactly 6, because the scale itself is rounded to three
+#   bits of fraction), where a power of two leaves it between 4 and 8 (and what is above 6 is cut off). One more scale
+#   in fp32, for the whole tensor, keeps the scales of the groups in the range of E4M3.
 # - **Integers with a scale a row** (int8) or a group (int4, usually 32 to 128 weights, a scale in fp16) have a step that
 #   is the same for all sizes.
 #
@@ -1523,7 +1529,8 @@ errors_by = {name: errors_of(*how) for name, how in FORMATS.items()}
 # %% [markdown]
 # And the perplexity. Differences are small, so they are taken line by line: both models read the same text, and what
 # varies from line to line cancels. The last column is the standard error of the mean change over the lines. A change of
-# less than twice that is none that this text can show.
+# less than twice that is none that this text can show. (*Bits a weight* counts a row of 16,384 weights for a scale a
+# row. Most rows of our model have 64 weights: there a scale of 16 bits makes it 8.25, as much as MXINT8.)
 
 
 # %%
@@ -1572,17 +1579,20 @@ against(predicted_formats, came)
 # runs the tasks that it is for.
 #
 # ### Remedies
-# All of them choose *which* weights are rounded, or how; the format stays as it is.
+# SmoothQuant, AWQ and GPTQ change *what* is rounded, or how, and leave the format as it is. The first and the last of
+# the list are for speed.
 #
-# - **W8A8** rounds activations too, so that the product runs on integer tensor cores, at twice the rate of bf16. It pays
-#   for many rows, where weight-only does not. Activations have outlier channels, which is the difficulty.
+# - **W8A8** rounds activations too, so that the product runs on integer tensor cores, from Ampere to Hopper at twice
+#   the rate of bf16. It pays for many rows, where weight-only does not. Activations have outlier channels, which is the
+#   difficulty.
 # - **SmoothQuant** (Guangxuan Xiao and others) moves it: channel $k$ of the activations is divided by $s_k$ and the weights
 #   of that channel are multiplied by it, $s_k = \max|X_k|^{1/2} / \max|W_k|^{1/2}$. The product stays as it is, and both
 #   factors have moderate outliers instead of one of them large ones.
 # - **AWQ** (Ji Lin and others) is for weights alone: the few channels that meet large activations are scaled up before
 #   rounding, since their errors count most.
-# - **GPTQ** (Elias Frantar and others) rounds a column at a time, and changes the columns that are still to come so that
-#   they make up for the error so far. It needs the second moments of some hundred inputs.
+# - **GPTQ** (Elias Frantar and others) rounds a column at a time, and changes the columns that are still to come so
+#   that they make up for the error so far. It needs the second moments of the layer's inputs, from some hundred pieces
+#   of text.
 # - **Pre-shuffled weights** (Marlin, Elias Frantar and others) change no number: they are stored in the order in which the
 #   threads of a tensor-core product want them, so a thread loads 16 bytes and has whole operands in its registers. The
 #   exchange through shared memory that cost us section 5's gain is then done once, when the model is loaded.
@@ -1720,4 +1730,6 @@ Table(("card", "elements", "what multiplies"),
 # - Elias Frantar, Roberto L. Castro, Jiale Chen, Torsten Hoefler and Dan Alistarh, *MARLIN: Mixed-Precision
 #   Auto-Regressive Parallel Inference on Large Language Models*, 2024, arXiv:2408.11743. Weight-only products up to
 #   batches of some dozens.
+# - Guangxuan Xiao and others, *SmoothQuant*, arXiv:2211.10438; Ji Lin and others, *AWQ*, arXiv:2306.00978; Elias Frantar
+#   and others, *GPTQ*, arXiv:2210.17323. The remedies of section 7.
 # - `course_lib/kernels/mx`: the course's own kernels, and `benchmarks/notes/mx.md`, what was predicted for them.

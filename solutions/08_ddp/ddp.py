@@ -23,9 +23,9 @@
 #   equal to those of one process,
 # - say before you measure how much of the communication overlap can hide, and start the same program on many hosts.
 #
-# **Time** 9 hours; the seven exercises take about six and a half of them. Each row is a sitting. Run the cells from the
-# top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go on with the
-# cell below it.
+# **Time** 9 and a half hours; the seven exercises take about six and a half of them. Each row is a sitting. Run the
+# cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go
+# on with the cell below it.
 #
 # | sections | what they are about | exercises | minutes |
 # |---|---|---|---|
@@ -93,8 +93,8 @@ def recorded(section, says=""):
 # ## 1. Several processes, one program
 # Data parallel training runs the same program in N processes, one for each GPU. Such a process is a **rank**, with a
 # number from 0 to N - 1, and together they are a **group**. Each has a copy of the model and a part of the batch, its
-# **shard**. The gradient of a mean over the batch is the mean of the gradients over the shards, so one thing has to be
-# done together: average gradients.
+# **shard**. Where shards are of equal size, the gradient of a mean over the batch is the mean of the gradients over the
+# shards, so one thing has to be done together: average gradients.
 #
 # `launch` starts a function on several ranks, from this very cell, and returns what each of them returned.
 
@@ -111,8 +111,9 @@ launch(hello, 4 if not ON_GPUS else RANKS)
 
 # %% [markdown]
 # A collective is a meeting. All ranks must call the same ones in the same order: nothing but the order says which call
-# of one rank belongs to which of another. A rank that stays away leaves the others waiting, for ever if nobody ends
-# them. `launch` does, and says where each rank stood. Read the message: you will see it again.
+# of one rank belongs to which of another. A rank that stays away leaves the others waiting until somebody ends them:
+# torch does after its timeout (by default ten minutes with NCCL, half an hour with gloo). `launch` does earlier, and
+# says where each rank stood. Read the message: you will see it again.
 
 
 # %%
@@ -424,13 +425,13 @@ print(f"on each link {bus_bandwidth('all_reduce', 1, RANKS, line.beta_s) / 1e9:.
 # each rank really sends; it can be compared with what a link can do, and between numbers of ranks. For two ranks the
 # factor happens to be 1.
 #
-# The report's gloo row deserves the same doubt. From 100 MB to 1 GB it has a rate of about 24 GB/s. gloo sends
-# through the host's network stack, which copies each byte several times even when both processes are on one machine.
-# Without GPUs your buffer rate, above, is from the same library. Look at the recorded GPUs below. At the largest
-# sizes one call takes longer than one in a row, so the clocks waited. Small calls in a row take about what handing
-# them over takes: there they show the host. And what was only queued hardly knows the size. So the alpha of this line
-# is the *host's* time for one call and no property of the network. Where the host runs ahead of the device, as in
-# most training steps, less of it is seen; a single small call that is waited for shows more.
+# The report's gloo row deserves the same doubt. From 100 MB to 1 GB it has a rate of about 24 GB/s. gloo sends through
+# the host's network stack, which copies each byte several times even when both processes are on one machine. Without
+# GPUs your buffer rate, above, is from the same library. Look at the recorded GPUs below. At the largest sizes one call
+# takes longer than one in a row, so the clocks waited. Small calls in a row take about what handing them over takes:
+# there they show the host. And what was only queued takes a few times longer for a quarter of a million times the
+# bytes. So the alpha of this line is the *host's* time for one call and no property of the network. Where the host runs
+# ahead of the device, as in most training steps, less of it is seen; a single small call that is waited for shows more.
 
 # %%
 rows = [row for row in recorded("collectives", "Two GPUs") if row["operation"] == "all_reduce"]
@@ -443,7 +444,8 @@ Table(("", "one [us]", "queued [us]", "in a row [us]"), cells, note="".join(note
 # %% [markdown]
 # ### Warm up with the same size
 # **The report says** that one should: kernels, buffers and the choice of an algorithm depend on it. After many calls of
-# 4 KiB the first of another size is a first call again. Predict: how many times the tenth call does the first take?
+# 4 KiB the first of another size is a first call again. Predict: how many times as long as a later call does the first
+# take?
 
 # %%
 predicted_first = {"first / later": None}  # replace None
@@ -477,10 +479,10 @@ results.beside("lesson08.first_call", {"first, 16 MiB": calls[0], "later, 16 MiB
 # %% [markdown]
 # **The prediction, counted.** The line above has the first call over the median of the nine later ones.
 #
-# If the first lies between the shortest and the longest of the others, nothing was seen. With gloo it mostly does:
-# gloo loads no kernels, and its memory is ordinary. In the recorded run of two H200s it does as well: small
-# calls had already connected the ranks. Each is a fact about one library on one machine. A benchmark that warms up
-# with the size it measures is right on all of them.
+# If the first lies between the shortest and the longest of the others, nothing was seen. With gloo it mostly does: gloo
+# loads no kernels, and its memory is ordinary. In the recorded run of two H200s it does as well, perhaps because small
+# calls had already connected the ranks. Each is a fact about one library on one machine. A benchmark that warms up with
+# the size it measures is right on all of them.
 
 # %% [markdown]
 # ## Exercise 8.2 `ddp.cost` (45 min, 4 points)
@@ -701,10 +703,10 @@ plots.show(plots.ranks(spans, device=HERE.name), alt="Two ranks in time: rank 0 
 
 # %% [markdown]
 # ## 5. The second rung: one buffer
-# A large model has hundreds of parameters, many of them small, and each pays $\alpha$. One buffer for all pays it
-# once; in exchange every gradient is copied there and back. **The report says** 1.04605 s a step with one buffer, after
-# 1.05300 s: 7 ms less; of it 0.00218 s of communication on one rank and 0.04185 s on the other. You know by now what
-# those two figures hold. Predict from your line what the calls alone cost.
+# A large model has hundreds of parameters, many of them small, and each pays $\alpha$. One buffer for all pays it once;
+# in exchange every gradient is copied there, and back unless it becomes a view of the buffer. **The report says**
+# 1.04605 s a step with one buffer, after 1.05300 s: 7 ms less; of it 0.00218 s of communication on one rank and 0.04185
+# s on the other. You know by now what those two figures hold. Predict from your line what the calls alone cost.
 
 # %%
 sizes = Sizes(16000, 512, 1024, 16, 8) if ON_GPUS else Sizes(512, 64, 128, 4, 4)
@@ -1088,9 +1090,9 @@ check("ddp.buckets", Buckets)
 # ### Measure
 # **The report says**: 1.053 s a step with an all-reduce a parameter, 1.0315 s with overlap. Measure all four rungs in
 # turns, within one launch, so that whatever drifts meets all of them; *not hidden* is the step minus the same step
-# without communication. Expect several times what paper says, on two H200s too, and another order of the sizes: the
-# next part asks why. On a CPU it is more still, because sending takes the processors of computing. *Static* is the
-# same bucket without the question: the difference is its price.
+# without communication. Expect many times what paper says, on two H200s too, and another order of the sizes: the next
+# part asks why. On a CPU it is more still, because sending takes the processors of computing. *Static* is the same
+# bucket without the question: a difference that is larger than the spread is its price.
 
 # %%
 wraps = {"alone": None, "naive": Naive, "flat": Flat, "overlap": Overlap}
@@ -1135,10 +1137,11 @@ claims = [f"{row['name']} over {row['against']}: {row['ratio']:.3f} "
 Table(("step", "not hidden [ms]", "on paper [ms]"), cells, note="\n".join(claims))
 
 # %% [markdown]
-# The last row is the best of DDP's settings that were tried: each size of bucket, gradients as views of their bucket,
-# a static graph. The line below the table compares our best with DDP's best, in turns of their own: what is left
-# exposed by ours over theirs, with the interval of that ratio. All rows, those of fp32 and torch's sharded optimizer
-# too, are in `benchmarks/results/h200.json`.
+# The last row is the best of DDP's settings that were tried: each size of bucket, gradients as views of their bucket, a
+# static graph. The line below the table compares our best size of bucket with DDP's best, in turns of their own: what
+# is left exposed by ours over theirs, with the interval of that ratio. With this model a static graph saved our buckets
+# nothing: with 25 MiB it left 5.17 ms, and with the question 4.68 ms. All rows, those of fp32 and torch's sharded
+# optimizer too, are in `benchmarks/results/h200.json`.
 #
 # ### Why overlap saves less than everything
 # Paper says: all but the last bucket is hidden. What it leaves out first can be measured alone. **Predict**: some matrix
@@ -1197,8 +1200,8 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 # - **Both need the same things.** An all-reduce on a GPU is a kernel: it occupies multiprocessors, so that fewer are
 #   left for the waves of a product, and moves its bytes through the same memory as the products of the backward pass.
 #   On a CPU it takes whole processors. You have just measured what that costs. If the products took $u$ units, the
-#   share of the speed that is lost is $1 - 1/u$: move *slowed while sending* in the explorer there. It does not depend
-#   on when a bucket begins.
+#   share of the speed that is lost is $1 - 1/u$: move *slowed while sending* in the explorer at the top of this
+#   section. This loss does not depend on when a bucket begins.
 # - **The tail.** The last bucket, and the wait for the slowest rank, come after everything else.
 # - **The first layers are late.** The embedding is used first, so its gradient is complete last, and it is large.
 # - **Copies** into buckets and back, unless gradients are views; hooks, which cost the host some microseconds each.
@@ -1233,11 +1236,12 @@ Table(("multiprocessors held", "waves", "waves, to all free", "multiprocessors, 
       note=f"{TILES} tiles; 3.9 waves on all 132 multiprocessors")  # fmt: skip
 
 # %% [markdown]
-# Up to 4 held, nothing is lost by this count. From 8 on a fifth wave is needed, a quarter more time, and with 32 a sixth. A limit on
-# the channels therefore helps only if it saves a whole wave; and it makes the transfer longer, so products stand beside
-# it for longer. What counts is the product of both: the share of its speed that a product loses, times the length of the
-# transfer. A group can be given a limit (`ProcessGroupNCCL.Options().config.max_ctas`; `NCCL_MAX_CTAS` is for all
-# groups), and its stream a high priority, so that its blocks start before the waiting blocks of a product.
+# Up to 4 held, nothing is lost by this count. With 8 to 24 a fifth wave is needed, a quarter more time, and with 32 a
+# sixth. A limit on the channels therefore helps only if it saves a whole wave; and it makes the transfer longer, so
+# products stand beside it for longer. What counts is the product of both: the share of its speed that a product loses,
+# times the length of the transfer. A group can be given a limit (`ProcessGroupNCCL.Options().config.max_ctas`;
+# `NCCL_MAX_CTAS` is for all groups), and its stream a high priority, so that its blocks start before the waiting blocks
+# of a product.
 #
 # **Predict**: which limit leaves least of the communication exposed in a step of the recorded model?
 
@@ -1262,10 +1266,11 @@ columns = "NCCL's blocks", "seen", "1 GiB [ms]", "products slowed", "lost [ms]",
 Table(columns, cells)
 
 # %% [markdown]
-# **The prediction, counted.** The line above the table names the limit with the least in its last column.
-# On two H200s "at most 16" is not told apart from it, and no limit made the step shorter. The products lost a quarter
-# more than the count of waves says, with 2 blocks as with 24: the count is too simple for this product. *Lost* is the
-# time of computing that one GiB costs: the share that products lose, times the transfer beside them.
+# **The prediction, counted.** The line above the table names the limit with the least in its last column. On two H200s
+# "at most 16" is not told apart from it, and no limit made the step shorter. The products took longer than the count of
+# waves says, with 2 blocks as with 24, by about a quarter of their time alone: the count is too simple for this
+# product. *Lost* is the time of computing that one GiB costs: the share that products lose, times the transfer beside
+# them.
 #
 # So *how much is hidden* has to be measured, as a difference of two steps in one run. A trace does not give it: the
 # pictures of section 6 count what stands after backward, and do not say that backward itself has grown.
@@ -1436,9 +1441,11 @@ Table(("", "time [us]", "error"), [[r["name"], r["value"], f"{r['error']:.1e}"] 
 
 # %% [markdown]
 # The error grows with the number of ranks, and noise from small batches is often larger still: many train with bf16
-# reductions on few ranks, and reduce in fp32 on many. Three details of the second table. `ReduceOp.AVG` divides inside
-# NCCL's kernel and saves a pass over the buffer. Dividing *before* the sum keeps fp16 in its range (N times a gradient
-# may not fit). And where gradients are fp32 and only the journey is bf16, casting there and back costs two passes.
+# reductions on few ranks, and reduce in fp32 on many. Four details of the second table. Its numbers were drawn so that
+# bf16 holds them exactly, all but those of the last row: a sum of two such numbers is nearly always exact in fp32,
+# which is why its error is far below that of the first table. `ReduceOp.AVG` divides inside NCCL's kernel and saves a
+# pass over the buffer. Dividing *before* the sum keeps fp16 in its range (N times a gradient may not fit). And where
+# gradients are fp32 and only the journey is bf16, casting there and back costs two passes.
 #
 # ### FSDP in a page
 # What `Sharded` does to state, **FSDP** (ZeRO's third stage) does to weights and gradients too. At rest each rank holds
@@ -1477,8 +1484,8 @@ Table(("974 million parameters, bf16, master copy", "at rest [GiB]", "sent by ea
 #
 # ### Networks of two speeds
 # Eight GPUs of a host talk at some 450 GB/s, hosts at 50 GB/s a GPU. A ring over all ranks is as slow as its slowest
-# link, and has as many steps as ranks. A **hierarchical** all-reduce scatters and reduces inside each host, then
-# reduces across hosts between GPUs of the same number, each its eighth, then gathers inside each host.
+# link, and its steps, $2 (N - 1)$, grow with the ranks. A **hierarchical** all-reduce scatters and reduces inside each
+# host, then reduces across hosts between GPUs of the same number, each its eighth, then gathers inside each host.
 
 
 # %%
@@ -1508,9 +1515,9 @@ Table(("bytes", "hosts of 8", "one ring [ms]", "hierarchical [ms]"), cells)
 # - **Trees.** A ring has $2(N-1)$ steps, so its $\alpha$ grows with N. A tree has about $2\log_2 N$; NCCL uses trees
 #   (two at once, so that every link carries as much) where messages are small or hosts many.
 # - **NVLS.** A switch that adds up by itself: every GPU sends its buffer once, and its part of the sum, $n + n/N$ bytes
-#   in place of $2n(N-1)/N$. Two GPUs send half as much again ($1.5 n$ in place of $n$), eight a third less ($1.125 n$
-#   in place of $1.75 n$). (`launch` leaves it off: a program that dies while it holds the switch's multicast groups can
-#   leave the GPUs unusable.)
+#   in place of $2n(N-1)/N$. Two GPUs send half as much again ($1.5 n$ in place of $n$), eight over a third less ($1.125
+#   n$ in place of $1.75 n$). (`launch` leaves it off: a program that dies while it holds the switch's multicast groups
+#   can leave the GPUs unusable.)
 
 # %% [markdown]
 # ## 9. torchrun, and many hosts
@@ -1580,7 +1587,7 @@ print(done.stdout or done.stderr[-2000:])
 # | gloo: about 24 GB/s | doubtful, through a network stack that copies | doubt the other column too |
 # | 0.011 s on one rank, 0.052 s on the other | the difference is waiting for the later one | split off waiting |
 # | overlap: 1.0315 s, not 1.053 s | 21.5 ms less, but overlap can hide at most the communication of the rank that comes last, about 11 ms: the rest is something else, such as ranks that were less uneven in that run | subtract the step alone, in the same run |
-# | warm up with the same sizes | right | say in a report that you did |
+# | warm up with the same sizes | harmless, and right where a first call is slow; in the recorded run nothing was seen | measure the first call, and say in a report that you warmed up |
 
 # %% [markdown]
 # ## Questions

@@ -201,6 +201,12 @@ SHARED = (
         answer(combine=replicas.divided_twice),
     ),
     Mistake(
+        "ranks_written_down",
+        "Right with two ranks only: gradients are divided by 2, whatever the number of ranks. Ask "
+        "dist.get_world_size().",
+        answer(combine=replicas.halved),
+    ),
+    Mistake(
         "not_averaged",
         "Each rank keeps the gradients of its own shard: what was averaged does not come back into p.grad.",
         answer(combine=(replicas.not_at_all, replicas.not_at_all_with_zeros)),

@@ -44,22 +44,29 @@ MIB = 2**20
 BYTES = 500  # of a bucket here: the parameters of Plain make three, and the first layer has two for itself
 UNUSED_STATIC = "a static graph without a layer"
 SMALL_BYTES = 36  # both parameters of a Routed model's expert, and no more
-TOO_LARGE, TOO_MANY, ASKS = (
+TOO_LARGE, TOO_MANY, ASKS, OTHERS = (
     "bytes in one collective",
     "collectives in one step",
     "beside its buckets in the second step",
+    "bytes belong together",
 )
 
 
-def needed(model: str, limit: float) -> int:
-    """How many buckets there are when each takes what still fits, in the reverse of the module's order."""
-    held: dict = {}
-    count = 0
+def filled(model: str, limit: float) -> list[int]:
+    """Bytes of each bucket when the last one of a type takes what still fits, in the reverse of the module's order."""
+    last: dict = {}
+    buckets: list[int] = []
     for dtype, nbytes in reversed(trained_bytes(model)):
-        if dtype not in held or held[dtype] + nbytes > limit:
-            held[dtype], count = 0, count + 1
-        held[dtype] += nbytes
-    return count
+        if dtype not in last or buckets[last[dtype]] + nbytes > limit:
+            last[dtype] = len(buckets)
+            buckets.append(0)
+        buckets[last[dtype]] += nbytes
+    return buckets
+
+
+def needed(model: str, limit: float) -> int:
+    """How many buckets there are."""
+    return len(filled(model, limit))
 
 
 def how(got: Sequence[Mapping], args: Values) -> str | None:
@@ -80,6 +87,10 @@ def how(got: Sequence[Mapping], args: Values) -> str | None:
                 return f"rank {rank} began {len(begun)} {TOO_MANY}, for {count} buckets"
             if len(begun) > count and number and args["options"].get("static"):
                 return f"rank {rank} began a collective {ASKS} or a later one, although static=True"
+            more = 8 * len(sizes)  # of flags, or where each parameter begins at a whole number of 16 bytes
+            for together in filled(args["model"], limit):
+                if not any(together <= one.nbytes <= together + more for one in begun):
+                    return f"{together} {OTHERS}, and rank {rank} sends {[one.nbytes for one in begun]} in one step"
         wrong = not_overlapped(report, rank, least=count - 1, early=1) if args["model"] in IN_ORDER else None
         if wrong:
             return wrong
@@ -143,6 +154,13 @@ MISTAKES = (
         "A bucket holds more than it may: begin a new one where the next parameter would not fit.",
         sign=said(TOO_LARGE),
     ),
+    Mistake(
+        "other_buckets",
+        "Other parameters share a bucket than is asked for. Go through them in the reverse of the module's order: each "
+        "joins the last bucket of its type if it fits, and begins a new one if not. In an earlier bucket that has "
+        "room it would keep that one from leaving.",
+        sign=lambda e: any(OTHERS in t.why for t in e.failing),
+    ),
     Mistake("flags_one_by_one", FLAGS_APART, sign=flags_apart(TOO_MANY, _buckets)),
     Mistake(
         "megabytes",
@@ -171,7 +189,7 @@ BUCKETS = Exercise(
     entry="Buckets",
     points=6,
     about="buckets that leave as soon as they are full, in one order on all ranks",
-    point=("two ranks", "small buckets, used on one rank only"),
+    point=("two ranks", "three ranks", "small buckets, used on one rank only"),
     kind="distributed",
     cases=(*cases(mib=BYTES / MIB), Case(SMALL, lambda d: call(d, "Routed", mib=SMALL_BYTES / MIB)), *STATIC),
     oracle=oracle,

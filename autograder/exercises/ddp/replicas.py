@@ -69,6 +69,13 @@ def total(copies: Copies, step: int = 0) -> None:
         p.grad *= len(copies)
 
 
+def halved(copies: Copies, step: int = 0) -> None:
+    """The sum over 2, as if there were two ranks."""
+    mean(copies)
+    for p in (p for same in together(copies) for p in same if p.grad is not None):
+        p.grad *= len(copies) / 2
+
+
 def divided_twice(copies: Copies, step: int = 0) -> None:
     mean(copies)
     for p in (p for same in together(copies) for p in same if p.grad is not None):

@@ -159,7 +159,7 @@ METER = Exercise(
     entry="Meter",
     points=6,
     about="FLOP and bytes of what really ran",
-    point=("products", "views", "in place"),
+    point=("products", "views", "in place", "inference mode"),
     kind="scenario",
     cases=telling(CASES, _truth, MISTAKES, accept, among=UNSTEADY),
     oracle=_truth,

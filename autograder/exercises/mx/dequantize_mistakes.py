@@ -118,7 +118,7 @@ CORNERS = (
         "exponent_255",
         "Wrong only where e is 255: that is NaN, for every m.",
         answer=_of(wrong.but_255),
-        variants=("number", "infinity", "packed", "zero"),
+        variants=("number", "infinity", "packed", "zero", "NaN but for 0"),
     ),
     Mistake(
         "scale_by_shift",

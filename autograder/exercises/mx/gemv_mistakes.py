@@ -136,6 +136,13 @@ def _rounded(e) -> bool:
 MEMORY = (
     int32_offset("a row of weights", "n"),
     Mistake(
+        "whole_first",
+        "The weights are made whole in memory, and that is multiplied: every weight is read once as it is held, "
+        "written, and read again, where the format was to save bytes. Convert what a program has loaded, and multiply "
+        "it there.",
+        sign=lambda e: e.raised("they are to be multiplied as they are held"),
+    ),
+    Mistake(
         "not_zeroed",
         "`out` is NaN, as it was before the call: parts were added to what lay there, or nothing was stored. Let each "
         "part of K write into memory of its own, and a second kernel add the parts; or set what you add to to zero "
@@ -250,7 +257,7 @@ ELEMENTS = (
         "nan_ignored",
         "Groups with the exponent 255 are NaN, and so is every sum that holds one.",
         answer=_of(wrong.but_255),
-        variants=("number", "infinity", "zero"),
+        variants=("number", "infinity", "zero", "NaN but for 0"),
     ),
     Mistake(
         "fraction_bits",

@@ -44,10 +44,16 @@ def but_exponent_0(m, e, how: str):
 
 
 def but_255(m, e, how: str):
-    """e = 255: a number as for other exponents, an infinity, what packing makes of it, or zero."""
+    """e = 255: a number as for other exponents, an infinity, what packing makes of it, zero, or NaN but for m = 0."""
     number = m.double() * power_of_two(e - 133)
     infinite = torch.where(m == 0, NAN, m.sign() * INF)
-    other = {"number": number, "infinity": infinite, "packed": packed(m, e), "zero": 0.0 * number}[how]
+    other = {
+        "number": number,
+        "infinity": infinite,
+        "packed": packed(m, e),
+        "zero": 0.0 * number,
+        "NaN but for 0": torch.where(m == 0, 0.0, NAN),
+    }[how]
     return torch.where(e == 255, other, value(m, e))
 
 

@@ -15,8 +15,8 @@ then the position is offset + s. The tables hold every position that comes. With
 
     y0 = x0 cos - x1 sin        y1 = x1 cos + x0 sin
 
-in fp32, rounded once, and written where x0 and x1 were. What the function returns is not looked at. All arithmetic is
-in kernels.
+in fp32, rounded once, and written where x0 and x1 were, without a copy of q or k. What the function returns is not
+looked at. All arithmetic is in kernels.
 """
 
 import torch

@@ -286,6 +286,12 @@ SIGNS = (
         sign=_tables_changed,
     ),
     Mistake(
+        "turned_in_copies",
+        "q or k is copied, the copy is turned, and copied back: six passes over memory in place of two. Give the "
+        "kernel the tensors as they lie, with all four strides.",
+        sign=lambda e: e.raised("they are to be turned where they lie"),
+    ),
+    Mistake(
         "pairs_unmasked",
         "Wrong when P is no power of two: the block of columns is then longer than P. Mask loads and stores with "
         "offs_p < P; and partners, and rows of the tables, are P apart, not the length of the block.",
@@ -323,4 +329,4 @@ RACES = (
     _in_any_order("k_once_a_query_head", wrong.k_wrong_where_shared),
     _in_any_order("sequences_on_the_first", wrong.first_sequence_alone),
 )
-MISTAKES = (*SIGNS[:4], *TABLES, *PAIRS, *ANGLES, *PLACES, *SIGNS[4:], *RACES)
+MISTAKES = (*SIGNS[:5], *TABLES, *PAIRS, *ANGLES, *PLACES, *SIGNS[5:], *RACES)

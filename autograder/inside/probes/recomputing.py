@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.inside.probes.norming import fresh_memory_is_nan
+from autograder.inside.probes.passing import InPassing
 from autograder.inside.probes.rotating import attributes, kept, of_the_module
-from course_lib.interpreter.launch import is_running
 
 NAMES = ("x", "w1", "b1", "w2", "b2")
 LARGE = 64, 128  # rows and hidden columns from which on memory in passing is looked at: below, h is no large matrix
-
-
-class _InPassing(TorchDispatchMode):
-    """Notes the most bytes that are alive at one time of those that operators make inside."""
-
-    def __init__(self):
-        super().__init__()
-        self.most, self.alive = 0, {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {t.untyped_storage()._cdata for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)}
-        made = func(*args, **(kwargs or {}))
-        if is_running():
-            return made
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, torch.Tensor) and (at := one.untyped_storage())._cdata not in given:
-                self.alive[at._cdata] = StorageWeakRef(at), at.nbytes()
-        if self._now() > self.most:
-            gc.collect()  # a cycle of the interpreter may still hold a matrix that the pass has let go
-            self.most = max(self.most, self._now())
-        return made
-
-    def _now(self) -> int:
-        self.alive = {key: (at, size) for key, (at, size) in self.alive.items() if not at.expired()}
-        return sum(size for _, size in self.alive.values())
 
 
 def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Tensor, ...]:
@@ -52,7 +24,7 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
     leaves = [t.detach().requires_grad_() for t in (x, w1, b1, w2, b2)]
     saved: list[torch.Tensor] = []
     before = of_the_module(function)
-    forward, backward = _InPassing(), _InPassing()
+    forward, backward = InPassing(), InPassing()
     with fresh_memory_is_nan():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t), forward:
             y = function(*leaves)

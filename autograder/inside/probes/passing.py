@@ -1,0 +1,36 @@
+"""The memory that operators make while a function runs."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.interpreter.launch import is_running
+
+
+class InPassing(TorchDispatchMode):
+    """Notes the most bytes that are alive at one time of those that operators make inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.most, self.alive = 0, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {t.untyped_storage()._cdata for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)}
+        made = func(*args, **(kwargs or {}))
+        if is_running():
+            return made
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and (at := one.untyped_storage())._cdata not in given:
+                self.alive[at._cdata] = StorageWeakRef(at), at.nbytes()
+        if self._now() > self.most:
+            gc.collect()  # a cycle of the interpreter may still hold a matrix that the pass has let go
+            self.most = max(self.most, self._now())
+        return made
+
+    def _now(self) -> int:
+        self.alive = {key: (at, size) for key, (at, size) in self.alive.items() if not at.expired()}
+        return sum(size for _, size in self.alive.values())
