@@ -1514,8 +1514,7 @@ outliers = normal * torch.where(torch.arange(1024) % 100 == 50, 30.0, 1.0)  # on
 
 
 def errors_of(element, group, scale):
-    """Bits a weight; worst error of a number that is the largest of 32; errors of normal numbers, and of the others
-    where one channel in a hundred is large."""
+    """Bits a weight; worst error of the largest of 32; errors of normal numbers, and of those beside large channels."""
     got, beside = held_as(normal, element, group, scale), held_as(outliers, element, group, scale)
     sizes, off = (t.abs().unflatten(1, (-1, 32)) for t in (normal, got - normal))
     at, small = sizes.argmax(2, keepdim=True), torch.arange(1024) % 100 != 50
