@@ -1616,6 +1616,7 @@ def scaled_kernel(out_ptr, a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, FORMAT: tl.co
     tl.store(out_ptr + m[:, None] * 128 + m[None, :], acc)
 
 
+# %%
 def multiplying(arch, element):
     """The kinds of instructions that multiply, and how many of each."""
     factors = "*u8" if element == "e2m1" else "*fp8e4nv"  # two elements of 4 bits are a byte
