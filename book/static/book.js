@@ -12,7 +12,7 @@ if (folds.length > 1) {
   });
   folds.forEach((fold) => fold.addEventListener("toggle", say));
   say();
-  document.querySelector("article .where + .around, article h1").after(button);
+  (document.querySelector("article .where + .around") ?? document.querySelector("article h1")).after(button);
 }
 let shut = [];
 addEventListener("beforeprint", () => {
