@@ -152,18 +152,22 @@ function lines(words, room) {
   return found;
 }
 
+// Words that go on in the next line where the room (pixels) ends. Returns the number of lines.
+export function wrapped(figure, x, y, words, room = figure.width - x) {
+  const parts = lines(words, Math.floor(room / WIDE));
+  parts.forEach((part, i) => figure.add(text(x, y + 16 * i, part)));
+  return parts.length;
+}
+
 // Names of lines or areas, below the axes, in as many rows as the width needs; a name too long for a row takes two.
 export function legend(figure, from, entries) {
-  const room = Math.floor((figure.width - 48) / WIDE);
   let x = 12, y = from;
   for (const [attributes, words] of entries) {
     const needs = 38 + words.length * LETTER + 16;
     if (x > 12 && x + needs > figure.width) [x, y] = [12, y + 20];
     const area = attributes.class.startsWith("area");
     figure.add(area ? svg("rect", { x, y: y - 10, width: 28, height: 12, ...attributes }) : svg("path", { d: `M${x},${y - 4}h28`, ...attributes }));
-    const parts = lines(words, room);
-    parts.forEach((part, i) => figure.add(text(x + 36, y + 16 * i, part)));
-    y += 16 * (parts.length - 1);
+    y += 16 * (wrapped(figure, x + 36, y, words, figure.width - 48) - 1);
     x += needs;
   }
   figure.height(y + 12);
