@@ -1,5 +1,7 @@
 """Sphinx reads this: python -m sphinx -c book book/build/source book/build/html. `make book` does all of it."""
 
+import re
+
 from docutils import nodes
 from docutils.utils.math import MathError
 from sphinx.util import logging
@@ -58,6 +60,15 @@ def formula(node, block: bool) -> str:
         return ""
 
 
+def with_lesson(app, page, template, context, doctree):
+    """Several lessons have a page "Questions": the tab, and a link from another lesson, say of which lesson it is."""
+    if lesson := re.match(r"(\d\d)_\w+/(?!index)", page):
+        context["title"] = f"{context['title']} ({lesson[1]})"
+    for way in ("prev", "next"):
+        if (other := context.get(way)) and (lesson := re.match(r"\.\./(\d\d)_\w+/(?!index)", other["link"])):
+            context[way] = other | {"title": f"{other['title']} ({lesson[1]})"}
+
+
 def with_level(app, page, template, context, doctree):
     """Captions of the navigation are headings to a screen reader, which wants to know of which level."""
     tree = context.get("furo_navigation_tree", "")
@@ -65,6 +76,7 @@ def with_level(app, page, template, context, doctree):
 
 
 def setup(app):
+    app.connect("html-page-context", with_lesson)
     app.connect("html-page-context", with_level, priority=900)  # after the theme made the tree
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

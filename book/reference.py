@@ -59,7 +59,7 @@ def write_kernels(out: Path) -> None:
             families.setdefault(path.relative_to(KERNELS).parts[0].removesuffix(".py"), []).append(path)
     notes = {path.stem: path for path in sorted(NOTES.glob("*.md"))}
     for family, paths in families.items():
-        start = next((p for p in paths if p.stem in (family, "__init__")), paths[0])
+        start = opened(family, paths)
         lesson = f"Taught in lesson [{TAUGHT[family][:2]}](/{TAUGHT[family]}/index.md). " if family in TAUGHT else ""
         noted = f"[What was tried](#notes-{family}) stands below." if family in notes else ""
         parts = [f"# `{family}`", lesson + noted, pictured(family, out), *annotated(start)]
@@ -67,7 +67,7 @@ def write_kernels(out: Path) -> None:
             [f"(notes-{family})=", demoted(notes.pop(family).read_text(encoding="utf-8"))] if family in notes else []
         )
         if others := [path for path in paths if path != start]:
-            listing = "\n".join(path.stem for path in others)
+            listing = "\n".join(f"{path.name} <{path.stem}>" for path in others)
             parts.append(f"## Its other files\n\n```{{toctree}}\n:maxdepth: 1\n\n{listing}\n```")
         name = f"{family}/index" if len(paths) > 1 else family
         write(out / "kernels" / f"{name}.md", "\n\n".join(filter(None, parts)))
@@ -76,10 +76,38 @@ def write_kernels(out: Path) -> None:
             write(out / "kernels" / family / f"{path.stem}.md", "\n\n".join(text))
     for name, path in notes.items():
         write(out / "kernels" / f"notes-{name}.md", path.read_text(encoding="utf-8"))
-    listed_pages = [f"{f}/index" if len(p) > 1 else f for f, p in families.items()] + [f"notes-{n}" for n in notes]
-    intro = "The reference kernels, each beside its own comments, and what was tried on the way to it."
-    listing = "\n".join(listed_pages)
-    write(out / "kernels" / "index.md", f"# Kernels\n\n{intro}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listing}\n```")
+    write(out / "kernels" / "index.md", overview(families, notes))
+
+
+def overview(families: dict[str, list[Path]], notes: dict[str, Path]) -> str:
+    """Every family with what it says of itself: first what lessons teach, in their order, then what kernels share."""
+    pages = {family: f"{family}/index" if len(paths) > 1 else family for family, paths in families.items()}
+
+    def line(family: str) -> str:
+        lesson = TAUGHT.get(family)
+        where = f" Lesson [{lesson[:2]}](/{lesson}/index.md)." if lesson else ""
+        return f"- [`{family}`]({pages[family]}.md): {first_paragraph(opened(family, families[family]))}{where}"
+
+    taught = sorted(TAUGHT.keys() & families.keys(), key=list(TAUGHT).index)
+    titles = {name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name, path in notes.items()}
+    listing = "\n".join([*pages.values(), *(f"notes-{name}" for name in notes)])
+    parts = [
+        "# Kernels",
+        "The reference kernels, each beside its own comments, and what was tried on the way to it.",
+        "## What lessons teach",
+        "\n".join(map(line, taught)),
+        "## What kernels share",
+        "\n".join(line(family) for family in families if family not in TAUGHT),
+        "## Notes on measuring",
+        "\n".join(f"- [{title}](notes-{name}.md)" for name, title in titles.items()),
+        f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listing}\n```",
+    ]
+    return "\n\n".join(parts)
+
+
+def opened(family: str, paths: list[Path]) -> Path:
+    """The file whose page a family begins with."""
+    return next((path for path in paths if path.stem in (family, "__init__")), paths[0])
 
 
 def demoted(text: str) -> str:
@@ -155,7 +183,8 @@ def api(lessons: list[Lesson]) -> str:
                         used.setdefault(node.module, set()).add(name.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 used.setdefault(modules[node.value.id], set()).add(node.attr)
-    parts = ["# course_lib", "What the lessons import, with what each of it says about itself."]
+    intro = "Every function and class that a lesson uses, by module, with what it says about itself."
+    parts = ["# course_lib: what lessons import", intro]
     for module in sorted(used):
         parts += [f"## `{module}`", first_paragraph(module_file(module))]
         entries = [entry(module, name) for name in sorted(used[module])]
@@ -179,10 +208,28 @@ def entry(module: str, name: str) -> str:
         return ""
     if isinstance(node, ast.FunctionDef):
         result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        head = f"{name}({ast.unparse(node.args)}){result}"
+        head = f"{name}({parameters(node.args)}){result}"
     else:
         head = f"class {name}"
     return f"### `{name}`\n\n{container('signature', code(head))}\n\n{plain(ast.get_docstring(node) or '')}"
+
+
+def parameters(given: ast.arguments) -> str:
+    """Arguments as the formatter writes them: `x: int = 3`, where `ast.unparse` has `x: int=3`."""
+
+    def one(arg: ast.arg, default: ast.expr | None) -> str:
+        between = " = " if arg.annotation else "="
+        return ast.unparse(arg) + (between + ast.unparse(default) if default else "")
+
+    placed = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(placed) - len(given.defaults)) + given.defaults
+    parts = [one(*pair) for pair in zip(placed, defaults)]
+    if given.posonlyargs:
+        parts.insert(len(given.posonlyargs), "/")
+    if given.vararg or given.kwonlyargs:
+        parts.append(f"*{ast.unparse(given.vararg) if given.vararg else ''}")
+    parts += [one(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults)]
+    return ", ".join(parts + ([f"**{ast.unparse(given.kwarg)}"] if given.kwarg else []))
 
 
 def defined(module: str, name: str):

@@ -12,7 +12,7 @@ if (folds.length > 1) {
   });
   folds.forEach((fold) => fold.addEventListener("toggle", say));
   say();
-  document.querySelector("article h1").after(button);
+  (document.querySelector("article .where + .around") ?? document.querySelector("article h1")).after(button);
 }
 let shut = [];
 addEventListener("beforeprint", () => {
@@ -45,17 +45,21 @@ document.querySelectorAll("article div.highlight").forEach((block) => {
   block.append(button);
 });
 
-// What scrolls sideways can be reached by keyboard, and says so.
+// What scrolls sideways can be reached by keyboard, and says so; its edge fades while more lies to the right.
 const frames = document.querySelectorAll("article :is(pre, .plot, .math, .wide, .table-wrapper)");
+const fade = (frame) => frame.classList.toggle("more", frame.scrollWidth - frame.clientWidth - frame.scrollLeft > 2);
 const reach = () =>
   frames.forEach((frame) => {
+    fade(frame);
     if (frame.scrollWidth <= frame.clientWidth) return;
     frame.tabIndex = 0;
     frame.setAttribute("role", "region");
     frame.setAttribute("aria-label", "scrolls sideways");
   });
 folds.forEach((fold) => fold.addEventListener("toggle", reach));
+frames.forEach((frame) => frame.addEventListener("scroll", () => fade(frame), { passive: true }));
 addEventListener("resize", reach);
+addEventListener("load", reach); // pictures have their size now
 reach();
 
 // A click on the head of a column sorts a measured table; a second one turns it round.

@@ -131,6 +131,7 @@ def _label_points(ax, points, under):
         for distance, angle in product((8, 14, 22, 38, 56), _ANGLES):
             aside = np.array([np.cos(angle), np.sin(angle)])
             corner = aside * (np.array([width, height]) / 2 + distance * scale) - (width / 2, height / 2)
+            corner[0] = min(corner[0], ax.bbox.x1 - 4 * scale - xy[0] - width)  # inside the axes, with some room
             box = Bbox.from_bounds(*(xy + corner), width, height)
             covered = ((lines > box.min) & (lines < box.max)).all(axis=1).sum()
             outside = not (ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0)

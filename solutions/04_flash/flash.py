@@ -504,7 +504,7 @@ plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 quer
 
 # %% [markdown]
 # Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
-# no mask, orange tiles are cut by an edge, white tiles are never loaded. Dots are the pairs that count. What is hatched
+# no mask, orange tiles are cut by an edge, empty tiles are never loaded. Dots are the pairs that count. What is hatched
 # is in no matrix: the 14 keys end in the middle of the fourth column of tiles. At the right only 9 of them are valid,
 # and the hatching still begins behind the 14th; but there is no dot behind the ninth, and the nine valid keys have not
 # moved the diagonal. With many tiles a causal mask skips nearly half of them: that is the largest single gain that a

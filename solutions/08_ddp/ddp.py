@@ -141,7 +141,8 @@ for function in (wrong_at_one_place, stays_away):
 # one rank skips.
 #
 # ### What a collective leaves where
-# Rows are ranks, columns parts of a buffer. A number says whose values a part holds, *all* is the sum, white anything.
+# Rows are ranks, columns parts of a buffer. A number says whose values a part holds, *all* is the sum. An empty part may
+# hold anything.
 
 # %%
 alt = "Four grids before and after. Broadcast: all hold what rank 0 had. All-gather: each rank's part is everywhere. "

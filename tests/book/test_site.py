@@ -1,5 +1,6 @@
 """The site is built from what the repository holds, and a reader needs nothing else to see all of it."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -15,7 +16,7 @@ import nbformat
 import pytest
 
 from autograder.classroom.lessons import COURSE, find
-from book import outward, printing
+from book import outward, printing, reference
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 BOOK = COURSE / "book"
@@ -345,6 +346,48 @@ def test_folds_open_together_and_tables_sort_and_search_finds(browser, built):
     assert browser.find_elements("css selector", "#search-results li")
 
 
+@in_browser
+def test_what_scrolls_sideways_fades_at_its_edge_until_its_end_is_reached(browser, built):
+    look(browser, 390, "light")
+    browser.get((built[0] / "index.html").as_uri())
+    masked = "return getComputedStyle(document.querySelector('.plot')).maskImage"
+    assert "gradient" in browser.execute_script(masked)
+    browser.execute_script("document.querySelector('.plot').scrollLeft = 1e4")
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    assert browser.execute_script(masked) == "none"
+    look(browser, 1400, "light")
+    browser.get((built[0] / "index.html").as_uri())
+    assert browser.execute_script(masked) == "none"
+
+
+@in_browser
+def test_a_name_in_a_table_stays_in_one_piece_on_a_phone(browser, built):
+    look(browser, 390, "light")
+    browser.get((built[0] / "01_roofline" / "section-1.html").as_uri())
+    rows = "return [...document.querySelectorAll('article td code .pre')].map(name => name.getClientRects().length)"
+    found = set(browser.execute_script(rows))
+    assert found <= {0, 1} and 1 in found  # nothing is drawn of what a fold hides
+
+
+def test_every_kernel_says_in_the_overview_what_it_is(pages, built):
+    text = pages[built[0] / "kernels" / "index.html"].text
+    said = dict(re.findall(r'class="pre">(\w+)</span></code></span></a>: (.+?)</p></li>', text, re.DOTALL))
+    assert said.keys() == {path.stem for path in reference.KERNELS.iterdir() if not path.name.startswith("_")}
+    assert min(map(len, said.values())) > 40
+
+
+@pytest.mark.parametrize(
+    "given", ["a, /, b: int = 3, *, c=None, d: int | None = None", "*parts, **rest", "x=1, *, y", ""]
+)
+def test_parameters_of_a_function_are_written_as_the_formatter_writes_them(given):
+    assert reference.parameters(ast.parse(f"def f({given}): pass").body[0].args) == given
+
+
+def test_a_page_with_a_common_name_says_of_which_lesson_it_is(pages, built):
+    assert "<title>Questions (05)" in pages[built[0] / "05_mlp" / "questions.html"].text
+    assert "Further reading (03)" in pages[built[0] / "04_flash" / "index.html"].text
+
+
 EXPLORERS = {
     "01_roofline": 2, "02_compile": 1, "05_mlp": 2, "06_rope": 1, "07_mx": 1, "08_ddp": 1
 }  # fmt: skip
@@ -370,6 +413,7 @@ def test_explorers_move_by_keyboard_without_a_kernel_and_hide_their_stills(brows
             assert explorer.find_element("css selector", ".title").text != words
             assert not explorer.find_elements("css selector", "input:not([id]), svg:not([aria-label])")
             assert browser.execute_script(UNNAMED, explorer) == []
+            assert browser.execute_script(OUTSIDE, explorer) == []
             assert ("dark" in explorer.get_attribute("class")) == (scheme == "dark")
         assert (
             browser.execute_script("return getComputedStyle(document.querySelector('.stands-still')).display") == "none"
@@ -378,6 +422,10 @@ def test_explorers_move_by_keyboard_without_a_kernel_and_hide_their_stills(brows
     assert found == EXPLORERS
 
 
+# Words of a figure that reach over its edge.
+OUTSIDE = """const edge = arguments[0].querySelector("svg").getBoundingClientRect().right + 1;
+return [...arguments[0].querySelectorAll("svg text")]
+  .filter(text => text.getBoundingClientRect().right > edge).map(text => text.textContent)"""
 # Controls that no label names.
 UNNAMED = """return [...arguments[0].querySelectorAll("input, select")]
   .filter(input => !input.labels.length || !input.labels[0].textContent.trim()).map(input => input.id)"""

@@ -141,6 +141,19 @@ def test_a_point_without_arithmetic_is_refused_because_the_axis_is_logarithmic()
         plots.roofline(H200, [("copy", Work(0, 8), 1e-3)])
 
 
+def test_a_label_beside_the_right_edge_stands_nearest_to_its_own_marker():
+    matmul, attention = Work(2 * 8192**3, 6 * 8192**2), Work(72 * 2**30, 72 * 2**23)
+    points = [("copy", add(2**27), 380e-6), ("matmul 8192 x 8192", matmul, 1554e-6), ("attention", attention, 250e-6)]
+    ax = plots.roofline([H200, FP32], points, title="The message")
+    ax.figure.draw_without_rendering()
+    markers = ax.transData.transform([(p[1].intensity, p[1].flops / p[2]) for p in points])
+    for i, (label, *_) in enumerate(points):
+        text = next(text for text in ax.texts if text.get_text().startswith(label))
+        box = Text.get_window_extent(text)
+        assert box.x1 <= ax.bbox.x1
+        assert np.hypot(*(markers - (box.p0 + box.p1) / 2).T).argmin() == i
+
+
 def test_labels_of_roofline_points_do_not_cover_one_another():
     near = [(f"kernel number {i}", Work(1e9 * (1 + 0.15 * i), 1e9), 3e-4) for i in range(4)]
     ax = plots.roofline([H200, FP32], near)

@@ -85,7 +85,7 @@ export function svg(name, attributes = {}, ...children) {
 const DASHES = ["", "7 4", "7 3 2 3", "2 3"];
 export const series = (i) => ({ class: `line s${i}`, "stroke-dasharray": DASHES[i % 4] });
 export const text = (x, y, words, attributes = {}) => svg("text", { x, y, ...attributes }, words);
-const LETTER = 6.4; // pixels of a mean letter at the size of the labels
+const LETTER = 6.4, WIDE = 7.4; // pixels of a mean letter at the size of the labels; of one of a wide font
 
 // "steps" between powers of ten or two, or round numbers: what an axis names.
 function ticks({ log, from, to }, room) {
@@ -142,7 +142,24 @@ export function axes(figure, { x, y, height = 340, left = 76, right = 14, top = 
   };
 }
 
-// Names of lines or areas, below the axes, in as many rows as the width needs.
+// Words in lines of at most `room` letters.
+function lines(words, room) {
+  const found = [""];
+  for (const word of words.split(" ")) {
+    const longer = `${found.at(-1)} ${word}`.trimStart();
+    longer.length > room && found.at(-1) ? found.push(word) : (found[found.length - 1] = longer);
+  }
+  return found;
+}
+
+// Words that go on in the next line where the room (pixels) ends. Returns the number of lines.
+export function wrapped(figure, x, y, words, room = figure.width - x) {
+  const parts = lines(words, Math.floor(room / WIDE));
+  parts.forEach((part, i) => figure.add(text(x, y + 16 * i, part)));
+  return parts.length;
+}
+
+// Names of lines or areas, below the axes, in as many rows as the width needs; a name too long for a row takes two.
 export function legend(figure, from, entries) {
   let x = 12, y = from;
   for (const [attributes, words] of entries) {
@@ -150,7 +167,7 @@ export function legend(figure, from, entries) {
     if (x > 12 && x + needs > figure.width) [x, y] = [12, y + 20];
     const area = attributes.class.startsWith("area");
     figure.add(area ? svg("rect", { x, y: y - 10, width: 28, height: 12, ...attributes }) : svg("path", { d: `M${x},${y - 4}h28`, ...attributes }));
-    figure.add(text(x + 36, y, words));
+    y += 16 * (wrapped(figure, x + 36, y, words, figure.width - 48) - 1);
     x += needs;
   }
   figure.height(y + 12);

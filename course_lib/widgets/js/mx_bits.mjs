@@ -1,5 +1,5 @@
 // One MXINT8 number as bits, the same number as bf16, and what packing makes of it.
-import { bitBoxes, explorer, general, short, text, twoTo } from "./drawing.mjs";
+import { bitBoxes, explorer, general, short, text, twoTo, wrapped } from "./drawing.mjs";
 
 const view = new DataView(new ArrayBuffer(4));
 const written = (bits, width) => (bits & (2 ** width - 1)).toString(2).padStart(width, "0");
@@ -51,12 +51,12 @@ export function numbers({ m, e }) {
 
 function draw(figure, seen) {
   const left = 104, size = Math.min(18, (figure.width - left - 4) / 16);
+  let y = 6;
   seen.rows.forEach(([name, bits, kind, says], i) => {
-    const y = 6 + i * (size + 32);
     figure.add(text(left - 8, y + size / 2 + 6, name, { "text-anchor": "end" }));
     bitBoxes(figure, left, y, size, bits, LETTERS[kind], i === 4 ? seen.differing : []);
-    figure.add(text(left, y + size + 19, says));
-    figure.height(y + size + 26);
+    y += size + 16 + 16 * wrapped(figure, left, y + size + 19, says);
+    figure.height(y - 6);
   });
 }
 
