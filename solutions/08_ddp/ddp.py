@@ -1141,8 +1141,8 @@ Table(("step", "not hidden [ms]", "on paper [ms]"), cells, note="\n".join(claims
 # The last row is the best of DDP's settings that were tried: each size of bucket, gradients as views of their bucket, a
 # static graph. The line below the table compares our best size of bucket with DDP's best, in turns of their own: what
 # is left exposed by ours over theirs, with the interval of that ratio. With this model a static graph saved our buckets
-# nothing: with 25 MiB it left 5.17 ms, and with the question 4.68 ms. All rows, those of fp32 and torch's sharded
-# optimizer too, are in `benchmarks/results/h200.json`.
+# nothing: with 25 MiB it left 5.17 ms, and it left 4.68 ms where the question was asked. All rows, those of fp32 and
+# torch's sharded optimizer too, are in `benchmarks/results/h200.json`.
 #
 # ### Why overlap saves less than everything
 # Paper says: all but the last bucket is hidden. What it leaves out first can be measured alone. **Predict**: some matrix
