@@ -1,0 +1,48 @@
+"""A SigLIP-like vision tower, three times: the same parameters, the same results, from naive to fast.
+
+    frame     what they share: patches to the first block, the mean at the end, names of packed parameters
+    naive     as one finds them
+    strong    what torch alone does well
+    ours      course_lib/kernels/tower.py, from the course's kernels; not where those are left out, as in a class
+    weights   published weights from a file, by our names
+    training  one step, the same for all three
+
+    tower = naive.Tower(Sizes()); tower(patches, lengths)
+
+patches (B, N, numbers a patch), padded to N = sizes.patches; lengths (B,) how many of them are real, from 1 to N; out
+comes (B, width). Each class takes the state dict of each other. fp32, fp16, bf16; naive and strong also fp64.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+
+from course_lib.models.siglip import naive, strong
+from course_lib.models.vision import Sizes
+
+__all__ = ["Sizes", "any_batch", "naive", "ours", "strong"]
+
+
+def ours():
+    """The module of the tower made of the course's kernels."""
+    try:
+        return importlib.import_module("course_lib.kernels.tower")
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("course_lib.kernels", "course_lib.kernels.tower"):
+            raise
+        raise ModuleNotFoundError(
+            "The tower of the course's kernels is not here: this copy of the course comes without course_lib/kernels, "
+            "because they are answers. The naive and the strong tower are here, and the fast one is yours to write.",
+            name=missing.name,
+        ) from None
+
+
+def any_batch(*tensors: torch.Tensor) -> None:
+    """Tell torch.compile that the first size of these changes from call to call, before the first call.
+
+    A tower compiled from such inputs is not compiled again for another batch of at least 2.
+    """
+    for tensor in tensors:
+        torch._dynamo.mark_dynamic(tensor, 0)
