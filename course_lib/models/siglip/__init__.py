@@ -3,7 +3,7 @@
     frame     what they share: patches to the first block, the mean at the end, names of packed parameters
     naive     as one finds them
     strong    what torch alone does well
-    ours      course_lib/kernels/tower.py, from the course's kernels; not where those are left out, as in a class
+    ours      from the course's kernels; left out where those are, as in what a class gets
     weights   published weights from a file, by our names
     training  one step, the same for all three
 
@@ -22,15 +22,17 @@ import torch
 from course_lib.models.siglip import naive, strong
 from course_lib.models.vision import Sizes
 
-__all__ = ["Sizes", "any_batch", "naive", "ours", "strong"]
+__all__ = ["Sizes", "any_batch", "naive", "strong"]
 
 
-def ours():
-    """The module of the tower made of the course's kernels."""
+def __getattr__(name: str):
+    """`ours` is imported when it is asked for: the other two need no kernels."""
+    if name != "ours":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return importlib.import_module("course_lib.kernels.tower")
+        return importlib.import_module(f"{__name__}.ours")
     except ModuleNotFoundError as missing:
-        if missing.name not in ("course_lib.kernels", "course_lib.kernels.tower"):
+        if not missing.name.startswith((f"{__name__}.ours", "course_lib.kernels")):
             raise
         raise ModuleNotFoundError(
             "The tower of the course's kernels is not here: this copy of the course comes without course_lib/kernels, "

@@ -1,4 +1,4 @@
-"""The vision tower of course_lib/models/siglip, put together from the course's kernels: "ours" of the three.
+"""Our tower, put together from the course's kernels.
 
     x = embed(patches) + places,  y = norm(x)
     each block     qkv = y wᵀ + b          one product for q, k and v
@@ -14,7 +14,11 @@ input; with "pre-activation" its hidden layer too. 8 and 8 + hidden / width rows
 
 Nothing here asks the device for a number, so a step can be captured in a CUDA graph; nothing but the size of the batch
 changes from call to call, so torch.compile makes one graph of it, for all lengths and for all batches of 2 and more.
+
+A copy of the course without course_lib/kernels comes without this file as well.
 """
+
+from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
