@@ -74,7 +74,6 @@ TINY = Setting(
 )  # fmt: skip
 
 
-@donated_buffers.patch(donated_buffer=False)  # graphs are kept, so that backward can run again and again
 def run(setting: Setting = LARGE) -> list[dict]:
     rows = []
     for row in (*_large(setting), *_small(replace(setting, batch=min(setting.batch, SMALL_BATCH)))):
@@ -83,18 +82,25 @@ def run(setting: Setting = LARGE) -> list[dict]:
     return rows
 
 
+@dataclass(frozen=True)
 class Given:
     """One batch, and the gradient of its result; padding is noise."""
 
-    def __init__(self, setting: Setting):
-        sizes, batch = setting.sizes, setting.batch
-        drawn = torch.Generator(DEVICE).manual_seed(0)
-        self.patches, self.dy = (
-            torch.randn(shape, generator=drawn, device=DEVICE, dtype=setting.dtype)
-            for shape in ((batch, sizes.patches, sizes.patch), (batch, sizes.width))
-        )
-        ends = setting.shortest, sizes.patches + 1
-        self.lengths = torch.randint(*ends, (batch,), generator=drawn, device=DEVICE)
+    patches: torch.Tensor
+    lengths: torch.Tensor
+    dy: torch.Tensor
+
+    def to(self, dtype: torch.dtype) -> Given:
+        return Given(self.patches.to(dtype), self.lengths, self.dy.to(dtype))
+
+
+def drawn(setting: Setting) -> Given:
+    sizes, batch = setting.sizes, setting.batch
+    random = torch.Generator(DEVICE).manual_seed(0)
+    shapes = (batch, sizes.patches, sizes.patch), (batch, sizes.width)
+    patches, dy = (torch.randn(one, generator=random, device=DEVICE, dtype=setting.dtype) for one in shapes)
+    ends = setting.shortest, sizes.patches + 1
+    return Given(patches, torch.randint(*ends, (batch,), generator=random, device=DEVICE), dy)
 
 
 @dataclass(frozen=True)
@@ -181,9 +187,7 @@ def _truth(tower: nn.Module, given: Given) -> dict[str, torch.Tensor]:
     wider = torch.float64 if given.patches.dtype == torch.float32 else torch.float32
     exact = naive.Tower(tower.sizes).to(DEVICE, wider)
     exact.load_state_dict(tower.state_dict())
-    wide = Given.__new__(Given)
-    wide.patches, wide.dy, wide.lengths = given.patches.to(wider), given.dy.to(wider), given.lengths
-    return Candidate(exact, exact).results(wide)
+    return Candidate(exact, exact).results(given.to(wider))
 
 
 def _errors(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -198,28 +202,46 @@ def _errors(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> dict
 
 
 def _large(setting: Setting) -> Iterator[dict]:
-    given = Given(setting)
-    found, errors = right_ones(candidates(setting), given)
-    seen = {name: _alone(one, given) for name, one in found.items()}
-    for name, row in seen.items():
-        said = {f"error of {what}": x for what, x in errors[name].items()}
-        yield {"name": f"tower {setting}: {name}", "value": row["forward"], "unit": "us"} | {
-            "backward us": row["backward"], "peak MiB": row["peak"],
-        } | said  # fmt: skip
-    for keep in KEEP:
-        for what in ("forward", "backward"):
-            for rival in ("strong", "naive"):
-                yield _against(what, keep, rival, setting, given, found, seen)
-        yield _peaks(keep, setting, seen)
+    given = drawn(setting)
+    peaks = {name: _peak(one, given) for name, one in candidates(setting).items() if _runs(one, given)}
+    with donated_buffers.patch(donated_buffer=False):  # graphs are kept, so that backward can run again and again
+        found, errors = right_ones(candidates(setting), given)
+        seen = {name: _alone(one, given) | {"peak": peaks[name]} for name, one in found.items()}
+        for name, row in seen.items():
+            said = {f"error of {what}": x for what, x in errors[name].items()}
+            yield {
+                "name": f"tower {setting}: {name}", "value": row["forward"], "unit": "us",
+                "backward us": row["backward"], "peak MiB": row["peak"],
+            } | said  # fmt: skip
+        for keep in KEEP:
+            for what in ("forward", "backward"):
+                for rival in ("strong", "naive"):
+                    yield _against(what, keep, rival, setting, given, found, seen)
+            yield _peaks(keep, setting, seen)
+
+
+def _runs(one: Candidate, given: Given) -> bool:
+    """False where a backend does not take these shapes or this mask; who else fails, fails."""
+    try:
+        one.step(given)
+    except RuntimeError:
+        if one.backend is None:
+            raise
+        return False
+    return True
+
+
+def _peak(one: Candidate, given: Given) -> float:
+    """MiB of a step, with all that torch.compile does of itself: it may write over what it has kept."""
+    gc.collect()
+    return memory.peak(lambda: one.step(given)) / 2**20
 
 
 def _alone(one: Candidate, given: Given) -> dict[str, float]:
-    """A first look: us forward, with a graph for backward recorded, us backward, and the peak of both in MiB."""
+    """A first look: us forward, with a graph for backward recorded, and us backward."""
     timed = {"cold": False, "precision": 0.01, "max_seconds": 0.5}
     forward = time_gpu(lambda: one.forward(given), **timed).us
-    backward = time_gpu(one.backward(given), **timed).us
-    gc.collect()
-    return {"forward": forward, "backward": backward, "peak": memory.peak(lambda: one.step(given)) / 2**20}
+    return {"forward": forward, "backward": time_gpu(one.backward(given), **timed).us}
 
 
 def best(seen: dict[str, dict[str, float]], kind: str, what: str) -> str:
@@ -260,7 +282,7 @@ def _peaks(keep: str, setting: Setting, seen: dict[str, dict[str, float]]) -> di
 
 def _small(setting: Setting) -> Iterator[dict]:
     """A whole step by the host's clock, until the device has done it."""
-    given = Given(setting)
+    given = drawn(setting)
     found = {name: one for name, one in candidates(setting).items() if not name.startswith("ours, input")}
     found, _ = right_ones(found, given)
     for name, one in found.items():
@@ -285,7 +307,7 @@ def waited_us(call: Callable[[], object], times: int = 30) -> float:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """The call as a CUDA graph that can be replayed; three calls before it, on the stream of their own that torch asks."""
+    """The call as a CUDA graph that can be replayed. Three calls come before it, on a stream of their own."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -294,5 +316,5 @@ def captured(call: Callable[[], object]) -> Callable[[], None]:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        held = call()
-    return lambda: graph.replay() or (held and None)
+        call()
+    return graph.replay

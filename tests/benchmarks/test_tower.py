@@ -1,19 +1,16 @@
 """The towers' benchmark, on sizes of a CPU: every row it will have, and that a wrong tower gets none."""
 
 import pytest
-import torch
 
 from benchmarks import __main__ as command
 from benchmarks import recorded, tower
 from benchmarks.against import Red
 from course_lib.models.siglip import ours
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, when it compiles
-
 
 @pytest.fixture
 def once(monkeypatch):
-    """Every call once, and times that say nothing."""
+    """Every call once, nothing compiled, and times and peaks that say nothing."""
 
     def measured(case):
         case.check()
@@ -25,10 +22,12 @@ def once(monkeypatch):
 
     def alone(one, given):
         one.forward(given), one.backward(given)()
-        return {"forward": 1.0, "backward": 1.0, "peak": 2.0 if one.backend else 1.0}
+        return {"forward": 1.0, "backward": 1.0}
 
     monkeypatch.setattr(tower, "measure", measured)
     monkeypatch.setattr(tower, "_alone", alone)
+    monkeypatch.setattr(tower, "_peak", lambda one, given: 2.0 if one.backend else 1.0)
+    monkeypatch.setattr(tower, "_compiled", lambda one, setting: one)
 
 
 def test_every_tower_has_its_rows_in_every_way(once):
@@ -43,6 +42,14 @@ def test_every_tower_has_its_rows_in_every_way(once):
     assert claims <= rows.keys()
     assert rows[f"tower peak {size}, input kept"]["of strong's"] == 0.5
     assert f"tower step {size}: ours, pre-activation, compiled" in rows
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+def test_peaks_are_measured_of_what_is_compiled_too():
+    given = tower.drawn(tower.TINY)
+    for name, one in tower.candidates(tower.TINY).items():
+        assert tower._runs(one, given) and tower._peak(one, given) > 0, name
 
 
 def test_a_tower_that_is_wrong_gets_no_row(once, monkeypatch):
@@ -62,7 +69,7 @@ def test_the_best_of_a_kind_is_chosen_for_each_direction_by_itself():
 
 
 def test_a_peer_that_refuses_is_left_out_and_ours_that_refuses_is_not(capsys):
-    given, found = tower.Given(tower.TINY), tower.candidates(tower.TINY)
+    given, found = tower.drawn(tower.TINY), tower.candidates(tower.TINY)
 
     def refuses(patches, lengths):
         raise RuntimeError("no kernel for this mask")
@@ -80,4 +87,3 @@ def test_the_section_is_known_and_depends_on_the_towers_and_their_kernels():
     files = {path.name for path in recorded.measured("tower")}
     assert {"naive.py", "strong.py", "ours.py", "packed.py", "mlp.py", "tower.py"} <= files
     assert all(path.is_file() for path in recorded.measured("tower"))
-    assert torch.float32 == tower.TINY.dtype
