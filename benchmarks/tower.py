@@ -32,7 +32,7 @@ from course_lib.models.siglip import Sizes, naive, ours, strong
 from course_lib.models.siglip.frame import named_gradients
 from course_lib.timing import time_gpu
 
-MODELS = ("vision", *(f"siglip/{name}" for name in ("frame", "naive", "strong", "ours")))
+MODELS = ("vision", *(f"siglip/{name}" for name in ("frame", "naive", "strong", "ours", "again")))
 MEASURES = (
     "benchmarks/tower.py",
     *(f"course_lib/models/{name}.py" for name in MODELS),
@@ -41,13 +41,15 @@ MEASURES = (
         for path in reached(ROOT / "course_lib/models/siglip/ours.py", ["course_lib/kernels"])
     ),
 )
-KEEP = ("pre-activation", "input")
+SETTINGS = {  # of ours: what the MLP keeps, and whether norms are
+    "pre-activation kept": ("pre-activation", "kept"),
+    "pre-activation kept, norms again": ("pre-activation", "again"),
+    "input kept, norms again": ("input", "again"),
+}
 # What is to be reached, as a share of the other's time or memory.
 OF_NAIVE = {"forward": 1 / 2.2, "backward": 1 / 1.6, "peak": 0.45}
-OF_STRONG = {
-    "pre-activation": {"forward": 1 / 1.2, "backward": 1 / 1.15, "peak": 0.75},
-    "input": {"backward": 1.0, "peak": 0.55},
-}
+FAST, SMALL = {"forward": 1 / 1.2, "backward": 1 / 1.15, "peak": 0.75}, {"backward": 1.0, "peak": 0.55}
+OF_STRONG = dict(zip(SETTINGS, (FAST, FAST, SMALL)))
 SLACK = 1.25  # an error may be so many times that of the naive tower in the same type; a peer's twice as many
 ZERO_ON_PAPER = "attention.k.bias"  # it moves all scores of a row alike: its gradient is rounding
 SMALL_BATCH = 8
@@ -140,7 +142,8 @@ def candidates(setting: Setting) -> dict[str, Candidate]:
     torch._dynamo.reset()
     first = naive.Tower(setting.sizes).to(DEVICE, setting.dtype)
     kinds = {"naive": (first, None)}
-    kinds |= {f"ours, {keep}": (_with_weights_of(first, ours.Tower(setting.sizes, keep)), None) for keep in KEEP}
+    for kept, held in SETTINGS.items():
+        kinds[f"ours, {kept}"] = _with_weights_of(first, ours.Tower(setting.sizes, *held)), None
     found = {}
     for name, (tower, backend) in kinds.items():
         found[f"{name}, eager"] = Candidate(tower, tower, backend)
@@ -213,11 +216,11 @@ def _large(setting: Setting) -> Iterator[dict]:
                 "name": f"tower {setting}: {name}", "value": row["forward"], "unit": "us",
                 "backward us": row["backward"], "peak MiB": row["peak"],
             } | said  # fmt: skip
-        for keep in KEEP:
+        for kept in SETTINGS:
             for what in ("forward", "backward"):
                 for rival in ("strong", "naive"):
-                    yield _against(what, keep, rival, setting, given, found, seen)
-            yield _peaks(keep, setting, seen)
+                    yield _against(what, kept, rival, setting, given, found, seen)
+            yield _peaks(kept, setting, seen)
 
 
 def _runs(one: Candidate, given: Given) -> bool:
@@ -245,21 +248,24 @@ def _alone(one: Candidate, given: Given) -> dict[str, float]:
 
 
 def best(seen: dict[str, dict[str, float]], kind: str, what: str) -> str:
-    """The name of the candidate of this kind ("strong", "ours, input") with the least of `what`."""
-    return min((name for name in seen if name.startswith(f"{kind}, ")), key=lambda name: seen[name][what])
+    """The name of the candidate of this kind ("strong", "ours, input kept, norms again") with the least of `what`."""
+    return min(
+        (name for name in seen if name.rpartition(", ")[0] == kind or name.split(", ")[0] == kind),
+        key=lambda name: seen[name][what],
+    )
 
 
-def _against(what, keep, rival, setting, given, found, seen) -> dict:
-    names = best(seen, f"ours, {keep}", what), best(seen, rival, what)
+def _against(what, kept, rival, setting, given, found, seen) -> dict:
+    names = best(seen, f"ours, {kept}", what), best(seen, rival, what)
     if what == "forward":
         mine, theirs = (lambda one=found[name]: one.forward(given) for name in names)
     else:
         mine, theirs = (found[name].backward(given) for name in names)
     sizes = setting.sizes
     flops = {"forward": sizes.forward_flops, "backward": sizes.backward_flops}[what](setting.batch)
-    target = OF_STRONG[keep].get(what) if rival == "strong" else OF_NAIVE[what]
+    target = OF_STRONG[kept].get(what) if rival == "strong" else OF_NAIVE[what]
     case = Case(
-        f"tower {what} {setting}, {keep} kept, against {rival}", mine, {rival: theirs}, lambda: None,
+        f"tower {what} {setting}, {kept}, against {rival}", mine, {rival: theirs}, lambda: None,
         target=target if TIER == "gpu" else None, method="events", work={"TFLOP/s": flops / 1e12},
     )  # fmt: skip
     row = measure(case) | {"our way": names[0], "their way": names[1]}
@@ -269,21 +275,21 @@ def _against(what, keep, rival, setting, given, found, seen) -> dict:
     return row
 
 
-def _peaks(keep: str, setting: Setting, seen: dict[str, dict[str, float]]) -> dict:
-    least = {kind: seen[best(seen, kind, "peak")]["peak"] for kind in (f"ours, {keep}", "strong", "naive")}
+def _peaks(kept: str, setting: Setting, seen: dict[str, dict[str, float]]) -> dict:
+    least = {kind: seen[best(seen, kind, "peak")]["peak"] for kind in (f"ours, {kept}", "strong", "naive")}
     mine, theirs, plain = least.values()
     return {
-        "name": f"tower peak {setting}, {keep} kept", "value": mine, "unit": "MiB",
-        "strong MiB": theirs, "of strong's": mine / theirs, "of strong's, to reach": OF_STRONG[keep]["peak"],
+        "name": f"tower peak {setting}, {kept}", "value": mine, "unit": "MiB",
+        "strong MiB": theirs, "of strong's": mine / theirs, "of strong's, to reach": OF_STRONG[kept]["peak"],
         "naive MiB": plain, "of naive's": mine / plain, "of naive's, to reach": OF_NAIVE["peak"],
-        "kept MiB, counted": ours.bytes_kept(setting.sizes, setting.batch, keep, setting.dtype.itemsize) / 2**20,
+        "kept MiB, counted": ours.bytes_kept(setting.sizes, setting.batch, *SETTINGS[kept], setting.dtype.itemsize) / 2**20,
     }  # fmt: skip
 
 
 def _small(setting: Setting) -> Iterator[dict]:
     """A whole step by the host's clock, until the device has done it."""
     given = drawn(setting)
-    found = {name: one for name, one in candidates(setting).items() if not name.startswith("ours, input")}
+    found = {name: one for name, one in candidates(setting).items() if "again" not in name}
     found, _ = right_ones(found, given)
     for name, one in found.items():
         row = {"name": f"tower step {setting}: {name}", "unit": "us"}

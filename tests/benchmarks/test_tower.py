@@ -33,15 +33,15 @@ def once(monkeypatch):
 def test_every_tower_has_its_rows_in_every_way(once):
     rows = {row["name"]: row for row in tower.run(tower.TINY)}
     size = str(tower.TINY)
-    kinds = ["naive", *(f"ours, {keep}" for keep in tower.KEEP), "strong, math"]
+    kinds = ["naive", *(f"ours, {keep}" for keep in tower.SETTINGS), "strong, math"]
     assert {f"tower {size}: {kind}, {way}" for kind in kinds for way in ("eager", "compiled")} <= rows.keys()
     claims = {
-        f"tower {what} {size}, {keep} kept, against {rival}"
-        for what in ("forward", "backward") for keep in tower.KEEP for rival in ("strong", "naive")
+        f"tower {what} {size}, {keep}, against {rival}"
+        for what in ("forward", "backward") for keep in tower.SETTINGS for rival in ("strong", "naive")
     }  # fmt: skip
     assert claims <= rows.keys()
-    assert rows[f"tower peak {size}, input kept"]["of strong's"] == 0.5
-    assert f"tower step {size}: ours, pre-activation, compiled" in rows
+    assert rows[f"tower peak {size}, input kept, norms again"]["of strong's"] == 0.5
+    assert f"tower step {size}: ours, pre-activation kept, compiled" in rows
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_peaks_are_measured_of_what_is_compiled_too():
 def test_a_tower_that_is_wrong_gets_no_row(once, monkeypatch):
     right = ours.packed_attention
     monkeypatch.setattr(ours, "packed_attention", lambda qkv, lengths: right(qkv, None))  # padding is seen
-    with pytest.raises(Red, match="ours, pre-activation, eager is wrong"):
+    with pytest.raises(Red, match="ours, pre-activation kept, eager is wrong"):
         tower.run(tower.TINY)
 
 
@@ -63,7 +63,7 @@ def test_the_best_of_a_kind_is_chosen_for_each_direction_by_itself():
     seen = {
         "strong, a": {"forward": 2.0, "backward": 5.0},
         "strong, b": {"forward": 3.0, "backward": 4.0},
-        "ours, input, a": {"forward": 1.0, "backward": 1.0},
+        "ours, input kept, norms again, a": {"forward": 1.0, "backward": 1.0},
     }
     assert [tower.best(seen, "strong", what) for what in ("forward", "backward")] == ["strong, a", "strong, b"]
 
@@ -79,7 +79,10 @@ def test_a_peer_that_refuses_is_left_out_and_ours_that_refuses_is_not(capsys):
     kept, _ = tower.right_ones(some, given)
     assert "strong, math, eager" not in kept and "no kernel for this mask" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="no kernel"):
-        tower.right_ones(found | {"ours, input, eager": tower.Candidate(found["naive, eager"].tower, refuses)}, given)
+        tower.right_ones(
+            found | {"ours, input kept, norms again, eager": tower.Candidate(found["naive, eager"].tower, refuses)},
+            given,
+        )
 
 
 def test_the_section_is_known_and_depends_on_the_towers_and_their_kernels():

@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,9 @@ from course_lib.models.vision import Sizes
 ODD = Sizes(patch=5, patches=7, width=72, mlp=31, heads=3, layers=2)
 SMALL = Sizes(patch=3, patches=5, width=32, mlp=40, heads=2, layers=2)
 LENGTHS = (7, 1, 3, 6)
-TOWERS = {"strong": strong.Tower, "ours": ours.Tower}
+AGAIN = partial(ours.Tower, norms="again")
+TOWERS = {"strong": strong.Tower, "ours": ours.Tower, "ours, norms again": AGAIN}
+SETTINGS = [(keep, norms) for keep in KEEP for norms in ours.NORMS]
 # Relative errors of a right answer. Two layers in fp32, each some hundred roundings of 6e-8.
 LIMIT = {torch.float64: 1e-13, torch.float32: 5e-6}
 
@@ -74,10 +77,12 @@ def test_results_and_all_gradients_are_those_of_the_naive_tower(name, lengths):
     check(results(made(TOWERS[name], truth, dtype), *given), results(truth, *given), LIMIT[dtype])
 
 
-@pytest.mark.parametrize("keep", KEEP)
-def test_what_the_mlp_keeps_changes_no_result(keep):
+@pytest.mark.parametrize(("keep", "norms"), SETTINGS)
+def test_what_is_kept_changes_no_result(keep, norms):
     truth, given = naive.Tower(SMALL).to(DEVICE, torch.float64), images(SMALL, (5, 2))
-    check(results(made(ours.Tower, truth, keep=keep), *given), results(truth, *given), LIMIT[torch.float32])
+    check(
+        results(made(ours.Tower, truth, keep=keep, norms=norms), *given), results(truth, *given), LIMIT[torch.float32]
+    )
 
 
 def test_the_naive_tower_is_the_vision_tower_of_lesson_03():
@@ -118,7 +123,7 @@ def test_a_real_patch_is_seen_by_its_own_image_alone():
 
 def test_every_state_dict_loads_everywhere_and_comes_back_the_same():
     state = naive.Tower(ODD).state_dict()
-    for kind in (strong.Tower, ours.Tower, naive.Tower):
+    for kind in (strong.Tower, ours.Tower, AGAIN, naive.Tower):
         tower = kind(ODD)
         assert str(tower.load_state_dict(state)) == "<All keys matched successfully>"
         again = tower.state_dict()
@@ -170,10 +175,11 @@ def kept_by(tower, patches, lengths):
 def test_ours_keeps_what_is_counted_and_less_than_strong_and_naive():
     sizes = Sizes(patch=5, patches=8, width=32, mlp=120, heads=2, layers=2)  # 3.75 widths, as in So400m
     patches, lengths, _ = images(sizes, (8, 3))
-    held = {keep: kept_by(ours.Tower(sizes, keep).to(DEVICE), patches, lengths) for keep in KEEP}
-    assert held == {keep: ours.bytes_kept(sizes, 2, keep, 4) for keep in KEEP}
+    held = {one: kept_by(ours.Tower(sizes, *one).to(DEVICE), patches, lengths) for one in SETTINGS}
+    assert held == {one: ours.bytes_kept(sizes, 2, *one, element_size=4) for one in SETTINGS}
     most, plain = (kept_by(kind(sizes).to(DEVICE), patches, lengths) for kind in (strong.Tower, naive.Tower))
-    assert held["pre-activation"] < 0.85 * most and held["input"] < 0.65 * most and most < plain
+    assert held["pre-activation", "kept"] < 0.85 * most and held["pre-activation", "again"] < 0.75 * most < plain
+    assert held["input", "kept"] < 0.65 * most and held["input", "again"] < 0.55 * most
 
 
 def test_a_training_step_lowers_the_loss_and_is_the_same_for_all():

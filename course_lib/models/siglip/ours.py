@@ -1,24 +1,26 @@
 """Our tower, put together from the course's kernels.
 
-    x = embed(patches) + places,  y = norm(x)
-    each block     qkv = y wᵀ + b          one product for q, k and v
-                   a = out(attention(qkv))      packed: no copy on the way in, one gradient on the way back
-                   y, x = norm(a + x), a + x    add_norm, in the memory of a
-                   m = down(gelu(up(y)))        mlp, GELU at the end of the first product, `keep` says what is held
-                   y, x = norm(m + x), m + x    with the norm of the next block, or the last one
+    x = embed(patches) + places,  qkv = norm(x) wᵀ + b         one product for q, k and v
+    each block     a = out(attention(qkv))                     packed: no copy forward, one gradient on the way back
+                   y, x = norm(a + x), a + x                   add_norm: the addition and its norm are one kernel
+                   m = down(gelu(up(y)))                       mlp: GELU at the end of the first product
+                   y, x = norm(m + x), m + x
+                   qkv = y wᵀ + b                              of the next block; the last one ends with y
 
-A block ends with the norm that the next one begins with: so every addition has its norm in the same kernel.
+So an addition always has its norm in the same kernel, also where a block ends and the next one begins.
 
-Held from forward to backward, of each row of each layer: y, q, k, v, o and x before and after the MLP, and the MLP's
-input; with "pre-activation" its hidden layer too. 8 and 8 + hidden / width rows of the width (`bytes_kept`).
-
-Nothing here asks the device for a number, so a step can be captured in a CUDA graph; nothing but the size of the batch
-changes from call to call, so torch.compile makes one graph of it, for all lengths and for all batches of 2 and more.
+Held from forward to backward, of each row of each layer, in rows of the width: q, k, v, o and x twice; both y unless
+`norms` is "again", which makes them once more from x; and hidden / width for the MLP unless `keep` is "input"
+(`bytes_kept`). Nothing here asks the device for a number, so a step can be captured in a CUDA graph. Nothing but the
+size of the batch changes from call to call: torch.compile makes one graph, for all lengths and all batches of 2 and
+more.
 
 A copy of the course without course_lib/kernels comes without this file as well.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +30,14 @@ from course_lib.kernels.add_norm import add_norm
 from course_lib.kernels.attention.packed import packed_attention
 from course_lib.kernels.mlp import Keep, mlp
 from course_lib.models import vision
+from course_lib.models.siglip.again import added_linear, added_mlp
 from course_lib.models.siglip.frame import Framed, packed, real_patches, unpacked
 from course_lib.models.vision import Sizes
 
-__all__ = ["Attention", "Block", "Tower", "bytes_kept"]
+__all__ = ["NORMS", "Attention", "Block", "Tower", "bytes_kept"]
+
+Norms = Literal["kept", "again"]
+NORMS = ("kept", "again")
 
 
 class Attention(nn.Module):
@@ -43,22 +49,36 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(sizes.width, 3 * sizes.width)
         self.out = nn.Linear(sizes.width, sizes.width)
 
-    def forward(self, y, lengths):  # (B, N, width), (B,)
-        batch, patches, width = y.shape
-        qkv = self.qkv(y).view(batch, patches, 3, self.heads, width // self.heads)
-        return self.out(packed_attention(qkv, lengths).view(batch, patches, width))
+    def forward(self, qkv, lengths):  # (B, N, 3 width), (B,)
+        batch, patches, width = *qkv.shape[:2], self.out.in_features
+        o = packed_attention(qkv.view(batch, patches, 3, self.heads, width // self.heads), lengths)
+        return self.out(o.view(batch, patches, width))
 
 
 class Block(vision.Block):
-    def __init__(self, sizes: Sizes, keep: Keep):
+    def __init__(self, sizes: Sizes, keep: Keep, norms: Norms):
         super().__init__(sizes, Attention)
-        self.keep = keep
+        self.keep, self.norms = keep, norms
 
-    def forward(self, y, x, lengths, following):
-        """y is the norm of x; out come x after this block, and its norm by `following`: (y, x)."""
-        y, x = _added(self.attention(y, lengths), x, self.before_mlp)
-        m = mlp(y, self.up.weight, self.up.bias, self.down.weight, self.down.bias, self.keep)
-        return _added(m, x, following)
+    def begin(self, x):
+        """qkv of the first block, before which nothing is added."""
+        norm = self.before_attention
+        return self.attention.qkv(F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps))
+
+    def forward(self, qkv, x, lengths):
+        """What the MLP adds, and x before that: (m, x)."""
+        a = self.attention(qkv, lengths)
+        if self.norms == "again":
+            return added_mlp(a, x, self.before_mlp, self.up, self.down, self.keep)
+        y, x = _added(a, x, self.before_mlp)
+        return mlp(y, self.up.weight, self.up.bias, self.down.weight, self.down.bias, self.keep), x
+
+    def go_on(self, m, x):
+        """From the block before: (qkv, x)."""
+        if self.norms == "again":
+            return added_linear(m, x, self.before_attention, self.attention.qkv)
+        y, x = _added(m, x, self.before_attention)
+        return self.attention.qkv(y), x
 
 
 def _added(branch, x, norm):
@@ -68,10 +88,11 @@ def _added(branch, x, norm):
 
 
 class Tower(Framed):
-    """`keep` says what the MLP holds for backward, as in course_lib.kernels.mlp."""
+    """`keep` says what the MLP holds for backward, as in course_lib.kernels.mlp; `norms` whether their results are."""
 
-    def __init__(self, sizes: Sizes, keep: Keep = "pre-activation"):
-        super().__init__(sizes, lambda sizes: Block(sizes, keep))
+    def __init__(self, sizes: Sizes, keep: Keep = "pre-activation", norms: Norms = "kept"):
+        assert norms in NORMS, f"norms is one of {NORMS}, not {norms!r}"
+        super().__init__(sizes, lambda sizes: Block(sizes, keep, norms))
         self.register_state_dict_post_hook(_save_apart)
         self.register_load_state_dict_pre_hook(_load_packed)
 
@@ -79,10 +100,12 @@ class Tower(Framed):
         lengths = lengths.to(torch.int32)
         real = real_patches(lengths, patches.shape[1])
         x = self.embedded(patches, real)
-        norms = [*(block.before_attention for block in self.blocks), self.norm]
-        y = F.layer_norm(x, x.shape[-1:], norms[0].weight, norms[0].bias, norms[0].eps)
-        for block, following in zip(self.blocks, norms[1:]):
-            y, x = block(y, x, lengths, following)
+        first, *rest = self.blocks
+        m, x = first(first.begin(x), x, lengths)
+        for block in rest:
+            qkv, x = block.go_on(m, x)
+            m, x = block(qkv, x, lengths)
+        y, _ = _added(m, x, self.norm)
         return self.pooled(y, real)
 
 
@@ -98,9 +121,13 @@ def _load_packed(tower, state, prefix, metadata, strict, missing, unexpected, er
     state.update(whole)
 
 
-def bytes_kept(sizes: Sizes, batch: int, keep: Keep, element_size: int = 2) -> int:
+def bytes_kept(sizes: Sizes, batch: int, keep: Keep, norms: Norms = "kept", element_size: int = 2) -> int:
     """Of activations, from forward to backward, the patches among them, and with what norms and softmax note."""
+    width = sizes.width
     hidden = {"everything": 2, "pre-activation": 1, "input": 0}[keep] * sizes.mlp
-    layer = element_size * (8 * sizes.width + hidden) + 4 * sizes.heads + 16  # L, and mean and rstd of two norms
-    first = element_size * (sizes.patch + sizes.width + 1) + 8  # patches, x, its mean and rstd, which rows are real
+    layer = element_size * ((8 if norms == "kept" else 6) * width + hidden)
+    layer += 4 * sizes.heads + 16  # L, and mean and rstd of two norms
+    first = element_size * (sizes.patch + width + 1) + 8  # patches, x, its mean and rstd, which rows are real
+    if norms == "again":
+        first += element_size * width  # the first norm of all has no addition before it, and is kept
     return batch * (sizes.patches * (sizes.layers * layer + first) + 12)  # and the length, twice
