@@ -248,11 +248,9 @@ def _alone(one: Candidate, given: Given) -> dict[str, float]:
 
 
 def best(seen: dict[str, dict[str, float]], kind: str, what: str) -> str:
-    """The name of the candidate of this kind ("strong", "ours, input kept, norms again") with the least of `what`."""
-    return min(
-        (name for name in seen if name.rpartition(", ")[0] == kind or name.split(", ")[0] == kind),
-        key=lambda name: seen[name][what],
-    )
+    """The name of the candidate of this kind with the least of `what`: "strong", or with a setting, "ours, SETTING"."""
+    ways = [name for name in seen if name.rpartition(", ")[0] == kind or name.partition(", ")[0] == kind]
+    return min(ways, key=lambda name: seen[name][what])
 
 
 def _against(what, kept, rival, setting, given, found, seen) -> dict:
@@ -278,11 +276,12 @@ def _against(what, kept, rival, setting, given, found, seen) -> dict:
 def _peaks(kept: str, setting: Setting, seen: dict[str, dict[str, float]]) -> dict:
     least = {kind: seen[best(seen, kind, "peak")]["peak"] for kind in (f"ours, {kept}", "strong", "naive")}
     mine, theirs, plain = least.values()
+    counted = ours.bytes_kept(setting.sizes, setting.batch, *SETTINGS[kept], setting.dtype.itemsize)
     return {
         "name": f"tower peak {setting}, {kept}", "value": mine, "unit": "MiB",
         "strong MiB": theirs, "of strong's": mine / theirs, "of strong's, to reach": OF_STRONG[kept]["peak"],
         "naive MiB": plain, "of naive's": mine / plain, "of naive's, to reach": OF_NAIVE["peak"],
-        "kept MiB, counted": ours.bytes_kept(setting.sizes, setting.batch, *SETTINGS[kept], setting.dtype.itemsize) / 2**20,
+        "kept MiB, counted": counted / 2**20,
     }  # fmt: skip
 
 

@@ -142,6 +142,7 @@ def test_without_gradients_memory_is_used_again_and_results_stay():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # and by its compiler itself
 @pytest.mark.parametrize("name", TOWERS)
 def test_one_graph_for_every_length_and_batch(name):
     from torch._dynamo.testing import CompileCounterWithBackend
