@@ -114,6 +114,19 @@ def test_its_readme_names_files_verbs_and_targets_that_are_there(students):
     assert verbs == {"lab", "try", "carry", "check-install"}, done.stdout
 
 
+def test_the_towers_without_kernels_run_in_it_and_the_other_is_refused_in_words(students):
+    code = """
+import torch
+from course_lib.models import siglip
+for kind in (siglip.naive.Tower, siglip.strong.Tower):
+    print(kind(siglip.Sizes())(torch.randn(2, 16, 48), torch.tensor([16, 3])).shape)
+siglip.ours
+"""
+    done = run(students, "-c", code)
+    assert done.stdout.count("torch.Size([2, 64])") == 2, done.stderr
+    assert "ModuleNotFoundError: The tower of the course's kernels is not here" in done.stderr
+
+
 def test_checks_answer_in_it(students):
     code = "import sys\nfrom autograder import check, exercise\n"
     code += "for unit in exercise.UNITS: assert exercise.of_unit(unit)\n"
