@@ -134,8 +134,9 @@ def test_every_state_dict_loads_everywhere_and_comes_back_the_same():
         ours.Tower(ODD).load_state_dict(state)
 
 
-def test_without_gradients_memory_is_used_again_and_results_stay():
-    tower, (patches, lengths, _) = ours.Tower(SMALL).to(DEVICE), images(SMALL, (5, 2))
+@pytest.mark.parametrize("kind", [ours.Tower, AGAIN])
+def test_without_gradients_memory_is_used_again_and_results_stay(kind):
+    tower, (patches, lengths, _) = kind(SMALL).to(DEVICE), images(SMALL, (5, 2))
     want = tower(patches, lengths)
     with torch.no_grad():
         assert torch.equal(tower(patches, lengths), want) and torch.equal(tower(patches, lengths), want)

@@ -4,6 +4,7 @@
     naive     as one finds them
     strong    what torch alone does well
     ours      from the course's kernels; left out where those are, as in what a class gets
+    again     what of ours makes the result of a norm again in backward, in place of keeping it
     weights   published weights from a file, by our names
     training  one step, the same for all three
 

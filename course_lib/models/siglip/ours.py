@@ -68,14 +68,14 @@ class Block(vision.Block):
     def forward(self, qkv, x, lengths):
         """What the MLP adds, and x before that: (m, x)."""
         a = self.attention(qkv, lengths)
-        if self.norms == "again":
+        if self.norms == "again" and torch.is_grad_enabled():
             return added_mlp(a, x, self.before_mlp, self.up, self.down, self.keep)
         y, x = _added(a, x, self.before_mlp)
         return mlp(y, self.up.weight, self.up.bias, self.down.weight, self.down.bias, self.keep), x
 
     def go_on(self, m, x):
         """From the block before: (qkv, x)."""
-        if self.norms == "again":
+        if self.norms == "again" and torch.is_grad_enabled():
             return added_linear(m, x, self.before_attention, self.attention.qkv)
         y, x = _added(m, x, self.before_attention)
         return self.attention.qkv(y), x
