@@ -46,6 +46,7 @@ def test_every_tower_has_its_rows_in_every_way(once):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # and by its compiler itself
 def test_peaks_are_measured_of_what_is_compiled_too():
     given = tower.drawn(tower.TINY)
     for name, one in tower.candidates(tower.TINY).items():
