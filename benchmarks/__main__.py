@@ -47,6 +47,7 @@ SECTIONS = (
     "mlp",
     "add_norm",
     "dropout",
+    "tower",
     "collectives",
     "parallel",
     "multiprocessors",

@@ -85,7 +85,12 @@ def modules(chosen: list[Lesson]) -> set[Path]:
     needed = with_packages({path for start in starts for path in reached(start, ["autograder"])} | {*starts})
     by_need = tuple(COURSE / room for room in BY_NEED)
     answers = tuple(COURSE / "course_lib" / name for name in ANSWERS)
-    return {path for path in every if not _below(path, *by_need, *answers)} | needed
+    return {path for path in every if not _below(path, *by_need, *answers) and not _of_answers(path)} | needed
+
+
+def _of_answers(path: Path) -> bool:
+    """A module of course_lib that is made of what is left out, such as the tower of the course's kernels."""
+    return _below(path, COURSE / "course_lib") and bool(reached(path, [f"course_lib/{name}" for name in ANSWERS]))
 
 
 def with_packages(files: set[Path]) -> set[Path]:

@@ -3,12 +3,14 @@
 Images come as patches, padded to one number: patches (B, N, numbers a patch), and real (B, N), which of them are no
 padding. Out comes one vector an image (B, width), the mean over its real patches. Pre-norm blocks with biases:
 attention in which nobody looks at padding, then an MLP with a tanh GELU, each added to its input. `Sizes()` is small;
-`Sizes.so400m()` has the widths of the tower of that name.
+`Sizes.so400m()` has the widths of the tower of that name. The towers of course_lib/models/siglip have these parameters
+and compute the same, each in its own way.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -67,10 +69,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: Sizes, attention: Callable[[Sizes], nn.Module] = Attention):
         super().__init__()
         self.before_attention, self.before_mlp = (nn.LayerNorm(sizes.width) for _ in "12")
-        self.attention = Attention(sizes)
+        self.attention = attention(sizes)
         self.up, self.down = nn.Linear(sizes.width, sizes.mlp), nn.Linear(sizes.mlp, sizes.width)
 
     def forward(self, x, real):
@@ -79,12 +81,12 @@ class Block(nn.Module):
 
 
 class VisionTower(nn.Module):
-    def __init__(self, sizes: Sizes = Sizes()):
+    def __init__(self, sizes: Sizes = Sizes(), block: Callable[[Sizes], nn.Module] = Block):
         super().__init__()
         self.sizes = sizes
         self.embed = nn.Linear(sizes.patch, sizes.width)
         self.places = nn.Parameter(torch.randn(sizes.patches, sizes.width) * sizes.width**-0.5)
-        self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.blocks = nn.ModuleList(block(sizes) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.width)
 
     def forward(self, patches, real):

@@ -70,6 +70,8 @@ def test_it_holds_no_solution_no_bank_and_no_reference_kernel():
     assert {"README.md", "Makefile", "LICENSE", "requirements.txt", "constraints.txt"} <= names
     told = {name for name in names if name.startswith("autograder/classroom/")}
     assert "autograder/classroom/stubs.py" not in told and "autograder/classroom/grading.py" not in told
+    towers = {name.rpartition("/")[2] for name in names if name.startswith("course_lib/models/siglip/")}
+    assert {"naive.py", "strong.py"} <= towers and "ours.py" not in towers, "it is made of the kernels"
 
 
 def test_every_module_of_ours_that_one_in_it_imports_is_in_it_too():
@@ -110,6 +112,19 @@ def test_its_readme_names_files_verbs_and_targets_that_are_there(students):
     done = run(students, "-m", "autograder", "--help")
     verbs = {line.split()[0] for line in done.stdout.splitlines() if re.match("    [a-z]", line)}
     assert verbs == {"lab", "try", "carry", "check-install"}, done.stdout
+
+
+def test_the_towers_without_kernels_run_in_it_and_the_other_is_refused_in_words(students):
+    code = """
+import torch
+from course_lib.models import siglip
+for kind in (siglip.naive.Tower, siglip.strong.Tower):
+    print(kind(siglip.Sizes())(torch.randn(2, 16, 48), torch.tensor([16, 3])).shape)
+siglip.ours
+"""
+    done = run(students, "-c", code)
+    assert done.stdout.count("torch.Size([2, 64])") == 2, done.stderr
+    assert "ModuleNotFoundError: The tower of the course's kernels is not here" in done.stderr
 
 
 def test_checks_answer_in_it(students):

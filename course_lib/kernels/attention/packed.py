@@ -1,0 +1,120 @@
+"""Attention of q, k and v that are one tensor: the projection's result goes in as it is, its gradient comes out as one.
+
+    qkv (B, N, 3, H, D)  ->  o (B, N, H, D)        dqkv like qkv
+
+A projection to q, k and v at once gives rows of 3 H D numbers. The kernels take tensors of any strides, so q, k and v
+are views of those rows, and dq, dk and dv are written into views of one gradient. Three gradients in tensors of their
+own would be copied into one before the projection's backward step could use them: 3 B N H D numbers read and written.
+
+Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP as in attention.
+"""
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from course_lib.kernels.attention.backward import write_backward
+from course_lib.kernels.attention.forward import write_forward
+from course_lib.kernels.attention.public import attention_reference
+from course_lib.kernels.attention.tuning import blocks_for
+
+__all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
+
+
+def _by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, N, H, D) -> (B, H, N, D), the same memory."""
+    return x.transpose(1, 2)
+
+
+def _apart(qkv: torch.Tensor) -> list[torch.Tensor]:
+    """q, k and v (B, H, N, D), views."""
+    return [_by_heads(x) for x in qkv.unbind(2)]
+
+
+def packed_attention_reference(qkv, k_lengths=None):
+    """The same in plain torch."""
+    return _by_heads(attention_reference(*_apart(qkv), k_lengths=k_lengths)[0])
+
+
+@torch.no_grad()
+def _forward(qkv, k_lengths):
+    """o (B, N, H, D), L (B, H, N) fp32."""
+    B, N, _, H, D = qkv.shape
+    o, l = qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
+    q, k, v, out = *_apart(qkv), _by_heads(o)
+    write_forward(out, l, q, k, v, False, D**-0.5, k_lengths, blocks_for("forward", False, k_lengths, q, k, v, out))
+    return o, l
+
+
+@torch.no_grad()
+def _backward(do, qkv, o, l, k_lengths):
+    dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
+    scale = qkv.shape[-1] ** -0.5
+    write_backward(*_apart(dqkv), _by_heads(do), *_apart(qkv), _by_heads(o), l, False, scale, k_lengths)
+    return dqkv
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv, k_lengths):
+        o, l = _forward(qkv, k_lengths)
+        ctx.save_for_backward(qkv, o, l, k_lengths)
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do):
+        return _backward(do, *ctx.saved_tensors), None
+
+
+@torch.library.custom_op("speed_of_light::packed_attention", mutates_args=())
+def packed_attention_operator(
+    qkv: torch.Tensor, k_lengths: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(o, L). To torch.compile it is one node; L has no gradient."""
+    return _forward(qkv, k_lengths)
+
+
+@packed_attention_operator.register_fake
+def _(qkv, k_lengths):
+    B, N, _, H, D = qkv.shape
+    return qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
+
+
+@torch.library.custom_op("speed_of_light::packed_attention_backward", mutates_args=())
+def _backward_operator(
+    do: torch.Tensor, qkv: torch.Tensor, o: torch.Tensor, l: torch.Tensor, k_lengths: torch.Tensor | None
+) -> torch.Tensor:
+    return _backward(do, qkv, o, l, k_lengths)
+
+
+@_backward_operator.register_fake
+def _(do, qkv, o, l, k_lengths):
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+
+
+def _keep_for_backward(ctx, inputs, output):
+    qkv, k_lengths = inputs
+    ctx.save_for_backward(qkv, *output, k_lengths)
+
+
+def _operator_backward(ctx, do, _dl):
+    return _backward_operator(do, *ctx.saved_tensors), None
+
+
+packed_attention_operator.register_autograd(_operator_backward, setup_context=_keep_for_backward)
+
+
+def packed_attention(qkv: torch.Tensor, k_lengths: torch.Tensor | None = None) -> torch.Tensor:
+    """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv.
+
+    D from 16 to 128; fp16, bf16 or fp32. k_lengths: (B,) integers; keys behind the length are neither used nor moved,
+    and get gradients of 0. Queries behind it are computed like all others.
+    """
+    assert qkv.dim() == 5 and qkv.shape[2] == 3, f"qkv is (batch, length, 3, heads, head size), not {tuple(qkv.shape)}"
+    assert 16 <= qkv.shape[-1] <= 128, f"head size {qkv.shape[-1]}: these kernels take 16 to 128"
+    if k_lengths is not None:
+        assert k_lengths.shape == qkv.shape[:1], f"k_lengths holds one length for each of {qkv.shape[0]} sequences"
+        k_lengths = k_lengths.to(torch.int32).contiguous()
+    if torch.compiler.is_compiling():
+        return packed_attention_operator(qkv, k_lengths)[0]
+    return _PackedAttention.apply(qkv, k_lengths)  # a Function costs the host 4 us a call, an operator 20

@@ -1,0 +1,89 @@
+"""Two parts of a block whose norm is made again on the way back, so that nobody keeps its result.
+
+    x = branch + x,  y = norm(x)    then    m = down(gelu(up(y)))    or    y wᵀ + b
+
+A linear layer keeps its input for the gradient of its weight. Here that input is a norm, and x, from which it came, is
+kept anyway, with the mean and 1 / deviation of each row: so y is made once more in backward. That reads and writes a
+row of the width, 4 bytes a number in bf16, and saves 2 bytes a number from forward to backward, twice a layer.
+
+y is made again from x as it was rounded, and forward from the sum before: in 16 bits the two differ by roundings. Each
+part is one autograd Function of operators that are there already, and torch.compile takes both as they are.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.kernels.add_norm import add_norm_operator
+from course_lib.kernels.mlp import Keep, mlp_operator
+
+__all__ = ["added_linear", "added_mlp"]
+
+
+def _added(branch, x, weight, bias, eps):
+    """y, x, mean and 1 / deviation of the rows of x."""
+    return add_norm_operator(branch, x, weight, bias, eps, 0.0, None, 0)
+
+
+def _added_backward(dy, dx, x, weight, mean, rstd):
+    """The gradient of both, x and the branch, of weight and of bias."""
+    d, _, dw, db = torch.ops.speed_of_light.add_norm_backward(dy, dx, x, weight, True, mean, rstd, 0.0, None, 0)
+    return d, dw, db
+
+
+class _AddedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, branch, x, weight, bias, eps, w, b):
+        y, x, mean, rstd = _added(branch, x, weight, bias, eps)
+        ctx.save_for_backward(x, mean, rstd, weight, bias, w)
+        ctx.eps = eps
+        return F.linear(y, w, b), x
+
+    @staticmethod
+    def backward(ctx, dout, dx):
+        x, mean, rstd, weight, bias, w = ctx.saved_tensors
+        y = F.layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)
+        dw = dout.mT @ y
+        del y
+        d, dweight, dbias = _added_backward(dout @ w, dx, x, weight, mean, rstd)
+        return d, d, dweight, dbias, None, dw, dout.sum(0)
+
+
+class _AddedMLP(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, branch, x, weight, bias, eps, w1, b1, w2, b2, keep):
+        y, x, mean, rstd = _added(branch, x, weight, bias, eps)
+        m, h, a = mlp_operator(y, w1, b1, w2, b2, keep)
+        ctx.save_for_backward(x, mean, rstd, weight, bias, w1, b1, w2, h, a)
+        ctx.eps = eps
+        return m, x
+
+    @staticmethod
+    def backward(ctx, dm, dx):
+        x, mean, rstd, weight, bias, w1, b1, w2, h, a = ctx.saved_tensors
+        y = F.layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)
+        needs = [True] * 5
+        dy, dw1, db1, dw2, db2 = torch.ops.speed_of_light.mlp_backward(dm, y, w1, b1, w2, h, a, needs)
+        del y
+        d, dweight, dbias = _added_backward(dy, dx, x, weight, mean, rstd)
+        return d, d, dweight, dbias, None, dw1, db1, dw2, db2, None
+
+
+def added_linear(branch, x, norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """(linear(norm(branch + x)), branch + x), of tensors (..., width)."""
+    given = _rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, linear.weight, linear.bias
+    out, s = _AddedLinear.apply(*given)
+    return out.view(*x.shape[:-1], -1), s.view(x.shape)
+
+
+def added_mlp(branch, x, norm: nn.LayerNorm, up: nn.Linear, down: nn.Linear, keep: Keep):
+    """(down(gelu(up(norm(branch + x)))), branch + x); `keep` as in course_lib.kernels.mlp, its input apart."""
+    weights = up.weight, up.bias, down.weight, down.bias
+    m, s = _AddedMLP.apply(_rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, *weights, keep)
+    return m.view(x.shape), s.view(x.shape)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, x.shape[-1])

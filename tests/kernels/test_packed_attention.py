@@ -1,0 +1,98 @@
+"""Attention of q, k and v in one tensor: equal to attention of three, with one gradient that nobody copies."""
+
+import pytest
+import torch
+
+from course_lib.device import DEVICE
+from course_lib.kernels.attention import attention
+from course_lib.kernels.attention import packed as module
+from course_lib.kernels.attention.packed import (
+    packed_attention,
+    packed_attention_operator,
+    packed_attention_reference,
+)
+
+pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
+
+SIZES = [(3, 37, 2, 24), (1, 5, 1, 16), (2, 16, 3, 72)]  # batch, length, heads, head size
+
+
+def lengths_of(batch, length):
+    return torch.tensor([length, 1, length // 2][:batch], device=DEVICE)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_it_gives_the_bits_of_attention_on_three_tensors(sizes, padded, dtype, random):
+    B, N, H, D = sizes
+    qkv, do = random(B, N, 3, H, D, dtype=dtype).requires_grad_(), random(B, N, H, D, dtype=dtype)
+    lengths = lengths_of(B, N) if padded else None
+    o = packed_attention(qkv, lengths)
+    (got,) = torch.autograd.grad(o, qkv, do)
+    three = [x.transpose(1, 2).contiguous().detach().requires_grad_() for x in qkv.unbind(2)]
+    want = attention(*three, k_lengths=lengths)
+    grads = torch.autograd.grad(want, three, do.transpose(1, 2))
+    assert torch.equal(o, want.transpose(1, 2)) and o.is_contiguous() and got.is_contiguous()
+    assert torch.equal(got, torch.stack([x.transpose(1, 2) for x in grads], dim=2))
+
+
+def test_the_reference_is_attention_in_fp64(random):
+    qkv, lengths = random(3, 37, 3, 2, 24, dtype=torch.float32), lengths_of(3, 37)
+    want = packed_attention_reference(qkv.double(), lengths)
+    torch.testing.assert_close(packed_attention(qkv, lengths).double(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_of_any_strides_and_one_that_is_expanded(random):
+    qkv, lengths = random(2, 9, 3, 2, 16, dtype=torch.float32).requires_grad_(), lengths_of(2, 9)
+    (got,) = torch.autograd.grad(packed_attention(qkv, lengths).sum(), qkv)
+    (want,) = torch.autograd.grad(packed_attention_reference(qkv.double(), lengths).sum(), qkv)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    turned = random(2, 16, 2, 9, dtype=torch.float32).permute(0, 3, 2, 1)  # heads last
+    (got,) = torch.autograd.grad(packed_attention(qkv, lengths), qkv, turned)
+    (want,) = torch.autograd.grad(packed_attention(qkv, lengths), qkv, turned.contiguous())
+    assert torch.equal(got, want)
+
+
+def test_what_lies_behind_the_length_reaches_nothing_and_gets_zeros(random):
+    qkv, do = random(2, 9, 3, 2, 16, dtype=torch.float32), random(2, 9, 2, 16, dtype=torch.float32)
+    lengths = torch.tensor([4, 9], device=DEVICE)
+    qkv[0, 4:, 1:] = float("nan")  # keys and values
+    qkv.requires_grad_()
+    o = packed_attention(qkv, lengths)
+    (grad,) = torch.autograd.grad(o, qkv, do)
+    assert not o.isnan().any() and not grad.isnan().any()
+    assert not grad[0, 4:, 1:].any() and grad[0, :4].any() and grad[0, 4:, 0].any()
+
+
+def test_q_k_and_v_and_their_gradients_are_views_of_one_tensor_each(random, monkeypatch):
+    qkv, do = random(2, 9, 3, 2, 16, dtype=torch.float32).requires_grad_(), random(2, 9, 2, 16, dtype=torch.float32)
+    seen = []
+    whole = module.write_backward
+
+    def watched(dq, dk, dv, do, q, k, v, *rest, **named):
+        seen.append([[x.untyped_storage().data_ptr() for x in three] for three in ((dq, dk, dv), (q, k, v))])
+        return whole(dq, dk, dv, do, q, k, v, *rest, **named)
+
+    monkeypatch.setattr(module, "write_backward", watched)
+    (grad,) = torch.autograd.grad(packed_attention(qkv), qkv, do)
+    assert seen == [[[grad.untyped_storage().data_ptr()] * 3, [qkv.untyped_storage().data_ptr()] * 3]]
+
+
+def test_the_operator_passes_opcheck(random):
+    qkv = random(2, 9, 3, 2, 16, dtype=torch.float32).requires_grad_()
+    for lengths in (None, lengths_of(2, 9).int()):
+        torch.library.opcheck(packed_attention_operator, (qkv, lengths))
+
+
+def test_what_it_cannot_do_is_refused(random):
+    with pytest.raises(AssertionError, match="batch, length, 3"):
+        packed_attention(random(2, 9, 2, 16, dtype=torch.float32))
+    with pytest.raises(AssertionError, match="head size 8"):
+        packed_attention(random(2, 9, 3, 2, 8, dtype=torch.float32))
+    with pytest.raises(AssertionError, match="one length for each of 2"):
+        packed_attention(random(2, 9, 3, 2, 16, dtype=torch.float32), lengths_of(3, 9))
+
+
+def test_the_module_lists_what_it_offers():
+    assert module.__all__ == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
