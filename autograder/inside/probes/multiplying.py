@@ -18,9 +18,9 @@ def as_held(function: Callable, x, mantissas, exponents, group, out) -> None:
     if n < LARGE[0] or k < LARGE[1] or n * k >= TIMED:
         function(x, mantissas, exponents, group, out)
         return
-    with InPassing() as made:
+    with InPassing(2 * n * k - 1) as made:
         function(x, mantissas, exponents, group, out)
-    if made.most >= 2 * n * k:
+    if made.most > made.granted:
         raise ValueError(
             f"at one moment {made.most} bytes are alive that the call made, and the weights would fill {2 * n * k} at "
             "two bytes a number: they are to be multiplied as they are held"

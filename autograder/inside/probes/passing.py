@@ -12,11 +12,15 @@ from course_lib.interpreter.launch import is_running
 
 
 class InPassing(TorchDispatchMode):
-    """Notes the most bytes that are alive at one time of those that operators make inside."""
+    """Notes the most bytes that are alive at one time of those that operators make inside.
 
-    def __init__(self):
+    Where these are more than is granted, what only cycles of Python still hold is collected first: frames of Triton's
+    interpreter hold matrices that an answer has let go. It takes a tenth of a second, so it is not done before.
+    """
+
+    def __init__(self, granted: int):
         super().__init__()
-        self.most, self.alive = 0, {}
+        self.granted, self.most, self.alive = granted, 0, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = {t.untyped_storage()._cdata for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)}
@@ -26,9 +30,9 @@ class InPassing(TorchDispatchMode):
         for one in made if isinstance(made, tuple | list) else (made,):
             if isinstance(one, torch.Tensor) and (at := one.untyped_storage())._cdata not in given:
                 self.alive[at._cdata] = StorageWeakRef(at), at.nbytes()
-        if self._now() > self.most:
-            gc.collect()  # a cycle of the interpreter may still hold a matrix that the pass has let go
-            self.most = max(self.most, self._now())
+        if self._now() > max(self.granted, self.most):
+            gc.collect()
+        self.most = max(self.most, self._now())
         return made
 
     def _now(self) -> int:

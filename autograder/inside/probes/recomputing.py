@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
@@ -24,7 +25,11 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
     leaves = [t.detach().requires_grad_() for t in (x, w1, b1, w2, b2)]
     saved: list[torch.Tensor] = []
     before = of_the_module(function)
-    forward, backward = InPassing(), InPassing()
+    hidden = len(x) * w1.nbytes // w1.shape[1]
+    # beside the two: the results, a copy of dy, and half a matrix for what sums are made of
+    beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + hidden // 2
+    looked_at = len(x) >= LARGE[0] and len(w1) >= LARGE[1]
+    forward, backward = (InPassing(2 * hidden + beside) if looked_at else nullcontext() for _ in range(2))
     with fresh_memory_is_nan():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t), forward:
             y = function(*leaves)
@@ -33,7 +38,6 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
         if not y.requires_grad:
             raise ValueError("the result has no gradient function")
         held = kept([*saved, *attributes([y]), *of_the_module(function)], [*leaves, *before])
-        hidden = len(x) * w1.nbytes // w1.shape[1]
         if 8 * held > hidden:
             raise ValueError(
                 f"{held} bytes beside the arguments are kept for backward; the pre-activation has {hidden}"
@@ -43,13 +47,10 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
     for name, gradient in zip(NAMES, made, strict=True):
         if gradient is None:
             raise ValueError(f"there is no gradient of {name}")
-    if len(x) >= LARGE[0] and len(w1) >= LARGE[1]:
-        # beside the two: the results, a copy of dy, and half a matrix for what sums are made of
-        beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + hidden // 2
-        for words, passed in (("forward", forward), ("backward", backward)):
-            if passed.most > 2 * hidden + beside:
-                raise ValueError(
-                    f"at one moment of the {words} pass {passed.most} bytes are alive that it made; two matrices of "
-                    f"the size of h have {2 * hidden}, and {beside} more are granted for results and small sums"
-                )
+    for words, passed in (("forward", forward), ("backward", backward)):
+        if looked_at and passed.most > passed.granted:
+            raise ValueError(
+                f"at one moment of the {words} pass {passed.most} bytes are alive that it made; two matrices of the "
+                f"size of h have {2 * hidden}, and {beside} more are granted for results and small sums"
+            )
     return y.detach(), *made

@@ -41,9 +41,9 @@ def in_place(function: Callable, q_before, k_before, q, k, *how) -> None:
     if q.shape[1] + k.shape[1] < HEADS:
         function(q, k, *how)
         return
-    with InPassing() as made:
+    with InPassing((q.nbytes + k.nbytes - 1) // 2) as made:
         function(q, k, *how)
-    if 2 * made.most >= q.nbytes + k.nbytes:
+    if made.most > made.granted:
         raise ValueError(
             f"at one moment {made.most} bytes are alive that the call made, and q and k have {q.nbytes + k.nbytes}: "
             "they are to be turned where they lie"
