@@ -13,6 +13,7 @@ from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.forward_mistakes import RACES
 from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import turned
+from autograder.inside.probes import rotating
 from autograder.inside.probes.rotating import attributes, differentiated, kept
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
@@ -102,8 +103,9 @@ def first_row_of_shared_heads(v, x, other):
         (first_row_of_shared_heads, None),
     ],
 )
-def test_programs_that_overtake_each_other_are_named_by_what_they_cannot_change(turn, name):
+def test_programs_that_overtake_each_other_are_named_by_what_they_cannot_change(monkeypatch, turn, name):
     torch.manual_seed(0)
+    monkeypatch.setattr(rotating, "HEADS", 10**9)  # what such programs leave behind is made in copies here
 
     def rope_(q, k, cos, sin, positions, offset, layout):
         v = {"cos": cos, "sin": sin, "positions": positions, "offset": offset, "layout": layout}

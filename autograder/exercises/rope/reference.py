@@ -84,11 +84,6 @@ CASES = (
 )
 
 
-def _lower(v, x):
-    """Of fp32 numbers, tables with fewer bits; of 2-byte ones, tables, products and sums in their own type."""
-    return rough(v, x) if x.dtype == FP32 else turned(v, x, x.dtype)
-
-
 REFERENCE = Exercise(
     name="rope.reference",
     entry="rope_reference",
@@ -102,8 +97,8 @@ REFERENCE = Exercise(
     precision=Precision(
         good=lambda v: {"y": in_fp32(with_tables(v, FP32), v["x"])},
         good_is="angles in float64, the rest in fp32",
-        lower=lambda v: {"y": _lower(with_tables(v, FP32), v["x"])},
-        lower_is=f"{ROUGH_IS}; of 2-byte numbers, all arithmetic in their type",
+        lower=lambda v: {"y": rough(with_tables(v, FP32), v["x"])},
+        lower_is=ROUGH_IS,
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,

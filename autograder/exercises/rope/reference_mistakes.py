@@ -7,7 +7,7 @@ import torch
 from autograder.exercise import Mistake
 from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.rotation import LAYOUTS, turned
-from course_lib.numerics import error, ulp
+from course_lib.numerics import error
 
 
 def frequencies(v, exponent=None, base=None) -> torch.Tensor:
@@ -57,13 +57,6 @@ def _short_angles(e) -> bool:
     if not e.failed("bf16") or any(t.outcome.error for t in e.failing):
         return False
     return all(error(t.outcome.outputs["y"], t.want["y"]).rms < 0.1 for t in near)
-
-
-def _rounded_too_often(e) -> bool:
-    """Wrong for 2-byte numbers only, and by some of their roundings."""
-    if not e.failing or any(t.outcome.error or t.args["x"].dtype == torch.float32 for t in e.failing):
-        return False
-    return all(error(t.outcome.outputs["y"], t.want["y"]).rms < ulp(1.0, t.args["x"].dtype) for t in e.failing)
 
 
 def _along_heads(v) -> dict:
@@ -215,12 +208,6 @@ MISTAKES = (
         "Right near position 0, wrong far from it: a frequency in fp32 is off by up to 6e-8 of itself, and the "
         "position multiplies that. Make the angles in float64.",
         sign=lambda e: e.failed("far positions") and e.failed_only(*FAR),
-    ),
-    Mistake(
-        "turned_in_its_type",
-        "fp16 and bf16 numbers are rounded more often than once: cosines, sines or products have the type of x. Turn "
-        "in fp32, and convert at the end.",
-        sign=_rounded_too_often,
     ),
     Mistake(
         "angles_in_two_bytes",
