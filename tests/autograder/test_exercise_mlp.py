@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autograder import bank
 from autograder.call.in_process import examine
-from autograder.exercise import get, of_unit
+from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
 from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
@@ -380,3 +380,20 @@ def test_a_fake_tensor_that_a_compiler_left_behind_holds_nothing():
         fake.untyped_storage().data_ptr()
     real = torch.ones(4)
     assert rotating.kept([fake, real], [fake]) == 16 and rotating.kept([real], [fake, real]) == 0
+
+
+def test_terms_that_all_ways_add_alike_are_drawn_anew():
+    """127 numbers, cut in halves again and again, are the pairs of neighbours: no values tell the two ways apart."""
+    asked = []
+
+    class First127(Draw):
+        def odd(self, low, high):
+            asked.append(127 if not asked else super().odd(low, high))
+            return asked[-1]
+
+        def number(self, low, high):
+            assert len(asked) > 1 or self.rng.random() > 1e-4, "it goes on with 127"
+            return super().number(low, high)
+
+    case = next(case for case in get("mlp.accumulate").cases if case.name == "in pairs, bf16")
+    assert len(case.draw.draw(First127(5, "cpu", "interpreter")).args["terms"]) != 127

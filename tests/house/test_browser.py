@@ -140,28 +140,23 @@ def test_lesson_00_runs_from_top_to_bottom_and_shows_a_figure_and_the_report_of_
     assert "Error" not in text
 
 
-def test_a_slider_that_is_moved_changes_its_picture_without_the_kernel(lab, browser):
+@pytest.mark.parametrize(
+    ("notebook", "handle", "picture", "shows"),
+    [
+        ("slider", "input[type=range]", "svg", "outerHTML"),  # drawn by the browser
+        ("without_anywidget", ".noUi-handle", "img.widget-image", "src"),  # drawn by the kernel
+    ],
+)
+def test_a_slider_that_is_moved_by_a_key_changes_its_picture(lab, browser, notebook, handle, picture, shows):
     from selenium.webdriver.common.keys import Keys
 
-    all_run(browser, *lab, "work/slider.ipynb")
-    handle, picture = ".jp-OutputArea-output input[type=range]", ".jp-OutputArea-output svg"
-    patience(browser).until(lambda b: b.find_elements("css selector", handle))
-    patience(browser).until(lambda b: b.find_elements("css selector", picture))
-    before = browser.find_element("css selector", picture).get_attribute("outerHTML")
+    all_run(browser, *lab, f"work/{notebook}.ipynb")
+    handle, picture = (f".jp-OutputArea-output {one}" for one in (handle, picture))
+    for one in (handle, picture):
+        patience(browser).until(lambda b, one=one: b.find_elements("css selector", one))
+    before = browser.find_element("css selector", picture).get_attribute(shows)
     browser.find_element("css selector", handle).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    patience(browser).until(lambda b: b.find_element("css selector", picture).get_attribute("outerHTML") != before)
-
-
-def test_without_anywidget_a_slider_that_is_moved_changes_its_picture(lab, browser):
-    from selenium.webdriver.common.keys import Keys
-
-    all_run(browser, *lab, "work/without_anywidget.ipynb")
-    handle, picture = ".jp-OutputArea-output .noUi-handle", ".jp-OutputArea-output img.widget-image"
-    patience(browser).until(lambda b: b.find_elements("css selector", handle))
-    patience(browser).until(lambda b: b.find_elements("css selector", picture))
-    before = browser.find_element("css selector", picture).get_attribute("src")
-    browser.find_element("css selector", handle).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    patience(browser).until(lambda b: b.find_element("css selector", picture).get_attribute("src") != before)
+    patience(browser).until(lambda b: b.find_element("css selector", picture).get_attribute(shows) != before)
 
 
 # ------------------------------------------------------------------------------------------- an instructor
