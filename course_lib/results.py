@@ -25,9 +25,10 @@ try:
 except ModuleNotFoundError:  # Windows: results are shown there and not recorded
     fcntl = None
 
-__all__ = ["FOLDER", "ROOT", "Beside", "Nothing", "beside", "load", "memory_of", "merge", "save", "sections"]
+__all__ = ["FOLDER", "ROOT", "Beside", "Nothing", "beside", "gpus", "load", "memory_of", "merge", "save", "sections"]
 
 FOLDER = RESULTS
+MAIN = "h200"  # the GPU that lessons tell of
 RECORD = "SPEED_OF_LIGHT_RECORD"  # set to a slug such as "h200": `beside` then writes what it shows
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -66,12 +67,24 @@ class Nothing(dict):
         )
 
 
-def load(section: str, device: str = "h200") -> dict:
-    """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; Nothing, which is false, without one."""
-    return _read(_path(device)).get(section) or Nothing(section, _path(device))
+def load(section: str, device: str = "") -> dict:
+    """The recorded section: `rows`, `machine`, `versions`, `date`, `meaning`; Nothing, which is false, without one.
+
+    Without a device: the H200's, and where that has none, that of another GPU.
+    """
+    for slug in [device] if device else gpus():
+        if found := _read(_path(slug)).get(section):
+            return found
+    return Nothing(section, _path(device or MAIN))
 
 
-def memory_of(lesson: str, device: str = "h200") -> str:
+def gpus() -> list[str]:
+    """The GPUs of which something is recorded; first the one that lessons tell of."""
+    found = sorted(path.stem for path in FOLDER.glob("*.json"))
+    return [MAIN, *(slug for slug in found if slug not in (MAIN, "cpu"))]
+
+
+def memory_of(lesson: str, device: str = "") -> str:
     """What a lesson, "04_flash", takes of a GPU's memory, in words."""
     found = load(f"lesson{lesson[:2]}.peak", device)
     if not found:
@@ -134,7 +147,7 @@ def beside(
     section: str,
     mine: Mapping[str, Any],
     unit: str = "ms",
-    device: str = "h200",
+    device: str = "",
     records: bool = True,
     size: str = "",
 ) -> Beside:
@@ -160,18 +173,22 @@ def beside(
     there = _recorded(entry, scale, unit)
     names = [*numbers, *(name for name in there if name not in numbers)]
     rows = tuple((name, numbers.get(name), there.get(name)) for name in names)
-    recorded_on = f"{entry['machine']}, {entry['date']}" if entry and slug != device else None
+    own = bool(slug and entry and entry["machine"] == machine["name"])
+    recorded_on = f"{entry['machine']}, {entry['date']}" if entry and not own else None
     there_size = next((row.get("size", "") for row in entry["rows"]), "") if entry else ""
-    here, note = (f"{machine['name']}, at {size}" if size else machine["name"]), _note(section, entry, device, slug)
+    here, note = (
+        (f"{machine['name']}, at {size}" if size else machine["name"]),
+        _note(section, entry, device or MAIN, own),
+    )
     note += f", at {there_size}" if there_size else ""
     return Beside(section, unit, rows, here, recorded_on, note, alike=size == there_size)
 
 
-def _note(section: str, entry: Mapping, device: str, slug: str | None) -> str:
+def _note(section: str, entry: Mapping, device: str, own: bool) -> str:
     if not entry:
         return f"Nothing was recorded for {section!r} on {device}: this table shows only your own numbers."
     versions = entry["versions"]
-    text = "recorded" if slug != device else "this is the recorded run"
+    text = "this is the recorded run" if own else "recorded"
     text += f": {entry['machine']}, {entry['date']}"
     text += f", torch {versions['torch']}, triton {versions['triton']}"
     return text
