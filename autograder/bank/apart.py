@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
+
 TELLING_S = 0.5
 
 
@@ -52,6 +54,8 @@ class Apart:
 
 
 def _answering(pipe) -> None:
+    # torch makes its pool of threads anew in a fork, when it is first asked: two threads that ask at once break it
+    torch.set_num_threads(torch.get_num_threads())
     faulthandler.register(signal.SIGUSR1, file=2)
     for one in Apart._open:
         one.pipe.close()  # or none of them would ever see that nobody asks any more

@@ -214,7 +214,7 @@ def test_a_step_is_captured_in_a_cuda_graph_and_follows_its_inputs(keep, norms):
 
     def step():
         y = tower(patches, lengths)
-        return y, torch.autograd.grad(y, trained, dy)
+        return y.detach(), torch.autograd.grad(y, trained, dy)  # a result that is kept holds nodes of its stream
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
