@@ -106,7 +106,7 @@ def main(names: list[str]) -> int:
             notebook = execute.run(watched(lessons.refresh(lesson)), lesson.script.parent)
         except CellExecutionError as error:
             failed.append(lesson.unit)
-            print(f"{lesson.unit}: does not run in {GIB:g} GiB: {str(error)[-400:]}", flush=True)
+            print(f"{lesson.unit}: does not run in {GIB:g} GiB: {error}", flush=True)
             continue
         peak = peak_bytes(notebook) / 2**30
         row = {"name": "peak", "value": peak, "unit": "GiB", "held to GiB": GIB}

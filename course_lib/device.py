@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -29,6 +30,7 @@ __all__ = [
     "Ceilings",
     "DeviceError",
     "Machine",
+    "ask_apart",
     "cache_folder",
     "ceilings",
     "half",
@@ -95,25 +97,43 @@ def _memory_limit() -> int | None:
 
 
 def _hold_to_limit() -> None:
-    limit = _memory_limit()
-    if TIER == "gpu" and limit:
-        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+    torch.cuda.set_per_process_memory_fraction(min(1.0, _memory_limit() / _card()[0]))
 
 
-_hold_to_limit()
+if TIER == "gpu" and _memory_limit():
+    torch.cuda._lazy_call(
+        _hold_to_limit
+    )  # once this process, or a fork of it, starts CUDA: whoever has can fork no more
+
+_told: tuple[int, tuple[int, int]] | None = None
+
+
+def _card() -> tuple[int, tuple[int, int]]:
+    """Its bytes of memory and its capability. This starts CUDA, unless `ask_apart` came before."""
+    if _told:
+        return _told
+    has = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return has.total_memory, torch.cuda.get_device_capability()
+
+
+def ask_apart() -> None:
+    """For a process that will fork: have a fork ask for what starts CUDA."""
+    global _told
+    if TIER == "gpu" and not torch.cuda.is_initialized():
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            _told = pool.apply(_card)
 
 
 def memory_bytes() -> int:
     """Of the GPU, or of the part of it that this process may take."""
-    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    total, _ = _card()
     return min(total, _memory_limit() or total)
 
 
 @cache
 def has_bf16() -> bool:
     """Does this machine compute in bf16? Cards before compute capability 8.0 (T4, RTX 20) do not."""
-    return TIER != "gpu" or torch.cuda.get_device_capability() >= (8, 0)
+    return TIER != "gpu" or _card()[1] >= (8, 0)
 
 
 def half() -> torch.dtype:

@@ -42,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.exercise[:1] == ["show"]:
         return show(*args.exercise[1:])
+    device.ask_apart()  # every part of the bank forks
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
     if args.record and args.quick:
         print("Only a run on all cases is worth recording.")

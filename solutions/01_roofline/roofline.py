@@ -1134,6 +1134,8 @@ class Layer(torch.nn.Module):
 # %%
 import functools
 
+from course_lib.device import share_of_sizes
+
 
 @torch.no_grad()
 def forward(model, tokens, mixed):
@@ -1142,7 +1144,7 @@ def forward(model, tokens, mixed):
         model(tokens)
 
 
-LAYERS, TOKENS = 8, (4, 128) if GPU else (1, 16)
+LAYERS, TOKENS = max(2, round(8 * share_of_sizes())), (4, 128) if GPU else (1, 16)  # 8 of the widest take 6 GiB
 widths = (256, 512, 1024, 2048, 4096) if GPU else (16, 32, 64, 128, 256)
 layer_s = {"fp32": [], "bf16 autocast": []} if GPU else {"fp32": []}
 for width in widths:
@@ -1152,6 +1154,7 @@ for width in widths:
     for name, seconds in layer_s.items():
         run = functools.partial(forward, model, tokens, name != "fp32")
         seconds.append(each(run, calls=10) / LAYERS)
+    del model, run
 
 # %%
 axes = plots.sweep(widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log", device=HERE.name,

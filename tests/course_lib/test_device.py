@@ -49,6 +49,46 @@ def test_importing_it_makes_no_cuda_context_so_that_a_process_can_fork():
     assert python(code, CUDA_VISIBLE_DEVICES=os.environ.get("CUDA_VISIBLE_DEVICES", "0")) == "False"
 
 
+A_CARD_THAT_ONLY_A_FORK_MAY_ASK = """
+import os, types, torch
+PARENT, cuda = os.getpid(), torch.cuda
+cuda.device_count, cuda.current_device, cuda.is_initialized = lambda: 1, lambda: 0, lambda: False
+
+def properties(*_):
+    assert os.getpid() != PARENT, "CUDA was started in the process that forks"
+    return types.SimpleNamespace(total_memory=8 << 30)
+
+cuda.get_device_properties = cuda._lazy_init = properties
+cuda.get_device_capability = lambda *_: properties() and (7, 5)
+cuda.set_per_process_memory_fraction = lambda share: properties() and print(f"held to {share:.3f}")
+"""
+
+
+def test_a_process_that_will_fork_has_a_fork_ask_what_the_card_is():
+    bank = """
+from autograder.bank import entries
+from course_lib import device
+device.ask_apart()
+todo = [half for entry in entries(["mx.gemv", "flash.forward", "dispatch.meter"]) for half in entry.halves()]
+print(len(todo) > 100, {half.needs_machine_to_itself for half in todo}, device.share_of_sizes(), device.has_bf16())
+"""
+    code = A_CARD_THAT_ONLY_A_FORK_MAY_ASK + bank
+    assert python(code, SPEED_OF_LIGHT_GPU_GIB="6", TRITON_INTERPRET="0") == "True {False} 0.125 False"
+
+
+def test_a_limit_of_memory_holds_in_a_fork_that_starts_cuda():
+    rank = """
+from course_lib import device
+(hold,) = [call for call, _ in cuda._queued_calls if call.__module__ == "course_lib.device"]
+if pid := os.fork():
+    os.waitpid(pid, 0)
+else:
+    hold()
+"""
+    code = A_CARD_THAT_ONLY_A_FORK_MAY_ASK + rank
+    assert python(code, SPEED_OF_LIGHT_GPU_GIB="6", TRITON_INTERPRET="0") == "held to 0.750"
+
+
 def test_the_report_names_the_versions_and_leaves_out_what_is_unknown():
     here = machine()
     assert here.tier == TIER and here.torch == torch.__version__ and here.memory_bytes > 1 << 28
@@ -159,7 +199,8 @@ def test_a_card_says_which_type_it_computes_in_and_how_large_sizes_may_be(capabi
 
 
 def test_a_process_may_be_held_to_some_of_the_memory():
-    code = CARD.format(capability=(9, 0), gib=140) + "print(held, device.share_of_sizes())"
+    start = "[call() for call, _ in torch.cuda._queued_calls if call.__module__ == 'course_lib.device']\n"
+    code = CARD.format(capability=(9, 0), gib=140) + start + "print(held, device.share_of_sizes())"
     assert python(code, SPEED_OF_LIGHT_GPU_GIB="7") == "[0.05] 0.125"
     assert "to be a number of GiB" in python(code, SPEED_OF_LIGHT_GPU_GIB="all")
 
