@@ -13,6 +13,11 @@ def only_in(bad: torch.Tensor, one: str, several: str) -> str:
     return f"only in {several if len(found) > 1 else one} {listed(found)}"
 
 
+def counted(number: int, what: str, several: str = "") -> str:
+    """`1 call`, `3 calls`."""
+    return f"{number} {what if number == 1 else several or what + 's'}"
+
+
 def listed(items: list) -> str:
     return ", ".join(map(str, items[:MANY])) + (" and others" if len(items) > MANY else "")
 

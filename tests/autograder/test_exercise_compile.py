@@ -12,7 +12,7 @@ from autograder import bank
 from autograder.call.in_process import examine
 from autograder.call.trial import hidden
 from autograder.exercise import get, of_unit
-from autograder.exercises.compile.break_even_mistakes import calls_until, totals
+from autograder.exercises.compile.break_even_mistakes import calls_until, mean_of_settled, totals
 from autograder.exercises.compile.guards_mistakes import Rule
 from autograder.inside.probes import backends, rewriting, towers
 from autograder.judging.score import credit
@@ -170,6 +170,16 @@ def test_reference_solutions_that_this_copy_of_the_course_lacks_need_not_be_hidd
     assert not [part for part in line if part.endswith("kernels")]
 
 
+def test_a_wrong_entry_is_shown_with_the_calls_before_it():
+    kinds = [((4, 3), "float32", False), ((5, 3), "float64", True), ((6, 3), "float32", False)]
+    calls = [{"shape": list(shape), "dtype": dtype, "needs_grad": needs} for shape, dtype, needs in kinds]
+    said = get("compile.guards").accept([True, True, False], [True, True, True], {"calls": calls})
+    assert said == (
+        "call 3 of 3, [6, 3] float32, after [4, 3] float32; [5, 3] float64 needs_grad: said not to compile, and torch "
+        "does"
+    )
+
+
 # ------------------------------------------------------------------------------------ compile.pass, and its probe
 
 
@@ -216,6 +226,26 @@ def test_joining_changes_results_exactly_where_the_exercise_says_so():
             v = exercise.draw(case, seed, "cpu", "interpreter").args
             got = rewriting.rewritten(function, **v)[0]
             assert exercise.accept(got, exercise.oracle(v)["results"], v), (name, seed)
+
+
+def test_each_way_to_join_too_little_or_too_much_loses_its_own_cases_and_together_they_lose_a_third():
+    """Each of the first three earned all points while every factor was written between and no type was an integer."""
+    wrong = {
+        "write_elsewhere_stops": {"a factor is written before the product", "a factor is written after the sum"},
+        "integers_left": {"int32", "int64"},
+        "factors_not_compared": {
+            "an fp16 and an fp32 factor, fp32 sum",
+            "an integer and an fp16 factor, fp16 sum",
+        },
+        "any_write_stops__into_what_is_added": {"what is added is written in between"},
+    }
+    exercise = get("compile.pass")
+    for name, cases in wrong.items():
+        verdict = examine(exercise, bank.find(f"compile.pass/mistakes/{name}").function, seed=5)
+        assert {case.name for case in verdict.cases if not case.right} == cases
+        assert exercise.points - 1.5 < verdict.points < exercise.points
+    together = set().union(*wrong.values())
+    assert credit(exercise, {c.name: c.name not in together for c in exercise.cases}) < 2 / 3 * exercise.points
 
 
 @sandboxed
@@ -316,6 +346,17 @@ def test_a_kernel_that_gets_memory_with_gaps_refuses_it():
 # ------------------------------------------------------------------------------------------ compile.break_even
 
 
+def test_a_mean_of_disturbed_times_is_recognised_beside_another_mistake():
+    exercise = get("compile.break_even")
+    case = next(c for c in exercise.cases if c.name == "disturbed timings")
+    for seed in range(6):  # eager or compiled is disturbed
+        v = exercise.draw(case, seed, "cpu", "interpreter")
+        known = {**v.args, **v.secret}
+        wrong = mean_of_settled(known)
+        assert "mean" in exercise.accept(wrong, v.secret["want"], known)
+        assert "mean" not in exercise.accept(3 * v.secret["want"] + 10**6, v.secret["want"], known)
+
+
 @pytest.mark.parametrize(
     ("eager", "compiled", "steps", "calls"),
     [
@@ -325,6 +366,8 @@ def test_a_kernel_that_gets_memory_with_gaps_refuses_it():
         ({"a": [12.0] + [3.0] * 11}, {"a": [23.0] + [1.0] * 11}, ["a"], 7),
         ({"a": [3.0] * 12}, {"a": [1.0] * 12}, ["a"], 1),
         ({"a": [1.0] * 12}, {"a": [5.0] + [1.5] * 11}, ["a"], None),
+        # a minute for a gain of a millisecond
+        ({"a": [3.0] * 12}, {"a": [120_001.5] + [1.0] * 11}, ["a"], 60_001),
         # b is compiled when it is met for the first time
         ({"a": [3.0] * 12, "b": [3.0] * 12}, {"a": [11.0] + [1.0] * 11, "b": [7.0] + [1.0] * 11}, ["a", "b"], 8),
     ],

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.backend_mistakes import MISTAKES, truth
+from autograder.exercises.places import counted
 
 LIMIT = 1e-4  # of the largest number: the same operators in the same order, on numbers of fp32
 
@@ -50,7 +51,7 @@ def _counts_wrong(got, want) -> str | None:
         return f"`counts` lacks {missing[0]!r:.60}"
     wrong = next((name for name in sorted(want) if got[name] != want[name]), None)
     return (
-        f"{wrong!r} was counted {got[wrong]} times, too {'often' if got[wrong] > want[wrong] else 'few'}"
+        f"{wrong!r} was counted {counted(got[wrong], 'time')}, too {'often' if got[wrong] > want[wrong] else 'few'}"
         if wrong
         else None
     )
@@ -88,7 +89,8 @@ def _source(lines: list[str], before: str = "") -> str:
 
 def _calls(d: Draw, rows: list[int], source: str) -> Call:
     calls = [{"rows": n, "seed": d.integer(0, 2**31)} for n in rows]
-    return Call({"source": source, "calls": calls}, f"{source.count(chr(10))} lines, {len(calls)} calls")
+    sizes = f"{counted(source.count(chr(10)), 'line')}, {counted(len(calls), 'call')}"
+    return Call({"source": source, "calls": calls}, sizes)
 
 
 def _straight(d: Draw) -> Call:

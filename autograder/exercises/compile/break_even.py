@@ -23,10 +23,20 @@ from dataclasses import dataclass
 from statistics import median
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.compile.break_even_mistakes import MISTAKES, SAMPLES, SETTLED, calls_until, totals
+from autograder.exercises.compile.break_even_mistakes import (
+    MINUTES,
+    MISTAKES,
+    SAMPLES,
+    SETTLED,
+    calls_until,
+    mean_of_settled,
+    totals,
+)
+from autograder.exercises.places import counted
 from autograder.exercises.telling import telling
 
 WITHIN, WITHIN_CALLS = 0.12, 2
+MEAN = "The mean of the last six times gives this: two of them were disturbed, which moves a mean and no median"
 
 # -------------------------------------------------------------------------------------------- the comparison
 
@@ -34,13 +44,27 @@ WITHIN, WITHIN_CALLS = 0.12, 2
 def accept(got, want, args) -> str | None:
     if got is not None and (isinstance(got, bool) or not isinstance(got, int | float)):
         return f"`break_even` should return a number of calls or None, got {got!r:.40}"
+    wrong = _wrong(got, want)
+    return f"{wrong}. {MEAN}" if wrong and _comes_of_the_mean(got, args) else wrong
+
+
+def _wrong(got: float | None, want: int | None) -> str | None:
     if got is None:
         return None if want is None else "None came: this program does pay, after enough calls"
     if want is None:
         return f"{got:g} came: this program falls behind for good. Look at one whole round of its steps"
     if abs(got - want) <= max(WITHIN_CALLS, WITHIN * want):
         return None
-    return f"{got:g} calls are too {'few' if got < want else 'many'}"
+    return f"{got:g} {'call is' if got == 1 else 'calls are'} too {'few' if got < want else 'many'}"
+
+
+def _comes_of_the_mean(got: float | None, args) -> bool:
+    """Whether times were disturbed, and a wrong answer is what their mean gives."""
+    last = [times[SETTLED:] for way in ("eager", "compiled") for times in args[way].values()]
+    if all(max(times) < 2 * median(times) for times in last):
+        return False
+    number = mean_of_settled(args)
+    return got is number if None in (got, number) else abs(got - number) <= max(1, 0.01 * number)
 
 
 # ------------------------------------------------------------------------------------------------- the cases
@@ -77,7 +101,7 @@ def _call(d: Draw, shapes: dict[str, tuple[Costs, Costs]], steps: list[str], dis
         if _near(got, want):
             break
     args = {"eager": eager, "compiled": compiled, "steps": steps}
-    sizes = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}, a round of {len(steps)}"
+    sizes = f"{counted(len(shapes), 'shape')}, a round of {len(steps)}"
     return Call(args, sizes, {"want": want})
 
 
@@ -167,6 +191,8 @@ def _loses_in_the_end(d: Draw) -> Call:
 CASES = (
     Case("one shape", _one_shape),
     Case("a long compilation", lambda d: _one_shape(d, pays_after=(800, 3000))),
+    # 15 s of it and a gain of 0.1 ms a call: who walks through 100,000 calls at most does not see the end
+    Case(MINUTES, lambda d: _one_shape(d, pays_after=(120_000, 180_000))),
     Case("a short compilation", lambda d: _one_shape(d, faster=(1.1, 1.2), pays_after=(12, 25))),
     Case(
         "a slow first call in eager mode too",
@@ -189,6 +215,7 @@ CASES = (
 UNSTEADY = {
     "one shape": "gain_forgotten",
     "a long compilation": "gain_forgotten",
+    MINUTES: "gain_forgotten",
     "ahead at once": "gain_forgotten eager_warm_up_forgotten run_in_the_compilation",
     "several slow calls": "gain_forgotten",
     "disturbed timings": "gain_forgotten",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil
 from statistics import mean, median
@@ -11,7 +12,8 @@ from statistics import mean, median
 from autograder.exercise import Mistake
 
 SAMPLES, SETTLED = 12, 6  # calls of each shape that were timed, and of these the ones that may be slow
-HORIZON = 20_000  # calls: no drawn situation needs a fourth of it
+
+MINUTES = "a compilation of minutes"  # a case
 
 Times = Mapping[str, Sequence[float]]
 
@@ -30,13 +32,50 @@ def totals(times: Times, settled: Mapping[str, float], steps: Sequence[str], fir
         yield total
 
 
+@dataclass(frozen=True)
+class Lead:
+    """Eager seconds minus compiled seconds after each call, until the times are steady, and then of one round."""
+
+    before: list[float]
+    a_round: list[float]
+
+    @classmethod
+    def of(cls, eager: Iterator[float], compiled: Iterator[float], steps: Sequence[str]) -> Lead:
+        settled = SETTLED * len(steps)  # every shape has come so often
+        after = [e - c for e, c in islice(zip(eager, compiled, strict=False), settled + len(steps))]
+        return cls(after[:settled], after[settled:])
+
+    @property
+    def gain(self) -> float:
+        """Of each later round."""
+        return self.a_round[-1] - self.before[-1]
+
+    def ahead_for_good(self) -> int | None:
+        """The least number of calls from which on the lead stays; None when every round loses."""
+        if self.gain <= 0:
+            return None
+        behind = [number for number, lead in enumerate(self.before, 1) if lead < 0]
+        behind += [self._number(place, rounds - 1) for place, rounds in self._rounds_behind() if rounds]
+        return max(behind, default=0) + 1
+
+    def first_ahead(self) -> int | None:
+        ahead = (number for number, lead in enumerate(self.before, 1) if lead >= 0)
+        later = [self._number(place, rounds) for place, rounds in self._rounds_behind()]
+        return next(ahead, None) or min(later, default=None)
+
+    def _rounds_behind(self) -> Iterator[tuple[int, int]]:
+        """The place of a call in a round, and for how many rounds the lead is negative after it."""
+        for place, lead in enumerate(self.a_round):
+            if lead >= 0 or self.gain > 0:
+                yield place, max(0, ceil(-lead / self.gain)) if lead < 0 else 0
+
+    def _number(self, place: int, rounds: int) -> int:
+        return len(self.before) + rounds * len(self.a_round) + place + 1
+
+
 def calls_until(eager: Iterator[float], compiled: Iterator[float], steps: Sequence[str]) -> int | None:
     """The least number of calls from which on `compiled` stays ahead; None when it loses more in each round."""
-    ahead = [e - c for e, c in islice(zip(eager, compiled, strict=False), HORIZON)]
-    if ahead[-1] <= ahead[-1 - len(steps)]:
-        return None
-    behind = [number for number, lead in enumerate(ahead, 1) if lead < 0]
-    return (behind[-1] if behind else 0) + 1
+    return Lead.of(eager, compiled, steps).ahead_for_good()
 
 
 def _from_measured(v, middle=median, first: int = SETTLED, eager_first: int = SETTLED, since: int = SETTLED):
@@ -53,6 +92,11 @@ def _costs(v, shape: str) -> tuple[float, float, float]:
     """What is paid once for compiling, and the steady times."""
     compiled, settled = v["compiled"][shape], steady(v["compiled"])[shape]
     return sum(t - settled for t in compiled[:SETTLED]), steady(v["eager"])[shape], settled
+
+
+def mean_of_settled(v):
+    """The steady time is the mean of the settled calls, disturbed or not."""
+    return _from_measured(v, middle=mean)
 
 
 def _differs(rule):
@@ -91,8 +135,7 @@ def _first_call_only(v):
 
 def _first_time_ahead(v):
     eager, compiled = (totals(v[way], steady(v[way]), v["steps"]) for way in ("eager", "compiled"))
-    pairs = islice(zip(eager, compiled, strict=False), HORIZON)
-    return next((number for number, (e, c) in enumerate(pairs, 1) if e >= c), None)
+    return Lead.of(eager, compiled, v["steps"]).first_ahead()
 
 
 def _equal_shares(v):
@@ -139,6 +182,12 @@ MISTAKES = (
             bool(e.failing)
             and all(t.want["calls"] is None and _no_number_of_calls(t.outcome.outputs.get("calls")) for t in e.failing)
         ),
+    ),
+    Mistake(
+        "stopped_too_early",
+        "It stopped before compiling had paid. How many calls that takes depends on the times, so no fixed number of "
+        "calls is enough: go on until the lead has been positive for a whole round of steady calls.",
+        sign=lambda e: e.failed_only("a long compilation", MINUTES),
     ),
     Mistake(
         "rounds_returned",

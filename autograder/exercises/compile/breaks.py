@@ -18,6 +18,7 @@ from __future__ import annotations
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.breaks_mistakes import MISTAKES, truth
 from autograder.exercises.number_lists import differ
+from autograder.exercises.places import counted
 
 LIMIT = 1e-9  # of the largest number: float64, the same maths in another order
 
@@ -37,7 +38,8 @@ def _results_wrong(got, want) -> str | None:
         size = max((abs(t) for row in true for t in row if t == t), default=1.0)
         wrong = [i for i, rows in enumerate(zip(here, true, strict=True)) if differ(*rows, LIMIT * size)]
         if wrong:
-            return f"call {number} of {len(want)}: {len(wrong)} of {len(true)} images are not those of the broken tower"
+            images = f"{len(wrong)} of {counted(len(true), 'image')}"
+            return f"call {number} of {len(want)} gives other numbers than the broken tower for {images}"
     return None
 
 
@@ -52,13 +54,13 @@ def _graphs_wrong(got, want) -> str | None:
         return "the graphs could not be counted"
     if got["first"] != want["first"]:
         because = f" A graph ends because {got['ended'][0]}." if got["ended"] else ""
-        return f"the first call made {got['first']} graphs where one was asked for.{because}"
+        return f"the first call made {counted(got['first'], 'graph')} where one was asked for.{because}"
     if got["ended"]:  # around one graph there may be much that is in none
         return f"beside the graph Python runs, for a graph ends because {got['ended'][0]!s:.300}."
     if got["opaque"]:
         return f"the graph calls {got['opaque'][0]!s:.80}: no compiler can look into that"
     if got["later"] != want["later"]:
-        return f"later calls were compiled again: {got['later']} graphs more"
+        return f"later calls were compiled again: {counted(got['later'], 'graph')} more"
     return None
 
 
@@ -69,7 +71,8 @@ def _call(d: Draw, lengths: list[list[int]], patches: int, layers: int = 1, **co
     config = {"width": 4, "heads": 2, "layers": layers, "positions": d.integer(5, 7), **config}
     config["seed"] = d.integer(0, 2**31)
     calls = [{"patches": patches, "lengths": images, "seed": d.integer(0, 2**31)} for images in lengths]
-    return Call({"config": config, "calls": calls}, f"{layers} layers, {patches} patches, {len(calls)} calls")
+    sizes = f"{counted(layers, 'layer')}, {counted(patches, 'patch', 'patches')}, {counted(len(calls), 'call')}"
+    return Call({"config": config, "calls": calls}, sizes)
 
 
 def _lengths(d: Draw, images: int, patches: int) -> list[int]:

@@ -9,9 +9,9 @@ two values share memory. `node.meta["val"]` has the type and the shape of each v
 Where a product is added to something, in either order, `torch.addcmul(b, x, a)` computes b + x * a in one pass over
 memory. Asked for: the module with every such pair replaced, and the product gone, where this is safe:
 
-- x, a and b are nodes, not numbers, and of one type, whichever it is (`mul` and `add` of several types round in
-  between);
-- the sum has no `alpha`;
+- x, a and b are nodes, not numbers, and of one type, whichever it is, floating or integer (`mul` and `add` of
+  several types round in between);
+- the sum has no `alpha` (none is drawn with `alpha=1` spelled out: joined or not, it computes the same);
 - the product is used nowhere else: in no other node, not in the output, not twice in the sum;
 - nothing writes into x or a between the product and the sum, where addcmul would read them.
 
@@ -28,11 +28,12 @@ import math
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.fuse_mistakes import MISTAKES, answer, largest_product
 from autograder.exercises.number_lists import differ
+from autograder.exercises.places import counted
 
 # The largest error of a few sums and products, each rounded once, relative to the largest number around. Of float64 and
 # float32 it has room to spare. Of halves it is a unit in the last place and no more: a product of halves is exact in
 # float32, in which addcmul computes, so both are neighbours on the grid of the larger of product and result.
-LIMIT = {"float64": 1e-12, "float32": 3e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7, "int32": 0.0}
+LIMIT = {"float64": 1e-12, "float32": 3e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7, "int32": 0.0, "int64": 0.0}
 
 # -------------------------------------------------------------------------------------------- the comparison
 
@@ -94,7 +95,8 @@ class Program:
 
     def noise(self) -> str:
         """A step or two that have nothing to do with any pair."""
-        return self.step(self.draw.choice(("sin", "neg")), self.step("sub", self.input(), self.input()))
+        ops = ("neg",) if self.dtype.startswith("int") else ("sin", "neg")  # the sine of integers is none
+        return self.step(self.draw.choice(ops), self.step("sub", self.input(), self.input()))
 
     def add(self, product: str, other) -> str:
         """Their sum, in either order."""
@@ -107,7 +109,7 @@ class Program:
 
     def call(self, *outputs: str) -> Call:
         args = {"steps": self.steps, "inputs": self.inputs, "outputs": list(outputs)}
-        return Call(args, f"{len(self.steps)} steps, {len(outputs)} results")
+        return Call(args, f"{counted(len(self.steps), 'step')}, {counted(len(outputs), 'result')}")
 
 
 def _pairs(d: Draw, left: bool, dtype: str = "float64") -> Call:
@@ -158,6 +160,13 @@ def _types(d: Draw, product: str, other: str) -> Call:
     return p.call(p.add(mixed, p.input(other)), p.pair())
 
 
+def _factors(d: Draw, narrow: str, wide: str) -> Call:
+    """Product and sum are of one type, and one of the factors is not: once the first, once the second."""
+    p = Program(d)
+    products = [p.step("mul", p.input(x), p.input(a)) for x, a in ((narrow, wide), (wide, narrow))]
+    return p.call(*[p.add(product, p.input(wide)) for product in products], p.pair())
+
+
 def _numbers(d: Draw) -> Call:
     p = Program(d)
     scaled = p.step("mul", p.input(), d.number(1, 3))
@@ -179,18 +188,45 @@ def _differences(d: Draw) -> Call:
 
 
 def _written(d: Draw) -> Call:
-    """Between the product and the sum a factor is written; for other pairs only what is added, or something else."""
+    """Between the product and the sum a factor is written: of one product the first, of another one the second."""
     p = Program(d)
-    x, a = p.input(), p.input()
-    product = p.step("mul", x, a)
-    p.step("add_", d.choice((x, a)), p.input())
-    result = p.add(product, p.input())
+    results, factors = [], [(p.input(), p.input()) for _ in range(2)]
+    for place, (x, a) in enumerate(factors):
+        product = p.step("mul", x, a)
+        p.step("add_", (x, a)[place], p.input())
+        results.append(p.add(product, p.input()))
+    return p.call(*results, p.pair(), *[p.step("sin", one) for pair in factors for one in pair])
+
+
+def _sum_written(d: Draw) -> Call:
+    """Between the product and the sum, what is added is written."""
+    p = Program(d)
     y, b = p.input(), p.input()
-    safe, summed = (p.step("mul", y, p.input()) for _ in range(2))
-    p.step("add_", p.input(), y)
-    other = p.add(safe, p.noise())
+    product = p.step("mul", y, p.input())
     p.step("add_", b, y)
-    return p.call(result, other, p.add(summed, b), p.step("sin", x), p.step("sin", a))
+    return p.call(p.add(product, b), p.pair())
+
+
+def _other_written(d: Draw) -> Call:
+    """Between the product and the sum a factor is read, and something else is written."""
+    p = Program(d)
+    y = p.input()
+    product = p.step("mul", y, p.input())
+    p.step("add_", p.input(), y)
+    return p.call(p.add(product, p.noise()), p.pair())
+
+
+def _written_outside(d: Draw, before: bool) -> Call:
+    """A factor is written before the product or after the sum: of one product the first, of another one the second."""
+    p = Program(d)
+    results, factors = [], [(p.input(), p.input()) for _ in range(2)]
+    for place, (x, a) in enumerate(factors):
+        if before:
+            p.step("add_", (x, a)[place], p.input())
+        results.append(p.add(p.step("mul", x, a), p.noise()))
+        if not before:
+            p.step("add_", (x, a)[place], p.input())
+    return p.call(*results, *[p.step("sin", one) for pair in factors for one in pair])
 
 
 def _broadcast(d: Draw) -> Call:
@@ -220,6 +256,8 @@ CASES = (
     Case("fp32", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="float32")),
     Case("fp16", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="float16")),
     Case("bf16", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="bfloat16")),
+    Case("int32", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="int32")),
+    Case("int64", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="int64")),
     Case("a chain", _chain),
     Case("a sum of two products", _two_products),
     Case("products long before their sums", _early),
@@ -229,10 +267,16 @@ CASES = (
     Case("fp16 product, fp32 sum", lambda d: _types(d, "float16", "float32")),
     Case("fp16 product, bf16 sum", lambda d: _types(d, "float16", "bfloat16")),
     Case("integer product, fp16 sum", lambda d: _types(d, "int32", "float16")),
+    Case("an fp16 and an fp32 factor, fp32 sum", lambda d: _factors(d, "float16", "float32")),
+    Case("an integer and an fp16 factor, fp16 sum", lambda d: _factors(d, "int32", "float16")),
     Case("numbers in place of tensors", _numbers),
     Case("a sum with alpha", _alpha),
     Case("differences", _differences),
     Case("a factor is written in between", _written),
+    Case("what is added is written in between", _sum_written),
+    Case("something else is written in between", _other_written),
+    Case("a factor is written before the product", lambda d: _written_outside(d, before=True)),
+    Case("a factor is written after the sum", lambda d: _written_outside(d, before=False)),
     Case("sizes that broadcast", _broadcast),
     Case("nothing to join", _nothing),
 )

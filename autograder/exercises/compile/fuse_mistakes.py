@@ -117,6 +117,11 @@ class NoHalves(Pass):
         return super().one_type(values) and not {str(self.types[value]) for value in values} & HALVES
 
 
+class NoIntegers(Pass):
+    def one_type(self, values):
+        return super().one_type(values) and all(self.types[value].is_floating_point for value in values)
+
+
 class SecondUserJoined(Pass):
     """The product is joined and kept, because something else needs it."""
 
@@ -131,8 +136,8 @@ class UsersCounted(SecondUserJoined):
     """One user is asked for, and a sum that uses the product twice is one."""
 
     def unused_elsewhere(self, product):
-        users = {step["name"] for step in self.steps if product in step["args"]}
-        return self.uses[product] == 1 or (len(users) == 1 and self.uses[product] == 2)
+        twice = any(step["args"] == [product, product] for step in self.steps)
+        return self.uses[product] == 1 or (self.uses[product] == 2 and twice)
 
 
 class OneSizeOnly(Pass):
@@ -160,6 +165,32 @@ class WriteIntoTheOtherStops(Pass):
         return super().unwritten(step, product) and not written & set(step["args"])
 
 
+class FactorWrittenAnywhereStops(Pass):
+    """A write into a factor stops, wherever it is."""
+
+    def unwritten(self, step, product):
+        written = {s["args"][0] for s in self.looked_at(step, product) if s["op"] == "add_"}
+        return not written & set(self.steps[self.at[product]]["args"])
+
+    def looked_at(self, step, product) -> list:
+        return self.steps
+
+
+class FactorWrittenBeforeStops(FactorWrittenAnywhereStops):
+    def looked_at(self, step, product):
+        return self.steps[: self.at[step["name"]]]
+
+
+class FactorWrittenAfterStops(FactorWrittenAnywhereStops):
+    def looked_at(self, step, product):
+        return self.steps[self.at[product] :]
+
+
+class GraphWithWritesLeft(Pass):
+    def unwritten(self, step, product):
+        return not any(s["op"] == "add_" for s in self.steps)
+
+
 class TypesIgnored(Pass):
     def one_type(self, values):
         return True
@@ -172,6 +203,25 @@ class OneWidth(Pass):
         return len({self.types[value].itemsize for value in values}) == 1
 
 
+class FactorsNotCompared(Pass):
+    """The types of the product and of what is added are compared, and perhaps one factor's."""
+
+    compared: tuple[int, ...] = ()  # factors
+
+    def plain(self, step, product):
+        factors = self.steps[self.at[product]]["args"]
+        looked_at = [*step["args"], *[factors[place] for place in self.compared]]
+        return self.all_tensors([*factors, *step["args"]]) and self.one_type(looked_at) and self.no_alpha(step)
+
+
+class FirstFactorCompared(FactorsNotCompared):
+    compared = (0,)
+
+
+class SecondFactorCompared(FactorsNotCompared):
+    compared = (1,)
+
+
 class AlphaIgnored(Pass):
     def no_alpha(self, step):
         return True
@@ -180,6 +230,27 @@ class AlphaIgnored(Pass):
 class WritesIgnored(Pass):
     def unwritten(self, step, product):
         return True
+
+
+class FirstFactorWatched(Pass):
+    """Of the operands of the pair, writes into this one are looked for."""
+
+    def unwritten(self, step, product):
+        between = self.steps[self.at[product] : self.at[step["name"]]]
+        return self.watched(step, product) not in [s["args"][0] for s in between if s["op"] == "add_"]
+
+    def watched(self, step, product) -> str:
+        return self.steps[self.at[product]]["args"][0]
+
+
+class SecondFactorWatched(FirstFactorWatched):
+    def watched(self, step, product):
+        return self.steps[self.at[product]]["args"][1]
+
+
+class SumWatched(FirstFactorWatched):
+    def watched(self, step, product):
+        return next((other for other in step["args"] if other != product), product)
 
 
 class DifferencesJoined(Pass):
@@ -286,6 +357,13 @@ MISTAKES = (
         sign=_right_work_wrong_results,
     ),
     Mistake(
+        "factors_not_compared",
+        "Product and sum are of one type there, and one of the factors is of another: addcmul would get tensors of two "
+        "types. Compare the types of x, a and b, not that of the product.",
+        answer=lambda v, rule: _calls(rule)(v),
+        variants=(FactorsNotCompared, FirstFactorCompared, SecondFactorCompared),
+    ),
+    Mistake(
         "types_ignored",
         "Pairs of several types were joined. `mul` rounds to the type of the product before `add` goes to another one; "
         "addcmul goes to the common type at once. Compare the types in `meta`.",
@@ -300,8 +378,9 @@ MISTAKES = (
     Mistake(
         "write_crossed",
         "addcmul reads the factors where the sum stood, and by then one of them had been written into. Look for add_ "
-        "between the two.",
-        answer=_calls(WritesIgnored),
+        "between the two, into either factor.",
+        answer=lambda v, rule: _calls(rule)(v),
+        variants=(WritesIgnored, FirstFactorWatched, SecondFactorWatched, SumWatched),
     ),
     Mistake(
         "differences_joined",
@@ -328,6 +407,18 @@ MISTAKES = (
         variants=(AnyWriteStops, WriteIntoTheOtherStops),
     ),
     Mistake(
+        "write_elsewhere_stops",
+        "Only writes between the product and the sum matter. Of one before the product, mul and addcmul both read the "
+        "result; of one after the sum, neither does.",
+        answer=lambda v, rule: _leaves(rule)(v),
+        variants=(
+            FactorWrittenAnywhereStops,
+            FactorWrittenBeforeStops,
+            FactorWrittenAfterStops,
+            GraphWithWritesLeft,
+        ),
+    ),
+    Mistake(
         "same_sizes_only",
         "addcmul broadcasts as mul and add do: sizes need not be equal.",
         answer=_leaves(OneSizeOnly),
@@ -346,6 +437,11 @@ MISTAKES = (
         "only_the_first",
         "Only the first pair was joined: go on to the end of the graph.",
         answer=_leaves(OnlyTheFirst),
+    ),
+    Mistake(
+        "integers_left",
+        "Pairs of integers were left as they were: any one type will do, and of integers addcmul is exact.",
+        answer=_leaves(NoIntegers),
     ),
     Mistake(
         "halves_left",

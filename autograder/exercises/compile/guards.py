@@ -16,7 +16,7 @@ the referee it runs where `torch._dynamo` is an empty folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from autograder.exercise import Call, Case, Draw, Exercise
@@ -37,9 +37,13 @@ def accept(got, want, args) -> str | None:
             return f"entry {number} should be True or False, got {said!r:.40}"
         if bool(said) != true:
             told = "said to compile, and torch does not" if said else "said not to compile, and torch does"
-            kind = f"{call['dtype']}{', needs a gradient' if call['needs_grad'] else ''}"
-            return f"call {number} of {len(want)}, {call['shape']} {kind}: {told}"
+            before = f" after {'; '.join(map(_short, args['calls'][: number - 1]))}" if number > 1 else ""
+            return f"call {number} of {len(want)}, {_short(call)},{before}: {told}"
     return None
+
+
+def _short(call: Mapping) -> str:
+    return f"{call['shape']} {call['dtype']}{' needs_grad' if call['needs_grad'] else ''}"
 
 
 # ------------------------------------------------------------------------------------------------- the cases

@@ -22,6 +22,7 @@ import torch
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.operator_mistakes import MISTAKES, report
 from autograder.exercises.number_lists import differ
+from autograder.exercises.places import counted
 from autograder.inside.probes import operators
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}  # of the largest number
@@ -72,7 +73,7 @@ def _compiled_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict) or set(got) != set(want):
         return f"under torch.compile the operator raised {got!s:.200}"
     if got["graphs"] != want["graphs"]:
-        return f"under torch.compile there are {got['graphs']} graphs where one was asked for"
+        return f"under torch.compile the operator lies in {counted(got['graphs'], 'graph')} where one was asked for"
     return "under torch.compile the result is another one" if _far(got["values"], want["values"], limit) else None
 
 
@@ -93,7 +94,7 @@ def _below_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict) or set(got) != set(want):
         return f"under a mode the operator raised {got!s:.200}"
     if got["seen"] != want["seen"]:
-        return f"a mode sees the operator {got['seen']} times in a call, where it is one operator"
+        return f"a mode sees the operator {counted(got['seen'], 'time')} in a call, where it is one operator"
     return None if got["rule"] is True else "autograd goes by the parts of the operator and has no rule for it"
 
 

@@ -16,11 +16,12 @@ def break_even(eager, compiled, steps):
     extra_e = {s: iter(x) for s, (_, x) in e.items()}
     extra_c = {s: iter(x) for s, (_, x) in c.items()}
     a = b = 0.0
-    answer = 1
-    for n in range(1, 30000):
-        s = steps[(n - 1) % len(steps)]
+    n = answer = 0
+    while n < answer + 7 * len(steps):
+        s = steps[n % len(steps)]
+        n += 1
         a += e[s][0] + next(extra_e[s], 0.0)
         b += c[s][0] + next(extra_c[s], 0.0)
         if b > a:
-            answer = n + 1
-    return answer
+            answer = n
+    return answer + 1

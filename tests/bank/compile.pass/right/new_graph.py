@@ -28,7 +28,7 @@ def fuse(module):
 
 
 def pick(total, nodes, place):
-    if total.target is not torch.add or total.kwargs:
+    if total.target is not torch.add or total.kwargs.get("alpha", 1) != 1:
         return None
     for i in (0, 1):
         product, b = total.args[i], total.args[1 - i]
