@@ -1571,7 +1571,7 @@ check_speed("rope.speed", rope_into)
 # heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several. And which
 # programs run at the same time? Those with neighbouring numbers: let them take neighbouring memory, whether heads or
 # positions lie side by side. Choose the head and the position of a program by `tl.where`: behind an `if` Triton 3.6
-# lost what it knew of addresses, and accesses got narrow (with 3.7 both compile alike).
+# loses what it knows of addresses, and accesses get narrow.
 # </details>
 
 # %% [markdown]
