@@ -11,7 +11,7 @@ from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
 from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
-from autograder.exercises.mlp.philox import numbers
+from autograder.exercises.mlp.philox import numbers, numbers_of_four
 from autograder.inside.probes import rotating
 from autograder.inside.probes.dropping import differentiated as dropping
 from autograder.inside.probes.norming import fresh_memory_is_nan
@@ -67,12 +67,32 @@ def test_where_it_sticks_is_the_last_change_and_zeros_do_not_count():
     assert sums.stuck_after([0.1], [0.0]) == 0
 
 
-def test_the_drift_is_forgiven_what_its_own_subtraction_rounds_and_no_more():
-    exercise, v = get("mlp.accumulate"), drawn("mlp.accumulate", "fp32")
-    want = sums.answer(v)["sum"]
-    size = sum(map(abs, v["terms"]))
-    assert exercise.accept((want[0], want[1] + 1e-13 * size, want[2]), want, v) is None
-    assert "the drift is not" in exercise.accept((want[0], want[1] + 1e-11 * size, want[2]), want, v)
+@pytest.mark.parametrize("case", ["fp32", "large terms cancel"])
+def test_the_drift_is_forgiven_what_its_own_subtraction_rounds_and_no_more(case):
+    exercise, v = get("mlp.accumulate"), drawn("mlp.accumulate", case)
+    total, drift, stuck = want = sums.answer(v)["sum"]
+    size = max(1.0, abs(sums.exact(v["terms"])))
+    assert exercise.accept((total, drift + 1e-13 * size, stuck), want, v) is None
+    for wrong in (drift + 1e-11 * size, float("inf"), float("nan")):
+        assert "the drift is not" in exercise.accept((total, wrong, stuck), want, v)
+
+
+def test_where_the_total_is_infinite_only_an_infinite_drift_is_right():
+    exercise, v = get("mlp.accumulate"), drawn("mlp.accumulate", "too large for fp16")
+    total, drift, stuck = want = sums.answer(v)["sum"]
+    assert total == drift == float("inf") and exercise.accept(want, want, v) is None
+    assert "the drift is not" in exercise.accept((total, 1e300, stuck), want, v)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_terms_beside_large_ones_are_lost_by_a_sum_that_carries_what_one_addition_loses(seed):
+    """So that sum() is not right on one version of Python and wrong on another: from 3.12 on it is this."""
+    terms, total, lost = drawn("mlp.accumulate", "large terms cancel", seed)["terms"], 0.0, 0.0
+    for t in terms:
+        following = total + t
+        lost += (total - following) + t if abs(total) >= abs(t) else (t - following) + total
+        total = following
+    assert total + lost == sum(terms) == 0.0 and sums.exact(terms) > 9
 
 
 # ------------------------------------------------------------------------------------------- GELU
@@ -180,6 +200,15 @@ def _numbers_kernel(out_ptr, counters_ptr, seed_ptr, n, BLOCK: tl.constexpr):
     offs = tl.arange(0, BLOCK)
     counters = tl.load(counters_ptr + offs, mask=offs < n, other=0)
     tl.store(out_ptr + offs, tl.rand(tl.load(seed_ptr), counters), mask=offs < n)
+
+
+def test_one_element_has_p_for_its_number_and_one_of_fp16_stays_by_a_factor_that_fp16_does_not_hold():
+    v = drawn("mlp.dropout", "a number that is p")
+    assert (numbers_of_four(v["seed"], torch.arange(v["x"].numel())) == v["p"]).sum() == 1
+    v = drawn("mlp.dropout", "fp16, hardly any stays")
+    made = get("mlp.dropout").oracle(v)
+    assert 1 / (1 - v["p"]) > torch.finfo(torch.float16).max
+    assert all(made[name].half().isfinite().all() and made[name].any() for name in ("y", "dx"))
 
 
 def test_one_element_too_many_is_seen():

@@ -19,15 +19,17 @@ total is the sum so made, 0 where there are no terms, and drift is total less th
 given, before they were rounded. stuck is for "one by one": after how many terms total does not change any more,
 although terms (as rounded) other than 0 follow; None where there is no such place, and None in the other orders.
 
-Right means: total and stuck exactly, drift to 1e-12 of the sum of all sizes. numpy and torch may be used.
+Right means: total and stuck exactly, drift to 1e-12 of the exact sum, or of 1 where that is more. numpy and torch may
+be used.
 """
 
+import math
 from functools import partial
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.mlp import sums
 from autograder.exercises.mlp.accumulate_mistakes import MISTAKES
-from autograder.exercises.mlp.sums import answer, near
+from autograder.exercises.mlp.sums import answer, exact, near
 from autograder.exercises.telling import telling
 
 ONE, PAIRS, KAHAN = ORDERS = ("one by one", "in pairs", "compensated")
@@ -125,6 +127,17 @@ def _ends_where_it_began(d: Draw) -> Call:
     return _call(sorted(_any(d, d.integer(300, 500), 0.001, 4.0), reverse=True), "bf16")
 
 
+def _too_small(d: Draw) -> Call:
+    """Less than half of the smallest number of fp16, each of them: the total stays at 0."""
+    return _call(_any(d, d.integer(30, 50), 5e-9, 2.5e-8), "fp32", "fp16")
+
+
+def _large_ones_cancel(d: Draw) -> Call:
+    """Beside the large ones float64 loses the small ones, and so does the compensated sum() of Python 3.12."""
+    large, middle = 2.0 ** d.integer(116, 124), 2.0 ** d.integer(56, 60)
+    return _call([large, middle, *_any(d, d.integer(20, 40), 0.5, 3.0), -middle, -large], "fp32")
+
+
 CASES = (
     Case("no terms", lambda d: _call([], "fp16", order=d.choice(ORDERS))),
     Case("one term", lambda d: _call(_any(d, 1), "fp16", order=d.choice(ORDERS))),
@@ -140,6 +153,8 @@ CASES = (
     Case("it stalls and goes on", _stalls),
     Case("largest first", _ends_where_it_began),
     Case("zeros follow", _zeros_follow),
+    Case("too small from the first on", _too_small),
+    Case("large terms cancel", _large_ones_cancel),
     Case("ties", _ties),
     Case("too large for fp16", lambda d: _call(_same(d, 900.0, 1100.0, 80, 120), "fp16")),
     Case("subnormal fp16", _subnormal),
@@ -162,8 +177,7 @@ def accept(got, want, args) -> str | None:
             return f"the {what} should be a number, got {type(value).__name__}"
     if got[0] != want[0]:
         return f"the total is wrong: got {got[0]!r}, and every bit counts"
-    size = sum(map(abs, args["terms"]))
-    if got[1] != want[1] and not abs(got[1] - want[1]) <= 1e-12 * size:
+    if not math.isclose(got[1], want[1], rel_tol=1e-12, abs_tol=1e-12 * max(1.0, abs(exact(args["terms"])))):
         return f"the total is right, the drift is not: got {got[1]:.6g}"
     if isinstance(got[2], bool) or got[2] != want[2]:
         return f"total and drift are right, where it sticks is not: got {got[2]!r:.40}"

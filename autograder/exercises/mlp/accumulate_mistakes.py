@@ -223,6 +223,12 @@ PLACES = (
         answer=lambda v: _from(v, drift=lambda terms, total: total - exact(terms)),
     ),
     Mistake(
+        "drift_from_a_rounded_sum",
+        "The drift is measured from a sum that was rounded itself: float64 loses small terms beside large ones, and so "
+        "does `sum`, compensated (from Python 3.12 on) or not. `math.fsum` is exact.",
+        answer=lambda v: _from(v, drift=lambda terms, total: total - sum(v["terms"])),
+    ),
+    Mistake(
         "drift_with_other_sign",
         "The drift has the other sign: total less exact sum.",
         answer=lambda v: _from(v, drift=lambda terms, total: exact(v["terms"]) - total),
@@ -249,6 +255,11 @@ PLACES = (
         "the number of the first that does not.",
         answer=lambda v, by: _stuck(_shifted(by))(v),
         variants=(-1, 1),
+    ),
+    Mistake(
+        "stuck_at_0_is_none",
+        "Where no term ever moves the total from 0, it is stuck after 0 terms: that is the number 0, and not None.",
+        answer=_stuck(lambda terms, running: stuck_after(terms, running) or None),
     ),
     Mistake(
         "stuck_in_every_order",

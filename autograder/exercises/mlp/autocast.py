@@ -11,10 +11,10 @@ the input: "fp32", "bf16" or "fp16". Layers follow one another, layer 0 takes x,
     "cross_entropy"                                with fixed targets
     "to"                                           x.to(type), "type": the type
 
-No case concatenates bf16 and fp16, which the CPU's autocast refuses. A layer with "off": True runs inside
-torch.autocast(device, enabled=False). Asked for are, of every layer, the type of its result, the type of the gradient
-that arrives at this result, and the type of the gradient of its weight, None where it has no weight. Types are "fp32",
-"bf16" and "fp16".
+No case concatenates what the CPU's autocast refuses: its cat takes a tensor in the low type that it does not use only
+behind one in fp32. A layer with "off": True runs inside torch.autocast(device, enabled=False). Asked for are, of every
+layer, the type of its result, the type of the gradient that arrives at this result, and the type of the gradient of its
+weight, None where it has no weight. Types are "fp32", "bf16" and "fp16".
 
 The truth is what torch does when the answer is judged; for "cuda" on a machine without one, what it did on an H200,
 recorded an operator at a time (`python -m benchmarks autocast`). The rule itself has no torch.
@@ -170,8 +170,8 @@ AUTOCAST = Exercise(
     name="mlp.autocast",
     entry="autocast",
     points=4,
-    about="the type in which each operator runs, and that of each gradient",
-    point=("fp16", "a softmax", "a norm first"),
+    about="the type in which each operator runs, on each device, and that of each gradient",
+    point=("fp16", "a softmax", "a norm first", "the toy, on CUDA"),
     kind="scenario",
     cases=telling(CASES, lambda v: {"types": truth(v)}, MISTAKES, accept),
     oracle=lambda v: {"types": truth(v)},

@@ -8,9 +8,9 @@ of the four numbers of tl.rand4x(seed, i // 4) which i % 4 counts, from 0 on,
 
     y = x / (1 - p) where number(i) >= p, and 0 elsewhere, also where x is infinite or NaN
 
-in fp32, rounded once; y is a new tensor of the shape and type of x. It can be differentiated in x: the gradient passes
-where the element did, and is divided by 1 - p likewise. Gradients arrive in any strides, those of a sum with strides
-of 0, and stay as they are.
+computed in fp32 (x times 1 / (1 - p) is as good) and converted once; y is a new tensor of the shape and type of x. It
+can be differentiated in x: the gradient passes where the element did, and is divided by 1 - p likewise. Gradients
+arrive in any strides, those of a sum with strides of 0, and stay as they are.
 
 The same seed gives the same elements, another seed others, whatever the block size. Between the passes no more than 64
 bytes are kept: neither x nor a mask. The function may be called again before the gradient is asked for. All arithmetic
@@ -22,6 +22,7 @@ import torch
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32, NEXT_DOWN_IS, next_format_down
 from autograder.exercises.mlp.dropout_mistakes import MISTAKES, dropped
+from autograder.exercises.mlp.philox import numbers_of_four
 from autograder.exercises.strides import far_apart
 
 
@@ -50,6 +51,29 @@ def _some_infinite(x: torch.Tensor) -> torch.Tensor:
     flat = x.flatten()
     flat[::5], flat[1::7], flat[2::11] = torch.inf, -torch.inf, torch.nan
     return flat.view(x.shape)
+
+
+def _away_from_zero(x: torch.Tensor) -> torch.Tensor:
+    return x.abs() + 0.5
+
+
+def _p_is_a_number(d: Draw, low: float, high: float, count: int, **options) -> Call:
+    """p is the number of one of the elements, between low and high: this element stays."""
+    while True:
+        seed = d.integer(2**33, 2**62)
+        drawn = numbers_of_four(seed, torch.arange(count))
+        between = drawn[(drawn > low) & (drawn < high)]
+        if len(between):
+            return _call(d, count, p=between[0].item(), seed=seed, change=_away_from_zero, **options)
+
+
+def _factor_past_fp16(d: Draw) -> Call:
+    """1 / (1 - p) is more than fp16 holds, and the results are not. p is just below the number of an element."""
+    made = _p_is_a_number(d, 0.999985, 0.999998, d.odd(4200, 5000), dtype=FP16)
+    made.args["p"] -= 2.0**-24
+    made.args["x"].mul_(1e-3)
+    made.args["dy"].mul_(1e-3)
+    return made
 
 
 def _transposed(d: Draw, **options) -> Call:
@@ -98,6 +122,7 @@ CASES = (
     Case("nothing is dropped", lambda d: _call(d, d.odd(300, 400), p=0.0)),
     Case("few are dropped", lambda d: _call(d, d.odd(400, 500), p=0.02)),
     Case("most are dropped", lambda d: _call(d, d.odd(400, 500), p=0.9)),
+    Case("a number that is p", lambda d: _p_is_a_number(d, 0.1, 0.7, d.odd(300, 400))),
     Case("a seed of 31 bits", lambda d: _call(d, d.odd(300, 400), seed=d.integer(2**29, 2**31 - 1))),
     Case("a seed of 32 bits", lambda d: _call(d, d.odd(300, 400), seed=d.integer(2**31, 2**32 - 1))),
     Case("the seed 0", lambda d: _call(d, d.odd(300, 400), seed=0)),
@@ -105,6 +130,7 @@ CASES = (
     Case("infinities and NaN", lambda d: _call(d, d.odd(300, 400), change=_some_infinite)),
     Case("fp16", lambda d: _call(d, d.odd(9, 13), d.odd(40, 50), dtype=FP16)),
     Case("fp16, transposed", lambda d: _transposed(d, dtype=FP16)),
+    Case("fp16, hardly any stays", _factor_past_fp16),
     Case("bf16", lambda d: _call(d, d.odd(300, 400), 1152, dtype=BF16), tiers=ON_GPU),
     Case("large", lambda d: _call(d, d.odd(1000, 1200), 4304, dtype=BF16), tiers=ON_GPU),
     Case("offsets past 2^31", _past_int32, tiers=ON_GPU, live=False, share=0.5),
@@ -123,7 +149,7 @@ DROPOUT = Exercise(
     point=("a vector", "several blocks", "a matrix"),
     kind="kernel",
     cases=CASES,
-    returns=("y", "dx", "other"),
+    returns=("y", "dx", "y_of_other_seed"),
     oracle=dropped,
     precision=Precision(
         good=lambda v: _in_types(v, dropped(v)),

@@ -22,11 +22,12 @@ def row_major(shape, device="cpu") -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel(), device=device).view(shape)
 
 
-def kept(v, seed: int, number=None, index=None, inverted=False) -> torch.Tensor:
-    """Which elements stay. number(seed, index) replaces the rule's number, and index(v) the row-major index."""
+def kept(v, seed: int, number=None, index=None, inverted=False, stays=torch.ge) -> torch.Tensor:
+    """Which elements stay. number(seed, index) replaces the rule's number, index(v) the row-major index, and
+    stays(number, p) the comparison."""
     at = row_major(v["x"].shape, v["x"].device) if index is None else index(v)
     made = (number or numbers_of_four)(seed, at)
-    keep = made >= torch.tensor(v["p"], dtype=torch.float32)
+    keep = stays(made, torch.tensor(v["p"], dtype=torch.float32))
     return ~keep if inverted else keep
 
 
@@ -46,7 +47,7 @@ def dropped(v, scale=None, back_scale=None, back=None, seeds=None, through=None,
     return {
         "y": through(x, stay, scale(v["p"])),
         "dx": through(dy, passing, (back_scale or scale)(v["p"])),
-        "other": through(x, others, scale(v["p"])),
+        "y_of_other_seed": through(x, others, scale(v["p"])),
     }
 
 
@@ -78,7 +79,9 @@ def _in_memory(v):
 
 def _in_order_of_memory(v):
     """The row-major index of the tensor as it lies in memory, as a copy with the dimensions exchanged has it."""
-    return _flat(v) if v["x"].dim() == 1 else row_major(v["x"].shape[::-1]).permute(*range(v["x"].dim())[::-1])
+    if v["x"].is_contiguous():
+        return _flat(v)
+    return row_major(v["x"].shape[::-1], v["x"].device).permute(*range(v["x"].dim())[::-1])
 
 
 def _seed_by_block(v, variant):
@@ -123,10 +126,31 @@ def _cut(v, block: int):
     return {name: torch.where(_flat(v) < whole, r, NAN) for name, r in made.items()}
 
 
-def _low_half(seed: int, signed: bool) -> int:
-    """The low 32 bits of the seed; `signed`: they are extended with their sign."""
-    low = seed % 2**32
-    return low - 2**32 if signed and low >= 2**31 else low
+def _low_bits(seed: int, bits: int, signed: bool) -> int:
+    """The low bits of the seed; `signed`: they are extended with their sign."""
+    low = seed % 2**bits
+    return low - 2**bits if signed and low >= 2 ** (bits - 1) else low
+
+
+def _seed_cut(v, variant):
+    return dropped(v, seeds=lambda v: [_low_bits(v[name], *variant) for name in ("seed", "other_seed")])
+
+
+def _laid_out_as(v, names):
+    """Results are made row by row, into tensors whose elements lie as those of x and of its gradient do."""
+    made, like = dropped(v), {"y": v["x"], "y_of_other_seed": v["x"], "dx": v["dy"].expand(v["x"].shape)}
+    for name in names:
+        out = torch.empty_like(like[name], dtype=torch.float64)
+        out.as_strided((out.numel(),), (1,)).copy_(made[name].flatten())
+        made[name] = out
+    return made
+
+
+def _in_fp16(v):
+    """The factor as a number of fp16."""
+    if v["x"].dtype != torch.float16:
+        return {}
+    return dropped(v, scale=lambda p: torch.tensor(1 / (1 - p)).half().double().item())
 
 
 def _share_kept(v):
@@ -171,6 +195,11 @@ RULE = (
         answer=_with(inverted=True),
     ),
     Mistake(
+        "stays_above_p",
+        "An element whose number is p itself is dropped: an element stays where its number is >= p.",
+        answer=_with(stays=torch.gt),
+    ),
+    Mistake(
         "share_kept",
         "p is the share that is dropped, and here it is the share that stays: an element stays where "
         "its number is >= p.",
@@ -188,10 +217,10 @@ RULE = (
         variants=(0, 1, 42, 123, 1234, 12345),
     ),
     Mistake(
-        "seed_cut_to_32_bits",
-        "Only the low 32 bits of the seed count: it has up to 63.",
-        answer=lambda v, signed: dropped(v, seeds=lambda v: [_low_half(v[n], signed) for n in ("seed", "other_seed")]),
-        variants=(False, True),
+        "seed_cut",
+        "Only the low bits of the seed count, 32 or 31 of them: it has up to 63.",
+        answer=_seed_cut,
+        variants=((32, False), (32, True), (31, False)),
     ),
     Mistake(
         "index_in_block",
@@ -278,6 +307,12 @@ VALUES = (
         answer=_with(scale=lambda p: 1 - p),
     ),
     Mistake(
+        "computed_in_fp16",
+        "1 / (1 - p) became a number of fp16, and is infinite where p is near 1: convert x to fp32 first, compute, and "
+        "convert back at the store.",
+        answer=_in_fp16,
+    ),
+    Mistake(
         "multiplied_by_mask",
         "NaN where x is infinite: infinity times 0 is no number. Choose with tl.where instead of multiplying.",
         answer=_with(through=lambda x, stay, factor: x * stay * factor),
@@ -328,10 +363,17 @@ VALUES = (
         answer=_contiguous("x", "dy"),
     ),
     Mistake(
+        "empty_like",
+        "Right values in other places: `torch.empty_like(x)` keeps the strides of a transposed x, and the result was "
+        "written row by row. Make it with `torch.empty(x.shape, ...)`, or write it by its strides.",
+        answer=_laid_out_as,
+        variants=(("y", "y_of_other_seed", "dx"), ("y", "y_of_other_seed"), ("dx",)),
+    ),
+    Mistake(
         "taken_as_it_lies",
         "Right only for contiguous tensors: memory is walked through from its beginning to its end. Copy x and the "
         "gradient first, `.contiguous()`, or use their strides.",
-        sign=lambda e: e.failed("transposed") and e.failed("strided rows") and e.failed_only(*NOT_CONTIGUOUS),
+        sign=lambda e: e.failed("transposed") and e.failed("every second element") and e.failed_only(*NOT_CONTIGUOUS),
     ),
     Mistake(
         "tail_missing",

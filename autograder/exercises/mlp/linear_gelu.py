@@ -4,7 +4,7 @@
 
 x is (M, K) and w (N, K), as nn.Linear keeps it, of one type: fp32 or fp16, or bf16 on a GPU; both in any strides, so
 either may be a transposed view. bias is (N,) of that type, contiguous, or None. out is (M, N) of that type or in fp32;
-its rows may lie apart, its columns are adjacent.
+its rows may lie apart, its columns are adjacent. M and N are 1 or more, K 0 or more: an empty sum is 0.
 
     h = x wᵀ + bias        out = h / 2 (1 + tanh(sqrt(2 / pi) (h + 0.044715 h^3)))
 
@@ -97,6 +97,7 @@ CASES = (
     Case("one row", lambda d: _call(d, 1, d.odd(40, 80), d.odd(34, 60))),
     Case("one column", lambda d: _call(d, d.odd(40, 80), 1, d.odd(34, 60))),
     Case("K shorter than any block", lambda d: _call(d, d.odd(20, 40), d.odd(42, 60), d.integer(1, 15))),
+    Case("K is zero", lambda d: _call(d, d.odd(20, 40), d.odd(42, 60), 0)),
     Case("a long K", lambda d: _call(d, d.odd(17, 24), d.odd(17, 30), 16 * d.integer(26, 40) + 5)),
     Case("wide", lambda d: _call(d, d.integer(5, 20), d.odd(200, 250), d.integer(17, 30))),
     Case("tall", lambda d: _call(d, d.odd(200, 250), d.integer(5, 20), d.integer(17, 30))),

@@ -216,6 +216,11 @@ BIAS = (
         answer=lambda v: {"out": gelu(before_gelu(v, biased=False))},
     ),
     Mistake(
+        "empty_sum_is_zero",
+        "Where K is 0, out is 0: the sum is empty, so that h is the bias, and out is GELU of it.",
+        answer=lambda v: {} if v["x"].shape[1] else {"out": torch.zeros_like(v["out"], dtype=torch.float64)},
+    ),
+    Mistake(
         "bias_in_the_loop",
         "The bias was added once for every block of K: add it once, before the loop or after it.",
         answer=_bias_in_the_loop,

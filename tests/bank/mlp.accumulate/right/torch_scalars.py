@@ -17,7 +17,7 @@ def _stored(terms, of_terms):
 
 def accumulate(terms, of_terms, of_sum, order):
     data = _stored(terms, of_terms)
-    if of_terms != "fp16" or of_sum != "bf16":
+    if of_sum in (of_terms, "fp32"):
         data = data.to(TYPES[of_sum])
     stuck = None
     zero = torch.zeros((), dtype=TYPES[of_sum])
