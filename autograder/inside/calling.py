@@ -34,6 +34,10 @@ OUR_FRAMES = (
 _TORCH, _TRITON = hasattr(torch, "cuda"), hasattr(triton, "knobs")
 
 
+class Found(ValueError):
+    """What a probe found wrong with a call that ended well; a report says it as such."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came back from one call."""

@@ -34,7 +34,8 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         return Diagnosis(part.name, f"In {count} of the {len(failing)} wrong cases: {part.says}", pattern)
     if raised:
         where = f" ({raised.outcome.where})" if raised.outcome.where else ""
-        said = f": {raised.why}" if raised.outcome.lost else f" the call raised {raised.outcome.error}{where}"
+        ended = raised.outcome.lost or raised.outcome.found
+        said = f": {raised.why}" if ended else f" the call raised {raised.outcome.error}{where}"
         says = f"In the case \u201c{raised.case.name}\u201d{said}"
         if raised.outcome.fault:
             says += ". A kernel reached far outside its arrays: look at its masks and its strides."

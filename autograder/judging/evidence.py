@@ -83,17 +83,28 @@ class Evidence:
     # ---- what diagnosis asks
 
     def patterns(self, output: str) -> Iterator[tuple[str, dict[str, str]]]:
-        """Every wrong case that wrote `output`, and its patterns, the largest case first."""
-        for t in sorted(self.failing, key=lambda t: -size_of(t.want.get(output))):
+        """Every wrong case that wrote `output`, and its patterns, the most telling case first."""
+        for t in self._telling(output):
             got, want = t.outcome.outputs.get(output), t.want.get(output)
             if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor) and got.shape == want.shape:
                 yield t.case.name, patterns.describe(got, want, self.wrong(t, output))
 
+    def _telling(self, output: str) -> list[TriedCase]:
+        """Wrong cases, the largest first, but those of two-byte types last: where fp32 is wrong too, a type is not to
+        blame.
+        """
+
+        def key(t: TriedCase) -> tuple[bool, int]:
+            got = t.outcome.outputs.get(output)
+            return isinstance(got, torch.Tensor) and got.dtype.itemsize == 2, -size_of(t.want.get(output))
+
+        return sorted(self.failing, key=key)
+
     def places(self, output: str) -> str:
-        """Where the largest wrong case is wrong, in the words of an exercise that has some."""
+        """Where the most telling wrong case is wrong, in the words of an exercise that has some."""
         if self.exercise.where is None:
             return ""
-        for t in sorted(self.failing, key=lambda t: -size_of(t.want.get(output))):
+        for t in self._telling(output):
             got, want = t.outcome.outputs.get(output), t.want.get(output)
             if isinstance(got, torch.Tensor) and got.shape == want.shape:
                 wrong = self.wrong(t, output) | (got.isnan() & ~want.isnan())

@@ -12,7 +12,7 @@ from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, TriedCase, over_limit, size_of
-from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
+from autograder.judging.outcome import FOUND, LOST, NOT_TRIED, Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief, told_apart
 from course_lib.numerics import error
@@ -148,6 +148,8 @@ def by_output(exercise: Exercise, args: Values, want: Values, outcome: Outcome, 
         return f"not tried{outcome.error.removeprefix(NOT_TRIED)}", {}, ()
     if outcome.lost:
         return outcome.error.removeprefix(f"{LOST}: "), {}, ()
+    if outcome.found:
+        return outcome.error.removeprefix(f"{FOUND}: "), {}, ()
     if outcome.error:
         return f"raised {outcome.error}" + (f" at {outcome.where}" if outcome.where else ""), {}, ()
     for name, damage in outcome.damage.items():

@@ -7,6 +7,8 @@ NOT_WRITTEN = "not written yet"  # what every stub of a released lesson says
 LOST = "Lost"  # the error of a call whose process, or whose ranks, ended or were ended
 NOT_TRIED = "NotTried"  # the error of a call that was never made, because of what became of one before it
 
+FOUND = "Found"  # the error of a call that ended well, and broke a rule that a probe looks at
+
 # After one of these a CUDA process has lost its device: every later call fails, whatever it does.
 FAULTS = ("illegal memory access", "misaligned address", "device-side assert", "launch failure", "illegal instruction")
 
@@ -49,6 +51,10 @@ class Outcome:
     @property
     def lost(self) -> bool:
         return self.error is not None and self.error.startswith(f"{LOST}: ")
+
+    @property
+    def found(self) -> bool:
+        return self.error is not None and self.error.startswith(f"{FOUND}: ")
 
     @property
     def silent(self) -> bool:

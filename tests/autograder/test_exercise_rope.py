@@ -13,8 +13,11 @@ from autograder.exercises.rope import wrong_rotation_formulas as wrong
 from autograder.exercises.rope.forward_mistakes import RACES
 from autograder.exercises.rope.places import wrong_pairs
 from autograder.exercises.rope.rotation import turned
+from autograder.exercises.strides import as_read
+from autograder.inside.calling import Found
 from autograder.inside.probes import rotating
 from autograder.inside.probes.rotating import attributes, differentiated, kept
+from autograder.judging.outcome import FOUND
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.kernels.rope import Tables, rope, rope_
@@ -160,6 +163,41 @@ def test_a_tensor_that_is_kept_for_backward_is_found_however_it_is_kept(keep):
     with pytest.raises(ValueError, match="96 bytes beside the tables are kept for the backward pass"):
         differentiated(_Doubled.apply, *_tensors(), True, keep)
     differentiated(_Doubled.apply, *_tensors(), False, keep)
+
+
+def _in_torch(of_q: bool = True, of_k: bool = True):
+    """rope_ without a kernel."""
+
+    def rope_(q, k, cos, sin, positions, offset, layout):
+        v = {"cos": cos, "sin": sin, "positions": positions, "offset": offset, "layout": layout}
+        for x, wanted in ((q, of_q), (k, of_k)):
+            if wanted:
+                x.copy_(turned(v, x.clone()))
+
+    return rope_
+
+
+def test_an_answer_without_a_kernel_is_told_that_and_nothing_of_copies():
+    verdict = examine(get("rope.forward"), _in_torch(), seed=5, only=("halves", "heads side by side"))
+    assert verdict.note.startswith("No Triton kernel was launched") and verdict.diagnosis is None
+
+
+@pytest.mark.parametrize("name", ["rope.forward/mistakes/turned_in_copies", "rope.backward/mistakes/gradients_copied"])
+def test_what_a_probe_finds_is_no_error_of_the_answer(name):
+    entry = bank.find(name)
+    verdict = examine(get(entry.exercise), entry.function, seed=5, only=entry.killed_by)
+    assert "the call held" in verdict.cases[0].why and "raised" not in verdict.cases[0].why
+    assert FOUND == Found.__name__
+
+
+def test_a_headline_quotes_the_plainest_case_that_is_wrong():
+    only = "one row", "halves", "head size 72", "fp16"
+    diagnosis = examine(get("rope.forward"), _in_torch(of_k=False), seed=5, only=only).diagnosis
+    assert diagnosis.mistake == "k_not_turned" and diagnosis.pattern.startswith("k, in \u201chalves\u201d")
+
+
+def test_the_gradient_of_a_sum_is_read_with_other_strides_too():
+    assert as_read(torch.ones(()).expand(2, 3), (2, 3), (0, 0)).tolist() == [[1.0] * 3] * 2
 
 
 def test_what_comes_back_are_results_and_gradients():

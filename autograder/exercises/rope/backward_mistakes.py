@@ -137,6 +137,12 @@ MISTAKES = (
         sign=lambda e: e.raised("are kept for the backward pass"),
     ),
     Mistake(
+        "gradients_copied",
+        "A gradient is copied before it is turned: four passes over memory in place of two. Give the kernel the "
+        "gradient as it lies, with all of its own strides.",
+        sign=lambda e: all("are to be read where they lie" in (t.outcome.error or "") for t in e.failing),
+    ),
+    Mistake(
         "not_differentiable",
         "The results have no gradient function: a kernel is no operator of torch. Write a torch.autograd.Function, and "
         "call its `apply`.",

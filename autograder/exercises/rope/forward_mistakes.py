@@ -153,7 +153,7 @@ ANGLES = (
 
 
 def copies(e) -> bool:
-    return e.raised("they are to be turned where they lie")
+    return e.raised("are to be turned where they lie")
 
 
 PLACES = (
@@ -292,8 +292,8 @@ SIGNS = (
     ),
     Mistake(
         "turned_in_copies",
-        "q or k is copied, the copy is turned, and copied back: six passes over memory in place of two. Give the "
-        "kernel the tensors as they lie, with all four strides.",
+        "q or k is copied: four passes over memory in place of two, and six where the copy is turned and copied back. "
+        "Give the kernel the tensors as they lie, with all four strides.",
         sign=lambda e: copies(e) and all(t.outcome.error for t in e.failing),
     ),
     Mistake(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from autograder.inside.calling import Found, counted_launches
 from autograder.inside.probes.passing import InPassing
 
 HEADS = 6  # of q and k together, from which on copies are looked for: angles, looked up for each row, are small beside
@@ -33,21 +34,28 @@ OURS = {"autograder", "course_lib", "torch", "triton", "numpy", *sys.stdlib_modu
 
 
 def in_place(function: Callable, q_before, k_before, q, k, *how) -> None:
-    """q and k get the values of `q_before` and `k_before`, then the function may turn them. An error when it makes
-    memory for a copy of them.
-    """
+    """q and k get the values of `q_before` and `k_before`, then the function may turn them, without a copy of them."""
     q.copy_(q_before)
     k.copy_(k_before)
+    _without_copies(lambda: function(q, k, *how), q, k, 0, "are to be turned where they lie")
+
+
+def _without_copies(call: Callable, q, k, results: int, rule: str) -> Any:
+    """What the call returns. `results`: how often q and k may be made anew.
+
+    An error when half as many bytes again are alive at once and a kernel was launched; without one a report says that.
+    """
     if q.shape[1] + k.shape[1] < HEADS:
-        function(q, k, *how)
-        return
-    with InPassing((q.nbytes + k.nbytes - 1) // 2) as made:
-        function(q, k, *how)
-    if made.most > made.granted:
-        raise ValueError(
-            f"at one moment {made.most} bytes are alive that the call made, and q and k have {q.nbytes + k.nbytes}: "
-            "they are to be turned where they lie"
+        return call()
+    size = q.nbytes + k.nbytes
+    with counted_launches() as launches, InPassing(results * size + (size - 1) // 2) as made:
+        answer = call()
+    if launches and made.most > made.granted:
+        of_results = f", {size} of them results" if results else ""
+        raise Found(
+            f"the call held {made.most} bytes of its own at one moment{of_results}; q and k have {size}, and {rule}"
         )
+    return answer
 
 
 def differentiated(function: Callable, q, k, q_grad, k_grad, watched: bool, *how) -> tuple[torch.Tensor, ...]:
@@ -55,7 +63,8 @@ def differentiated(function: Callable, q, k, q_grad, k_grad, watched: bool, *how
 
     A gradient without dimensions is that of a sum: autograd makes it as large as the result, without memory of its own.
     None for k: one tensor is the gradient of both, as where both are added.
-    `watched`: an error when as much as a quarter of k is kept for the backward pass, beyond the tensors of `how`.
+    An error when gradients are copied; `watched`: also when as much as a quarter of k is kept for the backward pass,
+    beyond the tensors of `how`.
     """
     known = [x for x in how if isinstance(x, torch.Tensor)]
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_()
@@ -65,14 +74,18 @@ def differentiated(function: Callable, q, k, q_grad, k_grad, watched: bool, *how
     _check_results(results, leaves)
     held = kept([*saved, *attributes(results)], known)
     if watched and 4 * held >= max(1, k.nbytes):
-        raise ValueError(f"{held} bytes beside the tables are kept for the backward pass; q and k have "
-                         f"{q.nbytes + k.nbytes}")  # fmt: skip
+        raise Found(
+            f"{held} bytes beside the tables are kept for the backward pass; q and k have {q.nbytes + k.nbytes}"
+        )
     given = q_grad, q_grad if k_grad is None else k_grad
     grads = [g.expand_as(y) if g.dim() == 0 else g for g, y in zip(given, results, strict=True)]
-    made = torch.autograd.grad(results, leaves, grads, allow_unused=True)
+    made = _without_copies(
+        lambda: torch.autograd.grad(results, leaves, grads, allow_unused=True),
+        q, k, 1, "their gradients are to be read where they lie",
+    )  # fmt: skip
     for name, gradient in zip("qk", made, strict=True):
         if gradient is None:
-            raise ValueError(f"there is no gradient of {name}")
+            raise Found(f"there is no gradient of {name}")
     return *(y.detach() for y in results), *made
 
 
@@ -83,11 +96,11 @@ def _check_results(results, leaves) -> None:
         if not isinstance(y, torch.Tensor):
             raise TypeError(f"expected tensors, got {type(y).__name__} for {name}")
         if y.shape != x.shape:
-            raise ValueError(f"the result for {name} has shape {tuple(y.shape)}, should be {tuple(x.shape)}")
+            raise Found(f"the result for {name} has shape {tuple(y.shape)}, should be {tuple(x.shape)}")
         if y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
-            raise ValueError(f"the result for {name} lies in the memory of {name}: make a new tensor")
+            raise Found(f"the result for {name} lies in the memory of {name}: make a new tensor")
         if not y.requires_grad:
-            raise ValueError(f"the result for {name} has no gradient function")
+            raise Found(f"the result for {name} has no gradient function")
 
 
 def kept(tensors, given) -> int:
