@@ -14,12 +14,13 @@ from pathlib import Path
 import nbformat
 
 from autograder.classroom.lessons import Lesson
-from autograder.classroom.stubs import without_predictions
+from autograder.classroom.stubs import find_regions, without_magics, without_predictions
 from book.explorers import defined, living
 from book.markup import code, container, fold, raw, write
 from book.outward import offers, repository
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
+PREDICTED = "What the author predicted, and why"
 WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
 
 
@@ -181,9 +182,9 @@ def about(lesson: Lesson, page: Page) -> str:
     count = f"two {page.ran}" if lesson.unit in ON_TWO else page.ran
     return f"""```{{admonition}} Read here, or do it
 :class: tip
-The outputs on these pages are of this machine: {count}. An exercise shows what a student
-gets; a solution and the report of its check wait behind a fold. To work on it yourself take the released notebook of
-the course, which `make lab` opens.
+The outputs on these pages are of this machine, where none of them names another: {count}. An exercise shows what a
+student gets; what the author predicted, a solution and the report of its check wait behind folds. To work on it
+yourself take the released notebook of the course, which `make lab` opens.
 ```"""
 
 
@@ -275,10 +276,18 @@ def executed(cell, page: Page, out: Path, introduced: bool) -> str:
         if "course_lib.device" in cell.source:
             title = "The cell that every lesson starts with, and the machine"
         return fold(title, "\n\n".join([code(cell.source), *made]))
+    source = without_predictions(cell.source)
+    if source != cell.source:  # a reader predicts first
+        return "\n\n".join([code(source), fold(PREDICTED, code(predicted(cell.source)), "solution"), *made])
     title = folded_as(cell, page.prose, introduced)
-    source = without_predictions(cell.source)  # a reader predicts first; the output below says what the author did
-    shown_code = fold(title, code(source)) if title else code(source)
-    return "\n\n".join([shown_code, *made])
+    return "\n\n".join([fold(title, code(source)) if title else code(source), *made])
+
+
+def predicted(source: str) -> str:
+    """What the author predicted in this cell."""
+    lines = source.split("\n")
+    regions = find_regions(without_magics(source), "BEGIN PREDICTION", "END PREDICTION")
+    return "\n\n".join("\n".join(lines[first : last - 1]) for first, last in regions)
 
 
 def folded_as(cell, prose: str, introduced: bool) -> str:
@@ -318,6 +327,8 @@ def outputs(cell, page: Page, out: Path) -> list[str]:
         elif "text/html" in data:
             if not data["text/html"].startswith('<div style="position:absolute;width:1px'):  # the picture has it as alt
                 parts.append(raw(f'<div class="report">{report(data["text/html"], page.ran)}</div>'))
+        elif "text/markdown" in data:  # of which machine the output is, where it is not the lesson's
+            parts.append(container("elsewhere", data["text/markdown"]))
         else:
             parts.append(container("output", code(data["text/plain"], "text")))
     return parts

@@ -1,8 +1,9 @@
 """python -m book.pages FOLDER: the pages of the site as Markdown, made from the lessons, the results and the kernels.
 
 A lesson's notebook is written for a student at a kernel; a page is read. So an exercise shows what a student gets,
-its hints are folded, and the solution with the report of its check waits behind one more fold. Cells that only help or
-draw are folded. Nothing is executed here: outputs are those of the solved lessons.
+its hints are folded, and the solution with the report of its check waits behind one more fold, as what the author
+predicted does. Cells that only help or draw are folded. Nothing is executed here: outputs are those of the solved
+lessons.
 """
 
 from __future__ import annotations

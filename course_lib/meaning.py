@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +31,11 @@ def meaning_in_order(sources: Iterable[str]) -> str:
 
     An import counts too, with the names it brings, but not from which file of the course it brings them.
     """
-    return _hash("\n".join(_dumped(_Unplaced().visit(ast.parse(source))) for source in sources))[:12]
+    trees = [ast.parse(source) for source in sources]
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
+            node.module = None
+    return _hash("\n".join(map(_dumped, trees)))[:12]
 
 
 def reached(path: Path, inside: Iterable[str]) -> list[Path]:
@@ -63,38 +68,43 @@ def _imported(path: Path) -> frozenset[Path]:
     return frozenset(file for file in files if file.is_file())
 
 
-@lru_cache(maxsize=4096)
 def _definitions(source: str) -> frozenset[str]:
-    tree = _Silent().visit(ast.parse(source))
-    kept = [one for one in tree.body if not isinstance(one, ast.Import | ast.ImportFrom | ast.Expr)]
+    """By parts between two blank lines, because submissions of an exercise share most of theirs.
+
+    Where each part is Python by itself, the whole holds what they hold; a string with such lines in it is cut in two
+    parts that are none.
+    """
+    try:
+        return frozenset().union(*map(_in_part, re.split(r"\n{3,}(?=\S)", source)))
+    except SyntaxError:
+        return _in_part(source)
+
+
+@lru_cache(maxsize=16384)
+def _in_part(source: str) -> frozenset[str]:
+    unsaid = (ast.Import, ast.ImportFrom, ast.Expr)
+    kept = [one for one in ast.parse(source).body if not isinstance(one, unsaid) or _is_text(one)]
     return frozenset(_hash(_dumped(one)) for one in kept)
 
 
 def _dumped(node: object) -> str:
-    """As `ast.dump`, and equal in every version of Python: fields that newer ones add are empty where older ones do."""
+    """As `ast.dump`, without what is said to people: docstrings and other sentences.
+
+    Equal in every version of Python: fields that newer ones add are empty where older ones do.
+    """
     if isinstance(node, ast.AST):
-        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
-        return f"{type(node).__name__}({', '.join(f'{name}={_dumped(value)}' for name, value in fields)})"
-    return f"[{', '.join(map(_dumped, node))}]" if isinstance(node, list) else repr(node)
+        if _is_text(node):
+            return "Pass()"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_sentence(node.value):
+            return "Constant(value='')"
+        fields = [(name, getattr(node, name, None)) for name in node._fields]
+        said = [f"{name}={_dumped(value)}" for name, value in fields if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(said)})"
+    return f"[{', '.join([_dumped(one) for one in node])}]" if isinstance(node, list) else repr(node)
 
 
-class _Silent(ast.NodeTransformer):
-    """Without what is said to people: docstrings and other sentences."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        return ast.Constant("") if isinstance(node.value, str) and _is_sentence(node.value) else node
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return ast.Pass() if is_text else self.generic_visit(node)
-
-
-class _Unplaced(_Silent):
-    """Without the file of the course that an import names, too."""
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        ours = (node.module or "").partition(".")[0] in OURS
-        return ast.ImportFrom(None, node.names, node.level) if ours else node
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _is_sentence(text: str) -> bool:

@@ -23,7 +23,6 @@ class Explorer:
         self.alone = alone  # a `live.Live`: how it moves without Python; None: it does not
         self.controls = controls  # name -> ipywidget
         self.words = ipywidgets.HTML()
-        self.picture = ipywidgets.Image(format="png", width=round(axes.figure.get_figwidth() * 96))
         self.alt = alt
         self._move, self._still = move, still
         for control in controls.values():
@@ -38,12 +37,13 @@ class Explorer:
     @drawn
     def _moved(self, _=None):
         self.words.value = escape(self._move(**self.state))
-        if not self._drawn_by_browser:
+        if "picture" in self.__dict__:
             self.picture.value = png(self.axes)
 
-    @property
-    def _drawn_by_browser(self) -> bool:
-        return "box" in self.__dict__ and not isinstance(self.box, ipywidgets.VBox)
+    @functools.cached_property
+    def picture(self):
+        """The figure as a widget: drawn when it is first asked for, and from then on at every move."""
+        return ipywidgets.Image(value=png(self.axes), format="png", width=round(self.axes.figure.get_figwidth() * 96))
 
     @functools.cached_property
     def box(self):

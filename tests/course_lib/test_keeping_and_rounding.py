@@ -12,12 +12,6 @@ from course_lib.plots.formats import format_rows
 from course_lib.widgets.rounding import rounding_errors
 
 
-@pytest.fixture
-def still_picture(monkeypatch):
-    """The picture costs a quarter of a second a move; these tests look at the words."""
-    monkeypatch.setattr(widgets.explorer, "png", lambda axes: b"")
-
-
 @pytest.mark.parametrize("keep", KEEP)
 def test_what_is_kept_on_paper_is_what_the_kernels_keep(keep):
     tokens, width, hidden = 256, 256, 512  # every tensor a multiple of the allocator's 512 bytes
@@ -54,7 +48,7 @@ def test_one_rounding_is_nearly_always_correct_and_two_are_not():
     assert off["apart"].abs().max() > 1
 
 
-def test_a_narrow_accumulator_is_worse_than_both(still_picture):
+def test_a_narrow_accumulator_is_worse_than_both():
     explorer = widgets.rounding_explorer()
     explorer.controls["k"].value = 64
     fine = explorer.words.value
@@ -63,14 +57,14 @@ def test_a_narrow_accumulator_is_worse_than_both(still_picture):
     assert float(explorer.words.value.split()[1]) > 1.0 > float(fine.split()[1])
 
 
-def test_a_format_explorer_reads_the_number(still_picture):
+def test_a_format_explorer_reads_the_number():
     explorer = widgets.format_explorer()
     explorer.controls["number"].value = 1000.0
     explorer.controls["power"].value = 10
     assert "fp16 inf: too large" in explorer.words.value and "fp32 1024000, exact" in explorer.words.value
 
 
-def test_the_memory_explorer_says_what_is_held(still_picture):
+def test_the_memory_explorer_says_what_is_held():
     explorer = widgets.memory_explorer(tokens=256, width=256, hidden=512, layers=1)
     assert set(explorer.controls["keep"].options) == set(KEPT)
     before = explorer.words.value

@@ -60,6 +60,13 @@ def test_a_definition_may_move_to_another_file_and_to_another_place(means):
     assert means(CODE, facts=["9 points"]) != means(CODE)
 
 
+def test_two_blank_lines_inside_a_definition_or_a_string_are_not_its_end(means):
+    inside = 'def area(radius):\n    """Of\n\n\na circle."""\n\n\n    return """3\n\n\n4"""\n'
+    assert means(inside.replace("a circle", "one circle")) == means(inside)
+    assert means(inside.replace("3\n\n\n4", "3\n\n4")) != means(inside)
+    assert means(inside) == "bfcb104c9cd9"  # as when files were read whole
+
+
 CELLS = ["from course_lib.trace import outermost\n\nx = 2  # measured", 'print("A sentence.", outermost(x))']
 
 

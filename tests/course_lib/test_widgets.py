@@ -29,18 +29,12 @@ def term(explorer, name):
 
 
 @pytest.fixture
-def still_picture(monkeypatch):
-    """The picture costs a quarter of a second a move; most tests look at the data behind it."""
-    monkeypatch.setattr(widgets.explorer, "png", lambda axes: b"")
-
-
-@pytest.fixture
-def roofs(still_picture):
+def roofs():
     return roofline_explorer([BF16, FP32], device="NVIDIA H200")
 
 
 @pytest.fixture
-def regimes(still_picture):
+def regimes():
     return regime_explorer(FP32, device="NVIDIA H200")
 
 
@@ -123,7 +117,7 @@ def test_stills_show_several_positions_at_once(roofs, regimes):
 
 
 @pytest.fixture
-def stepper(still_picture):
+def stepper():
     return attention_stepper()
 
 
@@ -214,7 +208,7 @@ def test_public_names_are_sorted():
     assert widgets.__all__ == sorted(widgets.__all__)
 
 
-def test_a_longer_compilation_moves_break_even_out_and_no_gain_never_pays(still_picture):
+def test_a_longer_compilation_moves_break_even_out_and_no_gain_never_pays():
     explorer = widgets.break_even_explorer()
     assert "paid back after" in explorer.words.value
     before = explorer.axes.get_xlim()[1]
@@ -225,7 +219,7 @@ def test_a_longer_compilation_moves_break_even_out_and_no_gain_never_pays(still_
 
 
 @pytest.fixture
-def keys(still_picture):
+def keys():
     return widgets.key_set_builder()
 
 
