@@ -57,6 +57,29 @@ def test_a_new_cell_changes_no_other_id_and_a_changed_cell_loses_its_output(cour
     assert kept.outputs[0].data["text/plain"] == "4"
 
 
+def test_a_cell_that_is_wrapped_or_commented_keeps_its_output_and_one_with_another_constant_does_not(course):
+    def output():
+        course.autograder("notebooks")
+        cells = nbformat.read(course.solution, 4).cells
+        return next(cell.outputs for cell in cells if cell.source.startswith("sum("))
+
+    change(course, "sum(double(x) == x + x for x in", "sum(  # all four\n    double(x) == x + x\n    for x in")
+    assert output()[0].data["text/plain"] == "4"
+    change(course, "for x in (1, 2, 3, 4)", "for x in (1, 2, 3, 5)")
+    assert not output()
+
+
+def test_an_output_that_quotes_lines_of_its_cell_goes_when_they_are_wrapped(course):
+    change(
+        course, "# %% [markdown] nb", "# %%\nimport traceback\n\ntraceback.print_stack(limit=1)\n\n# %% [markdown] nb"
+    )
+    course.autograder("execute")
+    change(course, "import traceback\n\n", "import traceback\n\n\n")
+    course.autograder("notebooks")
+    cells = nbformat.read(course.solution, 4).cells
+    assert not next(cell.outputs for cell in cells if cell.source.startswith("import traceback"))
+
+
 def test_check_names_the_form_that_disagrees(course):
     notebook = json.loads(course.release.read_text())
     notebook["cells"][0]["source"] = ["# Another title"]
