@@ -20,7 +20,7 @@ from book.markup import code, container, fold, raw, write
 from book.outward import offers, repository
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
-WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
+WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 28, 20
 
 
 @dataclass

@@ -284,17 +284,14 @@ def draw_sizes(rows):
     )
     for i, kind in enumerate(KINDS):
         look = {
-            "color": plots.PALETTE[i],
-            "marker": plots.MARKERS[i],
-            "linestyle": plots.LINES[i],
-            "label": kind,
-        }
+            "color": plots.PALETTE[i], "marker": plots.MARKERS[i],
+            "linestyle": plots.LINES[i], "label": kind,
+        }  # fmt: skip
         # the others lie on it
         look |= (
             {"linewidth": 5, "linestyle": "-", "alpha": 0.4}
-            if kind == "compiled"
-            else {}
-        )
+            if kind == "compiled" else {}
+        )  # fmt: skip
         lengths = [row["length"] for row in rows]
         left.plot(
             lengths,
@@ -306,9 +303,8 @@ def draw_sizes(rows):
         )
         right.plot(lengths, [row[f"{kind} MiB held"] for row in rows], **look)
     for ax, words in (
-        (left, "forward and backward, ms"),
-        (right, "held for backward, MiB"),
-    ):
+        (left, "forward and backward, ms"), (right, "held for backward, MiB"),
+    ):  # fmt: skip
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="length (recorded H200)", ylabel=words)
         ax.grid(True, axis="y")
@@ -687,9 +683,8 @@ def draw_pairs(wrong, right):
     )  # fmt: skip
     looks = {
         "seen, and should be": (".", 0),
-        "seen, should not be": ("s", 1),
-        "missed": ("x", 6),
-    }
+        "seen, should not be": ("s", 1), "missed": ("x", 6),
+    }  # fmt: skip
     for ax, (name, got) in zip(axes.flat, wrong.items()):
         for pairs, (label, (marker, i)) in zip(
             (got & right, got & ~right, ~got & right), looks.items()
@@ -701,9 +696,8 @@ def draw_pairs(wrong, right):
             )  # fmt: skip
         ax.set(
             xlim=(-0.7, right.shape[1] - 0.3),
-            ylim=(right.shape[0] - 0.3, -0.7),
-            aspect="equal",
-        )
+            ylim=(right.shape[0] - 0.3, -0.7), aspect="equal",
+        )  # fmt: skip
         ax.set(xticks=range(0, 11, 2), yticks=range(0, 6, 2), ylabel="query")
         ax.set_title(name, fontsize=9)
     for ax in axes[1]:
@@ -1056,14 +1050,12 @@ def _forward_kernel(
     # of 32-bit ones.
     k_at = (
         k_ptr
-        + batch.to(tl.int64) * stride_k_b
-        + (head // GROUP).to(tl.int64) * stride_k_h
-    )
+        + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    )  # fmt: skip
     v_at = (
         v_ptr
-        + batch.to(tl.int64) * stride_v_b
-        + (head // GROUP).to(tl.int64) * stride_v_h
-    )
+        + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    )  # fmt: skip
     k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n  # transposed
     v_tile = offs_n[:, None] * stride_v_n + offs_d[None, :] * stride_v_d
 
@@ -1109,9 +1101,8 @@ def _forward_kernel(
     tl.store(out_ptrs, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=mask)
     tl.store(
         lse_ptr + pair.to(tl.int64) * n_q + offs_m,
-        (row_max + tl.log2(row_sum)) * LN_2,
-        mask=mask_m,
-    )
+        (row_max + tl.log2(row_sum)) * LN_2, mask=mask_m,
+    )  # fmt: skip
     ### END SOLUTION
 
 
@@ -1668,21 +1659,18 @@ def _dq_kernel(
         stride_do_b, stride_do_h, stride_do_m, stride_do_d,
     )  # fmt: skip
     q, do = (
-        tl.load(q_ptrs, mask=mask, other=0.0),
-        tl.load(do_ptrs, mask=mask, other=0.0),
-    )
+        tl.load(q_ptrs, mask=mask, other=0.0), tl.load(do_ptrs, mask=mask, other=0.0),
+    )  # fmt: skip
     row = pair.to(tl.int64) * n_rows + offs_m
     shift, delta = tl.load(shift_ptr + row), tl.load(delta_ptr + row)
     k_at = (
         k_ptr
-        + batch.to(tl.int64) * stride_k_b
-        + (head // GROUP).to(tl.int64) * stride_k_h
-    )
+        + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    )  # fmt: skip
     v_at = (
         v_ptr
-        + batch.to(tl.int64) * stride_v_b
-        + (head // GROUP).to(tl.int64) * stride_v_h
-    )
+        + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    )  # fmt: skip
     # both transposed
     k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n
     v_tile = offs_d[:, None] * stride_v_d + offs_n[None, :] * stride_v_n
@@ -1814,9 +1802,8 @@ def _dkdv_kernel(
                 )
                 do = tl.load(
                     do_ptr + do_at + wide * stride_do_m + do_tile,
-                    mask=mask_q,
-                    other=0.0,
-                )
+                    mask=mask_q, other=0.0,
+                )  # fmt: skip
                 shift, delta = (
                     tl.load(shift_ptr + row + queries),
                     tl.load(delta_ptr + row + queries),

@@ -1407,19 +1407,13 @@ def draw_shares(tiles=10, blocks=4, programs=4):
             segments.setdefault((lane, tile), []).append(start)
         for (lane, tile), starts in segments.items():
             ax.text(
-                sum(starts) / len(starts) + 0.5,
-                lane,
-                tile,
-                ha="center",
-                va="center",
-                color="black",
-                fontsize=8,
+                sum(starts) / len(starts) + 0.5, lane, tile,
+                ha="center", va="center", color="black", fontsize=8,
                 bbox={
-                    "facecolor": "white",
-                    "edgecolor": "none",
+                    "facecolor": "white", "edgecolor": "none",
                     "boxstyle": "round,pad=0.2",
                 },
-            )
+            )  # fmt: skip
         ax.set(
             title=title, xlim=(0, 3 * blocks), yticks=range(programs),
             ylabel="program", xlabel="blocks of K, in time",

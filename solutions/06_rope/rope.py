@@ -479,11 +479,9 @@ def error_at(position, dtype, pairs=64):
 
 positions = [2**k + 1 for k in range(1, 21)]
 kinds = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "float64": torch.float64,
-}
+    "bf16": torch.bfloat16, "fp16": torch.float16,
+    "fp32": torch.float32, "float64": torch.float64,
+}  # fmt: skip
 errors = {name: [error_at(p, kind) for p in positions] for name, kind in kinds.items()}
 # fp16 ends there
 errors["fp16"] = [
@@ -1859,20 +1857,17 @@ def compiled(pairs, layout, blocks, adjacent=True):
         {f"stride_{x}_d": 1 for x in ("q_out", "k_out", "q", "k")} if adjacent else {}
     )
     types = (
-        PLAIN
-        if adjacent
+        PLAIN if adjacent
         else PLAIN | {f"stride_{x}_d": "i32" for x in ("q_out", "k_out", "q", "k")}
-    )
+    )  # fmt: skip
     fixed = {
         "positions_ptr": None, "PAIRS": pairs, "REST": 0,
         "INTERLEAVED": layout == "interleaved", "INVERSE": False,
     }  # fmt: skip
     fixed |= {
-        "BLOCK_S": blocks[0],
-        "BLOCK_H": blocks[1],
-        "BLOCK_P": triton.next_power_of_2(pairs),
-        "BLOCK_R": 1,
-    }
+        "BLOCK_S": blocks[0], "BLOCK_H": blocks[1],
+        "BLOCK_P": triton.next_power_of_2(pairs), "BLOCK_R": 1,
+    }  # fmt: skip
     return compile_kernel(_rope_kernel, types, fixed | last, num_warps=blocks[2])
 
 

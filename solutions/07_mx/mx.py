@@ -642,10 +642,9 @@ def draw_wrong(wrong):
         x=0.01, ha="left", weight="bold",
     )  # fmt: skip
     places = {
-        "m = -128": (wrong[:1], 0),
-        "e = 0": (wrong[1:, :1], 1),
+        "m = -128": (wrong[:1], 0), "e = 0": (wrong[1:, :1], 1),
         "e = 255": (wrong[1:, 255:], 2),
-    }
+    }  # fmt: skip
     for name, (part, i) in places.items():
         m, e = part.nonzero()
         m, e = m - 128 + (name != "m = -128"), e + 255 * (name == "e = 255")
@@ -1908,11 +1907,7 @@ Table(
     heads,
     [
         (
-            name,
-            f"{bits:.4g}",
-            f"{worst:.1%}",
-            f"{even:.2%}",
-            f"{beside:.2%}",
+            name, f"{bits:.4g}", f"{worst:.1%}", f"{even:.2%}", f"{beside:.2%}",
             f"{rises[name]:+.3%}",
             f"{(changes[name].std() / len(lines) ** 0.5).item():.3%}",
         )
@@ -1922,7 +1917,7 @@ Table(
     ],
     caption="What a format costs: errors of weights, and the change of perplexity "
     "on unseen text",
-)
+)  # fmt: skip
 
 # %%
 of_bits = {
