@@ -2,7 +2,8 @@
 
 A slab is one flat allocation: guard, the tensor (with its gaps, if it is strided), guard. The bands and gaps of
 inputs hold one private NaN, those of outputs another, so a value copied from beyond an input can be told apart from
-an untouched output, bit by bit. Types without NaN hold a sentinel.
+an untouched output, bit by bit. Types without NaN hold a sentinel. Of an output every second element of bands and gaps
+holds a number: what is turned or scaled in place leaves a NaN as it was, and a number not.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ _BITS = {
     torch.int8: (torch.int8, 0x5A, 0x25),
     torch.uint8: (torch.uint8, 0x5A, 0x25),
 }
+_BETWEEN = {  # some 218 in each type
+    torch.float64: 0x406B4B4B4B4B4B4B,
+    torch.float32: 0x435A5A5A,
+    torch.float16: 0x5AD2,
+    torch.bfloat16: 0x435A,
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,10 @@ class Fenced:
     def damage(self) -> Damage:
         """What was written outside the tensor."""
         extent = self.slab.numel() - self.front - GUARD
-        stray = self._bits(self.slab) != self.poison
+        bits = self._bits(self.slab)
+        stray = bits != self.poison
+        if between := _between(self.slab.dtype, self.is_output):
+            torch.ne(bits[1::2], between, out=stray[1::2])
         stray.as_strided(self.view.shape, self.view.stride(), self.front).fill_(False)
         counts = [int(part.sum()) for part in stray.split([self.front, extent, GUARD])]
         values = self.slab[stray] if sum(counts) else self.slab[:0]
@@ -77,6 +87,11 @@ def input_poison(dtype: torch.dtype) -> int:
     return _BITS[dtype][1]
 
 
+def _between(dtype: torch.dtype, is_output: bool) -> int | None:
+    """What every second element of fences holds, as bits; None where all hold poison."""
+    return _BETWEEN.get(dtype) if is_output else None
+
+
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements from the first to the last, both included."""
     if 0 in shape:
@@ -95,7 +110,11 @@ def fence(tensor: torch.Tensor, is_output: bool, allocate: Callable | None = Non
     front = FAR + GUARD if extent > FAR and FAR * tensor.element_size() <= FAR_BYTES else GUARD
     elements = front + extent + GUARD
     slab = allocate(elements, bits) if allocate else torch.empty(elements, dtype=bits, device=tensor.device)
-    slab = slab.fill_(poison).view(tensor.dtype)
+    slab.fill_(poison)
+    if between := _between(tensor.dtype, is_output):
+        slab[1::2] = between
+        slab.as_strided(tensor.shape, tensor.stride(), front).fill_(poison)
+    slab = slab.view(tensor.dtype)
     view = slab.as_strided(tensor.shape, tensor.stride(), front)
     if not is_output:
         view.copy_(tensor)

@@ -69,7 +69,15 @@ def copied(chosen: list[Lesson]) -> set[Path]:
     """What students get as it is in the repository."""
     released = {path for lesson in chosen for path in lesson.release.parent.rglob("*") if is_plain(path)}
     results = {*(COURSE / "benchmarks" / "results").glob("*.json")}
-    return released | results | modules(chosen) | {COURSE / name for name in ("LICENSE", "constraints.txt")}
+    sliders = {*(COURSE / "course_lib").rglob("*.mjs")}
+    others = {COURSE / name for name in ("LICENSE", "constraints.txt", *notes(chosen))}
+    return released | results | sliders | modules(chosen) | others
+
+
+def notes(chosen: list[Lesson]) -> set[str]:
+    """Of what was tried and measured, what these lessons refer to."""
+    texts = "\n".join(lesson.release.read_text(encoding="utf-8") for lesson in chosen)
+    return set(re.findall(r"benchmarks/notes/\w+\.md", texts))
 
 
 def is_plain(path: Path) -> bool:

@@ -64,7 +64,9 @@ def main(args: argparse.Namespace) -> int:
             require_sandbox()
         submission = replace(submission, notes=(*written["notes"], *submission.notes))
         found = rows(submission, release, args.unsafe_no_sandbox, args.seed)
-        return told(args.notebook, submission, found, args.seed)
+        status = told(args.notebook, submission, found, args.seed)
+        print(*in_words(release, written), sep="\n", end="", flush=True)
+        return status
     except CannotTry as why:
         print(f"{args.notebook}: {why}", file=sys.stderr)
         return NOT_TRIED
@@ -138,16 +140,34 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int
     print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {seed}", flush=True)
     for note in submission.notes:
         print(f"  put right: {visible(note)}")
-    status = FULL
+    status, points, out_of = FULL, 0.0, 0.0
     for row in found:
         first, *rest = row.text
         mark = "waits" if row.pending else f"{row.points:g}/{row.out_of:g}"
         print(f"{mark:>7}  {visible(first)}", flush=True)
+        points, out_of = points + row.points * (not row.pending), out_of + row.out_of * (not row.pending)
         if not row.pending and row.points < row.out_of:
             status = NOT_FULL
             for line in rest:
                 print(f"{'':9}{visible(line)}", flush=True)
+    print(f"{points:g}/{out_of:g}".rjust(7), " of what was judged here", flush=True)
     return status
+
+
+def in_words(release: NotebookNode, written: dict) -> Iterator[str]:
+    """What a person will mark: how many answers in words, and which are still empty."""
+    there = {_grade_id(cell): "".join(cell["source"]) for cell in written["cells"]}
+    asked = [c for c in release.cells if c.cell_type == "markdown" and c.metadata.get("nbgrader", {}).get("grade")]
+    empty = [_grade_id(c) for c in asked if there.get(_grade_id(c), c.source).strip() == c.source.strip()]
+    if asked:
+        points = sum(cell.metadata.nbgrader["points"] for cell in asked)
+        yield f"{points:g}".rjust(7) + f"  points for {len(asked)} answers in words, which a person marks"
+        yield f"{'':9}still empty: {', '.join(empty)}\n" if empty else ""
+
+
+def _grade_id(cell: dict) -> str:
+    marks = cell.get("metadata", {}).get("nbgrader")
+    return str(marks.get("grade_id", "")) if isinstance(marks, dict) else ""
 
 
 # --------------------------------------------------------------------------------- without a sandbox

@@ -12,6 +12,7 @@ import copy
 import functools
 import json
 import re
+import symtable
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,6 +115,7 @@ def taken(release: Mapping, submitted: Mapping) -> tuple[dict, Submission]:
         for cell in found.cells
         if MERGE.search(cell.source) and not parsed(cell.source)
     ]
+    notes += _only_demonstrated(release, found)
     return {**repaired, "cells": shown}, replace(found, notes=tuple(notes), untouched=_untouched(release, found))
 
 
@@ -155,6 +157,40 @@ def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) 
         "still the empty one. Move it there, or to a cell of your own."
         for name in sorted(moved)
     ]
+
+
+def _only_demonstrated(release: Mapping, found: Submission) -> list[str]:
+    """Names that the student's code takes from a demonstration cell."""
+    empty = {cell.source for cell in code_of(release).cells}
+    bound = set().union(*(_names(cell.source)[0] for cell in found.cells))
+    shown = set().union(*(_names(as_python(_text(c)))[0] for c in release["cells"] if _part(c) == "demonstration"))
+    taken = {
+        name: cell.name
+        for cell in found.cells
+        if cell.source not in empty
+        for name in sorted(_names(cell.source)[1] & shown - bound)
+    }
+    return [
+        f"`{name}`, used in the cell {cell}, is defined only in a demonstration cell, and those are not part of a "
+        "submission. Define it in the solution cell or in a cell of your own."
+        for name, cell in taken.items()
+    ]
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Names that a cell binds at its top level, imports among them, and those that it asks the notebook for."""
+    try:
+        todo = [top := symtable.symtable(source, "<cell>", "exec")]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set(), set()
+    bound = {one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported()}
+    asked: set[str] = set()
+    while todo:
+        table = todo.pop()
+        todo += table.get_children()
+        read = (one for one in table.get_symbols() if one.is_referenced())
+        asked |= {one.get_name() for one in read if table is top or one.is_global()}
+    return bound, asked
 
 
 def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:

@@ -30,8 +30,7 @@
 # | exercise 0.1 | write the first kernel | 15 |
 # | questions 0.2 and 0.3 | two answers in words | 10 |
 #
-# The cells that were added or changed on 2026-11-25 show no output of the H200 yet; the rate in the text beside them is
-# recorded in `benchmarks/results/h200.json`.
+# Outputs of cells that were added or changed on 2026-11-25 come from an H100, and say so; all others from an H200.
 #
 # **Without a GPU** everything here runs: Triton's interpreter executes your kernel on the CPU, one program after
 # another. It shows whether the algorithm, the masks and the tails are right. It cannot show speed, and it cannot show

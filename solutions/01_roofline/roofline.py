@@ -43,8 +43,8 @@
 # and no name of a demonstration cell. In exercises 1.5 to 1.7 all arithmetic has to be in kernels. Where an answer breaks
 # one of these rules, the check says so.
 #
-# The cells that were added or changed on 2026-11-25 show no output of the H200 yet; the numbers in the text beside them
-# are recorded in `benchmarks/results/h200.json`.
+# Outputs of cells that were added or changed on 2026-11-25 come from an H100, and say so; all others from an H200. The
+# tables of an H100 show the recorded H200 beside it, and the text is about the H200.
 #
 # **Needs** lesson 00: your machine passes its check, you can write a masked load and store, and you know that a Triton
 # program is a thread block.

@@ -1704,7 +1704,8 @@ for name, x in (("contiguous", normal(3, 4)), ("transposed", normal(4, 3).t())):
 # Many accounts say that this gives wrong numbers in silence. Of *strides and sizes* that is not true with Inductor: its
 # code checks them when the program runs. The check comes late, though: with the first input that is not contiguous,
 # perhaps in somebody else's program. Of the *type* it is true. Nothing checks it, so a kernel that returns bf16 where
-# its fake says fp32 gives wrong numbers without a word: the memory is read as if it held the other type. And other
+# its fake says fp32 gives wrong numbers without a word, or ends the process: the memory is read as if it held the other
+# type, and beyond its end. And other
 # backends check less: `backend="aot_eager"` takes the false strides without complaint.
 #
 # ### A false schema
@@ -1768,7 +1769,7 @@ except Exception as error:
 # `x * sigmoid(y)` into `out`, which must be contiguous. Write `make_operator(name)`: it registers an operator under
 # `name`, a string like `"space::gate3"`, and returns it.
 #
-# - the operator takes two CPU tensors of one shape and one floating-point type, of any strides, and returns a **new,
+# - the operator takes two CPU tensors of one shape and one type, float32 or float64, of any strides, and returns a **new,
 #   contiguous** tensor of that shape and type; inputs stay as they are
 # - it has a rule for fake tensors, and one for the gradients of `x` and `y`
 # - it passes `torch.library.opcheck`, and lies in a compiled graph without a break

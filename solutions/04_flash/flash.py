@@ -44,8 +44,8 @@
 #
 # **Without a GPU** all five exercises can be solved and checked for being right, and the compiler's part of section 8
 # runs too. What a CPU cannot show: speed points, and races. Where a section needs a GPU, recorded results of an H200
-# stand in its place, and a small model of the race runs everywhere. Cells that were added or changed on 2026-11-25 show
-# no output of the H200 yet.
+# stand in its place, and a small model of the race runs everywhere. Outputs of cells that were
+# added or changed on 2026-11-25 come from an H100, and say so; all others from an H200.
 #
 # The algorithm is *FlashAttention* by Tri Dao, Daniel Fu, Stefano Ermon, Atri Rudra and Christopher Ré, in the form of
 # *FlashAttention-2* by Tri Dao. It stands on the *online softmax* of Maxim Milakov and Natalia Gimelshein. The kernels

@@ -44,8 +44,7 @@
 # **Without a GPU** all seven exercises can be solved and checked for being right; roundings are emulated exactly, and
 # memory is accounted on tensors without memory. What a CPU cannot show: the speed of the kernels, races, and what
 # happens inside tensor cores. So numbers of an H200 are recorded: what the solution of this lesson took there stands in
-# the tables beside yours, and after it what the course's own kernels took. (The check of `mlp.dropout` shows no output of
-# the H200 yet: a fault of the check refused the answer there, and was mended after that run.)
+# the tables beside yours, and after it what the course's own kernels took.
 
 # %% tags=["setup"]
 from course_lib.device import DEVICE, TIER, half, machine
@@ -158,7 +157,7 @@ class Layer(nn.Module):
 # %% [markdown] tags=["part-a"]
 # ## Part A. Numbers in few bits
 #
-# 150 minutes. Nothing but lesson 00 is needed.
+# 150 minutes. Of lesson 01 it needs section 3 alone.
 #
 # | section | what it is about | minutes |
 # |---|---|---|

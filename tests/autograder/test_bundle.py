@@ -127,6 +127,20 @@ siglip.ours
     assert "ModuleNotFoundError: The tower of the course's kernels is not here" in done.stderr
 
 
+def test_explorers_open_in_it_and_notes_that_lessons_name_are_there(students):
+    code = """
+from course_lib import widgets
+print(bool(widgets.break_even_explorer()._repr_mimebundle_()), bool(widgets.memory_explorer()._repr_mimebundle_()))
+"""
+    done = run(students, "-c", code)
+    assert done.stdout == "True True\n", done.stderr
+    held = {path.relative_to(ROOT) for path in (ROOT / "course_lib").rglob("*.mjs")}
+    assert held and all((students / path).exists() for path in held)
+    for released in (students / "notebooks").rglob("*.ipynb"):
+        for name in re.findall(r"benchmarks/notes/\w+\.md", released.read_text()):
+            assert (students / name).exists(), f"{released.name} names {name}"
+
+
 def test_checks_answer_in_it(students):
     code = "import sys\nfrom autograder import check, exercise\n"
     code += "for unit in exercise.UNITS: assert exercise.of_unit(unit)\n"

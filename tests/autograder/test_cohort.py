@@ -281,7 +281,9 @@ def test_a_rehearsal_tells_points_and_what_was_put_right(tmp_path):
     done = rehearse(path)
     assert done.returncode == trying.FULL, done.stderr
     assert "put right: The cell start_axpy had lost its name" in done.stdout
-    assert "5/5  start.axpy: 7 of 7 cases right." in done.stdout
+    assert "5/5  start.axpy: 7 of 7 cases right.\n    5/5  of what was judged here" in done.stdout
+    assert "4  points for 2 answers in words" in done.stdout
+    assert "still empty: start_axpy_floor, start_axpy_threads" in done.stdout
 
 
 @pytest.mark.slow

@@ -26,6 +26,19 @@ def test_one_element_written_outside_is_found_on_its_side(dtype, offset, where):
     assert getattr(damage, where) == damage.total == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("halves", [True, False])
+@pytest.mark.parametrize("first", [12, 13, -8])
+def test_a_row_that_is_turned_in_place_beyond_an_output_is_found(dtype, halves, first):
+    fenced = fence(torch.zeros(12, dtype=dtype), is_output=True)
+    row = fenced.slab[GUARD + first :][:8]
+    x0, x1 = (row[:4], row[4:]) if halves else (row[::2], row[1::2])
+    y0, y1 = 0.8 * x0 - 0.6 * x1, 0.8 * x1 + 0.6 * x0
+    x0.copy_(y0)
+    x1.copy_(y1)
+    assert fenced.damage().total
+
+
 def test_a_write_into_the_gap_of_a_strided_tensor_is_found():
     fenced = fence(torch.zeros(3, 8)[:, :5], is_output=True)
     fenced.slab[GUARD + 6] = 1.0  # row 0, column 6: memory between the rows

@@ -321,6 +321,24 @@ def test_a_solution_in_a_demonstration_cell_is_told():
     assert not extract(RELEASE, both).notes, "its solution cell is not empty"
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def f(): return shown", True),
+        ("def f(x=shown): return x", True),
+        ("import helper as shown\ndef f(): return shown", False),
+        ("def f():\n    shown = 2\n    return shown", False),
+        ("def f(shown): return lambda: shown", False),
+        ("def f(: no Python, shown", False),
+    ],
+)
+def test_a_name_that_only_a_demonstration_cell_binds_is_told(source, told):
+    notes = extract(RELEASE, submitted(lambda cells: cells[2].update(source=source))).notes
+    assert any("`shown`, used in the cell f, is defined only in a demonstration cell" in note for note in notes) == told
+    own = [code("shown = 3", cell_id="mine")]
+    assert not extract(RELEASE, submitted(lambda c: (c[2].update(source=source), c.extend(own)))).notes
+
+
 def test_marks_of_a_merge_in_a_cell_are_told():
     text = "<<<<<<< HEAD\ndef f(): return 1\n=======\ndef f(): return 2\n>>>>>>> mine\n"
     notes = extract(RELEASE, submitted(lambda cells: cells[2].update(source=text))).notes

@@ -6,6 +6,8 @@ import re
 import nbformat
 import pytest
 
+from course_lib import device
+
 
 def change(course, old, new):
     text = course.script.read_text()
@@ -70,14 +72,43 @@ def test_a_cell_that_is_wrapped_or_commented_keeps_its_output_and_one_with_anoth
 
 
 def test_an_output_that_quotes_lines_of_its_cell_goes_when_they_are_wrapped(course):
-    change(
-        course, "# %% [markdown] nb", "# %%\nimport traceback\n\ntraceback.print_stack(limit=1)\n\n# %% [markdown] nb"
-    )
+    def output():
+        cells = nbformat.read(course.solution, 4).cells
+        return next(str(cell.outputs) for cell in cells if cell.source.startswith("import traceback"))
+
+    stack = "# %%\nimport traceback\n\ntraceback.print_stack(limit=1)\n\n"
+    change(course, "# %% [markdown] nb", f"{stack}# %% [markdown] nb")
     course.autograder("execute")
+    assert "<cell>" in output()
     change(course, "import traceback\n\n", "import traceback\n\n\n")
     course.autograder("notebooks")
-    cells = nbformat.read(course.solution, 4).cells
-    assert not next(cell.outputs for cell in cells if cell.source.startswith("import traceback"))
+    assert output() == "[]"
+
+
+def test_missing_outputs_are_added_with_their_machine_and_the_others_stay(course):
+    kept = nbformat.read(course.solution, 4)
+    kept.metadata.speed_of_light.machine = "Another card"
+    first, second, *_ = [cell for cell in kept.cells if cell.cell_type == "code" and cell.outputs]
+    first.outputs = [nbformat.v4.new_output("stream", name="stdout", text="of the other card")]
+    second.outputs = []
+    nbformat.write(kept, course.solution)
+    done = course.autograder("execute", "--missing")
+    assert done.returncode == 0, done.stderr
+    now = nbformat.read(course.solution, 4)
+    a, b, *_ = [cell for cell in now.cells if cell.id in (first.id, second.id)]
+    assert a.outputs == first.outputs
+    machine = device.machine().name
+    assert b.outputs[-1].data["text/markdown"] == f"*Output of an {machine}; others of this lesson: Another card.*"
+    assert len(b.outputs) > 1 and now.metadata.speed_of_light.machine == "Another card"
+
+
+def test_where_a_lesson_stops_missing_keeps_what_came_before(course):
+    change(course, "# %% tags", "# %%\n2 + 2\n\n# %%\nassert not 'reached'\n\n# %%\n3 + 3\n\n# %% tags")
+    before = course.solution.read_text()
+    assert course.autograder("execute").returncode and course.solution.read_text() == before
+    assert course.autograder("execute", "--missing").returncode
+    cells = {c.source: c.outputs for c in nbformat.read(course.solution, 4).cells if c.cell_type == "code"}
+    assert cells["2 + 2"][0].data["text/plain"] == "4" and not cells["assert not 'reached'"] and not cells["3 + 3"]
 
 
 def test_check_names_the_form_that_disagrees(course):

@@ -151,12 +151,17 @@ ANGLES = (
     ),
 )
 
+
+def copies(e) -> bool:
+    return e.raised("they are to be turned where they lie")
+
+
 PLACES = (
     Mistake(
         "copy_turned",
         "Right for contiguous tensors, unchanged for others: `.contiguous()` or `.reshape` made a copy, and that copy "
         "was turned. Give the kernel the tensor itself and its strides.",
-        answer=wrong.copies_turned,
+        sign=lambda e: e.passed("whole blocks") and copies(e) and any(t.outcome.error is None for t in e.failing),
     ),
     Mistake(
         "element_stride_ignored",
@@ -289,7 +294,7 @@ SIGNS = (
         "turned_in_copies",
         "q or k is copied, the copy is turned, and copied back: six passes over memory in place of two. Give the "
         "kernel the tensors as they lie, with all four strides.",
-        sign=lambda e: e.raised("they are to be turned where they lie"),
+        sign=lambda e: copies(e) and all(t.outcome.error for t in e.failing),
     ),
     Mistake(
         "pairs_unmasked",

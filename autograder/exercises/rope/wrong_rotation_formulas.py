@@ -266,12 +266,6 @@ def strides_of_q(v):
     return {"q": turned(v, v["q_before"]), "k": read_as(v, "k", v["q"].stride())}
 
 
-def copies_turned(v):
-    """What is not contiguous stays as it is: a copy was turned."""
-    return {name: turned(v, x) if v[name].is_contiguous() else x.double()
-            for name, x in (("q", v["q_before"]), ("k", v["k_before"]))}  # fmt: skip
-
-
 def walked(v, name: str, heads: int, length: int) -> torch.Tensor:
     """Heads are turned one after the other, each in the memory that the heads before it have changed."""
     x = laid(v, name)
