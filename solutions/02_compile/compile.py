@@ -200,7 +200,7 @@ results.beside("lesson02.lab", found, unit="ms", size=SIZE)
 # one pass crosses 2. That is a factor of 10, if nothing but the passes' bytes counts. The product, which both
 # versions pay, brings it down to what was measured; section 7 adds it to the count.
 #
-# The second number is far below its prediction, because the eager side of it is not the function either. On the
+# The second number is far below its prediction, because its eager side, too, times more than the function. On the
 # recorded H200 a run as in the lab takes 16.8 ms eager and a call of `layer` 0.55 ms, so nearly all of the run is
 # data and loading. Against five such runs a compilation of a third of a second makes a factor of 5, and not of
 # hundreds.
@@ -835,7 +835,8 @@ for what, value in broken.items():
 
 # %% [markdown]
 # Compiled, this tower makes *more* launches than eager, 90 and not 57 on the recorded H200, and gains little: 2.23 ms
-# a call and not 2.51. On a CPU it may be slower or faster. Dynamo translates what it can of NumPy into torch
+# a call and not 2.51. On a CPU it may be slower or faster, and the counts are others: there every operator counts that
+# Python calls, and such calls are many where NumPy was translated. Dynamo translates what it can of NumPy into torch
 # operators, one column of the table at a time, and between the graphs nothing is fused.
 
 # %% [markdown]
@@ -846,7 +847,7 @@ for what, value in broken.items():
 # - the results are those of the broken tower (also where images are shorter than the longest one, and where the number
 #   of patches is not the number of learnt positions);
 # - Dynamo makes **one** graph of the first call, with no graph break (a `print` inside is one), and it calls only
-#   torch's own operators;
+#   torch's own operators, none that you registered;
 # - nothing is compiled again when lengths change or the number of images grows. (The number of images is marked as one
 #   that may change, from the first call on.)
 #
@@ -2048,7 +2049,7 @@ plots.show(
 # %% [markdown]
 # What was counted, what was measured on a GPU and what the report has fall towards 1. (A curve measured on a CPU may go
 # up and down: all its widths are narrow, and other programs disturb it.) Where a measured gain lies above the count, an
-# eager pass costs more than its bytes at the copy rate; launches it cannot be, because the timer posts its work ahead
+# eager pass costs more than its bytes at the copy rate. It cannot be launches, because the timer posts its work ahead
 # and hides them. Where it lies below, narrow products are slower than the ceiling, or arithmetic such as the
 # exponential sets the time, and the compiler saves neither.
 #
@@ -2154,7 +2155,8 @@ results.beside(
 # %% [markdown]
 # ### Question 2.8 (15 min, 4 points)
 # Take a layer of width 4096 with 8192 tokens in bf16, its feed-forward half as in section 9, on the recorded H200. Use
-# its ceilings of lesson 01, copy rate and bf16 product rate; `results.load("lesson01.ceilings")["rows"]` has them. Which
+# its ceilings of lesson 01, copy rate and product rates (fp32, not tf32);
+# `results.load("lesson01.ceilings")["rows"]` has them. Which
 # gain does the count allow in the forward pass? How does it change in fp32, and why is it not half or double? Which
 # single change to the *model* or its types would lower the time of the **compiled** pass most, and by how much does the
 # count say? Does the gain rise or fall with it?

@@ -747,7 +747,7 @@ against(predicted_gradient_types, gradient_types)
 #     - `"matmul"`, `"add"`, `"mul"`, `"cat"`, `"mse_loss"` (no reduction): of this and the result of layer number
 #       `"from"`, or of x where `"from"` is `"x"`
 #     - `"cross_entropy"`: with fixed targets
-#       (no case concatenates bf16 and fp16, which the CPU's autocast refuses)
+#       (no case has a pair of types that the CPU's autocast refuses to concatenate)
 #     - `"to"`: `x.to(type)`, where `"type"` is the type
 # - a layer with `"off": True` runs inside `torch.autocast(device, enabled=False)`
 #

@@ -105,7 +105,7 @@ def recorded(section):
 # ### Case file
 # **The report says** (an engineer writes rotary embedding as one Triton kernel that works in place): "about 8 times
 # faster forward and 6 times backward than plain PyTorch". The plots behind this are not explained. A profile at one
-# size is:
+# size is (whether of q alone or of q and k, it does not say):
 #
 # | | launches on the GPU | GPU time |
 # |---|---|---|
@@ -135,12 +135,13 @@ def eager(q, k, cos, sin):
 
 # %% [markdown]
 # Every operator reads its inputs from memory and writes its result there. Call one reading or one writing of a tensor
-# like q a **pass**. A multiplication of q with a small table is 2 passes, an addition of two such tensors 3, a
+# like q a **pass**. A multiplication of q with a small table is 2 passes, an addition of two tensors like q 3, a
 # concatenation of two halves 2, a negation of half a tensor 1. A kernel that does everything at once makes 2.
 #
 # ### Predict
 # Three numbers before you go on. How many passes does `x * cos + torch.cat((-x1, x0), -1) * sin` make? So how many times
-# faster is a fused kernel where bytes set the time? And how many times, at most, where launches set it?
+# faster is a fused kernel where bytes set the time? And how many times, at most, where launches set it, for q and k
+# together? (Section 5 sets the last one beside a measured H200.)
 
 # %%
 predicted_passes = {"passes": None}  # replace None
@@ -736,13 +737,13 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 # One head of one position a program reads twice as many bytes of tables as of q; they come from the cache, but each
 # costs a load. All heads of a position share one load of the angles. So a program should take several heads where they
 # lie side by side. The report's grid is a good one if its block of columns is several heads wide, and a poor one if it
-# is one head. Where heads are far apart, (B, H, S, D) in memory, 8 positions of 4 heads read the same bytes in longer
-# runs.
+# is one head. Where heads are far apart, (B, H, S, D) in memory, 8 positions of 4 heads read as many bytes of q as one
+# position of 32 heads does, in longer runs, and eight times the bytes of tables.
 
 # %% [markdown]
 # ## Exercise 6.3 `rope.forward` (75 min, 8 points)
 # Write `rope_(q, k, cos, sin, positions, offset, layout)`, which turns q and k where they lie, without a copy of
-# either. What it returns is not looked at.
+# either, in one launch or two. What it returns is not looked at.
 #
 # - `q`: (B, H, S, D), `k`: (B, H_kv, S, D), with perhaps fewer heads; one type: fp32, fp16, or bf16 (on a GPU). Any
 #   strides, the last one included; gaps are not touched
@@ -967,7 +968,7 @@ check("rope.forward", rope_)
 #
 # 1. **Device time**: what the GPU works on. `time_gpu` queues calls ahead, so the host's time is not in it.
 # 2. **Pace**: what a program sees that calls again and again. About the larger of device time and host time. It can be a
-#    little less than the device time of 1., because there calls do not find their data in the cache.
+#    little less than the device time of 1., because the calls that are timed in 1. do not find their data in the cache.
 # 3. **First calls**: loading and compiling, once a process.
 # 4. **What is compared with what**: types of tables, and whether making them counts.
 #
@@ -1936,8 +1937,8 @@ check_speed("rope.speed", rope_into)
 # 2 to 4 KB a program is a good start: 8 or 16 heads of one position where heads lie side by side, 8 positions of 2
 # heads where positions do. Then half and twice that, with 2, 4 and 8 warps. The cell below measures several. And which
 # programs run at the same time? Those with neighbouring numbers: let them take neighbouring memory, whether heads or
-# positions lie side by side. Choose between the two numbers by `tl.where`: behind an `if` Triton 3.6 loses what it
-# knows of addresses, and accesses get narrow.
+# positions lie side by side. Choose the head and the position of a program by `tl.where`: behind an `if` Triton 3.6
+# loses what it knows of addresses, and accesses get narrow.
 # </details>
 
 # %% [markdown]
@@ -2051,7 +2052,7 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 # ### Question 6.8 (15 min, 4 points)
 # A model has 32 heads of q and 8 of k, head size 128 of which 64 are turned, and generates one token at a time for 64
 # sequences, each at a position of its own. Bytes, launches, or something else: what sets RoPE's time? Which arguments of
-# exercise 6.3 do you use, how many bytes must move, and what would you fuse RoPE with?
+# exercise 6.3 do you use, how many bytes must move in bf16, and what would you fuse RoPE with?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "rope_question_decode", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION

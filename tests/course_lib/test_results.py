@@ -33,6 +33,19 @@ def test_a_section_that_was_never_saved_is_false_and_says_what_is_missing():
         results.load("nothing")["date"]
 
 
+def test_what_the_h200_lacks_comes_from_another_gpu_and_a_run_there_is_set_beside_the_h200s(monkeypatch):
+    results.save("both", [{"name": "x", "unit": "ms", "value": 2.0}])
+    h100 = results._machine() | {"name": "NVIDIA H100 80GB HBM3"}
+    monkeypatch.setattr(results, "_machine", lambda: h100)
+    monkeypatch.setenv(results.RECORD, "h100")
+    alone, both = results.beside("alone", {"x": 1e-3}), results.beside("both", {"x": 1e-3})
+    assert alone.recorded_on is None and "this is the recorded run: NVIDIA H100" in str(alone)
+    assert both.ratio("x") == 0.5 and "recorded: NVIDIA H200" in str(both)
+    assert results.load("alone")["machine"] == h100["name"] and results.load("both")["machine"] == "NVIDIA H200"
+    assert results.load("both", "h100")["rows"][0]["value"] == 1.0 and not results.load("alone", "h200")
+    assert results.gpus() == ["h200", "h100"]
+
+
 def test_saving_one_section_leaves_the_others_alone():
     results.save("a", [{"name": "x", "value": 1}])
     before = results.load("a")

@@ -455,7 +455,8 @@ def test_factors_of_rope_follow_from_passes_and_angles():
     )
     says(ROPE, "8: two multiplications 21 us, two concatenations 20 us, one addition 13 us, one negation 6 us, ...")
     says(
-        ROPE, "A multiplication of q with a small table is 2 passes, an addition of two such tensors 3, a concatenation"
+        ROPE,
+        "A multiplication of q with a small table is 2 passes, an addition of two tensors like q 3, a concatenation",
     )
     says(
         ROPE,
