@@ -21,7 +21,7 @@ from book.outward import offers, repository
 
 ON_TWO = ("08_ddp",)  # lessons that were executed on two GPUs
 PREDICTED = "What the author predicted, and why"
-WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 20, 20
+WORDS_A_MINUTE, CODE_LINES_A_MINUTE, SECONDS_A_FIGURE = 200, 28, 20
 
 
 @dataclass

@@ -5,10 +5,12 @@ solutions/NN_unit/unit.py  ->  solutions/NN_unit/unit.ipynb  ->  notebooks/NN_un
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import jupytext
@@ -72,7 +74,7 @@ def read_script(lesson: Lesson) -> NotebookNode:
 
 
 def refresh(lesson: Lesson) -> NotebookNode:
-    """The solution notebook as it should be: the script's cells, with the outputs whose source did not change."""
+    """The solution notebook as it should be: the script's cells, with the outputs whose code did not change."""
     notebook = read_script(lesson)
     if not lesson.solution.exists():
         return notebook
@@ -80,14 +82,30 @@ def refresh(lesson: Lesson) -> NotebookNode:
     outputs: dict[str, list[NotebookNode]] = {}
     for cell in before.cells:
         if cell.cell_type == "code":
-            outputs.setdefault(cell.source, []).append(cell)
+            quoted = "<cell>" in str(cell.outputs)  # a traceback names lines of the cell and shows their text
+            outputs.setdefault((text if quoted else syntax)(cell.source), []).append(cell)
     for cell in notebook.cells:
-        if cell.cell_type == "code" and outputs.get(cell.source):
-            old = outputs[cell.source].pop(0)
+        same = cell.cell_type == "code" and (outputs.get(text(cell.source)) or outputs.get(syntax(cell.source)))
+        if same:
+            old = same.pop(0)
             cell.outputs, cell.execution_count = old.outputs, old.execution_count
     if "speed_of_light" in before.metadata:
         notebook.metadata["speed_of_light"] = before.metadata["speed_of_light"]
     return notebook
+
+
+def text(source: str) -> str:
+    """A cell without words that are for the formatter."""
+    return source.replace("  # fmt: skip", "")
+
+
+@lru_cache(maxsize=4096)
+def syntax(source: str) -> str:
+    """A cell without what cannot change its outputs: line breaks, comments, quotes. Every constant counts."""
+    try:
+        return ast.dump(ast.parse(TransformerManager().transform_cell(source)))
+    except SyntaxError:
+        return source
 
 
 def meaning(notebook: NotebookNode) -> str:

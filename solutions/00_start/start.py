@@ -130,7 +130,11 @@ ceilings()
 # %%
 figure, axes = plots.figure(width=7.5, height=2.4)
 plots.grid(n=13, block=4, ax=axes)
-plots.show(figure, alt="13 elements cut into 4 programs of 4 elements; the last program has 3 lanes past the end")
+plots.show(
+    figure,
+    alt="13 elements cut into 4 programs of 4 elements; "
+    "the last program has 3 lanes past the end",
+)
 
 # %% [markdown]
 # With `BLOCK` elements a program, `triton.cdiv(n, BLOCK)` programs are needed: the quotient, rounded up. Each place in
@@ -176,7 +180,10 @@ print("known:", ", ".join(CARDS))
 signature = {"out_ptr": "*i32", "n": "i32"}
 for block in (128, 1024):
     made = compile_kernel(_owner_kernel, signature, {"BLOCK": block}, arch=CARD)
-    print(f"BLOCK {block}: {block // 128} elements a thread, {made.registers} registers a thread")
+    print(
+        f"BLOCK {block}: {block // 128} elements a thread, {made.registers} "
+        "registers a thread"
+    )
     print("   ", {kind: count for kind, count in made.instructions.items() if count})
 
 # %% [markdown]

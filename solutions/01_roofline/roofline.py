@@ -158,11 +158,17 @@ def two_cosines(out, x):
 
 
 # %%
-x, out, between = torch.randn(N, device=DEVICE), torch.empty(N, device=DEVICE), torch.empty(N, device=DEVICE)
+x, out, between = (
+    torch.randn(N, device=DEVICE),
+    torch.empty(N, device=DEVICE),
+    torch.empty(N, device=DEVICE),
+)
 fused_cosines = fused(two_cosines)
 cosines = {
     "cos": timed(lambda: torch.cos(x, out=out)),
-    "cos cos, two kernels": timed(lambda: (torch.cos(x, out=between), torch.cos(between, out=out))),
+    "cos cos, two kernels": timed(
+        lambda: (torch.cos(x, out=between), torch.cos(between, out=out))
+    ),
     "cos cos, fused": timed(lambda: fused_cosines(out, x)),
 }
 against(predicted_ms, {name: t.ms for name, t in cosines.items()})
@@ -178,11 +184,19 @@ results.beside("lesson01.two_cosines", cosines, unit="ms")
 
 # %%
 top = ceilings()
-for name, passes, cosines_each in (("cos", 2, 1), ("cos cos, two kernels", 4, 2), ("cos cos, fused", 2, 2)):
+for name, passes, cosines_each in (
+    ("cos", 2, 1), ("cos cos, two kernels", 4, 2), ("cos cos, fused", 2, 2),
+):  # fmt: skip
     memory_ms = 4 * N * passes / top.bytes_per_s * 1e3
     arithmetic_ms = N * cosines_each / top.cos_per_s * 1e3
-    print(f"{name:22} memory {memory_ms:.3f} ms, arithmetic {arithmetic_ms:.3f} ms, measured {cosines[name].ms:.3f} ms")
-print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines while one number travels in and out")
+    print(
+        f"{name:22} memory {memory_ms:.3f} ms, arithmetic {arithmetic_ms:.3f} ms, "
+        f"measured {cosines[name].ms:.3f} ms"
+    )
+print(
+    f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines while one "
+    "number travels in and out"
+)
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 a pass needs 8 bytes an element for reading and writing, 0.126 ms
@@ -211,8 +225,14 @@ print(f"memory has time for {8 * top.cos_per_s / top.bytes_per_s:.2f} cosines wh
 # go to **tensor cores**, units that multiply small matrices; so does TF32, a shortened fp32 that section 7 explains.
 
 # %%
-rates = {f"matmul {name}, TFLOP/s": rate / 1e12 for name, rate in top.flops_per_s.items()}
-mine = {"copy, TB/s": top.bytes_per_s / 1e12, "launch, us": top.launch_s * 1e6, "cosines, T/s": top.cos_per_s / 1e12}
+rates = {
+    f"matmul {name}, TFLOP/s": rate / 1e12 for name, rate in top.flops_per_s.items()
+}
+mine = {
+    "copy, TB/s": top.bytes_per_s / 1e12,
+    "launch, us": top.launch_s * 1e6,
+    "cosines, T/s": top.cos_per_s / 1e12,
+}
 results.beside("lesson01.ceilings", mine | rates, unit="")
 
 # %% [markdown]
@@ -226,12 +246,22 @@ def recorded_roofs():
     """The roofs of the recorded H200, fastest first; none where nothing was recorded."""
     entry = results.load("lesson01.ceilings")
     value = {row["name"]: row["value"] for row in entry["rows"]} if entry else {}
-    rates = {n.split()[1].rstrip(","): v * 1e12 for n, v in value.items() if n.startswith("matmul")}
-    made = [Roof(f"H200 {n}", v, value["copy, TB/s"] * 1e12, value["launch, us"] * 1e-6) for n, v in rates.items()]
+    rates = {
+        n.split()[1].rstrip(","): v * 1e12
+        for n, v in value.items()
+        if n.startswith("matmul")
+    }
+    made = [
+        Roof(f"H200 {n}", v, value["copy, TB/s"] * 1e12, value["launch, us"] * 1e-6)
+        for n, v in rates.items()
+    ]
     return sorted(made, key=lambda roof: -roof.flops_per_s)
 
 
-my_roofs = [Roof(name, rate, top.bytes_per_s, top.launch_s) for name, rate in top.flops_per_s.items()]
+my_roofs = [
+    Roof(name, rate, top.bytes_per_s, top.launch_s)
+    for name, rate in top.flops_per_s.items()
+]
 roof = {roof.name: roof for roof in my_roofs}["fp32"]
 for one in my_roofs + recorded_roofs():
     print(f"{one.name:10} ridge at {ridge(one):6.1f} FLOP a byte")
@@ -252,12 +282,19 @@ def product(n):
 
 sizes = (128, 512, 4096) if GPU else (32, 128, 512)
 y = torch.randn(N, device=DEVICE)
-placed = {"add": timed(lambda: torch.add(x, y, out=out))} | {f"matmul {n}": product(n) for n in sizes}
-work_of = {"add": Work(N, 12 * N)} | {f"matmul {n}": Work(2 * n**3, 12 * n**2) for n in sizes}
+placed = {"add": timed(lambda: torch.add(x, y, out=out))} | {
+    f"matmul {n}": product(n) for n in sizes
+}
+work_of = {"add": Work(N, 12 * N)} | {
+    f"matmul {n}": Work(2 * n**3, 12 * n**2) for n in sizes
+}
 points = [(name, work_of[name], t.median_s) for name, t in placed.items()]
 axes = plots.roofline(roof, points, device=HERE.name)
-plots.show(axes, alt="Roofline of this machine in fp32: the addition on the slope, the large matrix product near the "
-                     "flat part, the smallest far below the roof")  # fmt: skip
+plots.show(
+    axes,
+    alt="Roofline of this machine in fp32: the addition on the slope, "
+    "the large matrix product near the flat part, the smallest far below the roof",
+)
 
 # %% [markdown]
 # Read the figure from left to right. From each point that lies below the roof, a thin line goes up to the part of the roof
@@ -374,8 +411,11 @@ shape = {"batch": 4, "heads": 16, "queries": 4096, "keys": 4096, "head_size": 12
 h200 = {one.name: one for one in recorded_roofs()}.get("H200 bf16", roof)
 for op in ("naive_attention", "fused_attention"):
     count = Work(*work(op, shape, "bf16"))
-    print(f"{op} on {h200.name}: {count.intensity:.0f} FLOP a byte, ridge {ridge(h200):.0f}: "
-          f"{regime(count, h200)}, floor {1e3 * floor_s(count, h200):.2f} ms")  # fmt: skip
+    print(
+        f"{op} on {h200.name}: {count.intensity:.0f} FLOP a byte, ridge "
+        f"{ridge(h200):.0f}: {regime(count, h200)}, floor "
+        f"{1e3 * floor_s(count, h200):.2f} ms"
+    )
 
 # %% [markdown]
 # The arithmetic is the same, the bytes are not: on the H200's bf16 roof fusion carries attention across the ridge. Two
@@ -467,7 +507,10 @@ for run in range(3):
     gpu.launch("kernel")
     end = gpu.record()
     gpu.synchronize()
-    print(f"run {run}: {1e6 * gpu.elapsed(start, end):.1f} us between the events; the kernel takes 200")
+    print(
+        f"run {run}: {1e6 * gpu.elapsed(start, end):.1f} us between the events; "
+        "the kernel takes 200"
+    )
 
 # %% [markdown]
 # Nearly right, and still a few microseconds too long. The device was idle, so it stamped the first event at once and
@@ -478,12 +521,16 @@ for run in range(3):
 for ahead in (0, 1, 2, 4, 8):
     gpu = pretend("slow_host", seconds=20e-6)
     for _ in range(ahead):
-        gpu.flush_cache()  # any work will do: it keeps the device busy while the host posts the rest
+        # any work will do: it keeps the device busy while the host posts the rest
+        gpu.flush_cache()
     start = gpu.record()
     gpu.launch("kernel")
     end = gpu.record()
     gpu.synchronize()
-    print(f"{ahead} sweeps posted first: {1e6 * gpu.elapsed(start, end):5.1f} us; the kernel takes 20")
+    print(
+        f"{ahead} sweeps posted first: {1e6 * gpu.elapsed(start, end):5.1f} us; "
+        "the kernel takes 20"
+    )
 
 # %% [markdown]
 # **A host slower than the device.** When enough work is posted *ahead*, the device is still busy with it while the host
@@ -542,7 +589,10 @@ def host_times(gpu, runs):
 
 ten = [1e6 * s for s in host_times(pretend("compile"), 10)]
 print("ten runs:", " ".join(f"{t:.0f}" for t in ten), "us")
-print(f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the first run {sum(ten[1:]) / 9:.0f} us")
+print(
+    f"mean {sum(ten) / 10:.0f}, median {sorted(ten)[5]:.0f}, mean without the first "
+    f"run {sum(ten[1:]) / 9:.0f} us"
+)
 
 # %% [markdown]
 # **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time: the cache
@@ -570,7 +620,10 @@ for sweep in (False, True):
         pairs.append((start, gpu.record()))
     gpu.synchronize()
     times = " ".join(f"{1e6 * gpu.elapsed(*pair):.0f}" for pair in pairs)
-    print(f"{'swept' if sweep else 'as it comes'}: {times} us; the kernel takes 200 when the cache is cold")
+    print(
+        f"{'swept' if sweep else 'as it comes'}: {times} us; "
+        "the kernel takes 200 when the cache is cold"
+    )
 
 # %% [markdown]
 # **The clock.** A GPU's clock moves, and a pause moves it. There are two kinds. One lowers its clock while it rests, as
@@ -597,10 +650,16 @@ gpu = pretend("ramp")
 first = event_times(gpu, 500)
 gpu.sleep(0.5)
 again = event_times(gpu, 500)
-axes = plots.sweep(range(1, 501), {"from the start": first, "after half a second of rest": again}, xlabel="run",
-                   xscale="linear", ceiling=("truth", 200e-6), device="simulated GPU",
-                   title="The clock needs work to rise, and a pause loses it")  # fmt: skip
-plots.show(axes, alt="Time of each of 500 runs, twice: from double the truth down to it, and again after a pause")
+axes = plots.sweep(
+    range(1, 501), {"from the start": first, "after half a second of rest": again},
+    xlabel="run", xscale="linear", ceiling=("truth", 200e-6), device="simulated GPU",
+    title="The clock needs work to rise, and a pause loses it",
+)  # fmt: skip
+plots.show(
+    axes,
+    alt="Time of each of 500 runs, twice: from double the truth down to it, "
+    "and again after a pause",
+)
 
 # %% [markdown]
 # **Outliers.** Now and then something else takes the device: another process, the display, the driver. Such runs are
@@ -611,8 +670,11 @@ plots.show(axes, alt="Time of each of 500 runs, twice: from double the truth dow
 # %%
 times = event_times(pretend("outliers"), 300)
 ordered = sorted(times)
-print(f"mean {1e6 * sum(times) / 300:.1f} us, median {1e6 * ordered[150]:.1f} us, "
-      f"minimum {1e6 * ordered[0]:.1f} us, maximum {1e6 * ordered[-1]:.1f} us; the kernel takes 200")  # fmt: skip
+print(
+    f"mean {1e6 * sum(times) / 300:.1f} us, median {1e6 * ordered[150]:.1f} us, "
+    f"minimum {1e6 * ordered[0]:.1f} us, maximum {1e6 * ordered[-1]:.1f} us; "
+    "the kernel takes 200"
+)
 
 # %% [markdown]
 # ### The same on your machine
@@ -658,9 +720,15 @@ def add_one(n):
 
 
 runs = {f"length {n}": one_by_one(lambda n=n: add_one(n), 20) for n in (4096, 5000)}
-axes = plots.sweep(range(1, 21), runs, xlabel="run", xscale="linear", yscale="log", device=HERE.name,
-                   title="The first run of a kernel is not like the others")  # fmt: skip
-plots.show(axes, alt="Host time of twenty runs of a new kernel and of a new size; on a GPU the first is far above")
+axes = plots.sweep(
+    range(1, 21), runs, xlabel="run", xscale="linear", yscale="log",
+    device=HERE.name, title="The first run of a kernel is not like the others",
+)  # fmt: skip
+plots.show(
+    axes,
+    alt="Host time of twenty runs of a new kernel and of a new size; "
+    "on a GPU the first is far above",
+)
 
 # %% [markdown]
 # The second series starts high as well on a GPU, because 5000 is not a multiple of 16: Triton compiles a version of the
@@ -670,7 +738,8 @@ plots.show(axes, alt="Host time of twenty runs of a new kernel and of a new size
 # Now the cache and the stopwatch. `time_gpu` sweeps the cache unless it is told `cold=False`.
 
 # %%
-k = 2**20 if GPU else 2**17  # 12 MiB in three arrays on a GPU, 1.5 MiB on a CPU: small enough for a cache
+# 12 MiB in three arrays on a GPU, 1.5 MiB on a CPU: small enough for a cache
+k = 2**20 if GPU else 2**17
 
 
 def small_add():
@@ -693,7 +762,10 @@ results.beside("lesson01.four_ways_to_time", found, unit="us")
 floor_us = 1e6 * 12 * k / top.bytes_per_s
 print(f"floor of memory: {floor_us:.1f} us")
 for name, took in found.items():
-    print(f"{name:24} {1e6 * getattr(took, 'median_s', took) / floor_us:5.1f} times the floor")
+    print(
+        f"{name:24} {1e6 * getattr(took, 'median_s', took) / floor_us:5.1f} "
+        "times the floor"
+    )
 
 # %% [markdown]
 # On a GPU the first two numbers are mostly the host's, and say little about the addition. The last two differ only in
@@ -998,8 +1070,14 @@ results.beside("lesson01.call", {"one of many additions": call.launch_s}, unit="
 # %%
 doubled = [(n, after / before) for n, before, after in zip(sizes, add_s, add_s[1:])]
 for n, ratio in doubled:
-    says, roof_says = "overhead" if ratio < 1.1 else "size", regime(Work(n, 12 * n), call)
-    print(f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time; the rule says {says}, the roof {roof_says}")
+    says, roof_says = (
+        "overhead" if ratio < 1.1 else "size",
+        regime(Work(n, 12 * n), call),
+    )
+    print(
+        f"{n:>10} -> {2 * n:>10} elements: {ratio:4.2f}x the time; "
+        f"the rule says {says}, the roof {roof_says}"
+    )
 
 # %% [markdown]
 # ### Understand
@@ -1054,19 +1132,30 @@ calls, not FLOPs"""
 # it, the time of a layer does not depend on the width at all. So divide by the layers.
 
 # %%
-REPORT = {  # layers, width, then seconds for 10 runs: forward, backward, forward mixed, backward mixed
+# layers, width, then seconds for 10 runs:
+# forward, backward, forward mixed, backward mixed
+REPORT = {
     "small": (12, 768, 0.318, 0.733, 0.486, 0.918),
     "medium": (24, 1024, 0.656, 1.691, 0.962, 1.770),
     "large": (36, 1280, 0.948, 4.092, 1.330, 2.244),
     "xl": (48, 1600, 1.766, 8.498, 1.510, 3.651),
     "2.7b": (32, 2560, 1.838, 13.481, 0.932, 4.094),
 }
-print("milliseconds a layer          forward  backward   mixed: forward  backward     width squared, relative")
+print(
+    "milliseconds a layer          forward  backward   mixed: "
+    "forward  backward     width squared, relative"
+)
 for name, (layers, width, *seconds) in REPORT.items():
     full, full_back, mixed, mixed_back = (1e3 * s / 10 / layers for s in seconds)
-    print(f"{name:<28}{full:9.2f}{full_back:10.2f}{mixed:17.2f}{mixed_back:10.2f}{(width / 768) ** 2:20.1f}")
+    print(
+        f"{name:<28}{full:9.2f}{full_back:10.2f}{mixed:17.2f}{mixed_back:10.2f}"
+        f"{(width / 768) ** 2:20.1f}"
+    )
 xl, largest = REPORT["xl"], REPORT["2.7b"]
-print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[4] / xl[4]:.2f}")
+print(
+    f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed "
+    f"{largest[4] / xl[4]:.2f}"
+)
 
 # %% [markdown]
 # The column of the mixed forward pass does not grow, it even falls, while the arithmetic of a layer grows as in the
@@ -1092,11 +1181,16 @@ print(f"\n2.7b over xl: layers {largest[0] / xl[0]:.2f}, forward mixed {largest[
 
 # %%
 costs = [("an addition here", call.launch_s)]
-costs += [("a Triton launch on the recorded H200", one.launch_s) for one in recorded_roofs()[:1]]
+costs += [
+    ("a Triton launch on the recorded H200", one.launch_s)
+    for one in recorded_roofs()[:1]
+]
 for name, cost in costs:
     calls = [row[4] / 10 / row[0] / cost for row in REPORT.values()]
-    print(f"at {cost * 1e6:.1f} us a call ({name}) a mixed forward pass through one layer would be "
-          f"{min(calls):.0f} to {max(calls):.0f} calls")  # fmt: skip
+    print(
+        f"at {cost * 1e6:.1f} us a call ({name}) a mixed forward pass through one "
+        f"layer would be {min(calls):.0f} to {max(calls):.0f} calls"
+    )
 
 # %% [markdown]
 # ### Measure it here
@@ -1144,7 +1238,8 @@ def forward(model, tokens, mixed):
         model(tokens)
 
 
-LAYERS, TOKENS = max(2, round(8 * share_of_sizes())), (4, 128) if GPU else (1, 16)  # 8 of the widest take 6 GiB
+# 8 of the widest take 6 GiB
+LAYERS, TOKENS = max(2, round(8 * share_of_sizes())), (4, 128) if GPU else (1, 16)
 widths = (256, 512, 1024, 2048, 4096) if GPU else (16, 32, 64, 128, 256)
 layer_s = {"fp32": [], "bf16 autocast": []} if GPU else {"fp32": []}
 for width in widths:
@@ -1157,10 +1252,20 @@ for width in widths:
     del model, run
 
 # %%
-axes = plots.sweep(widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log", device=HERE.name,
-                   title="A layer costs the same until it is wide enough")  # fmt: skip
-plots.show(axes, alt="Forward time of one transformer layer against its width, flat for narrow layers, then rising")
-rows = {f"{name}, width {w}": s for name, column in layer_s.items() for w, s in zip(widths, column)}
+axes = plots.sweep(
+    widths, layer_s, xlabel="width", ylabel="time of one layer", yscale="log",
+    device=HERE.name, title="A layer costs the same until it is wide enough",
+)  # fmt: skip
+plots.show(
+    axes,
+    alt="Forward time of one transformer layer against its width, flat for narrow "
+    "layers, then rising",
+)
+rows = {
+    f"{name}, width {w}": s
+    for name, column in layer_s.items()
+    for w, s in zip(widths, column)
+}
 results.beside("lesson01.layers", rows, unit="us")
 
 # %% [markdown]
@@ -1275,18 +1380,32 @@ arithmetic over 0.503 ms of eight passes."""
 heads, tokens, size = (64, 1024, 64) if GPU else (4, 512, 64)
 scores = heads * tokens**2
 counts = {
-    "product": Work(*work("matmul", {"batch": heads, "m": tokens, "n": tokens, "k": size}, "fp32")),
-    "softmax": Work(*work("softmax", {"rows": heads * tokens, "columns": tokens}, "fp32")),
-    # maximum reads; subtraction reads and writes; exponential too; sum reads; division reads and writes
+    "product": Work(
+        *work("matmul", {"batch": heads, "m": tokens, "n": tokens, "k": size}, "fp32")
+    ),
+    "softmax": Work(
+        *work("softmax", {"rows": heads * tokens, "columns": tokens}, "fp32")
+    ),
+    # maximum reads; subtraction reads and writes; exponential too; sum reads; division
+    # reads and writes
     "softmax by hand": Work(5 * scores, 8 * 4 * scores),
 }
 for name, count in counts.items():
-    print(f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, "
-          f"{count.intensity:5.1f} FLOP a byte, floor {1e3 * floor_s(count, roof):.3f} ms, {regime(count, roof)}")  # fmt: skip
+    print(
+        f"{name:16} {count.flops / 1e9:6.2f} GFLOP, {count.bytes / 2**20:6.0f} MiB, "
+        f"{count.intensity:5.1f} FLOP a byte, floor {1e3 * floor_s(count, roof):.3f} "
+        f"ms, {regime(count, roof)}"
+    )
 
 # %%
-q, kT = torch.randn(heads, tokens, size, device=DEVICE), torch.randn(heads, size, tokens, device=DEVICE)
-s, e = torch.empty(heads, tokens, tokens, device=DEVICE), torch.empty(heads, tokens, tokens, device=DEVICE)
+q, kT = (
+    torch.randn(heads, tokens, size, device=DEVICE),
+    torch.randn(heads, size, tokens, device=DEVICE),
+)
+s, e = (
+    torch.empty(heads, tokens, tokens, device=DEVICE),
+    torch.empty(heads, tokens, tokens, device=DEVICE),
+)
 
 
 def softmax_by_hand():
@@ -1300,7 +1419,10 @@ parts = {
     "softmax": timed(lambda: torch.softmax(s, dim=-1, out=e)),
     "softmax by hand": timed(softmax_by_hand),
 }
-against(predicted_ratio, {"product / softmax by hand": parts["product"].ms / parts["softmax by hand"].ms})
+against(
+    predicted_ratio,
+    {"product / softmax by hand": parts["product"].ms / parts["softmax by hand"].ms},
+)
 results.beside("lesson01.scores", parts, unit="ms")
 
 # %% [markdown]
@@ -1353,20 +1475,31 @@ print(seen)
 
 # %%
 def share(*words):
-    rows = [row for row in seen.kernels if "fmha" not in row.name]  # fused attention is neither of the two
-    return sum(row.share for row in rows if any(word in row.name.lower() for word in words))
+    # fused attention is neither of the two
+    rows = [row for row in seen.kernels if "fmha" not in row.name]
+    return sum(
+        row.share for row in rows if any(word in row.name.lower() for word in words)
+    )
 
 
 products = share("gemm", "mm", "nvjet", "cutlass")
 elementwise = share("elementwise", "aten::mul", "aten::add_")
-print(f"matrix products {products:.0%}, named elementwise {elementwise:.0%}; the report: products dominate, "
-      "elementwise multiplications about 10 %")  # fmt: skip
-results.beside("lesson01.profile", {"busy": seen.busy_share, "products": products, "elementwise": elementwise}, unit="")
+print(
+    f"matrix products {products:.0%}, named elementwise {elementwise:.0%}; the report: "
+    "products dominate, elementwise multiplications about 10 %"
+)
+results.beside(
+    "lesson01.profile",
+    {"busy": seen.busy_share, "products": products, "elementwise": elementwise},
+    unit="",
+)
 
 # %%
 from course_lib.profiling.trace import outermost
 
-ranges = [r for r in seen.trace.ranges if r.name in ("forward", "backward", "optimizer")]
+ranges = [
+    r for r in seen.trace.ranges if r.name in ("forward", "backward", "optimizer")
+]
 
 
 def launched_in(work):
@@ -1378,11 +1511,18 @@ def launched_in(work):
 work_done = seen.trace.device or outermost(seen.trace.operators)
 lanes = {
     "ranges on the host": [(r.start_s, r.end_s, r.name) for r in ranges],
-    "device" if GPU else "operators": [(i.start_s, i.end_s, launched_in(i)) for i in work_done],
+    "device" if GPU else "operators": [
+        (i.start_s, i.end_s, launched_in(i)) for i in work_done
+    ],
 }
-axes = plots.timeline(lanes, title="A training step: what the host says, and what runs", device=HERE.name)
-plots.show(axes, alt="Timeline of one training step: the host's ranges above; below, the work, marked by the range in "
-                     "which it was launched")  # fmt: skip
+axes = plots.timeline(
+    lanes, title="A training step: what the host says, and what runs", device=HERE.name
+)
+plots.show(
+    axes,
+    alt="Timeline of one training step: the host's ranges above; "
+    "below, the work, marked by the range in which it was launched",
+)
 
 # %% [markdown]
 # On a GPU with this much to do the two lanes are not aligned: the device runs behind the host, so when a kernel runs
@@ -1624,7 +1764,9 @@ def chain_in_blocks(x, repeat, out):
 chain = cos_chain if GPU else chain_in_blocks
 repeats = (1, 2, 3, 4, 6, 8, 12, 16) if GPU else (1, 2, 3, 4, 6, 8)
 chain_s = [timed(lambda r=r: chain(x, r, out)).median_s for r in repeats]
-results.beside("lesson01.chain", {f"repeat {r}": s for r, s in zip(repeats, chain_s)}, unit="ms")
+results.beside(
+    "lesson01.chain", {f"repeat {r}": s for r, s in zip(repeats, chain_s)}, unit="ms"
+)
 
 # %%
 memory_s, one_s = 8 * N / top.bytes_per_s, N / top.cos_per_s
@@ -1693,11 +1835,16 @@ def recompute_backward(dx, dy, x):
 kept, dx, dy = torch.empty(N, device=DEVICE), torch.empty(N, device=DEVICE), y
 passes = [fused(fn) for fn in (store_forward, store_backward, recompute_backward)]
 trip_s = {
-    "store": timed(lambda: (passes[0](out, kept, x), passes[1](dx, dy, kept, x))).median_s,
+    "store": timed(
+        lambda: (passes[0](out, kept, x), passes[1](dx, dy, kept, x))
+    ).median_s,
     "recompute": timed(lambda: (fused_cosines(out, x), passes[2](dx, dy, x))).median_s,
 }
 against(predicted_share, {"recompute / store": trip_s["recompute"] / trip_s["store"]})
-print(f"held between forward and backward: store {8 * N / 2**20:.0f} MiB, recompute {4 * N / 2**20:.0f} MiB")
+print(
+    f"held between forward and backward: store {8 * N / 2**20:.0f} MiB, "
+    f"recompute {4 * N / 2**20:.0f} MiB"
+)
 results.beside("lesson01.recompute", trip_s, unit="ms")
 
 # %% [markdown]
@@ -1958,10 +2105,17 @@ predicted_ms["why"] = "For the H200: 268 MB at 4.27 TB/s, and four times that."
 
 # %%
 rows, columns = (16384, 4096) if GPU else (512, 4096)
-z = torch.randn(rows, columns, device=DEVICE, dtype=torch.float16 if GPU else torch.float32)
+z = torch.randn(
+    rows, columns, device=DEVICE, dtype=torch.float16 if GPU else torch.float32
+)
 count = rows * columns * z.element_size()
-against(predicted_ms, {f"{name}": 1e3 * passes * count / top.bytes_per_s
-                       for name, passes in (("one read, one write", 2), ("eight passes", 8))})  # fmt: skip
+against(
+    predicted_ms,
+    {
+        f"{name}": 1e3 * passes * count / top.bytes_per_s
+        for name, passes in (("one read, one write", 2), ("eight passes", 8))
+    },
+)
 
 # %% [markdown]
 # **The prediction, counted.** On the H200 one read and one write of 16384 x 4096 numbers of fp16 are 268 MB, 0.0628
@@ -2007,7 +2161,9 @@ torch.softmax(torch.full((2, 3), -float("inf")), dim=-1)
 
 # %% nbgrader={"grade": false, "grade_id": "roofline_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
-def _softmax_kernel(out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: tl.constexpr):
+def _softmax_kernel(
+    out_ptr, x_ptr, width, stride_out_row, stride_x_row, BLOCK: tl.constexpr
+):
     ### BEGIN SOLUTION
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
@@ -2163,7 +2319,10 @@ def grouped(program, tiles_m, tiles_n, height=8):
 
 for order in (by_rows, grouped):
     a, b = stripes(order, 64, 128)
-    print(f"{order.__name__:8} {a} stripes of A and {b} of B: {a + b} in all for the same 96 tiles")
+    print(
+        f"{order.__name__:8} {a} stripes of A and {b} of B: "
+        f"{a + b} in all for the same 96 tiles"
+    )
 
 # %% [markdown]
 # Note the `min` in `grouped`. Without it the last group, when it has fewer than 8 tile rows, sends programs to tile
@@ -2311,9 +2470,17 @@ ADJACENT = {f"stride_{name}": 1 for name in ("out_n", "a_k", "b_n")}
 
 def compiled(dtype, tile, warps, stages=3):
     """The report on a kernel for `dtype` matrices stored by rows."""
-    signature = dict.fromkeys(("out_ptr", "a_ptr", "b_ptr"), f"*{dtype}") | dict.fromkeys("MNK", "i32") | STRIDES
-    constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": 8} | ADJACENT
-    return compile_kernel(_matmul_kernel, signature, constants, CARD, num_warps=warps, num_stages=stages)
+    signature = (
+        dict.fromkeys(("out_ptr", "a_ptr", "b_ptr"), f"*{dtype}")
+        | dict.fromkeys("MNK", "i32")
+        | STRIDES
+    )
+    constants = (
+        dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": 8} | ADJACENT
+    )
+    return compile_kernel(
+        _matmul_kernel, signature, constants, CARD, num_warps=warps, num_stages=stages
+    )
 
 
 print(compiled("fp16", (128, 256, 64), warps=8))
@@ -2346,19 +2513,32 @@ print(compiled("fp32", (64, 64, 32), warps=4))
 def rate(tile, warps, group, n=8192):
     """TFLOP/s of the kernel above for two n x n matrices in fp16."""
     grid = (triton.cdiv(n, tile[0]) * triton.cdiv(n, tile[1]),)
-    meta = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {"GROUP_M": group, "num_warps": warps}
-    took = timed(lambda: _matmul_kernel[grid](c, a, b, n, n, n, *c.stride(), *a.stride(), *b.stride(), **meta))
+    meta = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile)) | {
+        "GROUP_M": group,
+        "num_warps": warps,
+    }
+    took = timed(
+        lambda: _matmul_kernel[grid](
+            c, a, b, n, n, n, *c.stride(), *a.stride(), *b.stride(), **meta
+        )
+    )
     return 2 * n**3 / took.median_s / 1e12
 
 
 rates = {}
 if GPU:
-    a, b, c = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(3))
-    for tile, warps in (((32, 32, 64), 4), ((64, 64, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8)):
+    a, b, c = (
+        torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(3)
+    )
+    for tile, warps in (
+        ((32, 32, 64), 4), ((64, 64, 64), 4), ((128, 128, 64), 8), ((128, 256, 64), 8),
+    ):  # fmt: skip
         rates[f"{tile[0]} x {tile[1]}, row order"] = rate(tile, warps, group=1)
         rates[f"{tile[0]} x {tile[1]}, grouped"] = rate(tile, warps, group=8)
     rates["128 x 256, grouped, 4 warps"] = rate((128, 256, 64), warps=4, group=8)
-    rates["torch.mm"] = 2 * 8192**3 / timed(lambda: torch.mm(a, b, out=c)).median_s / 1e12
+    rates["torch.mm"] = (
+        2 * 8192**3 / timed(lambda: torch.mm(a, b, out=c)).median_s / 1e12
+    )
 results.beside("lesson01.tiles", rates, unit="TFLOP/s")
 
 # %% [markdown]
@@ -2449,8 +2629,11 @@ for _ in range(100):
     gpu.launch("kernel")
 gpu.synchronize()
 took = gpu.host_time() - begin
-print(f"100 launches took {1e3 * took:.2f} ms, the kernels alone take {1e3 * 100 * 20e-6:.2f} ms: "
-      f"the device was busy {100 * 20e-6 / took:.0%} of the time")  # fmt: skip
+print(
+    f"100 launches took {1e3 * took:.2f} ms, the kernels alone take "
+    f"{1e3 * 100 * 20e-6:.2f} ms: the device was busy "
+    f"{100 * 20e-6 / took:.0%} of the time"
+)
 
 # %% [markdown]
 # ### What a graph remembers

@@ -185,7 +185,8 @@ found["compiled"] = timed(lambda: compiled(*given)).median_s
 # %%
 came = {
     "faster, compiling left out": found["eager"] / found["compiled"],
-    "slower, compiling timed": found["compiled, as in the lab"] / found["eager, as in the lab"],
+    "slower, compiling timed": found["compiled, as in the lab"]
+    / found["eager, as in the lab"],
 }
 against(predicted, came)
 results.beside("lesson02.lab", found, unit="ms", size=SIZE)
@@ -236,10 +237,14 @@ def twelve_calls(fn, rows):
 
 shapes = {"long": ROWS // 2, "short": ROWS // 4}
 calls_eager = {name: twelve_calls(layer, rows) for name, rows in shapes.items()}
-calls_compiled = {name: twelve_calls(torch.compile(layer), rows) for name, rows in shapes.items()}
+calls_compiled = {
+    name: twelve_calls(torch.compile(layer), rows) for name, rows in shapes.items()
+}
 for name in shapes:
     for kind, calls in (("eager", calls_eager), ("compiled", calls_compiled)):
-        print(f"{name:6}{kind:9}", " ".join(f"{1e3 * s:.3g}" for s in calls[name]), "ms")
+        print(
+            f"{name:6}{kind:9}", " ".join(f"{1e3 * s:.3g}" for s in calls[name]), "ms"
+        )
 
 # %% [markdown]
 # ## Exercise 2.1 `compile.break_even` (25 min, 4 points)
@@ -315,7 +320,9 @@ check("compile.break_even", break_even)
 
 # %%
 for steps in (["long"], ["short"], ["long", "short"]):
-    print(f"{' and '.join(steps)}: {break_even(calls_eager, calls_compiled, steps)} calls")
+    print(
+        f"{' and '.join(steps)}: {break_even(calls_eager, calls_compiled, steps)} calls"
+    )
 
 # %% [markdown]
 # ### Try it
@@ -353,7 +360,10 @@ def plus_one(x):
 
 tiny, compiled_plus_one = normal(8), torch.compile(plus_one)
 compiled_plus_one(tiny)
-tiny_cost = {"x + 1, eager": each(lambda: tiny + 1), "x + 1, compiled": each(lambda: compiled_plus_one(tiny))}
+tiny_cost = {
+    "x + 1, eager": each(lambda: tiny + 1),
+    "x + 1, compiled": each(lambda: compiled_plus_one(tiny)),
+}
 results.beside("lesson02.tiny", tiny_cost, unit="us")
 
 # %% [markdown]
@@ -428,8 +438,12 @@ x, w, bias = (t.requires_grad_() for t in inputs())
 with torch_inside.watch() as seen:
     compiled(x, w, bias).sum().backward()
 axes = plots.pipeline(torch_inside.flow(layer, seen))
-plots.show(axes, alt="Stations of torch.compile from top to bottom: Python, Dynamo's graph with its guards, the joint "
-                     "graph cut into forward and backward, and the kernels of both, with the time of each station")  # fmt: skip
+plots.show(
+    axes,
+    alt="Stations of torch.compile from top to bottom: Python, Dynamo's graph with its "
+    "guards, the joint graph cut into forward and backward, and the kernels of both, "
+    "with the time of each station",
+)
 
 # %% [markdown]
 # | station | takes | gives | lives in |
@@ -477,7 +491,14 @@ torch._dynamo.reset()
 fast = torch.compile(chain, backend="eager")  # Dynamo alone: the graph runs as it is
 with torch_inside.watch() as seen:
     fast(normal(8, 4), 3)
-against(predicted, {"nodes": sum(step.line > 0 for graph in torch_inside.graphs(seen) for step in graph.steps)})
+against(
+    predicted,
+    {
+        "nodes": sum(
+            step.line > 0 for graph in torch_inside.graphs(seen) for step in graph.steps
+        )
+    },
+)
 torch_inside.bytecode(chain, seen)
 
 # %% [markdown]
@@ -506,7 +527,8 @@ torch_inside.guards(seen)
 
 # %% nbgrader={"grade": false, "grade_id": "compile_backend", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def counting(counts):
-    """A backend that runs the graph as it is and adds its kinds of nodes to `counts`."""
+    """A backend that runs the graph as it is and adds its kinds of nodes to
+    `counts`."""
     ### BEGIN SOLUTION
 
     def backend(module, inputs):
@@ -551,9 +573,16 @@ check("compile.backend", counting)
 
 # %%
 counts = {}
-block = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device=DEVICE).train()
+block = torch.nn.TransformerEncoderLayer(
+    64, 4, 128, batch_first=True, device=DEVICE
+).train()
 torch.compile(block, backend=counting(counts))(normal(2, 16, 64))
-print(", ".join(f"{kind} {count}" for kind, count in sorted(counts.items(), key=lambda item: -item[1])))
+print(
+    ", ".join(
+        f"{kind} {count}"
+        for kind, count in sorted(counts.items(), key=lambda item: -item[1])
+    )
+)
 
 # %% [markdown]
 # ### The promise behind the pipeline
@@ -598,7 +627,13 @@ fast, ones = torch.compile(branches, backend="eager"), torch.ones(3, device=DEVI
 with torch_inside.watch() as seen:
     for x in (ones, -ones, ones, -ones):
         assert torch.equal(fast(x), branches(x))
-against(predicted, {"graphs": len(torch_inside.graphs(seen)), "compiled again": len(torch_inside.recompiles(seen))})
+against(
+    predicted,
+    {
+        "graphs": len(torch_inside.graphs(seen)),
+        "compiled again": len(torch_inside.recompiles(seen)),
+    },
+)
 for one in seen.compilations:
     print(f"{one.id}: {one.piece}")
 
@@ -645,9 +680,19 @@ x, lengths = normal(4, 16), torch.tensor([3, 5, 9, 2], device=DEVICE)
 rows = []
 for fn, capture in ((cut, False), (cut, True), (branch, True)):
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(capture_scalar_outputs=capture), torch_inside.watch() as seen:
+    with (
+        torch._dynamo.config.patch(capture_scalar_outputs=capture),
+        torch_inside.watch() as seen,
+    ):
         torch.compile(fn, backend="eager")(x, lengths)
-    rows.append((fn.__name__, str(capture), len(torch_inside.graphs(seen)), len(torch_inside.breaks(seen))))
+    rows.append(
+        (
+            fn.__name__,
+            str(capture),
+            len(torch_inside.graphs(seen)),
+            len(torch_inside.breaks(seen)),
+        )
+    )
 Table(("function", "capture_scalar_outputs", "graphs", "breaks"), rows)
 
 # %% [markdown]
@@ -682,7 +727,10 @@ import inspect
 
 from course_lib.models.broken_tower import PATCH, Block, Tower
 
-print(inspect.getsource(Tower.forward), inspect.getsource(Tower.positions), inspect.getsource(Block.forward), sep="\n")
+print(
+    inspect.getsource(Tower.forward), inspect.getsource(Tower.positions),
+    inspect.getsource(Block.forward), sep="\n",
+)  # fmt: skip
 
 # %% [markdown]
 # ### Predict
@@ -719,8 +767,14 @@ for layers in (4, 2):
         first = len(torch_inside.graphs(seen))
         for count in (6, 9):
             fast(*images(count))
-    print(f"{layers} layers: {first} graphs in the first call, {len(torch_inside.graphs(seen)) - first} more later")
-against(predicted, {"first call": first, "later calls": len(torch_inside.graphs(seen)) - first})
+    print(
+        f"{layers} layers: {first} graphs in the first call, "
+        f"{len(torch_inside.graphs(seen)) - first} more later"
+    )
+against(
+    predicted,
+    {"first call": first, "later calls": len(torch_inside.graphs(seen)) - first},
+)
 torch_inside.breaks(seen)
 
 # %% [markdown]
@@ -749,7 +803,11 @@ from course_lib.profiling.trace import outermost
 def launches(fn):
     """What a call sends to the device; on a CPU its outermost kernels and operators."""
     seen = profiling.record(fn, warmup=0)
-    ours = [one for one in seen.operators if one.name.startswith("aten::") or "cpp_fused" in one.name]
+    ours = [
+        one
+        for one in seen.operators
+        if one.name.startswith("aten::") or "cpp_fused" in one.name
+    ]
     return len(seen.device) if GPU else len(outermost(ours))
 
 
@@ -828,7 +886,9 @@ class RepairedTower(Tower):
         """(patches, width), between the learnt ones, corner to corner."""
         ### BEGIN SOLUTION
         table = self.table.t()[None]  # (1, width, positions): what interpolate expects
-        return F.interpolate(table, size=patches, mode="linear", align_corners=True)[0].t()
+        return F.interpolate(table, size=patches, mode="linear", align_corners=True)[
+            0
+        ].t()
         ### END SOLUTION
 
 
@@ -859,7 +919,11 @@ check("compile.breaks", RepairedTower)
 
 # %%
 towers = {"broken": broken, "repaired": looked_at(RepairedTower, batch)}
-rows = {f"{name}, {what}": value for name, all_of in towers.items() for what, value in all_of.items()}
+rows = {
+    f"{name}, {what}": value
+    for name, all_of in towers.items()
+    for what, value in all_of.items()
+}
 results.beside("lesson02.towers", rows, unit="")
 
 # %% [markdown]
@@ -902,7 +966,10 @@ predicted = {
 
 # %%
 compilations, reasons = {}, {}
-for name, last in (("linear, relu", torch.nn.ReLU()), ("linear, dropout", torch.nn.Dropout(0.5))):
+for name, last in (
+    ("linear, relu", torch.nn.ReLU()),
+    ("linear, dropout", torch.nn.Dropout(0.5)),
+):
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), last).to(DEVICE).train()
     fast, x = torch.compile(model, backend="eager"), normal(3, 4)
@@ -912,7 +979,10 @@ for name, last in (("linear, relu", torch.nn.ReLU()), ("linear, dropout", torch.
         for switch in (model.eval, model.train):
             switch()
             fast(x)
-    compilations[name], reasons[name] = len(seen.compilations), torch_inside.recompiles(seen)
+    compilations[name], reasons[name] = (
+        len(seen.compilations),
+        torch_inside.recompiles(seen),
+    )
 against(predicted, compilations)
 reasons["linear, dropout"]
 
@@ -937,7 +1007,12 @@ def ask(*shapes, **how):
     """Which calls compile, as the machine has it."""
     calls = [{"shape": list(shape)} for shape in shapes]
     said = torch_inside.compiles(calls, **how)
-    print(", ".join(f"{s[0]}x{s[1]}{' COMPILES' if c else ''}" for s, c in zip(shapes, said)), how or "")
+    print(
+        ", ".join(
+            f"{s[0]}x{s[1]}{' COMPILES' if c else ''}" for s, c in zip(shapes, said)
+        ),
+        how or "",
+    )
 
 
 ask((4, 8), (5, 8), (6, 8), (4, 8))
@@ -1089,7 +1164,11 @@ import copy
 before = fx.symbolic_trace(double_negation)
 after = drop_double_negations(copy.deepcopy(before))
 axes = plots.graphs({"as captured": before.graph, "after the pass": after.graph})
-plots.show(axes, alt="The graph of sin(x a + b) with two negations of x, and beside it the same graph without them")
+plots.show(
+    axes,
+    alt="The graph of sin(x a + b) with two negations of x, and beside it the same "
+    "graph without them",
+)
 
 # %% [markdown]
 # A multiply and an add remain, and torch has one operator for both: `torch.addcmul(b, x, a)` computes `b + x * a` in
@@ -1202,7 +1281,11 @@ joined = fuse(copy.deepcopy(module))
 difference = (joined(*given)[0] - module(*given)[0]).abs().max().item()
 print(f"largest difference of the results: {difference:.2g}")
 axes = plots.graphs({"as captured": module.graph, "after your pass": joined.graph})
-plots.show(axes, alt="Graph of Horner's rule with two products and three sums, and beside it one sum and two addcmul")
+plots.show(
+    axes,
+    alt="Graph of Horner's rule with two products and three sums, and beside it one "
+    "sum and two addcmul",
+)
 
 # %% [markdown]
 # ### Half types
@@ -1217,9 +1300,23 @@ for dtype in (torch.float16, torch.bfloat16):
     allowed = torch.finfo(dtype).eps * torch.maximum(product.abs(), true.abs())
     errors = [(got - true).square().mean().sqrt().item() for got in (pair, one)]
     rows.append(
-        (str(dtype), f"{(pair != one).double().mean():.0%}", *errors, ((pair - one).abs() / allowed).max().item())
+        (
+            str(dtype),
+            f"{(pair != one).double().mean():.0%}",
+            *errors,
+            ((pair - one).abs() / allowed).max().item(),
+        )
     )
-Table(("type", "results that differ", "error of the pair", "error of addcmul", "largest difference / allowed"), rows)
+Table(
+    (
+        "type",
+        "results that differ",
+        "error of the pair",
+        "error of addcmul",
+        "largest difference / allowed",
+    ),
+    rows,
+)
 
 # %% [markdown]
 # About a quarter of the results differ, `addcmul` has the smaller error, and no difference is larger than what the
@@ -1256,7 +1353,10 @@ given = [normal(ROWS, HIDDEN) for _ in range(4)]
 torch._dynamo.reset()
 fast = torch.compile(lambda x, a, b, c: c + ((x + a) * x + b) * x, backend=installed)
 fast(*given)
-rows = {"Horner, as written": timed(lambda: horner(*given)), "Horner, with your pass": timed(lambda: fast(*given))}
+rows = {
+    "Horner, as written": timed(lambda: horner(*given)),
+    "Horner, with your pass": timed(lambda: fast(*given)),
+}
 results.beside("lesson02.installed", rows, unit="ms", size=SIZE)
 
 # %% [markdown]
@@ -1280,7 +1380,13 @@ def writes(x):
 
 def note(graph):
     """A pass that prints the operators and leaves the graph as it is."""
-    print(", ".join(getattr(node.target, "__name__", node.target) for node in graph.nodes if "call_" in node.op))
+    print(
+        ", ".join(
+            getattr(node.target, "__name__", node.target)
+            for node in graph.nodes
+            if "call_" in node.op
+        )
+    )
 
 
 def as_captured(module, inputs):
@@ -1344,10 +1450,15 @@ x, w, bias = (t.requires_grad_() for t in inputs())
 with torch_inside.watch() as seen:
     compiled(x, w, bias).sum().backward()
 kept = {"eager": kept_bytes(layer, x, w, bias)}
-kept["compiled"] = sum(row.bytes for row in torch_inside.saved(seen) if "input" not in row.what)
+kept["compiled"] = sum(
+    row.bytes for row in torch_inside.saved(seen) if "input" not in row.what
+)
 one = 4 * ROWS * HIDDEN
 against(predicted, {name: size / one for name, size in kept.items()})
-results.beside("lesson02.kept", {name: size / 2**20 for name, size in kept.items()}, unit="MiB", size=SIZE)
+results.beside(
+    "lesson02.kept", {name: size / 2**20 for name, size in kept.items()},
+    unit="MiB", size=SIZE,
+)  # fmt: skip
 
 # %%
 torch_inside.saved(seen)
@@ -1378,7 +1489,10 @@ def step(fn):
     return lambda: torch.autograd.grad(fn(x, w, bias), (x, w, bias), grad)
 
 
-took = {"forward and backward, eager": timed(step(layer)), "forward and backward, compiled": timed(step(compiled))}
+took = {
+    "forward and backward, eager": timed(step(layer)),
+    "forward and backward, compiled": timed(step(compiled)),
+}
 results.beside("lesson02.step", took, unit="ms", size=SIZE)
 
 # %% [markdown]
@@ -1407,7 +1521,8 @@ for name, numbers in must_keep.items():
     print(f"{name:45}{2 * tokens * numbers / 2**20:6.0f} MiB")
 layer_mib = 2 * tokens * sum(must_keep.values()) / 2**20
 print(
-    f"one layer {layer_mib:,.0f} MiB, 27 layers {27 * layer_mib:,.0f} MiB; the report's peak holds {19288 / layer_mib:.1f} layers"
+    f"one layer {layer_mib:,.0f} MiB, 27 layers {27 * layer_mib:,.0f} MiB; "
+    f"the report's peak holds {19288 / layer_mib:.1f} layers"
 )
 
 # %% [markdown]
@@ -1441,7 +1556,11 @@ torch_inside.kernels(seen)
 
 # %%
 if GPU and os.environ.get(results.RECORD):
-    triton_rows = [{"name": k.name, "code": k.code} for k in torch_inside.kernels(seen) if k.language == "Triton"]
+    triton_rows = [
+        {"name": k.name, "code": k.code}
+        for k in torch_inside.kernels(seen)
+        if k.language == "Triton"
+    ]
     results.save("lesson02.generated", triton_rows, os.environ[results.RECORD])
 entry = results.load("lesson02.generated")
 print(entry["rows"][0]["code"] if entry else "lesson02.generated: not yet measured")
@@ -1461,7 +1580,8 @@ product_ms = 1e3 * 2 * ROWS * WIDTH * HIDDEN / top.flops_per_s["fp32"]
 for name, passes in (("eager", 21), ("compiled", 3)):  # reads and writes of one array
     bytes_ms = 1e3 * passes * array / top.bytes_per_s
     print(
-        f"{name:9} product {product_ms:.2f} ms, {passes} arrays {bytes_ms:.2f} ms; measured {1e3 * found[name]:.2f} ms"
+        f"{name:9} product {product_ms:.2f} ms, {passes} arrays {bytes_ms:.2f} ms; "
+        f"measured {1e3 * found[name]:.2f} ms"
     )
 
 # %% [markdown]
@@ -1496,7 +1616,9 @@ torch._dynamo.reset()
 h16 = h64.to(DEVICE, torch.bfloat16)
 true, errors = gelu_by_hand(h16.double()), {}
 for name, fn in (("eager", gelu_by_hand), ("compiled", torch.compile(gelu_by_hand))):
-    errors[name] = ((fn(h16).double() - true).square().mean() / true.square().mean()).sqrt().item()
+    errors[name] = (
+        ((fn(h16).double() - true).square().mean() / true.square().mean()).sqrt().item()
+    )
     print(f"{name}: relative error {errors[name]:.2e}")
 against(predicted, {"error, eager / compiled": errors["eager"] / errors["compiled"]})
 
@@ -1533,7 +1655,11 @@ if GPU:
     @triton.jit
     def doubled_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
         offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(out_ptr + offs, 2 * tl.load(x_ptr + offs, mask=offs < n, other=0.0), mask=offs < n)
+        tl.store(
+            out_ptr + offs,
+            2 * tl.load(x_ptr + offs, mask=offs < n, other=0.0),
+            mask=offs < n,
+        )
 
     def doubled(x):
         out = torch.empty_like(x)
@@ -1543,7 +1669,10 @@ if GPU:
     torch._dynamo.reset()
     with torch_inside.watch() as seen:
         torch.compile(doubled, fullgraph=True)(normal(1000))
-    rows = {"graphs": len(torch_inside.graphs(seen)), "breaks": len(torch_inside.breaks(seen))}
+    rows = {
+        "graphs": len(torch_inside.graphs(seen)),
+        "breaks": len(torch_inside.breaks(seen)),
+    }
 results.beside("lesson02.triton", rows, unit="")
 
 # %% [markdown]
@@ -1614,7 +1743,13 @@ def unit(x):
 # %%
 torch._dynamo.reset()
 zeros = torch.zeros(2, 4, device=DEVICE)
-against(predicted, {"eager": unit(zeros)[0, 0].item(), "compiled": torch.compile(unit)(zeros)[0, 0].item()})
+against(
+    predicted,
+    {
+        "eager": unit(zeros)[0, 0].item(),
+        "compiled": torch.compile(unit)(zeros)[0, 0].item(),
+    },
+)
 try:
     torch.library.opcheck(norms, (zeros + 1,))
 except Exception as error:
@@ -1710,7 +1845,9 @@ x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
 torch._dynamo.reset()
 with torch_inside.watch() as seen:
     torch.compile(gated)(x, y).sum().backward()
-print(f"{len(torch_inside.graphs(seen))} graph, {len(torch_inside.breaks(seen))} breaks")
+print(
+    f"{len(torch_inside.graphs(seen))} graph, {len(torch_inside.breaks(seen))} breaks"
+)
 for row in torch_inside.joint(seen):
     if "lesson02.gate" in row.computes:
         print(row.name, "=", row.computes, "runs in", row.runs)
@@ -1791,12 +1928,18 @@ report = {  # width: forward eager, compiled; backward eager, compiled
 
 # %%
 shares = {d: (1 - row[1] / row[0], 1 - row[3] / row[2]) for d, row in report.items()}
-rows = [(d, f"{f:.1%}", round(f * d), f"{b:.1%}", round(b * d)) for d, (f, b) in shares.items()]
+rows = [
+    (d, f"{f:.1%}", round(f * d), f"{b:.1%}", round(b * d))
+    for d, (f, b) in shares.items()
+]
 by_rule = {f"share saved at {d}": shares[1280][0] * 1280 / d for d in (768, 2560)}
 for name, share in by_rule.items():
     print(f"{name}: the rule says {share:.1%}")
 against(predicted, {f"share saved at {d}": shares[d][0] for d in (768, 2560)})
-Table(("width", "forward: saved", "share x width", "backward: saved", "share x width"), rows)
+Table(
+    ("width", "forward: saved", "share x width", "backward: saved", "share x width"),
+    rows,
+)
 
 # %% [markdown]
 # **The prediction, counted.** From 12.7 % at 1280 the rule says 21.1 % at 768 (1280 / 768 times as much) and 6.3 % at
@@ -1859,9 +2002,17 @@ def gain_at(width, dtype):
         return gain(lambda: block(x), lambda: fast(x))
 
 
-dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if GPU and has_bf16() else {})
-measured = {name: {d: gain_at(d, dtype) for d in WIDTHS} for name, dtype in dtypes.items()}
-rows = {f"{name}, width {d}": value for name, by_width in measured.items() for d, value in by_width.items()}
+dtypes = {"fp32": torch.float32} | (
+    {"bf16": torch.bfloat16} if GPU and has_bf16() else {}
+)
+measured = {
+    name: {d: gain_at(d, dtype) for d in WIDTHS} for name, dtype in dtypes.items()
+}
+rows = {
+    f"{name}, width {d}": value
+    for name, by_width in measured.items()
+    for d, value in by_width.items()
+}
 results.beside("lesson02.widths", rows, unit="")
 
 # %% [markdown]
@@ -1874,7 +2025,9 @@ def counted_gain(width, name, ratio=3):
     item = 4 if name == "fp32" else 2
     products = 6 * ratio * TOKENS * width**2 / top.flops_per_s[name]
     crossing = item * TOKENS * width / top.bytes_per_s
-    return (products + (10 + 8 * ratio) * crossing) / (products + (5 + 3 * ratio) * crossing)
+    return (products + (10 + 8 * ratio) * crossing) / (
+        products + (5 + 3 * ratio) * crossing
+    )
 
 
 series = {}
@@ -1887,8 +2040,11 @@ for row in entry["rows"] if entry else []:
     series.setdefault(f"H200 {name}, recorded", {})[int(width)] = row["value"]
 series["report, forward"] = {d: row[0] / row[1] for d, row in report.items()}
 axes = plots.gains(series, device=HERE.name)
-plots.show(axes, alt="Eager time over compiled time against the width: counted, measured and reported gains fall "
-                     "towards 1 as the width grows")  # fmt: skip
+plots.show(
+    axes,
+    alt="Eager time over compiled time against the width: "
+    "counted, measured and reported gains fall towards 1 as the width grows",
+)
 
 # %% [markdown]
 # What was counted, what was measured on a GPU and what the report has fall towards 1. (A curve measured on a CPU may go
@@ -1912,7 +2068,10 @@ plots.show(axes, alt="Eager time over compiled time against the width: counted, 
 def first_call_s(layers, width, by_block):
     """Seconds of the first call of a stack of feed-forward blocks; the compiler has forgotten everything before."""
     torch._dynamo.reset()
-    model, x = torch.nn.Sequential(*(FeedForward(width) for _ in range(layers))).to(DEVICE), normal(128, width)
+    model, x = (
+        torch.nn.Sequential(*(FeedForward(width) for _ in range(layers))).to(DEVICE),
+        normal(128, width),
+    )
     for part in model if by_block else [model]:
         part.compile()
     with torch.no_grad():
@@ -1922,9 +2081,17 @@ def first_call_s(layers, width, by_block):
         return time.perf_counter() - begin
 
 
-depths = {"whole, 2 layers": (2, 64, False), "whole, 8 layers": (8, 72, False), "by block, 8 layers": (8, 80, True)}
+depths = {
+    "whole, 2 layers": (2, 64, False),
+    "whole, 8 layers": (8, 72, False),
+    "by block, 8 layers": (8, 80, True),
+}
 print(f"host: {processor()}")
-results.beside("lesson02.depth", {name: first_call_s(*how) for name, how in depths.items()}, unit="s")
+results.beside(
+    "lesson02.depth",
+    {name: first_call_s(*how) for name, how in depths.items()},
+    unit="s",
+)
 
 # %% [markdown]
 # Compare the two rows of 8 layers. On the recorded H200's host they take 0.76 s and 0.67 s, about an eighth less by

@@ -41,7 +41,15 @@
 # host of a GPU pays for a call; recorded results of an H200 stand beside yours where there are any.
 
 # %% tags=["setup"]
-from course_lib.device import DEVICE, TIER, ceilings, half, has_bf16, machine, share_of_sizes
+from course_lib.device import (
+    DEVICE,
+    TIER,
+    ceilings,
+    half,
+    has_bf16,
+    machine,
+    share_of_sizes,
+)
 
 import contextlib
 import itertools
@@ -72,7 +80,11 @@ GPU = TIER == "gpu"
 
 def timed(fn):
     """The course's timer, told how long it may take on this tier."""
-    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.05, max_seconds=0.3)
+    return (
+        time_gpu(fn, precision=0.01, max_seconds=1.0)
+        if GPU
+        else time_gpu(fn, precision=0.05, max_seconds=0.3)
+    )
 
 
 def wait():
@@ -109,7 +121,10 @@ predicted = {  # replace None
     "made in inference mode": None,
 }
 ### BEGIN PREDICTION
-why = "requires_grad and no_grad are read by the kernel of autograd; inference mode is without that kernel's key"
+why = (
+    "requires_grad and no_grad are read by the kernel of autograd; "
+    "inference mode is without that kernel's key"
+)
 predicted = {
     "requires a gradient": 0,
     "made in no_grad": 0,
@@ -155,7 +170,10 @@ with torch.no_grad():
     print("the same, in no_grad:", (x + needs).grad_fn)
 late = torch.zeros(2, device=DEVICE)
 late.add_(needs)
-print("written into:         requires_grad", late.requires_grad, "- keys as before:", more(late) == 0)
+print(
+    "written into:         requires_grad",
+    late.requires_grad, "- keys as before:", more(late) == 0,
+)  # fmt: skip
 
 # %% [markdown]
 # Why not put it into the set? Because it does not hold for a tensor's whole life. `requires_grad_()` can switch it on
@@ -178,8 +196,12 @@ except RuntimeError as error:
 weight = torch.ones(2, 2, device=DEVICE, requires_grad=True)
 image = torch.ones(2, 2, device=DEVICE)
 axes = plots.call_path(torch_inside.call_path(aten.mm.default, x=image, w=weight))
-plots.show(axes, alt="The keys of a matrix product, highest first: autocast is excluded by the thread, autograd runs a "
-                     "kernel, two keys pass the call on, the kernel of the device computes")  # fmt: skip
+plots.show(
+    axes,
+    alt="The keys of a matrix product, highest first: autocast is excluded by the "
+    "thread, autograd runs a kernel, two keys pass the call on, the kernel of the "
+    "device computes",
+)
 
 # %% [markdown]
 # Read it from the top.
@@ -217,7 +239,11 @@ def make_visit(log):
     def kernel_of(key):
         def kernel(keys, x):
             log.append((key, keysets.in_order(keys)))
-            return x.clone() if key == BACKEND else op.redispatch(keys & below(getattr(torch._C.DispatchKey, key)), x)
+            return (
+                x.clone()
+                if key == BACKEND
+                else op.redispatch(keys & below(getattr(torch._C.DispatchKey, key)), x)
+            )
 
         return kernel
 
@@ -238,7 +264,10 @@ predicted = {  # replace None
     "autocast": None,
 }
 ### BEGIN PREDICTION
-why = "autograd, ADInplaceOrView, the device; inference mode takes both of autograd's away, autocast adds one"
+why = (
+    "autograd, ADInplaceOrView, the device; inference mode takes both of autograd's "
+    "away, autocast adds one"
+)
 predicted = {
     "nothing around": 3,
     "no_grad": 3,
@@ -252,13 +281,19 @@ predicted = {
 log = []
 visit, came = make_visit(log), {}
 arounds = {"nothing around": contextlib.nullcontext(), "no_grad": torch.no_grad()}
-arounds |= {"inference mode": torch.inference_mode(), "autocast": torch.autocast(DEVICE, dtype=torch.bfloat16)}
+arounds |= {
+    "inference mode": torch.inference_mode(),
+    "autocast": torch.autocast(DEVICE, dtype=torch.bfloat16),
+}
 for name, around in arounds.items():
     log.clear()
     with around:
         visit(x)
     came[name] = len(log)
-    print(f"\n{name}\n" + "\n".join(f"  {key:16} got {', '.join(keys)}" for key, keys in log))
+    print(
+        f"\n{name}\n"
+        + "\n".join(f"  {key:16} got {', '.join(keys)}" for key, keys in log)
+    )
 print()
 against(predicted, came)
 
@@ -275,7 +310,9 @@ against(predicted, came)
 # How does PyTorch fill so many keys for so many operators? Mostly it does not.
 
 # %%
-operators = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+operators = [
+    name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
+]
 print(f"{len(operators)} operators in aten, each overload counted")
 for op in (aten.mm.default, aten.add_.Tensor, aten.relu.default, aten.matmul.default):
     entries = torch_inside.registered(op).values()
@@ -410,8 +447,14 @@ check("dispatch.table", Dispatcher)
 # %%
 def with_mine(log):
     """`visit` by your dispatcher, with the keys that torch gives at this moment."""
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    brought, every = keysets.in_order(keys_of(x)), keysets.in_order(keys_of(x) | include)
+    include, exclude = (
+        torch._C._dispatch_tls_local_include_set(),
+        torch._C._dispatch_tls_local_exclude_set(),
+    )
+    brought, every = (
+        keysets.in_order(keys_of(x)),
+        keysets.in_order(keys_of(x) | include),
+    )
     mine = Dispatcher(every)
     for key in every:
         if key not in NOTED:
@@ -434,7 +477,10 @@ def with_mine(log):
 
 # %%
 arounds = {"nothing around": contextlib.nullcontext(), "no_grad": torch.no_grad()}
-arounds |= {"inference mode": torch.inference_mode(), "autocast": torch.autocast(DEVICE, dtype=torch.bfloat16)}
+arounds |= {
+    "inference mode": torch.inference_mode(),
+    "autocast": torch.autocast(DEVICE, dtype=torch.bfloat16),
+}
 for name, around in arounds.items():
     ours = []
     log.clear()
@@ -471,7 +517,10 @@ widgets.key_set_builder()
 # conjugation that was put off, a wrapper. The others are states of the thread:
 
 # %%
-include, exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+include, exclude = (
+    torch._C._dispatch_tls_local_include_set,
+    torch._C._dispatch_tls_local_exclude_set,
+)
 
 
 def state():
@@ -479,7 +528,10 @@ def state():
     every = keysets.in_order(keys_of(image) | include())
     kept = keysets.in_order((keys_of(image) | include()) - exclude())
     away = [key for key in every if key not in kept]
-    return f"includes {', '.join(keysets.in_order(include()))}; excludes {', '.join(away) or 'nothing'}"
+    return (
+        f"includes {', '.join(keysets.in_order(include()))}; "
+        f"excludes {', '.join(away) or 'nothing'}"
+    )
 
 
 print("now:           ", state())
@@ -503,7 +555,10 @@ def tensor(*made, device="cpu", requires_grad=False):
 
 def ask(*tensors, around=()):
     told = "; ".join(" ".join([one["device"], *one["made"]]) for one in tensors)
-    print(f"{told}, in {', '.join(around) or 'nothing'}: {', '.join(keysets.met(tensors, around))}")
+    print(
+        f"{told}, in {', '.join(around) or 'nothing'}: "
+        f"{', '.join(keysets.met(tensors, around))}"
+    )
 
 
 ask(tensor())
@@ -561,7 +616,9 @@ def keys(tensors, around):
         include -= {"ADInplaceOrView"} if name == "inference_mode" else set()
         include |= python if name == "dispatch mode" else set()
         exclude -= {"Autocast"} if name == "autocast" else set()
-        exclude |= {"Autograd"} if name in ("inference_mode", "below autograd") else set()
+        exclude |= (
+            {"Autograd"} if name in ("inference_mode", "below autograd") else set()
+        )
         exclude |= {"Autocast"} if name == "autocast(False)" else set()
         exclude |= set(order[: order.index("Python")]) if name == "handler" else set()
 
@@ -570,7 +627,11 @@ def keys(tensors, around):
     names = []
     for kind in order:
         if kind in (brought | include) - exclude:
-            names.append("AutocastCPU" if kind == "Autocast" else kind + device * (kind in ("Autograd", "")))
+            names.append(
+                "AutocastCPU"
+                if kind == "Autocast"
+                else kind + device * (kind in ("Autograd", ""))
+            )
     return names
     ### END SOLUTION
 
@@ -676,7 +737,11 @@ class Parts(Names):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with self:
             out = func.decompose(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs) if out is NotImplemented else out
+        return (
+            super().__torch_dispatch__(func, types, args, kwargs)
+            if out is NotImplemented
+            else out
+        )
 
 
 for kind in (Names, Parts):
@@ -695,15 +760,26 @@ for kind in (Names, Parts):
 class Doubtful(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        print(f"in the handler: {func.name()}, requires_grad {args[0].requires_grad}, grad_fn {out.grad_fn}")
+        print(
+            f"in the handler: {func.name()}, requires_grad {args[0].requires_grad}, "
+            f"grad_fn {out.grad_fn}"
+        )
         return out
 
 
 with Doubtful():
     print("outside:        grad_fn", w.relu().grad_fn)
-axes = plots.call_path(keysets.within(["dispatch mode"], lambda: torch_inside.call_path(aten.relu.default, w=w)))
-plots.show(axes, alt="The path of relu under a mode: a snapshot of the thread's state is taken, autograd runs, the path "
-                     "ends at the key Python; the device is not reached by this call")  # fmt: skip
+axes = plots.call_path(
+    keysets.within(
+        ["dispatch mode"], lambda: torch_inside.call_path(aten.relu.default, w=w)
+    )
+)
+plots.show(
+    axes,
+    alt="The path of relu under a mode: a snapshot of the thread's state is taken, "
+    "autograd runs, the path ends at the key Python; the device is not "
+    "reached by this call",
+)
 
 # %% [markdown]
 # One place where operators come by, with their arguments and their results: that is where one counts.
@@ -749,7 +825,9 @@ class Meter(TorchDispatchMode):
         out = func(*args, **kwargs)
         op = func.overloadpacket
         self.flops += self.flops_of(op, args, out)
-        moves_nothing = func.is_view or op is aten._unsafe_view or "empty" in func.name()
+        moves_nothing = (
+            func.is_view or op is aten._unsafe_view or "empty" in func.name()
+        )
         if not moves_nothing:
             for one in tree_leaves((args, kwargs, out)):
                 if isinstance(one, torch.Tensor):
@@ -809,9 +887,19 @@ check("dispatch.meter", Meter)
 from course_lib.models import transformer, vision
 from course_lib.tally import by_kind, tally
 
-DTYPE, RATE = (half(), "bf16" if has_bf16() else "fp16") if GPU else (torch.float32, "fp32")
-T = transformer.Sizes(8192, 1024, 1024, 16, 4) if GPU else transformer.Sizes(512, 128, 256, 4, 2)
-V = vision.Sizes.so400m(layers=4) if GPU else vision.Sizes(patch=48, patches=64, width=96, mlp=384, heads=4)
+DTYPE, RATE = (
+    (half(), "bf16" if has_bf16() else "fp16") if GPU else (torch.float32, "fp32")
+)
+T = (
+    transformer.Sizes(8192, 1024, 1024, 16, 4)
+    if GPU
+    else transformer.Sizes(512, 128, 256, 4, 2)
+)
+V = (
+    vision.Sizes.so400m(layers=4)
+    if GPU
+    else vision.Sizes(patch=48, patches=64, width=96, mlp=384, heads=4)
+)
 TEXTS, IMAGES = (4, max(8, round(64 * share_of_sizes()))) if GPU else (4, 8)
 
 
@@ -838,14 +926,24 @@ def image_loss(sizes, batch, device=DEVICE, dtype=DTYPE):
 # %%
 losses = {"transformer": text_loss(T, TEXTS), "tower": image_loss(V, IMAGES)}
 calls = {name: tally(Meter, loss) for name, loss in losses.items()}
-paper = {"transformer": (T.forward_flops(TEXTS, T.context), T.backward_flops(TEXTS, T.context))}
+paper = {
+    "transformer": (
+        T.forward_flops(TEXTS, T.context),
+        T.backward_flops(TEXTS, T.context),
+    )
+}
 paper["tower"] = (V.forward_flops(IMAGES), V.backward_flops(IMAGES))
 works = {}
 for name, expected in paper.items():
     for phase, on_paper in zip(("forward", "backward"), expected):
-        works[name, phase] = work = sum(call.work for call in calls[name] if call.phase == phase)
+        works[name, phase] = work = sum(
+            call.work for call in calls[name] if call.phase == phase
+        )
         said = "as on paper" if work.flops == on_paper else f"on paper {on_paper:,}"
-        print(f"{name:12}{phase:9}{work.flops:>20,} FLOP, {said}; {work.bytes / 2**20:>9,.0f} MiB")
+        print(
+            f"{name:12}{phase:9}{work.flops:>20,} FLOP, {said}; "
+            f"{work.bytes / 2**20:>9,.0f} MiB"
+        )
 
 # %% [markdown]
 # PyTorch has a meter too, `FlopCounterMode`. It counts FLOPs and no bytes. Two programs that agree on a number that a
@@ -859,7 +957,10 @@ for name, loss in losses.items():
         loss().backward()
     mine = sum(works[name, phase].flops for phase in ("forward", "backward"))
     total = theirs.get_total_flops()
-    print(f"{name:12} torch counts {total:,} FLOP, yours {'the same' if total == mine else f'{mine:,}'}")
+    print(
+        f"{name:12} torch counts {total:,} FLOP, yours "
+        f"{'the same' if total == mine else f'{mine:,}'}"
+    )
 
 # %% [markdown]
 # Now both models go under the roofline, with measured times. Predict first: what share of its roof will the forward pass
@@ -868,7 +969,10 @@ for name, loss in losses.items():
 # %%
 predicted = {"transformer, forward, % of its roof": None}  # replace None
 ### BEGIN PREDICTION
-why = "products near their rate take half of the time; the rest is elementwise, eager, and far below the roof"
+why = (
+    "products near their rate take half of the time; the rest is elementwise, eager, "
+    "and far below the roof"
+)
 predicted = {"transformer, forward, % of its roof": 50, "why": why}
 ### END PREDICTION
 
@@ -882,12 +986,20 @@ def passes_s(loss):
 top = ceilings()
 roof = Roof(RATE, top.flops_per_s[RATE], top.bytes_per_s, top.launch_s)
 seconds = {name: passes_s(loss) for name, loss in losses.items()}
-points = [(f"{name}, {phase}", work, seconds[name][phase]) for (name, phase), work in works.items()]
-share = floor_s(works["transformer", "forward"], roof) / seconds["transformer"]["forward"]
+points = [
+    (f"{name}, {phase}", work, seconds[name][phase])
+    for (name, phase), work in works.items()
+]
+share = (
+    floor_s(works["transformer", "forward"], roof) / seconds["transformer"]["forward"]
+)
 against(predicted, {"transformer, forward, % of its roof": 100 * share})
 axes = plots.roofline(roof, points, device=HERE.name)
-plots.show(axes, alt="Roofline of this machine with four points: forward and backward pass of the transformer and of "
-                     "the vision tower")  # fmt: skip
+plots.show(
+    axes,
+    alt="Roofline of this machine with four points: forward and backward pass of the "
+    "transformer and of the vision tower",
+)
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 the forward pass reaches 41 % of its roof: 1.50 ms of 3.63.
@@ -903,16 +1015,23 @@ plots.show(axes, alt="Roofline of this machine with four points: forward and bac
 # %%
 def floors(calls, roof, phase):
     """Seconds: the floor of the sums, and the sum of the floors of all calls that move something."""
-    moving = [c.work for c in calls if c.phase == phase and (c.work.bytes or c.work.flops)]
+    moving = [
+        c.work for c in calls if c.phase == phase and (c.work.bytes or c.work.flops)
+    ]
     return floor_s(sum(moving), roof), sum(floor_s(work, roof) for work in moving)
 
 
 rows = {}
 for name, phase in works:
     as_one, one_by_one = floors(calls[name], roof, phase)
-    rows |= {f"{name}, {phase}, floor of the sums": as_one, f"{name}, {phase}, sum of the floors": one_by_one}
+    rows |= {
+        f"{name}, {phase}, floor of the sums": as_one,
+        f"{name}, {phase}, sum of the floors": one_by_one,
+    }
     rows[f"{name}, {phase}, measured"] = seconds[name][phase]
-results.beside("lesson03.models", rows, unit="ms", size=f"width {T.width}, {TEXTS} texts")
+results.beside(
+    "lesson03.models", rows, unit="ms", size=f"width {T.width}, {TEXTS} texts"
+)
 
 # %% [markdown]
 # What lies between the two floors could be won by overlapping one operator's memory traffic with another's arithmetic
@@ -923,9 +1042,16 @@ results.beside("lesson03.models", rows, unit="ms", size=f"width {T.width}, {TEXT
 # floor is the launches' and not their bytes'.)
 
 # %%
-axes = plots.kinds(by_kind(calls["transformer"], roof), device=f"counted; floor with the rates of {HERE.name}")
-plots.show(axes, alt="For forward and backward the shares of FLOPs, bytes and floor by kind of operator: products have "
-                     "all counted FLOPs and a smaller share of the bytes and of the floor")  # fmt: skip
+axes = plots.kinds(
+    by_kind(calls["transformer"], roof),
+    device=f"counted; floor with the rates of {HERE.name}",
+)
+plots.show(
+    axes,
+    alt="For forward and backward the shares of FLOPs, bytes and floor by kind of "
+    "operator: products have all counted FLOPs and a smaller share of the bytes "
+    "and of the floor",
+)
 
 # %% [markdown]
 # ### A model that does not fit
@@ -942,15 +1068,33 @@ xl = tally(Meter, text_loss(XL, 64, "meta", torch.bfloat16))
 took, total = time.perf_counter() - begin, sum(call.work for call in xl)
 exact = total.flops == 3 * XL.forward_flops(64, 1024)
 print(f"{len(xl)} operators counted in {took:.1f} s")
-print(f"the scores of one of the {XL.layers} layers would fill {2 * 64 * XL.heads * XL.context**2 / 2**30:.1f} GiB")
-print(f"{total.flops:.3g} FLOP{', as on paper' if exact else ', not as on paper'}; {total.bytes / 1e12:.1f} TB moved")
-recorded = {row["name"]: row["value"] for row in (results.load("lesson01.ceilings") or {"rows": ()})["rows"]}
+print(
+    f"the scores of one of the {XL.layers} layers would fill "
+    f"{2 * 64 * XL.heads * XL.context**2 / 2**30:.1f} GiB"
+)
+print(
+    f"{total.flops:.3g} FLOP{', as on paper' if exact else ', not as on paper'}; "
+    f"{total.bytes / 1e12:.1f} TB moved"
+)
+recorded = {
+    row["name"]: row["value"]
+    for row in (results.load("lesson01.ceilings") or {"rows": ()})["rows"]
+}
 if recorded:
-    h200 = Roof("H200 bf16", recorded["matmul bf16, TFLOP/s"] * 1e12, recorded["copy, TB/s"] * 1e12)
+    h200 = Roof(
+        "H200 bf16",
+        recorded["matmul bf16, TFLOP/s"] * 1e12,
+        recorded["copy, TB/s"] * 1e12,
+    )
 else:
     h200 = Roof(f"{HERE.name} {RATE}", roof.flops_per_s, roof.bytes_per_s)
-as_one, one_by_one = (sum(s) for s in zip(*(floors(xl, h200, phase) for phase in ("forward", "backward"))))
-print(f"one step on {h200.name}: floor of the sums {as_one:.2f} s, sum of the floors {one_by_one:.2f} s")
+as_one, one_by_one = (
+    sum(s) for s in zip(*(floors(xl, h200, phase) for phase in ("forward", "backward")))
+)
+print(
+    f"one step on {h200.name}: floor of the sums {as_one:.2f} s, sum of the floors "
+    f"{one_by_one:.2f} s"
+)
 
 # %% [markdown]
 # No launch is in these floors: `h200` has none. How much of a sum of the floors were the launches in the table above?
@@ -991,7 +1135,8 @@ print(f"all launches together: {1e3 * len(moving) * call_s:.2f} ms")
 predicted = {"2 layers, ms": None, "27 layers, ms": None}  # replace None
 ### BEGIN PREDICTION
 why = (
-    "on the H200 the products alone are 2 x 262,144 tokens x 16 million weights a layer, 13 ms; half as much for bytes"
+    "on the H200 the products alone are 2 x 262,144 tokens x 16 million weights a "
+    "layer, 13 ms; half as much for bytes"
 )
 predicted = {"2 layers, ms": 40, "27 layers, ms": 530, "why": why}
 ### END PREDICTION
@@ -1000,12 +1145,15 @@ reported = {"forward": 2.100, "backward": 2.900}
 # %%
 came = {}
 for layers in (2, 27):
-    counted = tally(Meter, image_loss(vision.Sizes.so400m(layers), 1024, "meta", torch.bfloat16))
+    counted = tally(
+        Meter, image_loss(vision.Sizes.so400m(layers), 1024, "meta", torch.bfloat16)
+    )
     floor = {phase: floors(counted, h200, phase)[1] for phase in reported}
     came[f"{layers} layers, ms"] = 1e3 * floor["forward"]
     for phase, s in floor.items():
         print(
-            f"{layers:2} layers, {phase:8}: floor {1e3 * s:6.0f} ms; reported is {reported[phase] / s:.1f} times that"
+            f"{layers:2} layers, {phase:8}: floor {1e3 * s:6.0f} ms; "
+            f"reported is {reported[phase] / s:.1f} times that"
         )
 middle = median(call.work.bytes for call in counted if call.work.bytes)
 print(f"half of the operators that move something move more than {middle / 1e6:.0f} MB")
@@ -1061,7 +1209,10 @@ for name, op in (("in torch", half.in_torch), ("in NumPy", half.in_numpy)):
         warnings.simplefilter("always")
         (x + op(x)).sum().backward()
     came[name] = x.grad.item()
-    print(f"{name}: torch warns: {str(said[-1].message).partition(': ')[2].partition('. ')[0]}")
+    print(
+        f"{name}: torch warns: "
+        f"{str(said[-1].message).partition(': ')[2].partition('. ')[0]}"
+    )
 against(predicted, came)
 try:
     half.in_torch(torch.ones(3, device="meta"))
@@ -1109,7 +1260,8 @@ from course_lib.given_kernels import cap_into
 
 
 def register(library):
-    """Define the operator `cap` in a Library, with kernels for CPU, Meta and Autograd."""
+    """Define the operator `cap` in a Library, with kernels for CPU,
+    Meta and Autograd."""
     ### BEGIN SOLUTION
     library.define("cap(Tensor x, float limit) -> Tensor")
     operator = getattr(torch.ops, library.ns).cap
@@ -1188,11 +1340,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode() as fakes:
     fake = fakes.from_tensor(x)
     out = cap(fake, 2.0)
-    print(type(out).__name__, tuple(out.shape), "on", out.device, "| keys:", keys_of(out))
+    print(
+        type(out).__name__, tuple(out.shape), "on", out.device, "| keys:", keys_of(out)
+    )
 torch._dynamo.reset()
 with torch_inside.watch() as seen:
     torch.compile(lambda x: cap(x * 2, 2.0).sin(), backend="aot_eager")(x)
-print(f"compiled: {len(torch_inside.graphs(seen))} graph, {len(torch_inside.breaks(seen))} breaks")
+print(
+    f"compiled: {len(torch_inside.graphs(seen))} graph, "
+    f"{len(torch_inside.breaks(seen))} breaks"
+)
 
 # %% [markdown]
 # ## 6. Tensors with a meaning
@@ -1213,7 +1370,9 @@ class Logged(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held):
-        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, dtype=held.dtype, device=held.device
+        )
 
     def __init__(self, held):
         self.held = held
@@ -1236,7 +1395,10 @@ class Said(TorchDispatchMode):
         self.which = which
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        print(self.which, "mode is asked for", func.name(), "with", ", ".join(type(a).__name__ for a in args))
+        print(
+            self.which, "mode is asked for", func.name(),
+            "with", ", ".join(type(a).__name__ for a in args),
+        )  # fmt: skip
         return func(*args, **(kwargs or {}))
 
 
@@ -1256,7 +1418,8 @@ with Said("the outer"), Said("the inner"):
 
 # %%
 class Modest(Logged):
-    __torch_function__ = torch._C._disabled_torch_function_impl  # asked at the key only, not before as well
+    # asked at the key only, not before as well
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -1269,7 +1432,10 @@ class Modest(Logged):
 class Broad(Modest):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        print(f"{cls.__name__} answers {func.name()} for", ", ".join(kind.__name__ for kind in types))
+        print(
+            f"{cls.__name__} answers {func.name()} for",
+            ", ".join(kind.__name__ for kind in types),
+        )
         return func(*[getattr(arg, "held", arg) for arg in args], **(kwargs or {}))
 
 
@@ -1328,7 +1494,9 @@ class Scaled(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         ### BEGIN SOLUTION
         kwargs, first = kwargs or {}, args[0]
-        by_number = isinstance(first, cls) and not any(isinstance(arg, torch.Tensor) for arg in args[1:])
+        by_number = isinstance(first, cls) and not any(
+            isinstance(arg, torch.Tensor) for arg in args[1:]
+        )
         if by_number and func in (aten.mul.Tensor, aten.mul_.Tensor):
             scale = first.scale * args[1]
         elif by_number and func in (aten.div.Tensor, aten.div_.Tensor):
@@ -1339,7 +1507,9 @@ class Scaled(torch.Tensor):
             return cls.other(func, args, kwargs)
         if func._schema.is_mutable:
             if first.base is not None:
-                raise TypeError(f"{func} would scale a part, and there is one scale for all")
+                raise TypeError(
+                    f"{func} would scale a part, and there is one scale for all"
+                )
             first.own = scale
             return first
         return cls(first.held, scale)
@@ -1348,15 +1518,21 @@ class Scaled(torch.Tensor):
     def other(cls, func, args, kwargs):
         """What does not only change the scale."""
         if func._schema.is_mutable and isinstance(kwargs.get("out", args[0]), cls):
-            raise TypeError(f"{func} would write into a Scaled, which has no memory of its own")
+            raise TypeError(
+                f"{func} would write into a Scaled, which has no memory of its own"
+            )
         if func.is_view or func in (aten._unsafe_view.default, aten.clone.default):
             out = func(args[0].held, *args[1:], **kwargs)
             base = args[0] if func.is_view else None  # a clone is nobody's view
             return tree_map(lambda part: cls(part, args[0].scale, base), out)
         if func in (aten.mm.default, aten.bmm.default):
             held = [getattr(arg, "held", arg) for arg in args]
-            return cls(func(*held), getattr(args[0], "scale", 1) * getattr(args[1], "scale", 1))
-        args, kwargs = tree_map(lambda t: t.held * t.scale if isinstance(t, cls) else t, (args, kwargs))
+            return cls(
+                func(*held), getattr(args[0], "scale", 1) * getattr(args[1], "scale", 1)
+            )
+        args, kwargs = tree_map(
+            lambda t: t.held * t.scale if isinstance(t, cls) else t, (args, kwargs)
+        )
         return func(*args, **kwargs)
         ### END SOLUTION
 
@@ -1393,7 +1569,10 @@ check("dispatch.subclass", Scaled)
 ROWS, WIDTH = (2**16, 1024) if GPU else (2**14, 128)
 predicted = {"ordinary / Scaled": None}  # replace None
 ### BEGIN PREDICTION
-why = "four passes of 2 arrays and a product that reads 1, against that product: 9 arrays to 1, less what is cached"
+why = (
+    "four passes of 2 arrays and a product that reads 1, against that product: "
+    "9 arrays to 1, less what is cached"
+)
 predicted = {"ordinary / Scaled": 6, "why": why}
 ### END PREDICTION
 
@@ -1406,8 +1585,14 @@ held, w = normal(ROWS, WIDTH), normal(WIDTH, 16)
 wrapped = Scaled(held, 1.0)
 difference = (chain(held, w) - chain(wrapped, w) * torch.ones_like(w[:1])).abs().max()
 print(f"largest difference: {difference.item():.2g}")
-scaled = {"ordinary": timed(lambda: chain(held, w)), "Scaled": timed(lambda: chain(wrapped, w))}
-against(predicted, {"ordinary / Scaled": scaled["ordinary"].median_s / scaled["Scaled"].median_s})
+scaled = {
+    "ordinary": timed(lambda: chain(held, w)),
+    "Scaled": timed(lambda: chain(wrapped, w)),
+}
+against(
+    predicted,
+    {"ordinary / Scaled": scaled["ordinary"].median_s / scaled["Scaled"].median_s},
+)
 results.beside("lesson03.scaled", scaled, unit="us", size=f"{ROWS} x {WIDTH}")
 
 # %% [markdown]
@@ -1447,7 +1632,10 @@ for kind in (Boxed, Flat):
     torch._dynamo.reset()
     fast = torch.compile(lambda x: x.sin() * 2, backend="aot_eager", fullgraph=True)
     try:
-        print(f"{kind.__name__}: compiled, returns a {type(fast(kind(torch.ones(3)))).__name__}")
+        print(
+            f"{kind.__name__}: compiled, returns a "
+            f"{type(fast(kind(torch.ones(3)))).__name__}"
+        )
     except Exception as error:
         print(f"{kind.__name__}: {type(error).__name__}")
 
@@ -1469,10 +1657,17 @@ for kind in (Boxed, Flat):
 # a mode that does nothing? As a `custom_op`? On meta, where nothing is computed?
 
 # %%
-predicted = {"a gradient is required": None, "under a dispatch mode": None,
-             "torch.library.custom_op": None, "on meta": None}  # replace None  # fmt: skip
+predicted = {  # replace None
+    "a gradient is required": None,
+    "under a dispatch mode": None,
+    "torch.library.custom_op": None,
+    "on meta": None,
+}
 ### BEGIN PREDICTION
-why = "a node of the graph is C++; a visit to Python costs about a call; on meta nothing is computed"
+why = (
+    "a node of the graph is C++; a visit to Python costs about a call; "
+    "on meta nothing is computed"
+)
 predicted = {
     "a gradient is required": 1.2,
     "under a dispatch mode": 2,
@@ -1549,8 +1744,14 @@ alone = {
 }
 around = {
     "in no_grad": (alone["torch.add(x, y)"], torch.no_grad),
-    "inference tensors, inference mode": (lambda: torch.add(inferred, inferred), torch.inference_mode),
-    "in autocast": (alone["torch.add(x, y)"], lambda: torch.autocast(DEVICE, dtype=torch.bfloat16)),
+    "inference tensors, inference mode": (
+        lambda: torch.add(inferred, inferred),
+        torch.inference_mode,
+    ),
+    "in autocast": (
+        alone["torch.add(x, y)"],
+        lambda: torch.autocast(DEVICE, dtype=torch.bfloat16),
+    ),
     "under a function mode": (alone["torch.add(x, y)"], Passes),
     "under a dispatch mode": (alone["torch.add(x, y)"], Quiet),
 }
@@ -1567,7 +1768,8 @@ def in_turn(settings, calls=200, rounds=21):
     for _ in range(rounds):
         for name, (fn, context) in settings.items():
             with context():
-                for _ in range(calls // 4):  # what was timed before has left nothing of this one in the caches
+                # what was timed before has left nothing of this one in the caches
+                for _ in range(calls // 4):
                     fn()
                 wait()
                 begin = time.perf_counter()
@@ -1577,7 +1779,10 @@ def in_turn(settings, calls=200, rounds=21):
     return found
 
 
-settings = {name: (fn, contextlib.nullcontext) for name, fn in ({"": lambda: None} | alone).items()} | around
+settings = {
+    name: (fn, contextlib.nullcontext)
+    for name, fn in ({"": lambda: None} | alone).items()
+} | around
 rounds = in_turn(settings)
 loop_s = median(rounds.pop(""))  # an empty function and the loop
 cost = {name: median(seconds) - loop_s for name, seconds in rounds.items()}
@@ -1600,10 +1805,17 @@ own_rows = []
 for name, taken in rounds.items():
     low, middle, high = (1e6 * (s - loop_s) for s in quantiles(taken, n=4))
     own_rows.append({"name": name, "us": middle, "low_us": low, "high_us": high})
-axes = plots.costs(entry["rows"] if entry else own_rows, plain="torch.add(x, y)",
-                   device=f"{entry['machine'] if entry else HERE.name}'s host")  # fmt: skip
-plots.show(axes, alt="Host time of one addition in several ways, from the cheapest to the dearest, on a logarithmic "
-                     "scale: contexts near the plain call, layers in Python above it, meta and fake tensors far above")  # fmt: skip
+axes = plots.costs(
+    entry["rows"] if entry else own_rows,
+    plain="torch.add(x, y)",
+    device=f"{entry['machine'] if entry else HERE.name}'s host",
+)
+plots.show(
+    axes,
+    alt="Host time of one addition in several ways, from the cheapest to the dearest, "
+    "on a logarithmic scale: contexts near the plain call, layers in Python above it, "
+    "meta and fake tensors far above",
+)
 
 # %% [markdown]
 # Read the table by groups.
@@ -1633,11 +1845,16 @@ steps = {
     "torch.add(x, y)": lambda: torch.add(x, y),
 }
 taken = in_turn(
-    {"": (lambda: None, contextlib.nullcontext)} | {n: (f, contextlib.nullcontext) for n, f in steps.items()}
+    {"": (lambda: None, contextlib.nullcontext)}
+    | {n: (f, contextlib.nullcontext) for n, f in steps.items()}
 )
 loop_s = median(taken.pop(""))
 print(f"host: {processor()}")
-results.beside("lesson03.steps", {name: median(seconds) - loop_s for name, seconds in taken.items()}, unit="us")
+results.beside(
+    "lesson03.steps",
+    {name: median(seconds) - loop_s for name, seconds in taken.items()},
+    unit="us",
+)
 
 # %% [markdown]
 # `x.detach()` takes the whole path: the set is made, and kernels run at autograd, at ADInplaceOrView and at the
@@ -1663,13 +1880,17 @@ torch_inside.call_path(torch.ops.lesson03.plus.default, x=x, y=y)
 # %%
 predicted = {"width": None}  # replace None
 ### BEGIN PREDICTION
-why = "on the H200 some 1,500 calls of 8 us are 12 ms; at 512 the products of a step take about 3 ms, at 1024 about 12"
+why = (
+    "on the H200 some 1,500 calls of 8 us are 12 ms; at 512 the products of a step "
+    "take about 3 ms, at 1024 about 12"
+)
 predicted = {"width": 1024, "why": why}
 ### END PREDICTION
 
 
 def call_us(name):
-    """What a call costs the recorded H200's host; your own where nothing is recorded."""
+    """What a call costs the recorded H200's host;
+    your own where nothing is recorded."""
     for section, row in (
         ("dispatch", name),
         ("lesson01.call", "one of many additions"),
@@ -1685,17 +1906,34 @@ each_us, whose = call_us("a gradient is required")
 # %%
 widths, host, device = (256, 512, 1024, 2048, 4096), [], []
 for width in widths:
-    sizes = transformer.Sizes(vocabulary=8192, context=512, width=width, heads=width // 64, layers=12)
+    sizes = transformer.Sizes(
+        vocabulary=8192, context=512, width=width, heads=width // 64, layers=12
+    )
     step = tally(Meter, text_loss(sizes, 8, "meta", torch.bfloat16))
-    device.append(sum(floors(step, h200, phase)[1] for phase in ("forward", "backward")))
+    device.append(
+        sum(floors(step, h200, phase)[1] for phase in ("forward", "backward"))
+    )
     moving = sum(call.work.bytes > 0 for call in step)
     host.append(moving * each_us * 1e-6)
-against(predicted, {"width": next((w for w, h, d in zip(widths, host, device) if d > h), float("inf"))})
+against(
+    predicted,
+    {
+        "width": next(
+            (w for w, h, d in zip(widths, host, device) if d > h), float("inf")
+        )
+    },
+)
 series = {f"host: {moving} calls of {each_us:.3g} us, {whose}": host}
 series[f"device: sum of the floors, {h200.name}"] = device
-axes = plots.sweep(widths, series, xlabel="width", yscale="log", title="A narrow model waits for its host")
-plots.show(axes, alt="Time of a training step against the width: the host's part is flat, the device's floor rises and "
-                     "crosses it")  # fmt: skip
+axes = plots.sweep(
+    widths, series,
+    xlabel="width", yscale="log", title="A narrow model waits for its host",
+)  # fmt: skip
+plots.show(
+    axes,
+    alt="Time of a training step against the width: the host's part is flat, "
+    "the device's floor rises and crosses it",
+)
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 the lines cross between width 256 and 512, so 512 is the first

@@ -77,14 +77,20 @@ HERE
 # torch say nothing here: who makes the GPU's context, and how its compiler splits a sum.
 
 # %%
-warnings.filterwarnings("ignore", message="Attempting to run cuBLAS|\nOnline softmax is disabled")
+warnings.filterwarnings(
+    "ignore", message="Attempting to run cuBLAS|\nOnline softmax is disabled"
+)
 GPU = TIER == "gpu"
 HALF = half() if GPU else torch.float32  # the type in which attention is measured here
 
 
 def timed(fn):
     """The course's timer, told how long it may take on this tier."""
-    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.1, max_seconds=0.2)
+    return (
+        time_gpu(fn, precision=0.01, max_seconds=1.0)
+        if GPU
+        else time_gpu(fn, precision=0.1, max_seconds=0.2)
+    )
 
 
 def normal(*shape, dtype=HALF):
@@ -92,9 +98,14 @@ def normal(*shape, dtype=HALF):
 
 
 def recorded(section):
-    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    """The rows of a recorded section; none, and a line that says so,
+    where nothing was measured yet."""
     entry = results.load(section)
-    print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
+    print(
+        f"{section}: recorded on {entry['machine']}, {entry['date']}"
+        if entry
+        else f"{section}: not yet measured"
+    )
     return entry["rows"] if entry else []
 
 
@@ -130,24 +141,32 @@ def recorded(section):
 # of a pass grow? And how long does backward take, in units of forward?
 
 # %%
-predicted = {"time, doubled length": None, "memory, doubled length": None, "backward / forward": None}  # replace None
+predicted = {  # replace None
+    "time, doubled length": None,
+    "memory, doubled length": None,
+    "backward / forward": None,
+}
 ### BEGIN PREDICTION
 predicted = {
     "time, doubled length": 4,
     "memory, doubled length": 4,
     "backward / forward": 2,
-    "why": "There are n^2 scores, and they set the bytes, the products and the memory. Backward "
-    "has twice the crossings and twice the products.",
+    "why": "There are n^2 scores, and they set the bytes, the products and the memory. "
+    "Backward has twice the crossings and twice the products.",
 }
 ### END PREDICTION
 
 
 def naive(q, k, v, causal=False):
-    """Attention as the formulas say it: every line is a kernel that passes over all scores."""
+    """Attention as the formulas say it: every line is a kernel that passes over all
+    scores."""
     s = q @ k.mT
     s = s * q.shape[-1] ** -0.5
     if causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -float("inf"))
+        s = s.masked_fill(
+            torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1),
+            -float("inf"),
+        )
     return torch.softmax(s, dim=-1) @ v
 
 
@@ -159,13 +178,17 @@ def naive(q, k, v, causal=False):
 # %%
 def one_length(n, d=64, batch=8 if GPU else 2, fn=naive):
     """Seconds forward, seconds backward, peak bytes of both: batch x 1 head, fp32."""
-    q, k, v = (normal(batch, 1, n, d, dtype=torch.float32).requires_grad_() for _ in range(3))
+    q, k, v = (
+        normal(batch, 1, n, d, dtype=torch.float32).requires_grad_() for _ in range(3)
+    )
     do = normal(batch, 1, n, d, dtype=torch.float32)
     peak = memory.peak(lambda: torch.autograd.grad(fn(q, k, v), (q, k, v), do))
     with torch.no_grad():
         forward = timed(lambda: fn(q, k, v)).median_s
     o = fn(q, k, v)
-    backward = timed(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)).median_s
+    backward = timed(
+        lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+    ).median_s
     return forward, backward, peak
 
 
@@ -173,7 +196,11 @@ lengths = (256, 1024, 4096, 16384) if GPU else (60, 120, 240, 480)
 if share_of_sizes() < 1:  # the longest takes 33 GiB
     lengths = lengths[:3]
 naive_cost = {n: one_length(n) for n in lengths}
-shown = {f"{name}, length {n}": c[i] for n, c in naive_cost.items() for i, name in enumerate(("forward", "backward"))}
+shown = {
+    f"{name}, length {n}": c[i]
+    for n, c in naive_cost.items()
+    for i, name in enumerate(("forward", "backward"))
+}
 results.beside("lesson04.naive", shown, unit="ms")
 
 # %%
@@ -184,7 +211,8 @@ for name, peak in peaks.items():
 doublings = math.log2(lengths[-1] / lengths[-2])
 last, before = naive_cost[lengths[-1]], naive_cost[lengths[-2]]
 came = {
-    "time, doubled length": ((last[0] + last[1]) / (before[0] + before[1])) ** (1 / doublings),
+    "time, doubled length": ((last[0] + last[1]) / (before[0] + before[1]))
+    ** (1 / doublings),
     "memory, doubled length": (last[2] / before[2]) ** (1 / doublings),
     "backward / forward": last[1] / last[0],
 }
@@ -214,17 +242,29 @@ table = recorded("attention_sizes")
 
 
 def both_ms(row, kind):
-    return f"{row[f'{kind} forward us'] / 1e3:.3f} / {row[f'{kind} backward us'] / 1e3:.3f}"
+    return (
+        f"{row[f'{kind} forward us'] / 1e3:.3f} / "
+        f"{row[f'{kind} backward us'] / 1e3:.3f}"
+    )
 
 
 Table(
-    ("length, head size", *(f"{kind}, ms" for kind in KINDS), "plain, MiB", "ours, MiB"),
+    (
+        "length, head size",
+        *(f"{kind}, ms" for kind in KINDS),
+        "plain, MiB",
+        "ours, MiB",
+    ),
     [
-        (f"{row['length']}, {row['head size']}", *(both_ms(row, kind) for kind in KINDS),
-         f"{row['plain MiB held']:,.0f}", f"{row['ours MiB held']:,.0f}")
+        (
+            f"{row['length']}, {row['head size']}",
+            *(both_ms(row, kind) for kind in KINDS),
+            f"{row['plain MiB held']:,.0f}",
+            f"{row['ours MiB held']:,.0f}",
+        )
         for row in table
     ],
-)  # fmt: skip
+)
 
 # %%
 from course_lib.plots.house import drawn
@@ -232,21 +272,39 @@ from course_lib.plots.house import drawn
 
 @drawn
 def draw_sizes(rows):
-    """Against the length: time of forward and backward at the left, memory held between them at the right."""
+    """Against the length: time of forward and backward at the left,
+    memory held between them at the right."""
     figure, (left, right) = plots.figure(7.8, 3.8, columns=2)
     figure.suptitle(
-        "Without scores in memory, what is held grows with the length and not its square",
+        "Without scores in memory, what is held grows with the length and "
+        "not its square",
         x=0.01,
         ha="left",
         weight="bold",
     )
     for i, kind in enumerate(KINDS):
-        look = {"color": plots.PALETTE[i], "marker": plots.MARKERS[i], "linestyle": plots.LINES[i], "label": kind}
-        look |= {"linewidth": 5, "linestyle": "-", "alpha": 0.4} if kind == "compiled" else {}  # the others lie on it
+        look = {
+            "color": plots.PALETTE[i], "marker": plots.MARKERS[i],
+            "linestyle": plots.LINES[i], "label": kind,
+        }  # fmt: skip
+        # the others lie on it
+        look |= (
+            {"linewidth": 5, "linestyle": "-", "alpha": 0.4}
+            if kind == "compiled" else {}
+        )  # fmt: skip
         lengths = [row["length"] for row in rows]
-        left.plot(lengths, [(row[f"{kind} forward us"] + row[f"{kind} backward us"]) / 1e3 for row in rows], **look)
+        left.plot(
+            lengths,
+            [
+                (row[f"{kind} forward us"] + row[f"{kind} backward us"]) / 1e3
+                for row in rows
+            ],
+            **look,
+        )
         right.plot(lengths, [row[f"{kind} MiB held"] for row in rows], **look)
-    for ax, words in ((left, "forward and backward, ms"), (right, "held for backward, MiB")):
+    for ax, words in (
+        (left, "forward and backward, ms"), (right, "held for backward, MiB"),
+    ):  # fmt: skip
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="length (recorded H200)", ylabel=words)
         ax.grid(True, axis="y")
@@ -257,8 +315,12 @@ def draw_sizes(rows):
 # %%
 largest = [row for row in table if row["head size"] == 128]
 if largest:
-    plots.show(draw_sizes(largest), alt="Recorded H200, head size 128: time and held memory against the length; plain "
-               "attention rises steeply; compiled, SDPA and ours lie on each other, far below")  # fmt: skip
+    plots.show(
+        draw_sizes(largest),
+        alt="Recorded H200, head size 128: time and held memory against the length; "
+        "plain attention rises steeply; compiled, SDPA and ours lie on each other, "
+        "far below",
+    )
 
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
@@ -281,17 +343,25 @@ one_matrix = 8 * 16384**2 * 4
 product_s = 2 * 8 * 16384**2 * 128 / fp32_rate
 KERNELS = {  # (products, crossings) of each kernel
     "forward": ((1, 1), (0, 2), (0, 2), (1, 1)),  # S; scale; softmax; O
-    "backward": ((1, 1), (1, 1), (0, 3), (0, 3), (0, 2), (1, 1), (1, 1)),  # dV; dP; softmax; scale; dQ; dK
+    # dV; dP; softmax; scale; dQ; dK
+    "backward": ((1, 1), (1, 1), (0, 3), (0, 3), (0, 2), (1, 1), (1, 1)),
 }
 report_ms = {"forward": 179, "backward": 73}  # 17.9 s and 7.3 s for 100 passes
 plain = [row for row in table if (row["length"], row["head size"]) == (16384, 128)]
 for name, kernels in KERNELS.items():
-    least = 1e3 * sum(max(p * product_s, c * one_matrix / copy_rate) for p, c in kernels)
-    print(f"{name}: counts allow {least:.1f} ms; the report measured {report_ms[name]} ms, "
-          f"{report_ms[name] / least:.1f} times that")  # fmt: skip
+    least = 1e3 * sum(
+        max(p * product_s, c * one_matrix / copy_rate) for p, c in kernels
+    )
+    print(
+        f"{name}: counts allow {least:.1f} ms; the report measured {report_ms[name]} "
+        f"ms, {report_ms[name] / least:.1f} times that"
+    )
     for row in plain:
         ours = row[f"plain fp32 {name} us"] / 1e3
-        print(f"    plain fp32, recorded on the H200: {ours:.1f} ms, {ours / least:.2f} times that")
+        print(
+            f"    plain fp32, recorded on the H200: {ours:.1f} ms, "
+            f"{ours / least:.2f} times that"
+        )
 
 # %% [markdown]
 # Our own forward pass lies 10 % above the count and our backward pass 6 %. The report's backward pass is near what its
@@ -311,13 +381,19 @@ for name, kernels in KERNELS.items():
 # with blocks of 64 queries in bf16 these reads carry 64 FLOP a byte, and the L2 cache serves most of them.)
 
 # %%
-roof = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, copy_rate, entry["launch, us"] * 1e-6)
+roof = Roof(
+    "H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12,
+    copy_rate, entry["launch, us"] * 1e-6,
+)  # fmt: skip
 for n in (256, 1024, 4096, 16384):
     flops = 4 * 8 * n * n * 128
     apart, fused = Work(flops, 6 * 8 * n * n * 2), Work(flops, 4 * 8 * n * 128 * 2)
-    print(f"length {n:5}: bytes {apart.bytes / 2**20:7.0f} MiB against {fused.bytes / 2**20:3.0f} MiB, "
-          f"floor {1e3 * floor_s(apart, roof):6.3f} ms against {1e3 * floor_s(fused, roof):6.3f} ms, "
-          f"{fused.intensity:.0f} FLOP a byte")  # fmt: skip
+    print(
+        f"length {n:5}: bytes {apart.bytes / 2**20:7.0f} MiB against "
+        f"{fused.bytes / 2**20:3.0f} MiB, floor {1e3 * floor_s(apart, roof):6.3f} ms "
+        f"against {1e3 * floor_s(fused, roof):6.3f} ms, "
+        f"{fused.intensity:.0f} FLOP a byte"
+    )
 
 # %% [markdown]
 # The roof is that of lesson 01, as recorded: 665 TFLOP/s for products in bf16 and 4.27 TB/s, which meet at a ridge of
@@ -362,17 +438,26 @@ widgets.attention_stepper(12, 14)
 
 # %%
 def walk(scores, wrong="", tile=4):
-    """The weights of one row and their sum, made tile by tile; `wrong` says what is done wrong."""
+    """The weights of one row and their sum, made tile by tile;
+    `wrong` says what is done wrong."""
     inf = torch.tensor(float("inf"))
-    top, total, weights = torch.tensor(0.0) if wrong == "starts at 0" else -inf, torch.tensor(0.0), torch.empty(0)
+    top, total, weights = (
+        torch.tensor(0.0) if wrong == "starts at 0" else -inf,
+        torch.tensor(0.0),
+        torch.empty(0),
+    )
     for new in torch.tensor(scores).split(tile):
         larger = torch.maximum(top, new.max())
         if wrong == "no maximum":
             larger = torch.tensor(0.0)
         shift = larger if wrong == "no guard" or larger > -inf else torch.tensor(0.0)
-        factor = torch.tensor(1.0) if wrong == "no correction" else torch.exp(top - shift)
+        factor = (
+            torch.tensor(1.0) if wrong == "no correction" else torch.exp(top - shift)
+        )
         fresh = torch.exp(new - shift)
-        weights, total, top = torch.cat([weights * factor, fresh]), total * factor + fresh.sum(), larger
+        weights, total, top = (
+            torch.cat([weights * factor, fresh]), total * factor + fresh.sum(), larger,
+        )  # fmt: skip
     return weights, total
 
 
@@ -388,9 +473,19 @@ wrong_turns = {
 # %%
 ends = {name: walk(scores, name) for name, scores in wrong_turns.items()}
 Table(
-    ("wrong line", "the sum it ends with", "the sum should be", "share of the first key"),
+    (
+        "wrong line",
+        "the sum it ends with",
+        "the sum should be",
+        "share of the first key",
+    ),
     [
-        (name, f"{total:.3g}", f"{walk(wrong_turns[name])[1]:.3g}", f"{(weights / total)[0]:.3g}")
+        (
+            name,
+            f"{total:.3g}",
+            f"{walk(wrong_turns[name])[1]:.3g}",
+            f"{(weights / total)[0]:.3g}",
+        )
         for name, (weights, total) in ends.items()
     ],
 )
@@ -401,8 +496,15 @@ Table(
 def draw_shares(got, right):
     """The shares that a wrong program ends with, hatched, and the true ones as outlines."""
     figure, ax = plots.figure(6.0, 3.0)
-    figure.suptitle("Without correction early keys weigh too much", x=0.01, ha="left", weight="bold")
-    hatched = {"color": plots.PALETTE[1], "hatch": "////", "edgecolor": "white", "linewidth": 0}
+    figure.suptitle(
+        "Without correction early keys weigh too much", x=0.01, ha="left", weight="bold"
+    )
+    hatched = {
+        "color": plots.PALETTE[1],
+        "hatch": "////",
+        "edgecolor": "white",
+        "linewidth": 0,
+    }
     outlined = {"facecolor": "none", "edgecolor": plots.PALETTE[6], "linewidth": 1.2}
     ax.bar(range(12), got, label=f"no correction, sum {got.sum():.2f}", **hatched)
     ax.bar(range(12), right, label=f"right, sum {right.sum():.2f}", **outlined)
@@ -412,8 +514,11 @@ def draw_shares(got, right):
 
 
 shares = [weights / total for weights, total in (ends["no correction"], walk(row))]
-plots.show(draw_shares(*shares), alt="Shares of one row of 12 keys: without correction the keys of the first tile weigh "
-           "more than twice as much as they should, and later ones too little")  # fmt: skip
+plots.show(
+    draw_shares(*shares),
+    alt="Shares of one row of 12 keys: without correction the keys of the first tile "
+    "weigh more than twice as much as they should, and later ones too little",
+)
 
 # %% [markdown]
 # - **No correction**: right as long as the first tile holds the maximum. In this row it does not, and the early keys
@@ -498,9 +603,15 @@ check("flash.merge", merge)
 # %%
 figure, axes = plots.figure(width=7.6, height=3.4, columns=2)
 plots.block_map(8, 14, 4, 4, causal=True, walk="rows", ax=axes[0], legend=False)
-plots.block_map(12, 14, 4, 4, causal=True, keys=9, walk="rows", ax=axes[1], legend=False)
-plots.show(figure, alt="Two score matrices cut into tiles of 4 x 4. Left: 8 queries and 14 keys, causal, the diagonal "
-           "ends in the lower right corner. Right: also only 9 keys are valid; tiles behind them are skipped")  # fmt: skip
+plots.block_map(
+    12, 14, 4, 4, causal=True, keys=9, walk="rows", ax=axes[1], legend=False
+)
+plots.show(
+    figure,
+    alt="Two score matrices cut into tiles of 4 x 4. Left: "
+    "8 queries and 14 keys, causal, the diagonal ends in the lower right corner. "
+    "Right: also only 9 keys are valid; tiles behind them are skipped",
+)
 
 # %% [markdown]
 # Read the numbers as the order in which the program of that tile row works. Blue tiles are visible as a whole and need
@@ -519,7 +630,8 @@ predicted_share = {"skipped": None, "on an edge": None}  # replace None
 predicted_share = {
     "skipped": 0.49,
     "on an edge": 0.016,
-    "why": "Of 64 x 64 tiles the diagonal cuts 64. Half of the other 4032 lie behind it.",
+    "why": "Of 64 x 64 tiles the diagonal cuts 64. Half of the other 4032 "
+    "lie behind it.",
 }
 ### END PREDICTION
 
@@ -529,9 +641,14 @@ from course_lib.attention_tiles import tile_kinds, visible
 for n, block in ((4096, 64), (4096, 128), (1024, 128), (256, 128)):
     kinds = tile_kinds(n, n, block, block, causal=True)
     share = {kind: (kinds == kind).mean() for kind in ("skipped", "edge", "whole")}
-    print(f"length {n:4}, tiles of {block:3}: " + ", ".join(f"{kind} {part:.1%}" for kind, part in share.items()))
+    print(
+        f"length {n:4}, tiles of {block:3}: "
+        + ", ".join(f"{kind} {part:.1%}" for kind, part in share.items())
+    )
     if (n, block) == (4096, 64):
-        against(predicted_share, {"skipped": share["skipped"], "on an edge": share["edge"]})
+        against(
+            predicted_share, {"skipped": share["skipped"], "on an edge": share["edge"]}
+        )
 
 # %% [markdown]
 # **The prediction, counted.** 64 x 64 tiles are 4096. The 64 on the diagonal, 1.6 %, need the mask, and half of the
@@ -550,7 +667,8 @@ seen_by = {
     "top-left\ninstead of bottom-right": (j <= m) & (j < keys),
     "off by one:\n< instead of <=": (j < m + n_k - n_q) & (j < keys),
     "padded keys counted": j <= m + n_k - n_q,
-    "the loop ends by the\nsquare diagonal (tiles of 3)": right & (j < (m // 3 + 1) * 3),
+    "the loop ends by the\nsquare diagonal (tiles of 3)": right
+    & (j < (m // 3 + 1) * 3),
 }
 
 
@@ -559,23 +677,43 @@ seen_by = {
 def draw_pairs(wrong, right):
     """For each wrong mask: pairs rightly seen as dots, wrongly seen as squares, missed as crosses."""
     figure, axes = plots.figure(6.4, 5.2, rows=2, columns=2)
-    figure.suptitle("Four wrong masks: some pairs are missed, some counted", x=0.01, ha="left", weight="bold")
-    looks = {"seen, and should be": (".", 0), "seen, should not be": ("s", 1), "missed": ("x", 6)}
+    figure.suptitle(
+        "Four wrong masks: some pairs are missed, some counted",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
+    looks = {
+        "seen, and should be": (".", 0),
+        "seen, should not be": ("s", 1), "missed": ("x", 6),
+    }  # fmt: skip
     for ax, (name, got) in zip(axes.flat, wrong.items()):
-        for pairs, (label, (marker, i)) in zip((got & right, got & ~right, ~got & right), looks.items()):
+        for pairs, (label, (marker, i)) in zip(
+            (got & right, got & ~right, ~got & right), looks.items()
+        ):
             rows, columns = pairs.nonzero()
-            ax.plot(columns, rows, marker, color=plots.PALETTE[i], markersize=4.5, label=label)
-        ax.set(xlim=(-0.7, right.shape[1] - 0.3), ylim=(right.shape[0] - 0.3, -0.7), aspect="equal")
+            ax.plot(
+                columns, rows, marker,
+                color=plots.PALETTE[i], markersize=4.5, label=label,
+            )  # fmt: skip
+        ax.set(
+            xlim=(-0.7, right.shape[1] - 0.3),
+            ylim=(right.shape[0] - 0.3, -0.7), aspect="equal",
+        )  # fmt: skip
         ax.set(xticks=range(0, 11, 2), yticks=range(0, 6, 2), ylabel="query")
         ax.set_title(name, fontsize=9)
     for ax in axes[1]:
         ax.set_xlabel("key")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
     return figure
 
 
-plots.show(draw_pairs(seen_by, right), alt="Four wrong masks for 6 queries and 11 keys of which 9 are valid: top-left "
-           "misses most pairs, off by one misses the diagonal, padded keys are seen, the loop ends too early")  # fmt: skip
+plots.show(
+    draw_pairs(seen_by, right),
+    alt="Four wrong masks for 6 queries and 11 keys of which 9 are valid: "
+    "top-left misses most pairs, off by one misses the diagonal, padded keys are seen, "
+    "the loop ends too early",
+)
 
 # %% [markdown]
 # With $n_q = n_k$ the first and the last panel would show no mistake at all, and without padding the third would not.
@@ -617,7 +755,10 @@ def tiled_forward(q, k, v, causal, scale, block):
     queries = torch.arange(n_q, device=q.device)[:, None]
 
     for start in range(0, n_k, block):
-        tile_k, tile_v = k[:, :, start : start + block].float(), v[:, :, start : start + block].float()
+        tile_k, tile_v = (
+            k[:, :, start : start + block].float(),
+            v[:, :, start : start + block].float(),
+        )
         s = q.float() @ tile_k.mT * scale
         if causal:
             keys = torch.arange(start, start + tile_k.shape[2], device=q.device)
@@ -677,13 +818,23 @@ check("flash.tiled", a_key_too_few)
 # %%
 n = 4096 if GPU else 1024
 q, k, v = (normal(1, 2, n, 64, dtype=torch.float32) for _ in range(3))
-far = (tiled_forward(q, k, v, True, 0.125, 64)[0] - naive(q, k, v, causal=True)).abs().max().item()
+far = (
+    (tiled_forward(q, k, v, True, 0.125, 64)[0] - naive(q, k, v, causal=True))
+    .abs()
+    .max()
+    .item()
+)
 size = "" if GPU else f", length {n}"  # another one than the recorded
 held = {
     f"naive{size}": memory.peak(lambda: naive(q, k, v, causal=True)) / 2**20,
-    f"in tiles of 64{size}": memory.peak(lambda: tiled_forward(q, k, v, True, 0.125, 64)) / 2**20,
+    f"in tiles of 64{size}": memory.peak(
+        lambda: tiled_forward(q, k, v, True, 0.125, 64)
+    )
+    / 2**20,
 }
-print(f"largest difference {far:.1e}; one score matrix: {2 * n * n * 4 / 2**20:.0f} MiB")
+print(
+    f"largest difference {far:.1e}; one score matrix: {2 * n * n * 4 / 2**20:.0f} MiB"
+)
 results.beside("lesson04.tiled_memory", held, unit="MiB")
 
 # %% [markdown]
@@ -713,20 +864,25 @@ results.beside("lesson04.tiled_memory", held, unit="MiB")
 # nearly equal scores, in tiles of 64, and runs anywhere.
 
 # %%
-predicted_growth = {"p in fp16": None, "accumulator in fp16": None}  # replace None: the error at 16384 over that at 64
+predicted_growth = {  # replace None: the error at 16384 over that at 64
+    "p in fp16": None,
+    "accumulator in fp16": None,
+}
 ### BEGIN PREDICTION
 predicted_growth = {
     "p in fp16": 0.06,
     "accumulator in fp16": 16,
-    "why": "Roundings of 256 times as many terms cancel like a random walk: 1 / 16 of the error. "
-    "The accumulator is rounded 256 times instead of once, and these add up like a random walk.",
+    "why": "Roundings of 256 times as many terms cancel like a random walk: "
+    "1 / 16 of the error. The accumulator is rounded 256 times instead of once, "
+    "and these add up like a random walk.",
 }
 ### END PREDICTION
 
 
 # %%
 def one_row(n, p_type, acc_type):
-    """Relative error of 64 rows of n keys, with p and the accumulator rounded to these types."""
+    """Relative error of 64 rows of n keys, with p and the accumulator rounded to these
+    types."""
     torch.manual_seed(n)
     s, v = 0.1 * torch.randn(64, n), torch.rand(n, 32)
     p = torch.exp(s - s.amax(dim=-1, keepdim=True))
@@ -740,18 +896,31 @@ def one_row(n, p_type, acc_type):
 
 
 fp16, fp32 = torch.float16, torch.float32
-kinds = {"all in fp32": (fp32, fp32), "p in fp16": (fp16, fp32), "accumulator in fp16": (fp32, fp16)}
+kinds = {
+    "all in fp32": (fp32, fp32),
+    "p in fp16": (fp16, fp32),
+    "accumulator in fp16": (fp32, fp16),
+}
 key_counts = [2**i for i in range(6, 15)]
-errors = {name: [one_row(n, *types) for n in key_counts] for name, types in kinds.items()}
+errors = {
+    name: [one_row(n, *types) for n in key_counts] for name, types in kinds.items()
+}
 
 # %%
-axes = plots.sweep(key_counts, errors, xlabel="keys", ylabel="relative error", unit="", yscale="log",
-                   title="A rounded p costs once; a rounded accumulator costs in every tile",
-                   device="a model, on any machine")  # fmt: skip
+axes = plots.sweep(
+    key_counts, errors, xlabel="keys", ylabel="relative error", unit="", yscale="log",
+    title="A rounded p costs once; a rounded accumulator costs in every tile",
+    device="a model, on any machine",
+)  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.0e}")
-plots.show(axes, alt="Relative error against the number of keys: that of p in fp16 falls, that of the accumulator in fp16 "
-                     "is larger and grows, fp32 lies far below both")  # fmt: skip
-against(predicted_growth, {name: column[-1] / column[0] for name, column in errors.items()})
+plots.show(
+    axes,
+    alt="Relative error against the number of keys: that of p in fp16 falls, "
+    "that of the accumulator in fp16 is larger and grows, fp32 lies far below both",
+)
+against(
+    predicted_growth, {name: column[-1] / column[0] for name, column in errors.items()}
+)
 
 # %% [markdown]
 # **The prediction, counted.** From 64 to 16384 keys the error with p in fp16 falls to 0.08 of what it was; with the
@@ -779,10 +948,15 @@ LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453
 
 
 @triton.jit
-def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, stride_column):
-    """(rows, columns) of addresses in the matrix of one head; batch and head in 64 bits."""
+def addresses(
+    ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, stride_column
+):
+    """(rows, columns) of addresses in the matrix of one head;
+    batch and head in 64 bits."""
     ptr += batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h
-    return ptr + rows[:, None].to(tl.int64) * stride_row + columns[None, :] * stride_column
+    return (
+        ptr + rows[:, None].to(tl.int64) * stride_row + columns[None, :] * stride_column
+    )
 
 
 # %% [markdown]
@@ -823,7 +997,8 @@ def addresses(ptr, batch, head, rows, columns, stride_b, stride_h, stride_row, s
 # %% nbgrader={"grade": false, "grade_id": "flash_forward_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _take_in(acc, row_max, row_sum, q, k_t, v, see, scale_log2, EDGE: tl.constexpr):
-    """One more tile of keys. q (M, D), k_t (D, N), v (N, D), see (M, N): which pairs count; EDGE: do not all?"""
+    """One more tile of keys. q (M, D), k_t (D, N), v (N, D), see (M, N):
+    which pairs count; EDGE: do not all?"""
     ### BEGIN SOLUTION
     s = tl.dot(q, k_t, input_precision="ieee") * scale_log2
     if EDGE:
@@ -835,7 +1010,8 @@ def _take_in(acc, row_max, row_sum, q, k_t, v, see, scale_log2, EDGE: tl.constex
     p = tl.exp2(s - shift[:, None])
     factor = tl.exp2(row_max - shift)
     acc = tl.dot(p.to(v.dtype), v, acc * factor[:, None], input_precision="ieee")
-    row_sum = row_sum * factor + tl.sum(p, axis=1)  # while the tensor cores make the product above
+    # while the tensor cores make the product above
+    row_sum = row_sum * factor + tl.sum(p, axis=1)
     return acc, new_max, row_sum
     ### END SOLUTION
 
@@ -857,23 +1033,35 @@ def _forward_kernel(
     block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     batch, head = pair // heads, pair % heads
     if CAUSAL:
-        block = blocks - 1 - block  # the longest programs first, so that none of them finishes alone
+        # the longest programs first, so that none of them finishes alone
+        block = blocks - 1 - block
     n_valid = tl.load(lengths_ptr + batch) if lengths_ptr is not None else n_k
     offs_m, offs_n = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
     mask_m, mask_d = offs_m < n_q, offs_d < D
     mask = mask_m[:, None] & mask_d[None, :]
-    q_ptrs = addresses(q_ptr, batch, head, offs_m, offs_d, stride_q_b, stride_q_h, stride_q_m, stride_q_d)
+    q_ptrs = addresses(
+        q_ptr, batch, head, offs_m, offs_d,
+        stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    )  # fmt: skip
     q = tl.load(q_ptrs, mask=mask, other=0.0)
 
-    # Where a tile starts is one 64-bit number; where an element lies inside it, a block of 32-bit ones.
-    k_at = k_ptr + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
-    v_at = v_ptr + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    # Where a tile starts is one 64-bit number; where an element lies inside it, a block
+    # of 32-bit ones.
+    k_at = (
+        k_ptr
+        + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    )  # fmt: skip
+    v_at = (
+        v_ptr
+        + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    )  # fmt: skip
     k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n  # transposed
     v_tile = offs_n[:, None] * stride_v_n + offs_d[None, :] * stride_v_d
 
     diagonal = n_k - n_q
-    full, end = n_valid, n_valid  # keys that every query of the block sees whole, and those that any sees
+    # keys that every query of the block sees whole, and those that any sees
+    full, end = n_valid, n_valid
     if CAUSAL:
         full = tl.minimum(full, tl.maximum(block * BLOCK_M + diagonal + 1, 0))
         end = tl.minimum(end, tl.maximum((block + 1) * BLOCK_M + diagonal, 0))
@@ -882,22 +1070,39 @@ def _forward_kernel(
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for EDGE in tl.static_range(2):
-        for start in tl.range(full if EDGE else 0, end if EDGE else full, BLOCK_N, num_stages=1 if EDGE else None):
+        for start in tl.range(
+            full if EDGE else 0, end if EDGE else full, BLOCK_N,
+            num_stages=1 if EDGE else None,
+        ):  # fmt: skip
             keys = start + offs_n
-            mask_n = keys < n_valid if EDGE else offs_n < BLOCK_N  # a whole tile has no tail
-            k_t = tl.load(k_at + k_tile, mask=mask_d[:, None] & mask_n[None, :], other=0.0)
-            v = tl.load(v_at + v_tile, mask=mask_n[:, None] & mask_d[None, :], other=0.0)
+            # a whole tile has no tail
+            mask_n = keys < n_valid if EDGE else offs_n < BLOCK_N
+            k_t = tl.load(
+                k_at + k_tile, mask=mask_d[:, None] & mask_n[None, :], other=0.0
+            )
+            v = tl.load(
+                v_at + v_tile, mask=mask_n[:, None] & mask_d[None, :], other=0.0
+            )
             see = mask_n[None, :]
             if CAUSAL:
                 see = see & (keys[None, :] <= offs_m[:, None] + diagonal)
-            acc, row_max, row_sum = _take_in(acc, row_max, row_sum, q, k_t, v, see, scale * LOG2_E, EDGE)
+            acc, row_max, row_sum = _take_in(
+                acc, row_max, row_sum, q, k_t, v, see, scale * LOG2_E, EDGE
+            )
             k_at += BLOCK_N * stride_k_n
             v_at += BLOCK_N * stride_v_n
 
-    row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)  # no key at all: zeros, and L = -inf
-    out_ptrs = addresses(out_ptr, batch, head, offs_m, offs_d, stride_o_b, stride_o_h, stride_o_m, stride_o_d)
+    # no key at all: zeros, and L = -inf
+    row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
+    out_ptrs = addresses(
+        out_ptr, batch, head, offs_m, offs_d,
+        stride_o_b, stride_o_h, stride_o_m, stride_o_d,
+    )  # fmt: skip
     tl.store(out_ptrs, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=mask)
-    tl.store(lse_ptr + pair.to(tl.int64) * n_q + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=mask_m)
+    tl.store(
+        lse_ptr + pair.to(tl.int64) * n_q + offs_m,
+        (row_max + tl.log2(row_sum)) * LN_2, mask=mask_m,
+    )  # fmt: skip
     ### END SOLUTION
 
 
@@ -908,7 +1113,9 @@ def flash_forward(q, k, v, out, lse, causal, scale, k_lengths, tiles=None):
     (B, H, n_q, D), (H_kv, n_k) = q.shape, k.shape[1:3]
     if out.numel() == 0:
         return
-    block_m, block_n, warps, stages = tiles or ((64, 64, 4, 2) if q.is_cuda else (32, 32, 4, 1))
+    block_m, block_n, warps, stages = tiles or (
+        (64, 64, 4, 2) if q.is_cuda else (32, 32, 4, 1)
+    )
     _forward_kernel[(triton.cdiv(n_q, block_m) * B * H,)](
         out, lse, q, k, v, k_lengths,
         H, n_q, n_k, scale,
@@ -977,9 +1184,14 @@ def forward_times(n, d, causal, batch=4, heads=16):
 
 rates = {}
 if GPU:
-    for n, d, causal in ((1024, 64, False), (4096, 64, False), (4096, 64, True), (4096, 128, False)):
+    for n, d, causal in (
+        (1024, 64, False), (4096, 64, False), (4096, 64, True), (4096, 128, False),
+    ):  # fmt: skip
         words = f"length {n}, head size {d}{', causal' if causal else ''}"
-        rates |= {f"{words}, {name}": rate for name, rate in forward_times(n, d, causal).items()}
+        rates |= {
+            f"{words}, {name}": rate
+            for name, rate in forward_times(n, d, causal).items()
+        }
 results.beside("lesson04.forward", rates, unit="TFLOP/s")
 
 # %% [markdown]
@@ -1022,7 +1234,9 @@ def by_hand(q, k, v, do, scale, s_hidden=None):
 
 
 torch.manual_seed(0)
-q, k, v, do = (torch.randn(2, 3, 50, 16, dtype=torch.float64).requires_grad_() for _ in range(4))
+q, k, v, do = (
+    torch.randn(2, 3, 50, 16, dtype=torch.float64).requires_grad_() for _ in range(4)
+)
 hidden = torch.ones(50, 50, dtype=torch.bool).triu(1)
 truth = torch.autograd.grad(sdpa(q, k, v, is_causal=True, scale=0.3), (q, k, v), do)
 for (name, got), want in zip(by_hand(q, k, v, do, 0.3, hidden).items(), truth):
@@ -1040,18 +1254,31 @@ def one_mistake(name):
     with torch.no_grad():
         s = (0.3 * q @ k.mT).masked_fill(hidden, -float("inf"))
         p = torch.softmax(s, dim=-1)
-        loose = torch.exp(0.3 * q @ k.mT - torch.logsumexp(s, dim=-1, keepdim=True))  # not masked again
+        # not masked again
+        loose = torch.exp(0.3 * q @ k.mT - torch.logsumexp(s, dim=-1, keepdim=True))
         dp = do @ v.mT
         delta = 0.0 if name == "delta forgotten" else (p * dp).sum(dim=-1, keepdim=True)
         ds = p * (dp - delta)
         wide = loose if name == "no causal mask in dk, dv" else p
-        scale_q = 1.0 if name == "no scale in dq" else 0.3 / math.log(2) if name == "dq off by ln 2" else 0.3
+        scale_q = (
+            1.0
+            if name == "no scale in dq"
+            else 0.3 / math.log(2)
+            if name == "dq off by ln 2"
+            else 0.3
+        )
         dv = (dp if name == "dv from dp" else wide).mT @ do
         return scale_q * ds @ k, 0.3 * (wide * (dp - delta)).mT @ q, dv
 
 
-mistakes = ("delta forgotten", "no scale in dq", "dq off by ln 2", "no causal mask in dk, dv", "dv from dp")
-errors = {m: [((g - t).norm() / t.norm()).item() for g, t in zip(one_mistake(m), truth)] for m in mistakes}
+mistakes = (
+    "delta forgotten", "no scale in dq", "dq off by ln 2",
+    "no causal mask in dk, dv", "dv from dp",
+)  # fmt: skip
+errors = {
+    m: [((g - t).norm() / t.norm()).item() for g, t in zip(one_mistake(m), truth)]
+    for m in mistakes
+}
 
 
 # %%
@@ -1059,13 +1286,22 @@ errors = {m: [((g - t).norm() / t.norm()).item() for g, t in zip(one_mistake(m),
 def draw_errors(errors, columns):
     """One cell for each mistake and gradient: blue where it is right, orange where it is wrong, with the error."""
     figure, ax = plots.figure(6.6, 1.3 + 0.36 * len(errors))
-    figure.suptitle("Which gradients are wrong says which mistake it is", x=0.01, ha="left", weight="bold")
+    figure.suptitle(
+        "Which gradients are wrong says which mistake it is",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
     for y, row in enumerate(errors.values()):
         for x, value in enumerate(row):
             wrong = value > 1e-9
-            ax.barh(y, 0.94, left=x - 0.47, height=0.84, color="#FBE3C8" if wrong else "#E3EDF5")
+            ax.barh(
+                y, 0.94,
+                left=x - 0.47, height=0.84, color="#FBE3C8" if wrong else "#E3EDF5",
+            )  # fmt: skip
             words = f"{value:.2f}" if wrong else "right"
-            ax.text(x, y, words, ha="center", va="center", fontsize=8.5, weight="bold" if wrong else "normal")
+            ax.text(
+                x, y, words, ha="center", va="center",
+                fontsize=8.5, weight="bold" if wrong else "normal",
+            )  # fmt: skip
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(errors)), list(errors))
     ax.set(ylim=(len(errors) - 0.5, -0.5), xlim=(-0.5, len(columns) - 0.5))
@@ -1075,8 +1311,11 @@ def draw_errors(errors, columns):
     return figure
 
 
-plots.show(draw_errors(errors, ("dq", "dk", "dv")), alt="Table of relative errors: a forgotten delta spoils dq and dk, "
-           "a scale only dq, a missing mask in one pass dk and dv, dv from dp only dv")  # fmt: skip
+plots.show(
+    draw_errors(errors, ("dq", "dk", "dv")),
+    alt="Table of relative errors: a forgotten delta spoils dq and dk, "
+    "a scale only dq, a missing mask in one pass dk and dv, dv from dp only dv",
+)
 
 # %% [markdown]
 # Read the rows. $dq$ and $dk$ wrong, $dv$ right: look at $\delta$. Only $dq$: its scale, or a leftover of base 2. $dk$
@@ -1090,11 +1329,20 @@ plots.show(draw_errors(errors, ("dq", "dk", "dv")), alt="Table of relative error
 
 # %%
 figure, axes = plots.figure(width=7.6, height=3.2, columns=2)
-plots.block_map(16, 16, 4, 4, causal=True, walk="rows", ax=axes[0], title="dQ: a program owns queries", legend=False)
-plots.block_map(16, 16, 4, 4, causal=True, walk="columns", ax=axes[1], title="dK, dV: a program owns keys",
-                legend=False)  # fmt: skip
-plots.show(figure, alt="Two causal block maps of 16 queries and keys in tiles of 4. Left, numbers run along the rows: one "
-           "program a row. Right, they run down the columns: one program a column")  # fmt: skip
+plots.block_map(
+    16, 16, 4, 4, causal=True, walk="rows", ax=axes[0],
+    title="dQ: a program owns queries", legend=False,
+)  # fmt: skip
+plots.block_map(
+    16, 16, 4, 4, causal=True, walk="columns", ax=axes[1],
+    title="dK, dV: a program owns keys", legend=False,
+)  # fmt: skip
+plots.show(
+    figure,
+    alt="Two causal block maps of 16 queries and keys in tiles of 4. "
+    "Left, numbers run along the rows: one program a row. "
+    "Right, they run down the columns: one program a column",
+)
 
 # %% [markdown]
 # - **Two passes.** One kernel in which programs own queries and make $dQ$; one in which programs own keys and make $dK$
@@ -1120,7 +1368,10 @@ left_behind = torch.full((64, 64), 3.0, device=DEVICE)
 del left_behind
 for name, shape in (("small, used before", (64, 64)), ("large", (2**12, 2**12))):
     found = torch.empty(shape, device=DEVICE)
-    print(f"{name}: {(found == 0).double().mean().item():.0%} zeros, largest value {found.abs().max().item():.3g}")
+    print(
+        f"{name}: {(found == 0).double().mean().item():.0%} zeros, largest value "
+        f"{found.abs().max().item():.3g}"
+    )
 
 # %% [markdown]
 # ### The race
@@ -1156,15 +1407,28 @@ def scheduled(parts, rng, atomic):
 
 rng = torch.Generator().manual_seed(4)
 parts = torch.rand(8, generator=rng) + 0.5
-answers = {kind: [scheduled(parts, rng, kind == "atomic") for _ in range(300)] for kind in ("racy", "atomic")}
+answers = {
+    kind: [scheduled(parts, rng, kind == "atomic") for _ in range(300)]
+    for kind in ("racy", "atomic")
+}
 for kind, values in answers.items():
-    print(f"{kind}: {len(set(values))} different answers in 300 runs, from {min(values):.7f} to {max(values):.7f}")
+    print(
+        f"{kind}: {len(set(values))} different answers in 300 runs, "
+        f"from {min(values):.7f} to {max(values):.7f}"
+    )
 
 # %%
-axes = plots.histogram(answers, xlabel="dQ, one element", title="A race loses whole parts; atomics only reorder the sum",
-                       device="a model, on any machine")  # fmt: skip
-plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums are spread far below the true one, the "
-                     "atomic ones lie on it")  # fmt: skip
+axes = plots.histogram(
+    answers,
+    xlabel="dQ, one element",
+    title="A race loses whole parts; atomics only reorder the sum",
+    device="a model, on any machine",
+)
+plots.show(
+    axes,
+    alt="Histogram of one element of dQ in 300 runs: the racy sums are spread far "
+    "below the true one, the atomic ones lie on it",
+)
 
 # %% [markdown]
 # The racy sum is short by whole parts. The atomic one is right, and yet not the same every time: fp32 addition is not
@@ -1176,14 +1440,19 @@ plots.show(axes, alt="Histogram of one element of dQ in 300 runs: the racy sums 
 # And between two atomic runs? And in the interpreter?
 
 # %%
-predicted_differing = {"racy, GPU": None, "atomic, GPU": None, "racy, interpreter": None}  # replace None: per cent
+predicted_differing = {  # replace None: per cent
+    "racy, GPU": None,
+    "atomic, GPU": None,
+    "racy, interpreter": None,
+}
 ### BEGIN PREDICTION
 predicted_differing = {
     "racy, GPU": 100,
     "atomic, GPU": 50,
     "racy, interpreter": 0,
-    "why": "16 programs add to each element: one addition is lost in nearly every run. In another "
-    "order about every second sum rounds otherwise. The interpreter runs one program at a time.",
+    "why": "16 programs add to each element: one addition is lost in nearly every run. "
+    "In another order about every second sum rounds otherwise. "
+    "The interpreter runs one program at a time.",
 }
 ### END PREDICTION
 
@@ -1192,7 +1461,9 @@ try:
     from course_lib.kernels.one_pass import backward_in_one_pass
 except ImportError:
     backward_in_one_pass = None
-    print("The course's own kernels are not here: recorded numbers stand in their place.")
+    print(
+        "The course's own kernels are not here: recorded numbers stand in their place."
+    )
 
 
 def five_runs(n, dtype):
@@ -1200,7 +1471,10 @@ def five_runs(n, dtype):
     q, k, v, do = (normal(2, 4, n, 64, dtype=dtype) for _ in range(4))
     s = 0.125 * q.double() @ k.double().mT
     lse = torch.logsumexp(s, dim=-1).float()
-    given = do, q, k, v, (torch.softmax(s, dim=-1) @ v.double()).to(dtype), lse, False, 0.125
+    given = (
+        do, q, k, v, (torch.softmax(s, dim=-1) @ v.double()).to(dtype),
+        lse, False, 0.125,
+    )  # fmt: skip
     want = by_hand(*(x.double() for x in (q, k, v, do)), 0.125)["dq"]
     found = {}
     for add in ("racy", "atomic"):
@@ -1220,7 +1494,10 @@ results.beside("lesson04.race", found, unit="")
 
 # %%
 race = {row["name"]: row["value"] for row in recorded("lesson04.race")}
-differ = {add: race.get(f"{add}, elements that differ between runs, %") for add in ("racy", "atomic")}
+differ = {
+    add: race.get(f"{add}, elements that differ between runs, %")
+    for add in ("racy", "atomic")
+}
 if None not in differ.values():
     came = {f"{add}, GPU": percent for add, percent in differ.items()}
     against(predicted_differing, came | {"racy, interpreter": 0.0})
@@ -1238,9 +1515,11 @@ if None not in differ.values():
 one_pass = recorded("one_pass")
 for row in one_pass:
     if "different answers" in row:
-        print(f"{row['name']:24} {row['different answers']} different answers, off two passes' dq by "
-              f"{row['least error']:.1e} to {row['largest error']:.1e}, "
-              f"at most {row['furthest apart']:.1e} apart")  # fmt: skip
+        print(
+            f"{row['name']:24} {row['different answers']} different answers, "
+            f"off two passes' dq by {row['least error']:.1e} to "
+            f"{row['largest error']:.1e}, at most {row['furthest apart']:.1e} apart"
+        )
 
 # %% [markdown]
 # **In the interpreter the racy kernel is right**, every time: it runs one program after the other, so nobody
@@ -1318,7 +1597,8 @@ def _rows_kernel(
     stride_do_b, stride_do_h, stride_do_m, stride_do_d,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """For n_rows >= n_q rows a head: shift, which is L in base 2, and delta, the dot product of out and dout."""
+    """For n_rows >= n_q rows a head: shift, which is L in base 2, and delta,
+    the dot product of out and dout."""
     ### BEGIN SOLUTION
     blocks = n_rows // BLOCK_M
     block, pair = tl.program_id(0) % blocks, tl.program_id(0) // blocks
@@ -1326,13 +1606,24 @@ def _rows_kernel(
     offs_m, offs_d = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     mask_m = offs_m < n_q
     mask = mask_m[:, None] & (offs_d < D)[None, :]
-    o_ptrs = addresses(out_ptr, batch, head, offs_m, offs_d, stride_o_b, stride_o_h, stride_o_m, stride_o_d)
-    do_ptrs = addresses(do_ptr, batch, head, offs_m, offs_d, stride_do_b, stride_do_h, stride_do_m, stride_do_d)
+    o_ptrs = addresses(
+        out_ptr, batch, head, offs_m, offs_d,
+        stride_o_b, stride_o_h, stride_o_m, stride_o_d,
+    )  # fmt: skip
+    do_ptrs = addresses(
+        do_ptr, batch, head, offs_m, offs_d,
+        stride_do_b, stride_do_h, stride_do_m, stride_do_d,
+    )  # fmt: skip
     o = tl.load(o_ptrs, mask=mask, other=0.0).to(tl.float32)
     do = tl.load(do_ptrs, mask=mask, other=0.0).to(tl.float32)
-    lse = tl.load(lse_ptr + pair.to(tl.int64) * n_q + offs_m, mask=mask_m, other=-float("inf"))
-    row = pair.to(tl.int64) * n_rows + offs_m  # rows past the end exist here: shift +inf, delta 0
-    tl.store(shift_ptr + row, tl.where(lse == -float("inf"), float("inf"), lse * LOG2_E))
+    lse = tl.load(
+        lse_ptr + pair.to(tl.int64) * n_q + offs_m, mask=mask_m, other=-float("inf")
+    )
+    # rows past the end exist here: shift +inf, delta 0
+    row = pair.to(tl.int64) * n_rows + offs_m
+    tl.store(
+        shift_ptr + row, tl.where(lse == -float("inf"), float("inf"), lse * LOG2_E)
+    )
     tl.store(delta_ptr + row, tl.sum(o * do, axis=1))
     ### END SOLUTION
 
@@ -1359,14 +1650,29 @@ def _dq_kernel(
     offs_d = tl.arange(0, BLOCK_D)
     mask_m, mask_d = offs_m < n_q, offs_d < D
     mask = mask_m[:, None] & mask_d[None, :]
-    q_ptrs = addresses(q_ptr, batch, head, offs_m, offs_d, stride_q_b, stride_q_h, stride_q_m, stride_q_d)
-    do_ptrs = addresses(do_ptr, batch, head, offs_m, offs_d, stride_do_b, stride_do_h, stride_do_m, stride_do_d)
-    q, do = tl.load(q_ptrs, mask=mask, other=0.0), tl.load(do_ptrs, mask=mask, other=0.0)
+    q_ptrs = addresses(
+        q_ptr, batch, head, offs_m, offs_d,
+        stride_q_b, stride_q_h, stride_q_m, stride_q_d,
+    )  # fmt: skip
+    do_ptrs = addresses(
+        do_ptr, batch, head, offs_m, offs_d,
+        stride_do_b, stride_do_h, stride_do_m, stride_do_d,
+    )  # fmt: skip
+    q, do = (
+        tl.load(q_ptrs, mask=mask, other=0.0), tl.load(do_ptrs, mask=mask, other=0.0),
+    )  # fmt: skip
     row = pair.to(tl.int64) * n_rows + offs_m
     shift, delta = tl.load(shift_ptr + row), tl.load(delta_ptr + row)
-    k_at = k_ptr + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
-    v_at = v_ptr + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
-    k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n  # both transposed
+    k_at = (
+        k_ptr
+        + batch.to(tl.int64) * stride_k_b + (head // GROUP).to(tl.int64) * stride_k_h
+    )  # fmt: skip
+    v_at = (
+        v_ptr
+        + batch.to(tl.int64) * stride_v_b + (head // GROUP).to(tl.int64) * stride_v_h
+    )  # fmt: skip
+    # both transposed
+    k_tile = offs_d[:, None] * stride_k_d + offs_n[None, :] * stride_k_n
     v_tile = offs_d[:, None] * stride_v_d + offs_n[None, :] * stride_v_n
 
     diagonal = n_k - n_q
@@ -1377,11 +1683,17 @@ def _dq_kernel(
     full = full // BLOCK_N * BLOCK_N
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for EDGE in tl.static_range(2):
-        for start in tl.range(full if EDGE else 0, end if EDGE else full, BLOCK_N, num_stages=1 if EDGE else None):
+        for start in tl.range(
+            full if EDGE else 0, end if EDGE else full, BLOCK_N,
+            num_stages=1 if EDGE else None,
+        ):  # fmt: skip
             keys = start + offs_n
             mask_n = keys < n_valid if EDGE else offs_n < BLOCK_N
             mask_k = mask_d[:, None] & mask_n[None, :]
-            k_t, v_t = tl.load(k_at + k_tile, mask=mask_k, other=0.0), tl.load(v_at + v_tile, mask=mask_k, other=0.0)
+            k_t, v_t = (
+                tl.load(k_at + k_tile, mask=mask_k, other=0.0),
+                tl.load(v_at + v_tile, mask=mask_k, other=0.0),
+            )
             s = tl.dot(q, k_t, input_precision="ieee") * (scale * LOG2_E)
             if EDGE:
                 see = mask_n[None, :]
@@ -1393,17 +1705,24 @@ def _dq_kernel(
             dq = tl.dot(ds.to(k_t.dtype), tl.trans(k_t), dq, input_precision="ieee")
             k_at += BLOCK_N * stride_k_n
             v_at += BLOCK_N * stride_v_n
-    dq_ptrs = addresses(dq_ptr, batch, head, offs_m, offs_d, stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d)
+    dq_ptrs = addresses(
+        dq_ptr, batch, head, offs_m, offs_d,
+        stride_dq_b, stride_dq_h, stride_dq_m, stride_dq_d,
+    )  # fmt: skip
     tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=mask)
     ### END SOLUTION
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_backward_dkdv_tile", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
-def _add_queries(dk, dv, k, v, q, do, shift, delta, see, scale_log2, EDGE: tl.constexpr):
-    """One more tile of queries. k, v (N, D); q, do (M, D); shift, delta (M); see (N, M). dk is not scaled yet."""
+def _add_queries(
+    dk, dv, k, v, q, do, shift, delta, see, scale_log2, EDGE: tl.constexpr
+):
+    """One more tile of queries. k, v (N, D); q, do (M, D); shift, delta (M);
+    see (N, M). dk is not scaled yet."""
     ### BEGIN SOLUTION
-    s = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2  # keys go down, queries across
+    # keys go down, queries across
+    s = tl.dot(k, tl.trans(q), input_precision="ieee") * scale_log2
     if EDGE:
         s = tl.where(see, s, -float("inf"))
     p = tl.exp2(s - shift[None, :])
@@ -1436,68 +1755,123 @@ def _dkdv_kernel(
     offs_n, offs_m = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < D
-    mask_valid = (offs_n < n_valid)[:, None] & mask_d[None, :]  # zeros behind the length, whatever lies there
-    k_ptrs = addresses(k_ptr, batch, head, offs_n, offs_d, stride_k_b, stride_k_h, stride_k_n, stride_k_d)
-    v_ptrs = addresses(v_ptr, batch, head, offs_n, offs_d, stride_v_b, stride_v_h, stride_v_n, stride_v_d)
-    k, v = tl.load(k_ptrs, mask=mask_valid, other=0.0), tl.load(v_ptrs, mask=mask_valid, other=0.0)
+    # zeros behind the length, whatever lies there
+    mask_valid = (offs_n < n_valid)[:, None] & mask_d[None, :]
+    k_ptrs = addresses(
+        k_ptr, batch, head, offs_n, offs_d,
+        stride_k_b, stride_k_h, stride_k_n, stride_k_d,
+    )  # fmt: skip
+    v_ptrs = addresses(
+        v_ptr, batch, head, offs_n, offs_d,
+        stride_v_b, stride_v_h, stride_v_n, stride_v_d,
+    )  # fmt: skip
+    k, v = (
+        tl.load(k_ptrs, mask=mask_valid, other=0.0),
+        tl.load(v_ptrs, mask=mask_valid, other=0.0),
+    )
     q_tile = offs_m[:, None] * stride_q_m + offs_d[None, :] * stride_q_d
     do_tile = offs_m[:, None] * stride_do_m + offs_d[None, :] * stride_do_d
 
-    diagonal, first, whole = n_k - n_q, 0, 0  # where a block of queries begins to see some keys, and all of them
+    # where a block of queries begins to see some keys, and all of them
+    diagonal, first, whole = n_k - n_q, 0, 0
     if CAUSAL:
         first = tl.maximum(block * BLOCK_N - diagonal, 0) // BLOCK_M * BLOCK_M
-        whole = tl.cdiv(tl.maximum((block + 1) * BLOCK_N - 1 - diagonal, 0), BLOCK_M) * BLOCK_M
+        whole = (
+            tl.cdiv(tl.maximum((block + 1) * BLOCK_N - 1 - diagonal, 0), BLOCK_M)
+            * BLOCK_M
+        )
     whole = tl.where((block + 1) * BLOCK_N > n_valid, n_q, tl.minimum(whole, n_q))
-    dk, dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dk, dv = (
+        tl.zeros((BLOCK_N, BLOCK_D), tl.float32),
+        tl.zeros((BLOCK_N, BLOCK_D), tl.float32),
+    )
     for member in range(GROUP):  # the heads of queries that share these keys
         wide_b, head_q = batch.to(tl.int64), head.to(tl.int64) * GROUP + member
         row = (wide_b * kv_heads * GROUP + head_q) * n_rows
-        q_at, do_at = wide_b * stride_q_b + head_q * stride_q_h, wide_b * stride_do_b + head_q * stride_do_h
+        q_at, do_at = (
+            wide_b * stride_q_b + head_q * stride_q_h,
+            wide_b * stride_do_b + head_q * stride_do_h,
+        )
         for EDGE in tl.static_range(2):
             begin, end = (first, whole) if EDGE else (whole, n_q)
             for start in tl.range(begin, end, BLOCK_M, num_stages=1 if EDGE else None):
                 queries, wide = start + offs_m, tl.cast(start, tl.int64)
                 mask_q = (queries < n_q)[:, None] & mask_d[None, :]
-                q = tl.load(q_ptr + q_at + wide * stride_q_m + q_tile, mask=mask_q, other=0.0)
-                do = tl.load(do_ptr + do_at + wide * stride_do_m + do_tile, mask=mask_q, other=0.0)
-                shift, delta = tl.load(shift_ptr + row + queries), tl.load(delta_ptr + row + queries)
+                q = tl.load(
+                    q_ptr + q_at + wide * stride_q_m + q_tile, mask=mask_q, other=0.0
+                )
+                do = tl.load(
+                    do_ptr + do_at + wide * stride_do_m + do_tile,
+                    mask=mask_q, other=0.0,
+                )  # fmt: skip
+                shift, delta = (
+                    tl.load(shift_ptr + row + queries),
+                    tl.load(delta_ptr + row + queries),
+                )
                 see = (offs_n < n_valid)[:, None]
                 if CAUSAL:
                     see = see & (offs_n[:, None] <= queries[None, :] + diagonal)
-                dk, dv = _add_queries(dk, dv, k, v, q, do, shift, delta, see, scale * LOG2_E, EDGE)
-    dk_ptrs = addresses(dk_ptr, batch, head, offs_n, offs_d, stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d)
-    dv_ptrs = addresses(dv_ptr, batch, head, offs_n, offs_d, stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d)
-    mask = (offs_n < n_k)[:, None] & mask_d[None, :]  # every key has a gradient, the hidden ones zeros
+                dk, dv = _add_queries(
+                    dk, dv, k, v, q, do, shift, delta, see, scale * LOG2_E, EDGE
+                )
+    dk_ptrs = addresses(
+        dk_ptr, batch, head, offs_n, offs_d,
+        stride_dk_b, stride_dk_h, stride_dk_n, stride_dk_d,
+    )  # fmt: skip
+    dv_ptrs = addresses(
+        dv_ptr, batch, head, offs_n, offs_d,
+        stride_dv_b, stride_dv_h, stride_dv_n, stride_dv_d,
+    )  # fmt: skip
+    # every key has a gradient, the hidden ones zeros
+    mask = (offs_n < n_k)[:, None] & mask_d[None, :]
     tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=mask)
     tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=mask)
     ### END SOLUTION
 
 
 # %% nbgrader={"grade": false, "grade_id": "flash_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths, tiles=(None, None)):
+def flash_backward(
+    q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths, tiles=(None, None)
+):
     """Fill dq, dk and dv. tiles: of the pass for dq, and of the pass for dk and dv."""
     ### BEGIN SOLUTION
     (B, H, n_q, D), (H_kv, n_k) = q.shape, k.shape[1:3]
-    usual = ((64, 64, 4, 2), (64, 64, 4, 2)) if q.is_cuda else ((32, 32, 4, 1), (32, 32, 4, 1))
+    usual = (
+        ((64, 64, 4, 2), (64, 64, 4, 2))
+        if q.is_cuda
+        else ((32, 32, 4, 1), (32, 32, 4, 1))
+    )
     for_q, for_k = (given or default for given, default in zip(tiles, usual))
-    n_rows = triton.cdiv(n_q, 128) * 128  # whole tiles of queries, so that their two numbers need no mask
-    shift, delta = (torch.empty(B, H, n_rows, dtype=torch.float32, device=q.device) for _ in range(2))
+    # whole tiles of queries, so that their two numbers need no mask
+    n_rows = triton.cdiv(n_q, 128) * 128
+    shift, delta = (
+        torch.empty(B, H, n_rows, dtype=torch.float32, device=q.device)
+        for _ in range(2)
+    )
     inputs = (q, k, v, dout)
     strides = [stride for x in inputs for stride in x.stride()]
-    meta = {"GROUP": H // H_kv, "D": D, "BLOCK_D": max(16, triton.next_power_of_2(D)), "CAUSAL": causal}
+    meta = {
+        "GROUP": H // H_kv,
+        "D": D,
+        "BLOCK_D": max(16, triton.next_power_of_2(D)),
+        "CAUSAL": causal,
+    }
     if dq.numel():
         _rows_kernel[(n_rows // 32 * B * H,)](
             shift, delta, lse, out, dout, H, n_q, n_rows, *out.stride(), *dout.stride(),
             D=D, BLOCK_D=meta["BLOCK_D"], BLOCK_M=32,
         )  # fmt: skip
         _dq_kernel[(triton.cdiv(n_q, for_q[0]) * B * H,)](
-            dq, *inputs, shift, delta, k_lengths, H, n_q, n_k, n_rows, scale, *dq.stride(), *strides, **meta,
+            dq, *inputs, shift, delta, k_lengths, H, n_q, n_k, n_rows, scale,
+            *dq.stride(), *strides, **meta,
             BLOCK_M=for_q[0], BLOCK_N=for_q[1], num_warps=for_q[2], num_stages=for_q[3],
         )  # fmt: skip
     if dk.numel():
         _dkdv_kernel[(triton.cdiv(n_k, for_k[1]) * B * H_kv,)](
-            dk, dv, *inputs, shift, delta, k_lengths, H_kv, n_q, n_k, n_rows, scale, *dk.stride(), *dv.stride(), *strides,
-            **meta, BLOCK_M=for_k[0], BLOCK_N=for_k[1], num_warps=for_k[2], num_stages=for_k[3],
+            dk, dv, *inputs, shift, delta, k_lengths, H_kv, n_q, n_k, n_rows, scale,
+            *dk.stride(), *dv.stride(), *strides,
+            **meta, BLOCK_M=for_k[0], BLOCK_N=for_k[1],
+            num_warps=for_k[2], num_stages=for_k[3],
         )  # fmt: skip
     ### END SOLUTION
 
@@ -1541,13 +1915,16 @@ check("flash.backward", flash_backward)
 # are added in all, and how does that compare with the bytes of q, k, v, o and their gradients? Which version wins?
 
 # %%
-predicted_winner = {"wins": None, "the other takes, times as long": None}  # replace None: "one pass" or "two passes"
+predicted_winner = {  # replace None: "one pass" or "two passes"
+    "wins": None,
+    "the other takes, times as long": None,
+}
 ### BEGIN PREDICTION
 predicted_winner = {
     "wins": "two passes",
     "the other takes, times as long": 1.4,
-    "why": "One pass: 1.0 ms of products on the H200, and 4 GiB of additions, which take 1.0 ms more "
-    "at the rate of memory. Two passes: 1.4 ms of products.",
+    "why": "One pass: 1.0 ms of products on the H200, and 4 GiB of additions, "
+    "which take 1.0 ms more at the rate of memory. Two passes: 1.4 ms of products.",
 }
 ### END PREDICTION
 
@@ -1555,10 +1932,18 @@ predicted_winner = {
 n, d, pairs, tile = 4096, 64, 4 * 16, 64
 one_product = 2 * pairs * n * n * d
 added = pairs * n * d * 4 * (n // tile)
-print(f"one pass: 5 products, {1e3 * 5 * one_product / roof.flops_per_s:.2f} ms at the sustained rate; "
-      f"{added / 2**30:.1f} GiB added to dQ")  # fmt: skip
-print(f"two passes: 7 products, {1e3 * 7 * one_product / roof.flops_per_s:.2f} ms, nothing added")
-print(f"all tensors together: {8 * pairs * n * d * 2 / 2**30:.2f} GiB; dQ in fp32: {pairs * n * d * 4 / 2**20:.0f} MiB")
+print(
+    f"one pass: 5 products, {1e3 * 5 * one_product / roof.flops_per_s:.2f} ms at the "
+    f"sustained rate; {added / 2**30:.1f} GiB added to dQ"
+)
+print(
+    f"two passes: 7 products, {1e3 * 7 * one_product / roof.flops_per_s:.2f} ms, "
+    "nothing added"
+)
+print(
+    f"all tensors together: {8 * pairs * n * d * 2 / 2**30:.2f} GiB; dQ in fp32: "
+    f"{pairs * n * d * 4 / 2**20:.0f} MiB"
+)
 
 # %% [markdown]
 # The additions are many times the tensors. They do not go to memory one by one, though: atomics are carried out in the
@@ -1573,12 +1958,21 @@ def backward_times(d, causal):
     out, lse = torch.empty_like(q), normal(4, 16, 4096, dtype=torch.float32)
     flash_forward(q, k, v, out, lse, causal, d**-0.5, None)
     given = (do, q, k, v, out, lse, causal, d**-0.5)
-    delta, grads = (out.float() * do.float()).sum(-1), [torch.empty_like(q) for _ in range(3)]
+    delta, grads = (
+        (out.float() * do.float()).sum(-1),
+        [torch.empty_like(q) for _ in range(3)],
+    )
     took = {}
     if backward_in_one_pass:
-        took["one pass, atomics"] = lambda: backward_in_one_pass(*given, "atomic", delta=delta)
-        took["one pass, dQ left out"] = lambda: backward_in_one_pass(*given, "none", delta=delta)
-    took["two passes, mine"] = lambda: flash_backward(q, k, v, out, lse, do, *grads, causal, d**-0.5, None)
+        took["one pass, atomics"] = lambda: backward_in_one_pass(
+            *given, "atomic", delta=delta
+        )
+        took["one pass, dQ left out"] = lambda: backward_in_one_pass(
+            *given, "none", delta=delta
+        )
+    took["two passes, mine"] = lambda: flash_backward(
+        q, k, v, out, lse, do, *grads, causal, d**-0.5, None
+    )
     words = f"head size {d}{', causal' if causal else ''}"
     return {f"{words}: {name}": timed(fn) for name, fn in took.items()}
 
@@ -1594,12 +1988,23 @@ results.beside("lesson04.atomics", backward_ms, unit="ms")
 # %%
 ratios = [row["one over two"] for row in one_pass if "one over two" in row]
 if ratios:
-    wins = "two passes" if min(ratios) > 1 else "one pass" if max(ratios) < 1 else "it depends on the case"
-    against(predicted_winner, {"wins": wins, "the other takes, times as long": max(ratios)})
+    wins = (
+        "two passes"
+        if min(ratios) > 1
+        else "one pass"
+        if max(ratios) < 1
+        else "it depends on the case"
+    )
+    against(
+        predicted_winner, {"wins": wins, "the other takes, times as long": max(ratios)}
+    )
 for row in one_pass:
     if "one over two" in row:
-        print(f"{row['name']:30} one pass {row['one pass us']:6.0f} us, without dQ {row['without dq us']:6.0f} us, "
-              f"two passes {row['two passes us']:6.0f} us: one over two {row['one over two']:.2f}")  # fmt: skip
+        print(
+            f"{row['name']:30} one pass {row['one pass us']:6.0f} us, "
+            f"without dQ {row['without dq us']:6.0f} us, two passes "
+            f"{row['two passes us']:6.0f} us: one over two {row['one over two']:.2f}"
+        )
 
 # %% [markdown]
 # **The prediction, counted.** Each of a head's 64 programs adds to all of its $dQ$: 64 times 64 MiB, 4 GiB in all; q,
@@ -1662,11 +2067,19 @@ def compiled(head_size, tiles, causal=True, kernel=_forward_kernel):
     block_m, block_n, warps, stages = tiles
     names = list(inspect.signature(kernel.fn).parameters)
     fixed = {"lengths_ptr": None, "GROUP": 1, "D": head_size, "CAUSAL": causal}
-    fixed |= {"BLOCK_D": triton.next_power_of_2(head_size), "BLOCK_M": block_m, "BLOCK_N": block_n}
+    fixed |= {
+        "BLOCK_D": triton.next_power_of_2(head_size),
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+    }
     fixed = {name: value for name, value in fixed.items() if name in names}
-    fixed |= {name: 1 for name in names if name.startswith("stride_") and name.endswith("_d")}
+    fixed |= {
+        name: 1 for name in names if name.startswith("stride_") and name.endswith("_d")
+    }
     types = {name: type_of(name) for name in names if name not in fixed}
-    return compile_kernel(kernel, types, fixed, CARD, num_warps=warps, num_stages=stages)
+    return compile_kernel(
+        kernel, types, fixed, CARD, num_warps=warps, num_stages=stages
+    )
 
 
 # %%
@@ -1683,8 +2096,9 @@ predicted_spills = {"spill": None}  # replace None: the names of the settings th
 ### BEGIN PREDICTION
 predicted_spills = {
     "spill": "128: 128 x 64, 4 warps, 2 stages",
-    "why": "128 numbers of the accumulator and 64 of the scores are 192 a thread, and addresses, "
-    "maxima and operands need more than 63. With 8 warps it is half; the others hold half as much.",
+    "why": "128 numbers of the accumulator and 64 of the scores are 192 a thread, "
+    "and addresses, maxima and operands need more than 63. With 8 warps it is half; "
+    "the others hold half as much.",
 }
 ### END PREDICTION
 
@@ -1700,10 +2114,17 @@ settings = {
     "128: 128 x 128, 8 warps, 2 stages": (128, (128, 128, 8, 2)),
 }
 made = {name: compiled(*setting) for name, setting in settings.items()}
-against(predicted_spills, {"spill": "; ".join(name for name, one in made.items() if one.spills_bytes)})
+against(
+    predicted_spills,
+    {"spill": "; ".join(name for name, one in made.items() if one.spills_bytes)},
+)
 axes = plots.programs_that_fit(made)
-plots.show(axes, alt="For eight settings of the forward kernel: the share of registers, shared memory and warps of a "
-           "multiprocessor that each resident program takes, how many fit, and which spill")  # fmt: skip
+plots.show(
+    axes,
+    alt="For eight settings of the forward kernel: the share of registers, "
+    "shared memory and warps of a multiprocessor that each resident program takes, "
+    "how many fit, and which spill",
+)
 
 # %% [markdown]
 # **The prediction, counted.** The accumulator has 128 x 128 numbers, 128 for each of 128 threads, and the scores 128 x
@@ -1724,18 +2145,31 @@ plots.show(axes, alt="For eight settings of the forward kernel: the share of reg
 
 # %%
 @triton.jit
-def _walk_kernel(out_ptr, q_ptr, k_ptr, v_ptr, n, stride, ONE: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+def _walk_kernel(
+    out_ptr, q_ptr, k_ptr, v_ptr, n, stride,
+    ONE: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
     rows, columns = tl.arange(0, N), tl.arange(0, D)
-    k_tile, v_tile = columns[:, None] + rows[None, :] * stride, rows[:, None] * stride + columns[None, :]
+    k_tile, v_tile = (
+        columns[:, None] + rows[None, :] * stride,
+        rows[:, None] * stride + columns[None, :],
+    )
     if not ONE:
         k_tile, v_tile = k_ptr + k_tile, v_ptr + v_tile
     q = tl.load(q_ptr + rows[:, None] * D + columns[None, :])
     acc = tl.zeros((N, D), tl.float32)
     for EDGE in tl.static_range(2):
-        for start in tl.range(n // N * N if EDGE else 0, n if EDGE else n // N * N, N, num_stages=1 if EDGE else None):
+        for start in tl.range(
+            n // N * N if EDGE else 0, n if EDGE else n // N * N, N,
+            num_stages=1 if EDGE else None,
+        ):  # fmt: skip
             mask = start + rows < n
-            k = tl.load(k_ptr + k_tile if ONE else k_tile, mask=mask[None, :], other=0.0)
-            v = tl.load(v_ptr + v_tile if ONE else v_tile, mask=mask[:, None], other=0.0)
+            k = tl.load(
+                k_ptr + k_tile if ONE else k_tile, mask=mask[None, :], other=0.0
+            )
+            v = tl.load(
+                v_ptr + v_tile if ONE else v_tile, mask=mask[:, None], other=0.0
+            )
             acc = tl.dot(tl.exp2(tl.dot(q, k)).to(v.dtype), v, acc)
             if ONE:
                 k_ptr += N * stride
@@ -1747,11 +2181,21 @@ def _walk_kernel(out_ptr, q_ptr, k_ptr, v_ptr, n, stride, ONE: tl.constexpr, N: 
 
 
 # %%
-types = {"out_ptr": "*fp32"} | dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16") | {"n": "i32", "stride": "i32"}
+types = (
+    {"out_ptr": "*fp32"}
+    | dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
+    | {"n": "i32", "stride": "i32"}
+)
 for d in (64, 128):
     for words, one in (("a block of addresses", False), ("one address", True)):
-        report = compile_kernel(_walk_kernel, types, {"ONE": one, "N": 64, "D": d}, num_warps=4, num_stages=2)
-        print(f"head size {d:3}, {words:20}: {report.registers} registers, {report.spills_bytes} bytes spilled")
+        report = compile_kernel(
+            _walk_kernel, types, {"ONE": one, "N": 64, "D": d},
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
+        print(
+            f"head size {d:3}, {words:20}: {report.registers} registers, "
+            f"{report.spills_bytes} bytes spilled"
+        )
 
 # %% [markdown]
 # Same arithmetic, same loads, other registers: the addresses have to live from the first loop to the second, beside the
@@ -1766,11 +2210,20 @@ for d in (64, 128):
 # counts is where the spills stand, inside the loop or before it.)
 
 # %%
-tries = [(64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)]  # queries, keys, warps, stages
+# queries, keys, warps, stages
+tries = [(64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)]
 made = {f"{tiles}": compiled(128, tiles, kernel=_dkdv_kernel) for tiles in tries}
 Table(
-    ("queries, keys, warps, stages", "registers a thread", "spilled bytes", "shared memory, KiB"),
-    [(name[1:-1], one.registers, one.spills_bytes, one.shared_bytes // 1024) for name, one in made.items()],
+    (
+        "queries, keys, warps, stages",
+        "registers a thread",
+        "spilled bytes",
+        "shared memory, KiB",
+    ),
+    [
+        (name[1:-1], one.registers, one.spills_bytes, one.shared_bytes // 1024)
+        for name, one in made.items()
+    ],
 )
 
 # %% [markdown]
@@ -1806,14 +2259,18 @@ def attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale):
     """Forward, then backward, with the tiles that suit the head size."""
     ### BEGIN SOLUTION
     forward, for_q, for_k = None, None, None
-    if q.is_cuda:  # queries and keys a tile, warps, stages: what fits, near the blocks of the course's own kernels
+    # queries and keys a tile, warps, stages: what fits, near the blocks of the course's
+    # own kernels
+    if q.is_cuda:
         if q.shape[-1] <= 64:
             forward, for_q, for_k = (128, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)
         else:
             forward = (64, 64, 4, 3) if causal else (128, 64, 8, 3)
             for_q, for_k = (128, 64, 8, 3), (64, 128, 8, 2)
     flash_forward(q, k, v, out, lse, causal, scale, None, tiles=forward)
-    flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, None, tiles=(for_q, for_k))
+    flash_backward(
+        q, k, v, out, lse, dout, dq, dk, dv, causal, scale, None, tiles=(for_q, for_k)
+    )
     ### END SOLUTION
 
 
@@ -1852,13 +2309,17 @@ check_speed("flash.speed", attention_step)
 # What do the settings of section 8 do on the real device? Write down which one wins for each head size, then look.
 
 # %%
-predicted_fastest = {"head size 64": None, "head size 128": None}  # replace None: names of settings
+predicted_fastest = {  # replace None: names of settings
+    "head size 64": None,
+    "head size 128": None,
+}
 ### BEGIN PREDICTION
 predicted_fastest = {
     "head size 64": "64: 64 x 64, 4 warps, 3 stages",
     "head size 128": "128: 128 x 64, 8 warps, 2 stages",
-    "why": "At 64 several programs fit and fill each other's pauses. At 128 larger blocks of queries "
-    "read K and V half as often, and with 8 warps they do not spill.",
+    "why": "At 64 several programs fit and fill each other's pauses. "
+    "At 128 larger blocks of queries read K and V half as often, and with 8 warps "
+    "they do not spill.",
 }
 ### END PREDICTION
 
@@ -1868,15 +2329,25 @@ def forward_rate(d, tiles):
     """TFLOP/s of my forward kernel with these tiles: causal, 4 x 16 heads of 4096 tokens."""
     q, k, v = (normal(4, 16, 4096, d) for _ in range(3))
     out, lse = torch.empty_like(q), normal(4, 16, 4096, dtype=torch.float32)
-    took = timed(lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None, tiles=tiles))
+    took = timed(
+        lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None, tiles=tiles)
+    )
     return 2 * 64 * 4096**2 * d / took.median_s / 1e12
 
 
-rates = {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
+rates = (
+    {name: forward_rate(*setting) for name, setting in settings.items()} if GPU else {}
+)
 there = rates or {row["name"]: row["value"] for row in recorded("lesson04.settings")}
 if there:
-    sizes = {f"head size {d}": [name for name in there if name.startswith(f"{d}:")] for d in (64, 128)}
-    against(predicted_fastest, {words: max(names, key=there.get) for words, names in sizes.items()})
+    sizes = {
+        f"head size {d}": [name for name in there if name.startswith(f"{d}:")]
+        for d in (64, 128)
+    }
+    against(
+        predicted_fastest,
+        {words: max(names, key=there.get) for words, names in sizes.items()},
+    )
 results.beside("lesson04.settings", rates, unit="TFLOP/s")
 
 # %% [markdown]
@@ -1898,13 +2369,16 @@ results.beside("lesson04.settings", rates, unit="TFLOP/s")
 # may not use oneDNN? (oneDNN is the library with which PyTorch multiplies on a CPU, if the processor can do the type.)
 
 # %%
-predicted_gain = {"float32, with oneDNN": None, "float16, without oneDNN": None}  # replace None
+predicted_gain = {  # replace None
+    "float32, with oneDNN": None,
+    "float16, without oneDNN": None,
+}
 ### BEGIN PREDICTION
 predicted_gain = {
     "float32, with oneDNN": 2,
     "float16, without oneDNN": 34,
-    "why": "In fp32 both sides make the same products, and the scores of 4 MiB stay in a cache. In "
-    "fp16 the report's factor is all there is to go by.",
+    "why": "In fp32 both sides make the same products, and the scores of 4 MiB stay in "
+    "a cache. In fp16 the report's factor is all there is to go by.",
 }
 ### END PREDICTION
 
@@ -1917,7 +2391,8 @@ from course_lib import profiling
 
 
 def on_cpu(dtype, with_onednn):
-    """ms of naive attention, ms of SDPA, `select` calls in one naive call: 8 x 8 heads of 128 tokens, size 64."""
+    """ms of naive attention, ms of SDPA, `select` calls in one naive call:
+    8 x 8 heads of 128 tokens, size 64."""
     q, k, v = (torch.randn(8, 8, 128, 64).to(dtype) for _ in range(3))
     before = torch.backends.mkldnn.set_flags(_enabled=with_onednn)[0]
     took = []
@@ -1942,7 +2417,8 @@ for dtype in (torch.float32, torch.float16):
         naive_ms, sdpa_ms, selects = on_cpu(dtype, with_onednn)
         gains[name] = naive_ms / sdpa_ms
         print(
-            f"{name:23} naive {naive_ms:6.1f} ms, SDPA {sdpa_ms:5.1f} ms, {gains[name]:4.1f} times; {selects} selects"
+            f"{name:23} naive {naive_ms:6.1f} ms, SDPA {sdpa_ms:5.1f} ms, "
+            f"{gains[name]:4.1f} times; {selects} selects"
         )
 against(predicted_gain, gains)
 
@@ -1977,7 +2453,9 @@ def operators_of(causal):
     compiled_naive = torch.compile(naive)
     compiled_naive(q, k, v, causal)  # compiles
     seen = profiling.record(lambda: compiled_naive(q, k, v, causal), warmup=0)
-    return sorted({op.name for op in seen.operators if "bmm" in op.name or "attention" in op.name})
+    return sorted(
+        {op.name for op in seen.operators if "bmm" in op.name or "attention" in op.name}
+    )
 
 
 for causal in (False, True):
@@ -1998,16 +2476,22 @@ predicted_share = {"compiled / naive": None}  # replace None
 ### BEGIN PREDICTION
 predicted_share = {
     "compiled / naive": 0.4,
-    "why": "4 of 10 crossings stay: S is written and read, P is written and read. Bytes set both times.",
+    "why": "4 of 10 crossings stay: S is written and read, P is written and read. "
+    "Bytes set both times.",
 }
 ### END PREDICTION
 
 
 # %%
 def together(batch, n=4096, d=64):
-    """name -> time forward, and name -> MiB at the peak of forward and backward; causal, batch x 16 heads."""
+    """name -> time forward, and name -> MiB at the peak of forward and backward;
+    causal, batch x 16 heads."""
     q, k, v = (normal(batch, 16, n, d).requires_grad_() for _ in range(3))
-    do, out, lse = normal(batch, 16, n, d), torch.empty_like(q), normal(batch, 16, n, dtype=torch.float32)
+    do, out, lse = (
+        normal(batch, 16, n, d),
+        torch.empty_like(q),
+        normal(batch, 16, n, dtype=torch.float32),
+    )
     compiled_naive = torch.compile(naive)
     versions = {
         "naive": lambda: naive(q, k, v, True),
@@ -2015,12 +2499,15 @@ def together(batch, n=4096, d=64):
         "SDPA": lambda: sdpa(q, k, v, is_causal=True),
     }
     peaks = {
-        name: memory.peak(lambda fn=fn: torch.autograd.grad(fn(), (q, k, v), do)) / 2**20
+        name: memory.peak(lambda fn=fn: torch.autograd.grad(fn(), (q, k, v), do))
+        / 2**20
         for name, fn in versions.items()
     }
     with torch.no_grad():
         took = {name: timed(fn) for name, fn in versions.items()}
-        took["mine"] = timed(lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None))
+        took["mine"] = timed(
+            lambda: flash_forward(q, k, v, out, lse, True, d**-0.5, None)
+        )
     return took, peaks
 
 
@@ -2030,7 +2517,9 @@ took, peaks = together(batch) if GPU else ({}, {})
 there = {name: one.ms for name, one in took.items()}
 there = there or {row["name"]: row["value"] for row in recorded("lesson04.together")}
 if there:
-    against(predicted_share, {"compiled / naive": there["naive, compiled"] / there["naive"]})
+    against(
+        predicted_share, {"compiled / naive": there["naive, compiled"] / there["naive"]}
+    )
 results.beside("lesson04.together", took, unit="ms")
 
 # %%
@@ -2059,14 +2548,21 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 rates = {}
 for row in recorded("attention"):
     work = row["TFLOP/s"] * row["value"]  # the work of the case, in a unit of its own
-    times = {name: us for name, us in row.items() if name.endswith(" us") and us and "alone" not in name}
+    times = {
+        name: us
+        for name, us in row.items()
+        if name.endswith(" us") and us and "alone" not in name
+    }
     peers = {name.removesuffix(" us"): work / us for name, us in times.items()}
     rates[row["name"].removeprefix("attention ")] = {"ours": row["TFLOP/s"]} | peers
 kernels = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
 Table(
     ("TFLOP/s", *kernels),
     [
-        (case.replace("bf16 ", ""), *(f"{by_name[name]:.0f}" if name in by_name else "-" for name in kernels))
+        (
+            case.replace("bf16 ", ""),
+            *(f"{by_name[name]:.0f}" if name in by_name else "-" for name in kernels),
+        )
         for case, by_name in rates.items()
     ],
 )
@@ -2077,12 +2573,25 @@ Table(
 def draw_rates(rates, kernels, device):
     """One line a case, one marker a kernel, at its TFLOP/s."""
     figure, ax = plots.figure(7.8, 1.5 + 0.36 * len(rates))
-    figure.suptitle("Attention on an H200: ours and its peers", x=0.01, ha="left", weight="bold")
+    figure.suptitle(
+        "Attention on an H200: ours and its peers", x=0.01, ha="left", weight="bold"
+    )
     for i, kernel in enumerate(kernels):
-        places = [(by_name[kernel], y) for y, by_name in enumerate(rates.values()) if kernel in by_name]
-        ax.plot(*zip(*places), plots.MARKERS[i], color=plots.PALETTE[i], label=kernel, markersize=7)
+        places = [
+            (by_name[kernel], y)
+            for y, by_name in enumerate(rates.values())
+            if kernel in by_name
+        ]
+        ax.plot(
+            *zip(*places), plots.MARKERS[i],
+            color=plots.PALETTE[i], label=kernel, markersize=7,
+        )  # fmt: skip
     ax.set_yticks(range(len(rates)), list(rates))
-    ax.set(xlabel=f"TFLOP/s ({device})", ylim=(len(rates) - 0.5, -0.5), xlim=(0, 1.05 * ax.get_xlim()[1]))
+    ax.set(
+        xlabel=f"TFLOP/s ({device})",
+        ylim=(len(rates) - 0.5, -0.5),
+        xlim=(0, 1.05 * ax.get_xlim()[1]),
+    )
     ax.grid(True)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
@@ -2139,13 +2648,17 @@ if rates:
 # tensor cores busy, at head size 64 and at 128?
 
 # %%
-predicted_busy = {"head size 64": None, "head size 128": None}  # replace None: from 0 to 1
+predicted_busy = {  # replace None: from 0 to 1
+    "head size 64": None,
+    "head size 128": None,
+}
 ### BEGIN PREDICTION
 predicted_busy = {
     "head size 64": 0.5,
     "head size 128": 0.67,
-    "why": "256 FLOP take as long as one exponential: 4096 a clock against 16. Head size 64 "
-    "has 4 * 64 = 256 FLOP for each exponential, so both take half; 128 has twice as many.",
+    "why": "256 FLOP take as long as one exponential: 4096 a clock against 16. "
+    "Head size 64 has 4 * 64 = 256 FLOP for each exponential, so both take half; "
+    "128 has twice as many.",
 }
 ### END PREDICTION
 
@@ -2161,11 +2674,16 @@ against(predicted_busy, busy)
 mine = {row["name"]: row["value"] for row in results.load("lesson04.forward")["rows"]}
 mine = mine["length 4096, head size 64, mine"]
 for block in (64, 128, 192):
-    a_byte = 4 * block * d / (2 * d * 2)  # of one key: FLOP over the bytes of its rows in K and V
-    print(f"{block:3} queries a block: {a_byte:.0f} FLOP a byte from L2; "
-          f"the sustained rate needs {roof.flops_per_s / a_byte / 1e12:.1f} TB/s")  # fmt: skip
-print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
-      f"{mine / 64:.1f} TB/s came from L2; memory copies {copy_rate / 1e12:.1f} TB/s")  # fmt: skip
+    # of one key: FLOP over the bytes of its rows in K and V
+    a_byte = 4 * block * d / (2 * d * 2)
+    print(
+        f"{block:3} queries a block: {a_byte:.0f} FLOP a byte from L2; "
+        f"the sustained rate needs {roof.flops_per_s / a_byte / 1e12:.1f} TB/s"
+    )
+print(
+    f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, "
+    f"so {mine / 64:.1f} TB/s came from L2; memory copies {copy_rate / 1e12:.1f} TB/s"
+)
 
 # %% [markdown]
 # **The prediction, counted.** One after the other, the tensor cores are busy 50 % of the time at head size 64. At 128
@@ -2193,10 +2711,15 @@ print(f"exercise 4.3 as recorded, 64 queries a block: {mine:.0f} TFLOP/s, so "
 # %%
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+)
 
 ROWS = gl.constexpr(64)  # rows of a tile, and its columns
-sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name changed
+# its name changed
+sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
 
 # %%
@@ -2205,19 +2728,25 @@ def _fetch(x_desc, tiles, full, empty, count):
     for i in range(count):
         mbarrier.wait(empty.index(i % 2), ((i // 2) & 1) ^ 1)
         mbarrier.expect(full.index(i % 2), 2 * ROWS * ROWS)  # bytes
-        tma.async_copy_global_to_shared(x_desc, [i * ROWS, 0], full.index(i % 2), tiles.index(i % 2))
+        tma.async_copy_global_to_shared(
+            x_desc, [i * ROWS, 0], full.index(i % 2), tiles.index(i % 2)
+        )
 
 
 @gluon.jit
 def _add_up(out_ptr, tiles, full, empty, count):
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])  # who holds what
+    # who holds what
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     total = gl.zeros([ROWS, ROWS], gl.float32, LAYOUT)
     for i in range(count):
         mbarrier.wait(full.index(i % 2), (i // 2) & 1)
         total += tiles.index(i % 2).load(LAYOUT).to(gl.float32)
         sync()  # all four warps have read
         mbarrier.arrive(empty.index(i % 2), count=1)
-    rows, columns = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))
+    rows, columns = (
+        gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)),
+        gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT)),
+    )
     gl.store(out_ptr + rows[:, None] * ROWS + columns[None, :], total)
 
 
@@ -2232,13 +2761,23 @@ def two_jobs_kernel(out_ptr, x_desc, count):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
     fence_async_shared()
-    add_up, fetch = (out_ptr, tiles, full, empty, count), (x_desc, tiles, full, empty, count)
-    gl.warp_specialize([(_add_up, add_up), (_fetch, fetch)], [1], [24])  # 1 more warp, 24 registers
+    add_up, fetch = (
+        (out_ptr, tiles, full, empty, count),
+        (x_desc, tiles, full, empty, count),
+    )
+    # 1 more warp, 24 registers
+    gl.warp_specialize([(_add_up, add_up), (_fetch, fetch)], [1], [24])
 
 
 swizzled = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-types = {"out_ptr": "*fp32", "x_desc": f"tensordesc<bf16[64, 64],{swizzled!r}>", "count": "i32"}
-two_jobs = compile_kernel(two_jobs_kernel, types, {}, "H200", divisible_by_16=False, max_registers=128)
+types = {
+    "out_ptr": "*fp32",
+    "x_desc": f"tensordesc<bf16[64, 64],{swizzled!r}>",
+    "count": "i32",
+}
+two_jobs = compile_kernel(
+    two_jobs_kernel, types, {}, "H200", divisible_by_16=False, max_registers=128
+)
 two_jobs
 
 # %% [markdown]
@@ -2276,15 +2815,23 @@ for words, wanted in (
 # %%
 import re
 
-COUNTED = {"wgmma": "wgmma.mma_async", "exponentials": "ex2.approx", "tiles fetched": ".global.mbarrier"}
+COUNTED = {
+    "wgmma": "wgmma.mma_async",
+    "exponentials": "ex2.approx",
+    "tiles fetched": ".global.mbarrier",
+}
 COUNTED |= {"tiles stored": "bulk.tensor.4d.global", "cp.async": "cp.async.cg"}
 
 
 def by_job(ptx):
-    """For each job: its registers a thread, and how often the counted instructions stand in it."""
+    """For each job: its registers a thread, and how often the counted instructions
+    stand in it."""
     _, *parts = re.split(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+);", ptx)
     jobs = zip(parts[::2], parts[1::2])
-    counts = [(int(n), {name: text.count(word) for name, word in COUNTED.items()}) for n, text in jobs]
+    counts = [
+        (int(n), {name: text.count(word) for name, word in COUNTED.items()})
+        for n, text in jobs
+    ]
     return [(registers, found) for registers, found in counts if any(found.values())]
 
 
@@ -2294,29 +2841,47 @@ try:
     from course_lib.kernels.rings import LAUNCH
 except ImportError:
     forward_in_groups_kernel = None
-    print("The course's own kernels are not here: recorded counts stand in their place.")
+    print(
+        "The course's own kernels are not here: recorded counts stand in their place."
+    )
 
 # %%
 jobs = {}
 if forward_in_groups_kernel:  # head size 128, not causal, as the course's table has it
     rows = {"o": 64, "q": 64, "k": 128, "v": 128}
-    types = {f"{x}_desc": f"tensordesc<bf16[1, 1, {n}, 128],{_layout(128)!r}>" for x, n in rows.items()}
+    types = {
+        f"{x}_desc": f"tensordesc<bf16[1, 1, {n}, 128],{_layout(128)!r}>"
+        for x, n in rows.items()
+    }
     types |= {"l_ptr": "*fp32", "scale_log2": "fp32"}
     types |= dict.fromkeys(("heads", "batch_heads", "n_q", "n_k", "tiles"), "i32")
-    fixed = {f"{x}_rest": None for x in rows} | {"GROUP": 1, "CAUSAL": False, "WHOLE": True}
-    fixed |= {"HEADS_INTERLEAVED": 1, "BLOCK_N": 128, "STAGES": 2, "HELD": 2, "MAIN": 128, "REST": 0}
+    fixed = {f"{x}_rest": None for x in rows} | {
+        "GROUP": 1,
+        "CAUSAL": False,
+        "WHOLE": True,
+    }
+    fixed |= {
+        "HEADS_INTERLEAVED": 1, "BLOCK_N": 128,
+        "STAGES": 2, "HELD": 2, "MAIN": 128, "REST": 0,
+    }  # fmt: skip
     fixed |= {"TURNS": True, "POLYNOMIAL": False}
     options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
-    groups = compile_kernel(forward_in_groups_kernel, types, fixed, "H200", divisible_by_16=False, **options)
+    groups = compile_kernel(
+        forward_in_groups_kernel, types, fixed, "H200", divisible_by_16=False, **options
+    )
     for number, (registers, counts) in enumerate(by_job(groups.ptx), 1):
         jobs[f"job {number}: registers a thread"] = registers
-        jobs |= {f"job {number}: {name}": count for name, count in counts.items() if count}
+        jobs |= {
+            f"job {number}: {name}": count for name, count in counts.items() if count
+        }
     jobs["spilled bytes a thread"] = groups.spills_bytes
 results.beside("lesson04.jobs", jobs, unit="")
 
 # %%
 plain = compiled(128, (64, 64, 4, 3), causal=False)  # needs exercise 4.3
-counts = {name: plain.ptx.count(word) for name, word in COUNTED.items() if word in plain.ptx}
+counts = {
+    name: plain.ptx.count(word) for name, word in COUNTED.items() if word in plain.ptx
+}
 print(f"your kernel, all warps alike: {plain.registers} registers, {counts}")
 
 # %% [markdown]
@@ -2337,8 +2902,12 @@ print(f"your kernel, all warps alike: {plain.registers} registers, {counts}")
 
 # %%
 def two_groups(d, turns, blocks=4, step=16):
-    """(group, unit, begin, end) in clocks. turns: one group multiplies at a time, and not both at half the speed."""
-    clocks = {"products": 4 * 64 * 128 * d / PRODUCTS, "exponentials": 64 * 128 / EXPONENTIALS}
+    """(group, unit, begin, end) in clocks. turns:
+    one group multiplies at a time, and not both at half the speed."""
+    clocks = {
+        "products": 4 * 64 * 128 * d / PRODUCTS,
+        "exponentials": 64 * 128 / EXPONENTIALS,
+    }
     todo = [list(clocks) * blocks for _ in range(2)]
     begun, left, spans, clock = [None, None], [clocks["products"]] * 2, [], 0
     while any(todo):
@@ -2359,7 +2928,12 @@ def two_groups(d, turns, blocks=4, step=16):
 
 def tensor_cores_busy(spans):
     """The share of the time in which some group multiplies."""
-    working = {clock for _, unit, b, e in spans if unit == "products" for clock in range(b, e, 16)}
+    working = {
+        clock
+        for _, unit, b, e in spans
+        if unit == "products"
+        for clock in range(b, e, 16)
+    }
     return 16 * len(working) / max(end for *_, end in spans)
 
 
@@ -2370,29 +2944,50 @@ def draw_turns(both):
     figure, axes = plots.figure(7.8, 3.9, rows=len(both))
     message = "In turns, one group takes exponentials while the other multiplies"
     figure.suptitle(message, x=0.01, ha="left", weight="bold")
-    looks = {"products": (plots.PALETTE[0], ""), "exponentials": (plots.PALETTE[4], "////")}
+    looks = {
+        "products": (plots.PALETTE[0], ""),
+        "exponentials": (plots.PALETTE[4], "////"),
+    }
     last = max(end for spans in both.values() for *_, end in spans)
     for ax, (name, spans) in zip(axes, both.items()):
         for unit, (colour, hatch) in looks.items():
             mine = [span for span in spans if span[1] == unit]
-            places, widths = [g for g, *_ in mine], [end - begin for *_, begin, end in mine]
-            look = {"height": 0.6, "color": colour, "hatch": hatch, "edgecolor": "white", "label": unit}
-            ax.barh(places, widths, left=[begin for *_, begin, _ in mine], linewidth=1, **look)
+            places, widths = (
+                [g for g, *_ in mine],
+                [end - begin for *_, begin, end in mine],
+            )
+            look = {
+                "height": 0.6, "color": colour, "hatch": hatch,
+                "edgecolor": "white", "label": unit,
+            }  # fmt: skip
+            ax.barh(
+                places, widths,
+                left=[begin for *_, begin, _ in mine], linewidth=1, **look
+            )  # fmt: skip
         ax.set_yticks(range(2), ["group 1", "group 2"])
         ax.set(ylim=(1.5, -0.5), xlim=(0, 1.01 * last))
-        ax.set_title(f"{name}: tensor cores busy {tensor_cores_busy(spans):.0%}", fontsize=9)
+        ax.set_title(
+            f"{name}: tensor cores busy {tensor_cores_busy(spans):.0%}", fontsize=9
+        )
     axes[-1].set_xlabel("clocks (a model; head size 128, four blocks of 128 keys)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2
+    )
     return figure
 
 
 # %%
 ways = {"both multiply at once": False, "the groups take turns": True}
-plots.show(draw_turns({name: two_groups(128, turns) for name, turns in ways.items()}),
-           alt="Two timelines of two groups. Above, both multiply together and then both take exponentials. "
-           "Below they alternate, and the tensor cores rest only at the end")  # fmt: skip
+plots.show(
+    draw_turns({name: two_groups(128, turns) for name, turns in ways.items()}),
+    alt="Two timelines of two groups. Above, both multiply together and then both take "
+    "exponentials. Below they alternate, and the tensor cores rest only at the end",
+)
 for d in (64, 128):
-    shares = [f"{name} {tensor_cores_busy(two_groups(d, turns)):.0%}" for name, turns in ways.items()]
+    shares = [
+        f"{name} {tensor_cores_busy(two_groups(d, turns)):.0%}"
+        for name, turns in ways.items()
+    ]
     print(f"head size {d:3}, tensor cores busy: {', '.join(shares)}")
 
 # %% [markdown]
@@ -2415,7 +3010,8 @@ import heapq
 
 
 def ends_late(tiles, dealt, workers=132):
-    """The time until the last tile is done, in units of an even share. dealt: tile i goes to worker i % workers."""
+    """The time until the last tile is done, in units of an even share. dealt:
+    tile i goes to worker i % workers."""
     ends = [0] * workers
     for i, (length, _) in enumerate(tiles):
         if dealt:
@@ -2428,23 +3024,36 @@ def ends_late(tiles, dealt, workers=132):
 HEADS, TILES = 64, 32
 longest_first = range(TILES, 0, -1)
 orders = {
-    "head by head, shortest first": [(n, h) for h in range(HEADS) for n in reversed(longest_first)],
-    "head by head, longest first": [(n, h) for h in range(HEADS) for n in longest_first],
-    "8 heads together": [(n, g + h) for g in range(0, HEADS, 8) for n in longest_first for h in range(8)],
+    "head by head, shortest first": [
+        (n, h) for h in range(HEADS) for n in reversed(longest_first)
+    ],
+    "head by head, longest first": [
+        (n, h) for h in range(HEADS) for n in longest_first
+    ],
+    "8 heads together": [
+        (n, g + h) for g in range(0, HEADS, 8) for n in longest_first for h in range(8)
+    ],
     "all heads together": [(n, h) for n in longest_first for h in range(HEADS)],
 }
 
 # %%
-at_work = {name: {head for _, head in tiles[1000:1132]} for name, tiles in orders.items()}
+at_work = {
+    name: {head for _, head in tiles[1000:1132]} for name, tiles in orders.items()
+}
 Table(
     ("order of the tiles", "given out when free", "dealt in advance", "K and V in use"),
     [
-        (name, f"{ends_late(tiles, False):.2f}", f"{ends_late(tiles, True):.2f}",
-         f"{len(at_work[name]) * 2 * 4096 * 128 * 2 / 2**20:.0f} MiB")
+        (
+            name,
+            f"{ends_late(tiles, False):.2f}",
+            f"{ends_late(tiles, True):.2f}",
+            f"{len(at_work[name]) * 2 * 4096 * 128 * 2 / 2**20:.0f} MiB",
+        )
         for name, tiles in orders.items()
     ],
-    note="times in units of an even share; head size 128, bf16; the L2 cache of an H200 holds 60 MiB",
-)  # fmt: skip
+    note="times in units of an even share; head size 128, bf16; "
+    "the L2 cache of an H200 holds 60 MiB",
+)
 
 # %% [markdown]
 # Longest first, with eight heads together, ends together and keeps its keys in the cache: that is the order of the
@@ -2473,8 +3082,10 @@ def in_turn(parts, rng):
 
 
 runs = [in_turn(parts, rng) for _ in range(300)]
-print(f"in turn: {len({total for total, _ in runs})} answer in {len(runs)} runs; "
-      f"{sum(waited for _, waited in runs) / len(runs):.1f} of {len(parts)} programs wait")  # fmt: skip
+print(
+    f"in turn: {len({total for total, _ in runs})} answer in {len(runs)} runs; "
+    f"{sum(waited for _, waited in runs) / len(runs):.1f} of {len(parts)} programs wait"
+)
 
 # %% [markdown]
 # The price is the waiting, so a good schedule lets programs come in the order in which they add: each begins its walk at
@@ -2486,15 +3097,28 @@ print(f"in turn: {len({total for total, _ in runs})} answer in {len(runs)} runs;
 # %%
 stand = results.load("attention")["rows"]
 Table(
-    ("batch x heads x tokens x head size", "rung", "best peer", "time over the peer's, in turn", "each alone"),
+    (
+        "batch x heads x tokens x head size",
+        "rung",
+        "best peer",
+        "time over the peer's, in turn",
+        "each alone",
+    ),
     [
-        (row["name"].removeprefix("attention ").replace(" bf16", ""),
-         {"groups": "jobs for warps, in Gluon", "plain": "plain Triton"}[row["rung"]],
-         row["best peer"], f"{row['ratio']:.2f}", f"{row['ratio alone']:.2f}" if "ratio alone" in row else "-")
+        (
+            row["name"].removeprefix("attention ").replace(" bf16", ""),
+            {"groups": "jobs for warps, in Gluon", "plain": "plain Triton"}[
+                row["rung"]
+            ],
+            row["best peer"],
+            f"{row['ratio']:.2f}",
+            f"{row['ratio alone']:.2f}" if "ratio alone" in row else "-",
+        )
         for row in stand
     ],
-    note=f"recorded on {results.load('attention')['machine']}, {results.load('attention')['date']}",
-)  # fmt: skip
+    note=f"recorded on {results.load('attention')['machine']}, "
+    f"{results.load('attention')['date']}",
+)
 
 # %% [markdown]
 # The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors. The table has the peers that come with PyTorch. Two more are

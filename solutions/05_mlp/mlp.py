@@ -86,9 +86,14 @@ def timed(fn):
 
 
 def recorded(section):
-    """The rows of a recorded section; none, and a line that says so, where nothing was measured."""
+    """The rows of a recorded section; none, and a line that says so,
+    where nothing was measured."""
     entry = results.load(section)
-    said = f"recorded on {entry['machine']}, {entry['date']}" if entry else "not yet run on a GPU"
+    said = (
+        f"recorded on {entry['machine']}, {entry['date']}"
+        if entry
+        else "not yet run on a GPU"
+    )
     print(f"{section}: {said}")
     return entry["rows"] if entry else []
 
@@ -102,8 +107,12 @@ def gelu(h):
 # vision tower: width 1152, hidden 4304, our assumption; and a larger one), and a transformer layer.
 
 # %%
-ceiling = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
-roof = Roof("H200 bf16", ceiling["matmul bf16, TFLOP/s"] * 1e12, ceiling["copy, TB/s"] * 1e12)
+ceiling = {
+    row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]
+}
+roof = Roof(
+    "H200 bf16", ceiling["matmul bf16, TFLOP/s"] * 1e12, ceiling["copy, TB/s"] * 1e12
+)
 TOKENS, SIZES = 16384, ((1152, 4304), (4096, 16384))  # width, hidden
 
 
@@ -114,16 +123,34 @@ class Layer(nn.Module):
     def __init__(self, width, heads=4, hidden=None):
         super().__init__()
         hidden = hidden or 4 * width
-        self.heads, self.norms = heads, nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.heads, self.norms = (
+            heads,
+            nn.ModuleList(nn.LayerNorm(width) for _ in range(2)),
+        )
+        self.qkv, self.proj = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.up, self.down = (
+            nn.Linear(width, hidden, bias=False),
+            nn.Linear(hidden, width, bias=False),
+        )
 
     def forward(self, x):  # (batch, length, width)
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norms[0](x))
+            .view(batch, length, 3, self.heads, -1)
+            .permute(2, 0, 3, 1, 4)
+        )
         s = q @ k.mT * (width // self.heads) ** -0.5
-        s = s.masked_fill(torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1), -math.inf)
-        x = x + self.proj((torch.softmax(s, -1) @ v).transpose(1, 2).reshape(batch, length, width))
+        s = s.masked_fill(
+            torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1),
+            -math.inf,
+        )
+        x = x + self.proj(
+            (torch.softmax(s, -1) @ v).transpose(1, 2).reshape(batch, length, width)
+        )
         return x + self.down(gelu(self.up(self.norms[1](x))))
 
 
@@ -154,8 +181,11 @@ widgets.format_explorer()
 # %%
 for name in ("fp32", "bf16", "fp16", "e4m3"):
     of = numerics.formats.FORMATS[name]
-    print(f"{name}: largest {of.largest:.4g}, smallest normal {2.0**of.min_exponent:.3g}, smallest {of.smallest:.3g}, "
-          f"ulp of 1 {ulp(1.0, of):.3g}")  # fmt: skip
+    print(
+        f"{name}: largest {of.largest:.4g}, smallest normal "
+        f"{2.0**of.min_exponent:.3g}, smallest {of.smallest:.3g}, ulp of 1 "
+        f"{ulp(1.0, of):.3g}"
+    )
 
 # %% [markdown]
 # Below the smallest normal number the leading 1 is given up: these are the **subnormal** numbers, with fewer and fewer
@@ -193,11 +223,18 @@ came = {}
 for value in (1000.0, 200.0, 1.0, 1e-4):
     for dtype in (torch.float16, torch.bfloat16):
         square, scale, y = rms_norm(torch.full((8,), value, dtype=dtype))
-        print(f"x = {value:g} in {str(dtype)[6:]:8}: x^2 = {square:.4g}, 1/rms = {scale:.4g}, y = {y:.4g}; should be 1")
+        print(
+            f"x = {value:g} in {str(dtype)[6:]:8}: x^2 = {square:.4g}, "
+            f"1/rms = {scale:.4g}, y = {y:.4g}; should be 1"
+        )
         if dtype == torch.float16:
             came[f"{value:g}"] = square
 against(predicted_squares, came)
-zero = [k for k in range(0, -9, -1) if not torch.tensor(10.0**k, dtype=torch.float16).square()]
+zero = [
+    k
+    for k in range(0, -9, -1)
+    if not torch.tensor(10.0**k, dtype=torch.float16).square()
+]
 against(predicted_underflow, {"largest power of ten": zero[0]})
 
 # %% [markdown]
@@ -222,10 +259,16 @@ against(predicted_underflow, {"largest power of ten": zero[0]})
 
 # %%
 term = round_to(0.01, "fp16")
-print(f"0.01 in fp16 is {term:.10f}, bits {bits(term, 'fp16')}, off by {(term - 0.01) / 0.01:.1e} of itself")
+print(
+    f"0.01 in fp16 is {term:.10f}, bits {bits(term, 'fp16')}, off by "
+    f"{(term - 0.01) / 0.01:.1e} of itself"
+)
 few = torch.full((6,), term)
 for name in ("fp32", "fp16"):
-    print(f"accumulator {name}:", " ".join(f"{x:.7f}" for x in running_sums(few, name).tolist()))
+    print(
+        f"accumulator {name}:",
+        " ".join(f"{x:.7f}" for x in running_sums(few, name).tolist()),
+    )
 
 # %% [markdown]
 # So there are two errors. The rounding of terms is the same for any accumulator, and it is a fixed share of the sum.
@@ -255,8 +298,11 @@ def stop(of, at_most=10_000):
 stops = {of: stop(of) for of in ("fp16", "bf16")}
 against(predicted_stop, {of: total for of, (total, _) in stops.items()})
 for of, (total, terms) in stops.items():
-    print(f"{of}: stuck at {total:g} after {terms} terms; the next number is {total + ulp(total, of):g}, and half the "
-          f"way there is {ulp(total, of) / 2:g}, more than {round_to(0.01, of):g}")  # fmt: skip
+    print(
+        f"{of}: stuck at {total:g} after {terms} terms; the next number is "
+        f"{total + ulp(total, of):g}, and half the way there is "
+        f"{ulp(total, of) / 2:g}, more than {round_to(0.01, of):g}"
+    )
 
 # %% [markdown]
 # **The prediction, counted.** fp16 stops at 32, after 2798 terms, and bf16 at 4, after 350. From there on half the
@@ -297,20 +343,29 @@ drift = {name: [] for name in WAYS}
 for n in COUNTS:
     terms = torch.full((n,), term, dtype=torch.float64)
     for name, (of, order) in WAYS.items():
-        drift[name].append(abs(numerics.accumulate(terms, of, order).item() / (n * term) - 1))
+        drift[name].append(
+            abs(numerics.accumulate(terms, of, order).item() / (n * term) - 1)
+        )
 
 # %%
 print(f"{'terms':9}" + "".join(f"{name:>20}" for name in WAYS))
 for i, n in enumerate(COUNTS):
     print(f"{n:<9,}" + "".join(f"{drift[name][i]:20.1e}" for name in WAYS))
 shown = {name: [x or math.nan for x in column] for name, column in drift.items()}
-axes = plots.sweep(COUNTS, shown, xlabel="terms of 0.01", ylabel="relative drift (0 is not drawn)", unit="",
-                   yscale="log", title="One by one a sum drifts in every format; in pairs it does not")  # fmt: skip
+axes = plots.sweep(
+    COUNTS, shown,
+    xlabel="terms of 0.01", ylabel="relative drift (0 is not drawn)", unit="",
+    yscale="log", title="One by one a sum drifts in every format; in pairs it does not",
+)  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.0e}")
 axes.get_legend().set_loc((0.03, 0.2))
-plots.show(axes, alt="Relative drift of a sum of 0.01 against the number of terms up to 777777: fp16 one by one rises "
-                     "to 1; fp16 compensated and fp32 one by one rise late, to about a hundredth; fp16 in pairs stays "
-                     "below 1e-3, and fp32 in pairs is 0 but for the two longest sums, near 1e-8")  # fmt: skip
+plots.show(
+    axes,
+    alt="Relative drift of a sum of 0.01 against the number of terms up to 777777: "
+    "fp16 one by one rises to 1; fp16 compensated and fp32 one by one rise late, "
+    "to about a hundredth; fp16 in pairs stays below 1e-3, and fp32 in pairs is 0 but "
+    "for the two longest sums, near 1e-8",
+)
 
 # %% [markdown]
 # Read the columns. In pairs the drift is that of a few roundings of the result, however long the sum. Compensated is as
@@ -428,7 +483,11 @@ check("mlp.accumulate", accumulate)
 # 1.5, about -0.75 (GELU has its minimum there), and about -3?
 
 # %%
-predicted_worse = {"1.5": None, "-0.75": None, "-3": None}  # replace None, as in "of h, 2 times"
+predicted_worse = {  # replace None, as in "of h, 2 times"
+    "1.5": None,
+    "-0.75": None,
+    "-3": None,
+}
 ### BEGIN PREDICTION
 why = "h gelu'(h) / gelu(h): near 1, near 0, and h^2 + 1 far below 0"
 predicted_worse = {"1.5": "of h, 1 times", "-0.75": "of the result, 10 times"}
@@ -451,7 +510,10 @@ def roundings(h, of):
 h = round_to(-2.9925, "fp32")
 rounded_h = round_to(h, "bf16")
 print(f"h                fp32  {bits(h, 'fp32')}   {h:.7g}")
-print(f"h rounded        bf16  {bits(rounded_h, 'bf16')}{'':16}   {rounded_h:.7g}, off by {abs(rounded_h / h - 1):.1e}")
+print(
+    f"h rounded        bf16  {bits(rounded_h, 'bf16')}{'':16}   {rounded_h:.7g}, "
+    f"off by {abs(rounded_h / h - 1):.1e}"
+)
 for words, start in (("fused", h), ("apart", rounded_h)):
     y = gelu(torch.tensor(start, dtype=torch.float64)).item()
     kept, wide = round_to(y, "bf16"), round_to(y, "fp32")
@@ -475,7 +537,10 @@ for name in ("1.5", "-0.75", "-3"):
     )
     losses = {"of h": from_rounded - exact, "of the result": once - exact}
     size = {which: off.square().mean().sqrt().item() for which, off in losses.items()}
-    came[name] = f"{max(size, key=size.get)}, {max(size.values()) / min(size.values()):.1f} times"
+    came[name] = (
+        f"{max(size, key=size.get)}, "
+        f"{max(size.values()) / min(size.values()):.1f} times"
+    )
 against(predicted_worse, came)
 
 # %% [markdown]
@@ -485,29 +550,42 @@ against(predicted_worse, came)
 # %%
 @drawn
 def draw_condition(h, magnified, scatter):
-    """Left: how GELU magnifies relative errors. Right: errors of bf16 in ulps, for h rounded before and not."""
+    """Left: how GELU magnifies relative errors. Right:
+    errors of bf16 in ulps, for h rounded before and not."""
     figure, (left, right) = plots.figure(8.0, 3.5, columns=2)
-    figure.suptitle("GELU magnifies the rounding of h where h is below -1.2", x=0.01, ha="left", weight="bold")
+    figure.suptitle(
+        "GELU magnifies the rounding of h where h is below -1.2",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
     left.plot(h, magnified, color=plots.PALETTE[0])
     left.axhline(1, color=plots.PALETTE[6], linewidth=0.8)
     left.set(xlabel="h", ylabel="relative error out / in")
     for i, (name, (x, off)) in enumerate(scatter.items()):
         right.plot(
-            x, off, plots.MARKERS[i], color=plots.PALETTE[1 - i], markersize=2.2 - i, label=name, linestyle="none"
-        )
+            x, off, plots.MARKERS[i], color=plots.PALETTE[1 - i],
+            markersize=2.2 - i, label=name, linestyle="none",
+        )  # fmt: skip
     right.set(xlabel="h", ylabel="error, ulps of bf16", ylim=(-9, 9))
     right.legend(loc="upper right", markerscale=3)
     return figure
 
 
 # %%
-h = 1.2 * torch.randn(6000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+h = 1.2 * torch.randn(
+    6000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+)
 exact, _, once, twice = roundings(h, "bf16")
-scatter = {name: (h, numerics.signed_ulps(y, exact, "bf16")) for name, y in (("apart", twice), ("fused", once))}
-plots.show(draw_condition(grid.detach(), magnified, scatter),
-           alt="Left: the condition number of GELU against h, 0 near -0.75, about 1 for positive h, 8 and more below "
-               "-3. Right: errors in ulps; fused they fill a band of half an ulp, apart the band widens below -1 to "
-               "many ulps")  # fmt: skip
+scatter = {
+    name: (h, numerics.signed_ulps(y, exact, "bf16"))
+    for name, y in (("apart", twice), ("fused", once))
+}
+plots.show(
+    draw_condition(grid.detach(), magnified, scatter),
+    alt="Left: the condition number of GELU against h, 0 near -0.75, "
+    "about 1 for positive h, 8 and more below -3. Right: errors in ulps; "
+    "fused they fill a band of half an ulp, apart the band widens below "
+    "-1 to many ulps",
+)
 
 # %% [markdown]
 # For positive $h$ GELU is nearly $h$ itself, $\kappa$ is 1 to 1.3, and both roundings weigh about the same. (Above 3
@@ -527,7 +605,10 @@ plots.show(draw_condition(grid.detach(), magnified, scatter),
 def layer(of, rows=256, columns=64, k=512):
     """h of a linear layer, exact for inputs of the format (float64), and as an fp32 accumulator has it."""
     generator = torch.Generator().manual_seed(1)
-    x, w = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n in (rows, columns))
+    x, w = (
+        torch.randn(n, k, generator=generator, dtype=torch.float64)
+        for n in (rows, columns)
+    )
     x, w = round_to(x, of), round_to(1.2 * k**-0.5 * w, of)
     return x @ w.mT, x.float() @ w.float().mT
 
@@ -555,11 +636,17 @@ for of in ("bf16", "fp16"):
 for of in ("bf16", "fp16"):
     h, accumulator = layer(of)
     want = gelu(h)
-    for words, start in (("fused", accumulator.double()), ("apart", round_to(accumulator.double(), of))):
+    for words, start in (
+        ("fused", accumulator.double()),
+        ("apart", round_to(accumulator.double(), of)),
+    ):
         y = round_to(gelu(start), of)
         s = numerics.ulp_statistics(y, want, of)
-        print(f"{of}, {words}: nearest number {s.correct:6.1%}, one of the two neighbours {s.faithful:6.1%}, "
-              f"rms {s.rms:.2f} ulps, largest {s.largest:.1f}")  # fmt: skip
+        print(
+            f"{of}, {words}: nearest number {s.correct:6.1%}, one of the two "
+            f"neighbours {s.faithful:6.1%}, rms {s.rms:.2f} ulps, largest "
+            f"{s.largest:.1f}"
+        )
 
 
 # %% [markdown]
@@ -594,7 +681,9 @@ predicted_types = dict.fromkeys(STEPS)  # replace None: "fp16", "fp32"
 predicted_gradient_types = dict.fromkeys(STEPS)
 ### BEGIN PREDICTION
 why = "as the report found on CUDA; a gradient is stored as what it is the gradient of"
-predicted_types = dict(zip(STEPS, ("fp16", "fp16", "fp32", "fp16", "fp32"))) | {"why": why}
+predicted_types = dict(zip(STEPS, ("fp16", "fp16", "fp32", "fp16", "fp32"))) | {
+    "why": why
+}
 predicted_gradient_types = predicted_types
 ### END PREDICTION
 
@@ -604,7 +693,12 @@ SHORT = {torch.float16: "fp16", torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 def toy(classes=10):
     torch.manual_seed(0)
-    parts = {"fc1": nn.Linear(64, 64), "relu": nn.ReLU(), "norm": nn.LayerNorm(64), "fc2": nn.Linear(64, classes)}
+    parts = {
+        "fc1": nn.Linear(64, 64),
+        "relu": nn.ReLU(),
+        "norm": nn.LayerNorm(64),
+        "fc2": nn.Linear(64, classes),
+    }
     return nn.ModuleDict(parts).to(DEVICE)
 
 
@@ -612,12 +706,21 @@ model, types, gradient_types = toy(), {}, {}
 with torch.autocast(DEVICE, torch.float16):
     y = torch.randn(32, 64, device=DEVICE)
     for step in STEPS:
-        y = model[step](y) if step in model else nn.functional.cross_entropy(y, torch.zeros_like(y[:, 0]).long())
+        y = (
+            model[step](y)
+            if step in model
+            else nn.functional.cross_entropy(y, torch.zeros_like(y[:, 0]).long())
+        )
         types[step] = SHORT[y.dtype]
-        y.register_hook(lambda grad, step=step: gradient_types.__setitem__(step, SHORT[grad.dtype]))
+        y.register_hook(
+            lambda grad, step=step: gradient_types.__setitem__(step, SHORT[grad.dtype])
+        )
 y.backward()
 against(predicted_types, types)
-print("gradients arriving:", gradient_types, "of parameters:", {SHORT[p.grad.dtype] for p in model.parameters()})
+print(
+    "gradients arriving:", gradient_types, "of parameters:",
+    {SHORT[p.grad.dtype] for p in model.parameters()},
+)  # fmt: skip
 against(predicted_gradient_types, gradient_types)
 
 # %% [markdown]
@@ -655,7 +758,8 @@ against(predicted_gradient_types, gradient_types)
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_autocast", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def autocast(device, dtype, x, layers):
-    """[type of the result, of its gradient, of the gradient of its weight] of each layer."""
+    """[type of the result, of its gradient, of the gradient of its weight] of each
+    layer."""
     ### BEGIN SOLUTION
     to_fp32 = {"mse_loss", "cross_entropy"}
     if device == "cuda":
@@ -664,7 +768,8 @@ def autocast(device, dtype, x, layers):
     for number, layer in enumerate(layers):
         op, kind = layer["op"], types[now]
         if "from" in layer and types[layer["from"]] != kind:
-            kind = "fp32"  # two types meet in the wider one, and bf16 and fp16 meet in fp32
+            # two types meet in the wider one, and bf16 and fp16 meet in fp32
+            kind = "fp32"
         if op == "to":
             kind = layer["type"]
         elif layer.get("off"):
@@ -715,18 +820,25 @@ predicted_zero_share = {"logits": 0.6, "why": why}
 
 # %%
 def head(classes=8000, tokens=1024, width=64):
-    """Linear, GELU, linear onto classes, and data with targets: float64 leaves on the CPU."""
+    """Linear, GELU, linear onto classes, and data with targets:
+    float64 leaves on the CPU."""
     generator = torch.Generator().manual_seed(2)
     shapes = ((tokens, width), (width, width), (classes, width))
-    x, w1, w2 = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
-    return x, w1 * width**-0.5, w2 * 4 * width**-0.5, torch.randint(classes, (tokens,), generator=generator)
+    x, w1, w2 = (
+        torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes
+    )
+    return (
+        x, w1 * width**-0.5, w2 * 4 * width**-0.5,
+        torch.randint(classes, (tokens,), generator=generator),
+    )  # fmt: skip
 
 
 DATA = head()
 
 
 def gradients(dtype, scale=1.0):
-    """Gradients of the logits, of h, of w1 and w2, divided by the scale again; dtype None: all in float64."""
+    """Gradients of the logits, of h, of w1 and w2, divided by the scale again;
+    dtype None: all in float64."""
     where, kind = ("cpu", torch.float64) if dtype is None else (DEVICE, torch.float32)
     x, w1, w2 = (t.to(where, kind, copy=True).requires_grad_() for t in DATA[:3])
     target = DATA[3].to(where)
@@ -735,22 +847,32 @@ def gradients(dtype, scale=1.0):
         logits = nn.functional.linear(gelu(h), w2)
         loss = nn.functional.cross_entropy(logits, target) * scale
     grads = torch.autograd.grad(loss, (logits, h, w1, w2))
-    return {name: g.cpu().double() / scale for name, g in zip(("logits", "h", "w1", "w2"), grads)}
+    return {
+        name: g.cpu().double() / scale
+        for name, g in zip(("logits", "h", "w1", "w2"), grads)
+    }
 
 
 # %%
 truth, plain = (
     gradients(None),
-    {name: gradients(kind) for name, kind in (("fp16", torch.float16), ("bf16", torch.bfloat16))},
+    {
+        name: gradients(kind)
+        for name, kind in (("fp16", torch.float16), ("bf16", torch.bfloat16))
+    },
 )
 for name, grads in plain.items():
     for where in ("logits", "h"):
         lost = ((grads[where] == 0) & (truth[where] != 0)).double().mean().item()
         print(
-            f"{name}, gradient of {where}: {lost:.1%} became 0; typical size in truth {truth[where].abs().median():.1e}"
+            f"{name}, gradient of {where}: {lost:.1%} became 0; "
+            f"typical size in truth {truth[where].abs().median():.1e}"
         )
     off = {w: numerics.error(grads[w], truth[w]) for w in ("w1", "w2")}
-    said = (f"{w} {e.rms:.1e} and in its worst row {e.worst_row:.1e}" for w, e in off.items())
+    said = (
+        f"{w} {e.rms:.1e} and in its worst row {e.worst_row:.1e}"
+        for w, e in off.items()
+    )
     print(f"{name}, gradients of weights, error of {', of '.join(said)}")
 zero_share = (plain["fp16"]["logits"] == 0).double().mean().item()
 against(predicted_zero_share, {"logits": zero_share})
@@ -769,11 +891,16 @@ def draw_sizes(truth, smallest, normal):
     for i, name in enumerate(("logits", "h")):
         powers = truth[name].abs().clamp(min=2.0**-50).log2().flatten()
         share = torch.histc(powers, bins=45, min=-45, max=0) / len(powers)
-        ax.stairs(share, range(-45, 1), color=plots.PALETTE[i], linewidth=1.8, linestyle=plots.LINES[i],
-                  label=f"gradient of {name}")  # fmt: skip
+        ax.stairs(
+            share, range(-45, 1), color=plots.PALETTE[i], linewidth=1.8,
+            linestyle=plots.LINES[i], label=f"gradient of {name}",
+        )  # fmt: skip
     for at, words in ((smallest, "smallest fp16"), (normal, "smallest normal")):
         ax.axvline(math.log2(at), color=plots.PALETTE[6], linewidth=1, linestyle=":")
-        ax.annotate(words, (math.log2(at), 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
+        ax.annotate(
+            words, (math.log2(at), 1),
+            xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8,
+        )  # fmt: skip
     ax.set(xlabel="size, as a power of two", ylabel="share of elements")
     ax.set_title("Most gradients of logits lie below fp16's smallest number", pad=18)
     ax.legend(loc="upper right")
@@ -781,10 +908,12 @@ def draw_sizes(truth, smallest, normal):
 
 
 fp16 = numerics.formats.FORMATS["fp16"]
-plots.show(draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
-           alt="Histogram of the sizes of gradients as powers of two: those of logits spread from 2 to the -45 to 2 to "
-               "the -10, most of them below the smallest number of fp16; those of h lie around its smallest normal "
-               "number")  # fmt: skip
+plots.show(
+    draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
+    alt="Histogram of the sizes of gradients as powers of two: "
+    "those of logits spread from 2 to the -45 to 2 to the -10, most of them below the "
+    "smallest number of fp16; those of h lie around its smallest normal number",
+)
 
 # %% [markdown]
 # Nothing is strange about these gradients: they are divided by the number of tokens, and there are many classes. Notice
@@ -798,12 +927,20 @@ plots.show(draw_sizes(truth, fp16.smallest, 2.0**fp16.min_exponent),
 
 # %%
 for name, grads in truth.items():
-    print(f"gradient of {name}: largest 2^{math.log2(grads.abs().max()):.1f}; fp16 ends just below 2^16")
+    print(
+        f"gradient of {name}: largest 2^{math.log2(grads.abs().max()):.1f}; "
+        "fp16 ends just below 2^16"
+    )
 
 # %%
-predicted_window = {"first good": None, "last good": None}  # replace None: exponents of two
+predicted_window = {  # replace None: exponents of two
+    "first good": None,
+    "last good": None,
+}
 ### BEGIN PREDICTION
-why = "2^-27 has to reach 2^-24, and small ones too: 6 more; 2^-3.7 must stay below 2^16"
+why = (
+    "2^-27 has to reach 2^-24, and small ones too: 6 more; 2^-3.7 must stay below 2^16"
+)
 predicted_window = {"first good": 8, "last good": 18, "why": why}
 ### END PREDICTION
 
@@ -813,9 +950,12 @@ exponents = range(0, 29, 2)
 off, lost = [], []
 for exponent in exponents:
     grads = gradients(torch.float16, 2.0**exponent)
-    error = max(numerics.error(grads[w], truth[w]).worst_row for w in ("w1", "w2"))  # infinite where a gradient is
+    # infinite where a gradient is
+    error = max(numerics.error(grads[w], truth[w]).worst_row for w in ("w1", "w2"))
     off.append(error)
-    lost.append(((grads["logits"] == 0) & (truth["logits"] != 0)).double().mean().item())
+    lost.append(
+        ((grads["logits"] == 0) & (truth["logits"] != 0)).double().mean().item()
+    )
     print(f"S = 2^{exponent:<2}: {lost[-1]:5.1%} of the logits' gradients are 0, "
           f"worst row of the weights' gradients off by {error:.1e}")  # fmt: skip
 good = [e for e, x in zip(exponents, off) if x < 1.5 * min(off)]
@@ -870,7 +1010,9 @@ def trained(master, steps=100, lr=3e-4):
 
 for words, master in (("bf16 weights", False), ("fp32 master weights", True)):
     moved, left, start = trained(master)
-    print(f"{words}: {moved:.0%} of the weights moved, {left:.0%} of the distance is left")
+    print(
+        f"{words}: {moved:.0%} of the weights moved, {left:.0%} of the distance is left"
+    )
 small = (start.abs() < 2**-3).float().mean().item()
 print(f"weights below 2^-3, whose half ulp is at most {2.0**-12:.1e}: {small:.0%}")
 
@@ -903,7 +1045,10 @@ layer_of_320 = Layer(320).to(DEVICE)
 for mixed in (False, True):
     with Calls() as calls, torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
         layer_of_320(torch.randn(4, 16, 320, device=DEVICE))
-    print(f"{'autocast' if mixed else 'fp32':8}: {calls.all} operators forward, {calls.casts} of them casts")
+    print(
+        f"{'autocast' if mixed else 'fp32':8}: {calls.all} operators forward, "
+        f"{calls.casts} of them casts"
+    )
 
 # %% [markdown]
 # Where the host sets the time, each of these casts is another launch, and nothing else in the layer got cheaper: so
@@ -911,13 +1056,19 @@ for mixed in (False, True):
 
 # %%
 REPORT = {  # layers, seconds for 10 forward passes: full precision, mixed
-    "small": (12, 0.318, 0.486), "medium": (24, 0.656, 0.962), "large": (36, 0.948, 1.330),
-    "xl": (48, 1.766, 1.510), "2.7b": (32, 1.838, 0.932),
-}  # fmt: skip
+    "small": (12, 0.318, 0.486),
+    "medium": (24, 0.656, 0.962),
+    "large": (36, 0.948, 1.330),
+    "xl": (48, 1.766, 1.510),
+    "2.7b": (32, 1.838, 0.932),
+}
 for name, (layers, full_s, mixed_s) in REPORT.items():
     added_ms = 1e3 * (mixed_s - full_s) / 10 / layers
-    print(f"{name:7} mixed {100 * mixed_s / layers:5.2f} ms a layer; autocast adds {added_ms:+.2f} ms; "
-          f"{calls.casts} launches on the recorded host {calls.casts * ceiling['launch, us'] / 1e3:.2f}")  # fmt: skip
+    print(
+        f"{name:7} mixed {100 * mixed_s / layers:5.2f} ms a layer; "
+        f"autocast adds {added_ms:+.2f} ms; {calls.casts} launches on the recorded "
+        f"host {calls.casts * ceiling['launch, us'] / 1e3:.2f}"
+    )
 
 # %% [markdown]
 # The sign, yes: for the three small models it is positive, 1.40, 1.27 and 1.06 ms a layer. It does not grow with the
@@ -947,8 +1098,10 @@ parameters = sum(p.numel() for p in layer_of_320.parameters())
 print(f"a copy of all parameters in 2 bytes: {2 * parameters / 2**20:.2f} MiB")
 for length in (16, 32, 64, 128):
     full, mixed = held(length, False), held(length, True)
-    print(f"context {length:3} (report: {8 * length:4}): fp32 {full:6.2f} MiB, autocast {mixed:6.2f} MiB, "
-          f"{mixed - full:+.2f}")  # fmt: skip
+    print(
+        f"context {length:3} (report: {8 * length:4}): fp32 {full:6.2f} MiB, "
+        f"autocast {mixed:6.2f} MiB, {mixed - full:+.2f}"
+    )
 
 # %% [markdown]
 # At context 0 autocast would hold one copy of the weights more, and nothing less. With the context its activations grow
@@ -1029,15 +1182,19 @@ def _linear_gelu_kernel(
     out_ptr, x_ptr, w_ptr, bias_ptr,
     M, N, K,
     stride_out_m, stride_x_m, stride_x_k, stride_w_n, stride_w_k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
     ### BEGIN SOLUTION
-    # groups of GROUP_M tile rows, column by column: neighbours in time share rows of x and columns of w in the L2 cache
+    # groups of GROUP_M tile rows, column by column: neighbours in time share rows of x
+    # and columns of w in the L2 cache
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     group = tl.program_id(0) // (GROUP_M * tiles_n)
     rows = min(tiles_m - group * GROUP_M, GROUP_M)
     inside = tl.program_id(0) % (GROUP_M * tiles_n)
-    offs_m = (group * GROUP_M + inside % rows).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = (group * GROUP_M + inside % rows).to(tl.int64) * BLOCK_M + tl.arange(
+        0, BLOCK_M
+    )
     offs_n = (inside // rows).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K).to(tl.int64)
     mask_m, mask_n = offs_m < M, offs_n < N
@@ -1054,10 +1211,14 @@ def _linear_gelu_kernel(
         w_ptrs += tl.cast(stride_w_k, tl.int64) * BLOCK_K
 
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)[None, :]
+        acc += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)[
+            None, :
+        ]
     y = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
     out_ptrs = out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :]
-    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    tl.store(
+        out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :]
+    )
     ### END SOLUTION
 
 
@@ -1068,7 +1229,9 @@ def linear_gelu(x, w, bias, out):
     (M, K), N = x.shape, w.shape[0]
     block_m, block_n, block_k, warps = 32, 32, 32, 4
     if x.is_cuda:
-        block_m, block_n, block_k, warps = (64, 64, 32, 4) if x.dtype == torch.float32 else (128, 128, 64, 8)
+        block_m, block_n, block_k, warps = (
+            (64, 64, 32, 4) if x.dtype == torch.float32 else (128, 128, 64, 8)
+        )
     _linear_gelu_kernel[(triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)](
         out, x, w, bias,
         M, N, K,
@@ -1110,24 +1273,34 @@ check("mlp.linear_gelu", linear_gelu)
 # %%
 width, hidden = (1152, 4304) if GPU else (96, 360)
 tokens = TOKENS if GPU else 256
-made = [torch.randn(shape, device=DEVICE) for shape in ((tokens, width), (hidden, width), (hidden,))]
+made = [
+    torch.randn(shape, device=DEVICE)
+    for shape in ((tokens, width), (hidden, width), (hidden,))
+]
 x, w, b = (t.to(half()) if GPU else t for t in made)
 out = torch.empty(tokens, hidden, device=DEVICE, dtype=x.dtype)
 took = {"linear, then gelu": timed(lambda: gelu(nn.functional.linear(x, w, b)))}
 if GPU:
     took |= {"linear alone": timed(lambda: nn.functional.linear(x, w, b)),
              "mine": timed(lambda: linear_gelu(x, w, b, out))}  # fmt: skip
-results.beside("lesson05.linear_gelu", took, unit="us", size=f"{tokens} x {width} x {hidden}")
+results.beside(
+    "lesson05.linear_gelu", took, unit="us", size=f"{tokens} x {width} x {hidden}"
+)
 
 # %%
 for row in recorded("linear_gelu"):
     name, rung = row["name"], row["name"].startswith("linear_gelu_")
     if rung or "alone us" in row:
-        print(f"{name:47} ours {row['value']:6.1f} us, in turn {row['ratio']:.3f} of {row['best peer']}")
+        print(
+            f"{name:47} ours {row['value']:6.1f} us, in turn {row['ratio']:.3f} of "
+            f"{row['best peer']}"
+        )
     if "alone us" in row:
         peer = row["cublaslt alone us"]
-        print(f"{'    each alone for a second':47} ours {row['alone us']:6.1f} us, cublaslt {peer:.1f}: "
-              f"{row['alone us'] / peer:.3f}")  # fmt: skip
+        print(
+            f"{'    each alone for a second':47} ours {row['alone us']:6.1f} us, "
+            f"cublaslt {peer:.1f}: {row['alone us'] / peer:.3f}"
+        )
 
 # %% [markdown]
 # **Counted and measured.** For eager the roofline said 244 us for the product and 66 for GELU apart; on the H200 it
@@ -1166,7 +1339,10 @@ for row in recorded("linear_gelu"):
 # same layer (1152 to 4304)?
 
 # %%
-predicted_waste = {"16384 tokens": None, "2048 tokens": None}  # replace None: a share of the time
+predicted_waste = {  # replace None: a share of the time
+    "16384 tokens": None,
+    "2048 tokens": None,
+}
 ### BEGIN PREDICTION
 why = "tiles over 132: 2176 are 16.5 waves, half of 17 lost; 272 are 2.1 of 3"
 predicted_waste = {"16384 tokens": 0.03, "2048 tokens": 0.3, "why": why}
@@ -1181,14 +1357,18 @@ def waves(tokens, hidden, block=(128, 256), programs=132):
     return tiles, full, 1 - full / math.ceil(full)
 
 
-parts_us = 1e6 * 2 * 132 * 2 * (128 * 256 * 4) / roof.bytes_per_s  # a program writes two parts at most; they are read
+# a program writes two parts at most; they are read
+parts_us = 1e6 * 2 * 132 * 2 * (128 * 256 * 4) / roof.bytes_per_s
 came = {}
 for tokens in (512, 2048, 8192, 16384):
     for width, hidden in SIZES:
         tiles, full, wasted = waves(tokens, hidden)
         product_us = 2e6 * tokens * width * hidden / roof.flops_per_s
-        print(f"{tokens:5} x {width} -> {hidden:5}: {tiles:5} tiles, {full:6.2f} waves, {wasted:4.0%} wasted, "
-              f"{wasted * product_us / (1 - wasted):6.1f} us; bytes of the parts up to {parts_us:.0f} us")  # fmt: skip
+        print(
+            f"{tokens:5} x {width} -> {hidden:5}: {tiles:5} tiles, {full:6.2f} waves, "
+            f"{wasted:4.0%} wasted, {wasted * product_us / (1 - wasted):6.1f} us; "
+            f"bytes of the parts up to {parts_us:.0f} us"
+        )
         came.setdefault(f"{tokens} tokens", wasted)
 against(predicted_waste, came)
 
@@ -1201,35 +1381,54 @@ against(predicted_waste, came)
 # %%
 @drawn
 def draw_shares(tiles=10, blocks=4, programs=4):
-    """Who works when: whole tiles in waves above, equal shares of all blocks below; split tiles are hatched."""
+    """Who works when: whole tiles in waves above, equal shares of all blocks below;
+    split tiles are hatched."""
     figure, axes = plots.figure(8.0, 3.8, rows=2)
     share = -(-tiles * blocks // programs)
-    titles = ("In tiles, the last wave is half empty", "In shares, all end together, and split tiles meet again")
+    titles = (
+        "In tiles, the last wave is half empty",
+        "In shares, all end together, and split tiles meet again",
+    )
     for ax, title in zip(axes, titles):
         segments = {}  # of a tile on a program: where its blocks stand
         for unit in range(tiles * blocks):
             tile = unit // blocks
-            lane, start, split = tile % programs, tile // programs * blocks + unit % blocks, False
+            lane, start, split = (
+                tile % programs, tile // programs * blocks + unit % blocks, False,
+            )  # fmt: skip
             if ax is axes[1]:
                 lane, start = unit // share, unit % share
                 split = tile * blocks // share != (tile * blocks + blocks - 1) // share
-            ax.barh(lane, 1, left=start, color=plots.PALETTE[tile % 6], height=0.8, edgecolor="white", linewidth=0.4,
-                    hatch="////" if split else "")  # fmt: skip
+            ax.barh(
+                lane, 1, left=start, color=plots.PALETTE[tile % 6], height=0.8,
+                edgecolor="white", linewidth=0.4, hatch="////" if split else "",
+            )  # fmt: skip
             segments.setdefault((lane, tile), []).append(start)
         for (lane, tile), starts in segments.items():
-            ax.text(sum(starts) / len(starts) + 0.5, lane, tile, ha="center", va="center", color="black", fontsize=8,
-                    bbox={"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.2"})  # fmt: skip
+            ax.text(
+                sum(starts) / len(starts) + 0.5, lane, tile,
+                ha="center", va="center", color="black", fontsize=8,
+                bbox={
+                    "facecolor": "white", "edgecolor": "none",
+                    "boxstyle": "round,pad=0.2",
+                },
+            )  # fmt: skip
         ax.set(
-            title=title, xlim=(0, 3 * blocks), yticks=range(programs), ylabel="program", xlabel="blocks of K, in time"
-        )
+            title=title, xlim=(0, 3 * blocks), yticks=range(programs),
+            ylabel="program", xlabel="blocks of K, in time",
+        )  # fmt: skip
         ax.invert_yaxis()
     return figure
 
 
 # %%
-plots.show(draw_shares(), alt="Ten tiles of four blocks on four programs. Above, in waves: three waves, in the last "
-           "one two programs have nothing to do. Below, equal shares: all end earlier and together, two tiles are "
-           "split between two programs")  # fmt: skip
+plots.show(
+    draw_shares(),
+    alt="Ten tiles of four blocks on four programs. Above, in waves: "
+    "three waves, in the last one two programs have nothing to do. "
+    "Below, equal shares: all end earlier and together, two tiles are split "
+    "between two programs",
+)
 
 # %% [markdown]
 # Now a small stream-K of ours. Whole tiles take their GELU at once, as before. Parts go to memory in fp32, and a second
@@ -1242,24 +1441,35 @@ plots.show(draw_shares(), alt="Ten tiles of four blocks on four programs. Above,
 # %%
 @triton.jit
 def _gelu_tile(out_ptr, acc, tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(
+        0, BLOCK_M
+    )
     offs_n = tile % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
     y = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
     mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
-    tl.store(out_ptr + offs_m[:, None] * N + offs_n[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        out_ptr + offs_m[:, None] * N + offs_n[None, :],
+        y.to(out_ptr.dtype.element_ty),
+        mask=mask,
+    )
 
 
 @triton.jit
 def _joining_kernel(
-    out_ptr, parts_ptr, M, N, K, share, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
-):
-    """A program a tile: where it was split, add its parts in the order of programs, then GELU."""
+    out_ptr, parts_ptr, M, N, K, share,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A program a tile: where it was split, add its parts in the order of programs,
+    then GELU."""
     blocks = tl.cdiv(K, BLOCK_K)
-    first, last = tl.program_id(0) * blocks // share, (tl.program_id(0) * blocks + blocks - 1) // share
+    first, last = (
+        tl.program_id(0) * blocks // share,
+        (tl.program_id(0) * blocks + blocks - 1) // share,
+    )
     if first < last:
         offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        # a program has two slots for parts. 1: the tile begins in its share, and another program ends it;
-        # 0: the tile was begun before its share
+        # a program has two slots for parts. 1: the tile begins in its share, and
+        # another program ends it; 0: the tile was begun before its share
         acc = tl.load(parts_ptr + (2 * first + 1) * BLOCK_M * BLOCK_N + offs)
         for program in range(first + 1, last + 1):
             acc += tl.load(parts_ptr + 2 * program * BLOCK_M * BLOCK_N + offs)
@@ -1273,12 +1483,17 @@ def _partial_sum(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Of a tile, from one block of K to another; x (M, K) and w (N, K) contiguous."""
-    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = (tile // tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_M + tl.arange(
+        0, BLOCK_M
+    )
     offs_n = (tile % tl.cdiv(N, BLOCK_N)).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for block in range(begin, stop):
         k = block * BLOCK_K + tl.arange(0, BLOCK_K)
-        x_mask, w_mask = (offs_m < M)[:, None] & (k < K)[None, :], (offs_n < N)[None, :] & (k < K)[:, None]
+        x_mask, w_mask = (
+            (offs_m < M)[:, None] & (k < K)[None, :],
+            (offs_n < N)[None, :] & (k < K)[:, None],
+        )
         x = tl.load(x_ptr + offs_m[:, None] * K + k[None, :], mask=x_mask, other=0.0)
         w = tl.load(w_ptr + offs_n[None, :] * K + k[:, None], mask=w_mask, other=0.0)
         acc = tl.dot(x, w, acc, input_precision="ieee")
@@ -1298,33 +1513,52 @@ def _shares_kernel(
     while unit < end:
         tile, begin = unit // blocks, unit % blocks
         stop = min(blocks, begin + end - unit)
-        acc = _partial_sum(x_ptr, w_ptr, tile, begin, stop, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        acc = _partial_sum(
+            x_ptr, w_ptr, tile, begin, stop, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K
+        )
         if stop - begin == blocks:
             _gelu_tile(out_ptr, acc, tile, M, N, BLOCK_M, BLOCK_N)
         else:
-            slot = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64)  # 1 where the tile begins here, else 0
-            offs = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+            # 1 where the tile begins here, else 0
+            slot = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64)
+            offs = (
+                tl.arange(0, BLOCK_M)[:, None] * BLOCK_N
+                + tl.arange(0, BLOCK_N)[None, :]
+            )
             tl.store(parts_ptr + slot * BLOCK_M * BLOCK_N + offs, acc)
         unit += stop - begin
 
 
 # %%
-def stream_k(x, w, out, programs=132 if GPU else 6, block=(128, 128, 64) if GPU else (32, 32, 32)):
+def stream_k(
+    x, w, out, programs=132 if GPU else 6, block=(128, 128, 64) if GPU else (32, 32, 32)
+):
     """gelu(x w^T) into out, in equal shares."""
     (M, K), N = x.shape, w.shape[0]
     tiles = triton.cdiv(M, block[0]) * triton.cdiv(N, block[1])
     share = triton.cdiv(tiles * triton.cdiv(K, block[2]), programs)
-    parts = torch.empty(programs, 2, block[0], block[1], dtype=torch.float32, device=x.device)
-    _shares_kernel[(programs,)](out, parts, x, w, M, N, K, share, *block, num_warps=8 if GPU else 4)
-    _joining_kernel[(tiles,)](out, parts, M, N, K, share, *block, num_warps=8 if GPU else 4)
+    parts = torch.empty(
+        programs, 2, block[0], block[1], dtype=torch.float32, device=x.device
+    )
+    _shares_kernel[(programs,)](
+        out, parts, x, w, M, N, K, share, *block, num_warps=8 if GPU else 4
+    )
+    _joining_kernel[(tiles,)](
+        out, parts, M, N, K, share, *block, num_warps=8 if GPU else 4
+    )
 
 
-x, w = torch.randn(70, 150, device=DEVICE), torch.randn(100, 150, device=DEVICE) * 150**-0.5
+x, w = (
+    torch.randn(70, 150, device=DEVICE),
+    torch.randn(100, 150, device=DEVICE) * 150**-0.5,
+)
 out = torch.full((70, 100), math.nan, device=DEVICE)
 stream_k(x, w, out)
 h = x.double() @ w.double().mT
 print(f"error of ours: {numerics.error(out, gelu(h)).rms:.1e}")
-halves = gelu(x.double()[:, :75] @ w.double()[:, :75].mT) + gelu(x.double()[:, 75:] @ w.double()[:, 75:].mT)
+halves = gelu(x.double()[:, :75] @ w.double()[:, :75].mT) + gelu(
+    x.double()[:, 75:] @ w.double()[:, 75:].mT
+)
 print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}")
 
 # %% [markdown]
@@ -1334,10 +1568,17 @@ print(f"GELU of two parts, then added: {numerics.error(halves, gelu(h)).rms:.1e}
 # %%
 took = {}
 for tokens in (512, 2048, 16384) if GPU else ():
-    x, w = (torch.randn(s, device=DEVICE, dtype=half()) for s in ((tokens, 1152), (4304, 1152)))
+    x, w = (
+        torch.randn(s, device=DEVICE, dtype=half())
+        for s in ((tokens, 1152), (4304, 1152))
+    )
     out = torch.empty(tokens, 4304, device=DEVICE, dtype=half())
-    took[f"{tokens} tokens, tiles"] = timed(lambda x=x, w=w, out=out: linear_gelu(x, w, None, out))
-    took[f"{tokens} tokens, stream-K"] = timed(lambda x=x, w=w, out=out: stream_k(x, w, out))
+    took[f"{tokens} tokens, tiles"] = timed(
+        lambda x=x, w=w, out=out: linear_gelu(x, w, None, out)
+    )
+    took[f"{tokens} tokens, stream-K"] = timed(
+        lambda x=x, w=w, out=out: stream_k(x, w, out)
+    )
 if not took and not recorded("lesson05.stream_k"):
     print("Until then the verdict below rests on the count of waves alone.")
 results.beside("lesson05.stream_k", took, unit="us")
@@ -1370,8 +1611,10 @@ import re
 from course_lib.compiled import compile_kernel
 
 OPERATIONS = {
-    "x * 0.3": "x * 0.3", "x + 0.3": "x + 0.3", "x * x + 0.3": "x * x + 0.3", "0.3 / x": "0.3 / x",
-    "tl.div_rn": "tl.div_rn(x, 0.3)", "tl.exp": "tl.exp(x)", "tl.exp2": "tl.exp2(x)", "tl.sqrt": "tl.sqrt(x)",
+    "x * 0.3": "x * 0.3", "x + 0.3": "x + 0.3",
+    "x * x + 0.3": "x * x + 0.3", "0.3 / x": "0.3 / x",
+    "tl.div_rn": "tl.div_rn(x, 0.3)", "tl.exp": "tl.exp(x)",
+    "tl.exp2": "tl.exp2(x)", "tl.sqrt": "tl.sqrt(x)",
     "tl.sqrt_rn": "tl.sqrt_rn(x)", "tl.rsqrt": "tl.rsqrt(x)", "tl.log": "tl.log(x)",
 }  # fmt: skip
 SOURCE = """
@@ -1388,8 +1631,14 @@ def one(out_ptr, x_ptr):
 # %%
 def floating(code):
     """The floating-point instructions of a line of Triton, for an H200."""
-    ptx = compile_kernel((SOURCE.format(code), "one"), {"out_ptr": "*fp32", "x_ptr": "*fp32"}).ptx
-    names = re.findall(r"^\s*(?:@!?%p\d+ )?((?:add|mul|fma|div|ex2|lg2|sqrt|rsqrt|sub)\.[a-z.]*f32)", ptx, re.M)
+    ptx = compile_kernel(
+        (SOURCE.format(code), "one"), {"out_ptr": "*fp32", "x_ptr": "*fp32"}
+    ).ptx
+    names = re.findall(
+        r"^\s*(?:@!?%p\d+ )?((?:add|mul|fma|div|ex2|lg2|sqrt|rsqrt|sub)\.[a-z.]*f32)",
+        ptx,
+        re.M,
+    )
     return ", ".join(dict.fromkeys(names))
 
 
@@ -1422,9 +1671,16 @@ for name, code in OPERATIONS.items():
 # x 1152 x 2 bytes, 0.56 GiB.
 
 # %%
-predicted_gib = {"one layer": None, "h and gelu(h)": None, "scores": None}  # replace None
+predicted_gib = {  # replace None
+    "one layer": None,
+    "h and gelu(h)": None,
+    "scores": None,
+}
 ### BEGIN PREDICTION
-why = "h and a 2.1 each, scores 1024 x 16 x 256 x 256 x 2 bytes, five tensors of the width"
+why = (
+    "h and a 2.1 each, scores 1024 x 16 x 256 x 256 x 2 bytes, five "
+    "tensors of the width"
+)
 predicted_gib = {"one layer": 9.0, "h and gelu(h)": 4.2, "scores": 2.0, "why": why}
 ### END PREDICTION
 
@@ -1433,12 +1689,21 @@ predicted_gib = {"one layer": 9.0, "h and gelu(h)": 4.2, "scores": 2.0, "why": w
 with torch.device("meta"):
     tower_layer = Layer(1152, heads=16, hidden=4304).to(torch.bfloat16)
     patches = torch.empty(1024, 256, 1152, dtype=torch.bfloat16, requires_grad=True)
-account = memory.ledger(lambda: tower_layer(patches + 0), dict(tower_layer.named_parameters()))
-kept = [(k.operator, k.shape, k.bytes / 2**30) for k in account.kept if not k.given and k.bytes > 2**24]
+account = memory.ledger(
+    lambda: tower_layer(patches + 0), dict(tower_layer.named_parameters())
+)
+kept = [
+    (k.operator, k.shape, k.bytes / 2**30)
+    for k in account.kept
+    if not k.given and k.bytes > 2**24
+]
 for operator, shape, gib in kept:
     print(f"{operator:22} keeps {tuple(shape)!s:26} {gib:5.2f} GiB")
-came = {"one layer": sum(gib for *_, gib in kept), "h and gelu(h)": sum(g for _, s, g in kept if 4304 in s),
-        "scores": sum(g for _, s, g in kept if s[-2:] == (256, 256))}  # fmt: skip
+came = {
+    "one layer": sum(gib for *_, gib in kept),
+    "h and gelu(h)": sum(g for _, s, g in kept if 4304 in s),
+    "scores": sum(g for _, s, g in kept if s[-2:] == (256, 256)),
+}
 against(predicted_gib, came)
 
 # %% [markdown]
@@ -1446,18 +1711,25 @@ against(predicted_gib, came)
 # eight tensors of the width, 0.56 each, are 4.5.
 
 # %%
-WORDS = {"native_layer_norm keeps input": "inputs of norms", "gelu keeps self": "h, input of GELU",
-         "mm keeps self": "inputs of linear layers", "bmm keeps mat2": "k and v",
-         "softmax keeps result": "probabilities"}  # fmt: skip
+WORDS = {
+    "native_layer_norm keeps input": "inputs of norms",
+    "gelu keeps self": "h, input of GELU",
+    "mm keeps self": "inputs of linear layers",
+    "bmm keeps mat2": "k and v",
+    "softmax keeps result": "probabilities",
+}
 axes = plots.memory_by_owner(
     account,
     title="One layer: what is kept climbs through forward and falls through backward",
     device="accounted on meta tensors, bf16, 1024 x 256 tokens of 1152",
     words=WORDS,
 )
-plots.show(axes, alt="Memory of one layer over its operators as stacked areas: inputs of linear layers, the MLP's two "
-                     "hidden tensors and the attention's probabilities grow through forward and go one by one in "
-                     "backward")  # fmt: skip
+plots.show(
+    axes,
+    alt="Memory of one layer over its operators as stacked areas: "
+    "inputs of linear layers, the MLP's two hidden tensors and the attention's "
+    "probabilities grow through forward and go one by one in backward",
+)
 
 # %% [markdown]
 # Look at the part that is held "in passing". Much of it is owned by nothing but a *name*: `s` in `Layer.forward` holds
@@ -1472,7 +1744,10 @@ plots.show(axes, alt="Memory of one layer over its operators as stacked areas: i
 
 # %%
 mask = 1024 * 16 * 256**2
-print(f"a dropout mask on the scores of one layer: {mask / 2**20:.0f} MiB; of 27 layers: {27 * mask / 2**30:.0f} GiB")
+print(
+    f"a dropout mask on the scores of one layer: {mask / 2**20:.0f} MiB; of 27 layers: "
+    f"{27 * mask / 2**30:.0f} GiB"
+)
 
 # %% [markdown]
 # ### Predicted and measured
@@ -1495,7 +1770,9 @@ def in_memory(make):
         layer, x = make()
     leaves, dy = [x, *layer.parameters()], torch.ones_like(x)
     held = memory.timeline(lambda: layer(x)).held_bytes
-    return held, memory.timeline(lambda: torch.autograd.grad(layer(x), leaves, dy)).peak_bytes
+    return held, memory.timeline(
+        lambda: torch.autograd.grad(layer(x), leaves, dy)
+    ).peak_bytes
 
 
 for width, length in ((256, 32), (256, 128), (512, 64)):
@@ -1504,8 +1781,11 @@ for width, length in ((256, 32), (256, 128), (512, 64)):
         return Layer(width), torch.ones(4, length, width, requires_grad=True)
 
     for words, paper, seen in zip(("held", "peak"), on_paper(make), in_memory(make)):
-        print(f"width {width}, {4 * length:3} tokens, {words}: counted {paper / 2**20:6.2f} MiB, "
-              f"measured {seen / 2**20:6.2f} MiB, {paper / seen - 1:+.1%}")  # fmt: skip
+        print(
+            f"width {width}, {4 * length:3} tokens, {words}: "
+            f"counted {paper / 2**20:6.2f} MiB, measured {seen / 2**20:6.2f} MiB, "
+            f"{paper / seen - 1:+.1%}"
+        )
 
 # %% [markdown]
 # Account and measurement agree to the last digit shown for width 256. For width 512 the H200 holds 0.7 MiB more than
@@ -1519,12 +1799,17 @@ for width, length in ((256, 32), (256, 128), (512, 64)):
 # %%
 w, other = torch.randn(8, 8, requires_grad=True), torch.randn(4, 8, requires_grad=True)
 chains = {
-    "linear": lambda y: y @ w, "gelu": gelu, "silu": nn.functional.silu, "relu": torch.relu, "tanh": torch.tanh,
-    "exp": torch.exp, "softmax": lambda y: y.softmax(-1), "mul": lambda y: y * other, "add": lambda y: y + other,
+    "linear": lambda y: y @ w, "gelu": gelu,
+    "silu": nn.functional.silu, "relu": torch.relu, "tanh": torch.tanh,
+    "exp": torch.exp, "softmax": lambda y: y.softmax(-1),
+    "mul": lambda y: y * other, "add": lambda y: y + other,
     "layer norm": lambda y: nn.functional.layer_norm(y, (8,)), "sum": lambda y: y.sum(),
 }  # fmt: skip
 for name, operator in chains.items():
-    names = [k.name for k in memory.saved(operator(torch.randn(4, 8, requires_grad=True) + 0))]
+    names = [
+        k.name
+        for k in memory.saved(operator(torch.randn(4, 8, requires_grad=True) + 0))
+    ]
     print(f"{name:11} keeps {', '.join(names) if names else 'nothing'}")
 
 # %% [markdown]
@@ -1576,7 +1861,8 @@ def saved(shape, dtype, x_grad, layers):
         elif asked and op == "dropout":
             more = elements[now]
         elif asked:
-            keeps = [now] if op in ("gelu", "silu") else [number]  # the others' slopes are written in their results
+            # the others' slopes are written in their results
+            keeps = [now] if op in ("gelu", "silu") else [number]
         elements[number], width[number], needs[number] = rows * columns, columns, asked
         for name in keeps:
             more += 0 if name in counted else size * elements[name]
@@ -1638,10 +1924,22 @@ widgets.memory_explorer()
 # has two of them, backward four.
 
 # %%
-predicted_step = {"pre-activation, 1152": None, "input, 1152": None, "input, 4096": None}  # replace None: fused / eager
+predicted_step = {  # replace None: fused / eager
+    "pre-activation, 1152": None,
+    "input, 1152": None,
+    "input, 4096": None,
+}
 ### BEGIN PREDICTION
-why = "6 or 7 products of 244 us, over 6 of them and 5 passes of 33; wider, passes weigh less"
-predicted_step = {"pre-activation, 1152": 0.9, "input, 1152": 1.05, "input, 4096": 1.12, "why": why}
+why = (
+    "6 or 7 products of 244 us, over 6 of them and 5 passes of 33; "
+    "wider, passes weigh less"
+)
+predicted_step = {
+    "pre-activation, 1152": 0.9,
+    "input, 1152": 1.05,
+    "input, 4096": 1.12,
+    "why": why,
+}
 ### END PREDICTION
 
 
@@ -1650,7 +1948,8 @@ def step_s(width, hidden, keep, fused):
     """Least seconds of a step on the recorded H200; GELU in the ends of products (fused) or in kernels of its own."""
     products = {"everything": 6, "pre-activation": 6, "input": 7}[keep]
     whole = products * 2 * TOKENS * width * hidden / roof.flops_per_s
-    # passes over a hidden matrix by kernels of their own: gelu 2, its slope 3, and once more gelu where a is made again
+    # passes over a hidden matrix by kernels of their own: gelu 2, its slope 3, and once
+    # more gelu where a is made again
     passes = 0 if fused else 5 + (0 if keep == "everything" else 2)
     return whole + passes * 2 * TOKENS * hidden / roof.bytes_per_s
 
@@ -1661,8 +1960,12 @@ for width, hidden in SIZES:
     for keep, tensors in (("everything", 2), ("pre-activation", 1), ("input", 0)):
         held_mib = 2 * TOKENS * (width + tensors * hidden) / 2**20
         came[f"{keep}, {width}"] = step_s(width, hidden, keep, fused=True) / base
-        print(f"{width} -> {hidden}, {keep:14} kept: {held_mib:6.0f} MiB; floor of a step over eager's: GELU apart "
-              f"{step_s(width, hidden, keep, False) / base:.2f}, fused {came[f'{keep}, {width}']:.2f}")  # fmt: skip
+        print(
+            f"{width} -> {hidden}, {keep:14} kept: {held_mib:6.0f} MiB; "
+            "floor of a step over eager's: GELU apart "
+            f"{step_s(width, hidden, keep, False) / base:.2f}, fused "
+            f"{came[f'{keep}, {width}']:.2f}"
+        )
 against(predicted_step, came)
 
 # %% [markdown]
@@ -1682,20 +1985,24 @@ against(predicted_step, came)
 
 # %%
 rows = TOKENS
-candidates = {  # what is made again: (bytes freed, FLOPs, bytes moved by a kernel of its own, or 0 where it is fused)
+# what is made again: (bytes freed, FLOPs, bytes moved by a kernel of its own, or 0
+# where it is fused)
+candidates = {
     "a from h, fused": (2 * rows * 4304, 10 * rows * 4304, 0),
     "a from h, kernel of its own": (2 * rows * 4304, 10 * rows * 4304, 4 * rows * 4304),
     "norm's result from its input": (2 * rows * 1152, 8 * rows * 1152, 4 * rows * 1152),
     "h from x, width 1152": (2 * rows * 4304, 2 * rows * 1152 * 4304, 0),
     "h from x, width 4096": (2 * rows * 16384, 2 * rows * 4096 * 16384, 0),
 }
-vector = Roof("H200 fp32", ceiling["matmul fp32, TFLOP/s"] * 1e12, roof.bytes_per_s)  # elementwise work
+# elementwise work
+vector = Roof("H200 fp32", ceiling["matmul fp32, TFLOP/s"] * 1e12, roof.bytes_per_s)
 gains = []
 for name, (freed, flops, moved) in candidates.items():
     cost = floor_s(Work(flops, moved), roof if name.startswith("h from") else vector)
     gains.append(freed / 2**20 / (1e6 * cost))
     print(
-        f"{name:30} frees {freed / 2**20:5.0f} MiB, costs {1e6 * cost:6.1f} us or more: {gains[-1]:5.2f} MiB/us at best"
+        f"{name:30} frees {freed / 2**20:5.0f} MiB, costs {1e6 * cost:6.1f} us or "
+        f"more: {gains[-1]:5.2f} MiB/us at best"
     )
 print(f"best over worst: {max(gains) / min(gains):.0f}")
 
@@ -1733,7 +2040,8 @@ def _through_gelu_kernel(h_ptr, da_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     h = tl.load(h_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    s = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))  # (1 + tanh u) / 2
+    # (1 + tanh u) / 2
+    s = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
     tl.store(h_ptr + offs, (h * s).to(h_ptr.dtype.element_ty), mask=mask)
     if da_ptr is not None:
         rise = 1.5957691216057308 * (1.0 + 3.0 * 0.044715 * h * h)
@@ -1832,16 +2140,22 @@ arguments = mlp_arguments(64, 64, 240)
 for name, fn in (("eager", eager_mlp), ("mine", mlp)):
     kept = [k for k in memory.saved(fn(*arguments)) if not k.given]
     times = sum(k.bytes for k in kept) / arguments[0].nbytes
-    print(f"{name}: {times:.2f} times the bytes of x, beyond the arguments: "
-          f"{', '.join(f'{k.operator} {tuple(k.shape)}' for k in kept) or 'nothing'}")  # fmt: skip
+    print(
+        f"{name}: {times:.2f} times the bytes of x, beyond the arguments: "
+        f"{', '.join(f'{k.operator} {tuple(k.shape)}' for k in kept) or 'nothing'}"
+    )
 
 # %%
 MLP_SIZE = (TOKENS, 1152, 4304) if GPU else (256, 96, 360)
 leaves = mlp_arguments(*MLP_SIZE, half() if GPU else torch.float32)
 dy, steps = torch.randn_like(leaves[0]), {}
-for name, fn in (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eager_mlp),):
+for name, fn in (
+    (("eager", eager_mlp), ("mine", mlp)) if GPU else (("eager", eager_mlp),)
+):
     steps[name] = timed(lambda fn=fn: step(fn, leaves, dy))
-results.beside("lesson05.recompute", steps, unit="ms", size=" x ".join(map(str, MLP_SIZE)))
+results.beside(
+    "lesson05.recompute", steps, unit="ms", size=" x ".join(map(str, MLP_SIZE))
+)
 
 # %% [markdown]
 # The solution makes the product for h again, 1 of 7, and its kernel saves one of the seven passes that the count
@@ -1867,18 +2181,23 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 PRODUCTS = [torch.ops.aten.addmm.default, torch.ops.aten.mm.default]
 products_kept = partial(create_selective_checkpoint_contexts, PRODUCTS)
-backend = "inductor" if GPU else "aot_eager_decomp_partition"  # cuts alike, and generates no code
+# cuts alike, and generates no code
+backend = "inductor" if GPU else "aot_eager_decomp_partition"
 TOOLS = {
     "eager": eager_mlp,
     "checkpoint": lambda *t: checkpoint(eager_mlp, *t, use_reentrant=False),
-    "selective, products kept": lambda *t: checkpoint(eager_mlp, *t, use_reentrant=False, context_fn=products_kept),
+    "selective, products kept": lambda *t: checkpoint(
+        eager_mlp, *t, use_reentrant=False, context_fn=products_kept
+    ),
     "compiled, minimum cut": torch.compile(eager_mlp, backend=backend, dynamic=False),
 }
 held, took = {}, {}
 for name, fn in TOOLS.items():
     step(fn, leaves, dy)  # compiles
     result_bytes = leaves[0].nbytes
-    held[name] = (memory.timeline(lambda fn=fn: fn(*leaves)).held_bytes - result_bytes) / 2**20
+    held[name] = (
+        memory.timeline(lambda fn=fn: fn(*leaves)).held_bytes - result_bytes
+    ) / 2**20
     took[name] = timed(lambda fn=fn: step(fn, leaves, dy))
 size = " x ".join(map(str, MLP_SIZE))
 
@@ -1909,8 +2228,10 @@ results.beside("lesson05.tools", took, unit="ms", size=size)
 EAGERS = "eager's"
 for row in recorded("mlp"):
     if row["name"].startswith("mlp step") and EAGERS in row:
-        print(f"{row['name']:50} {row['value']:7.0f} us, over eager's {row['ratio']:.3f}; "
-              f"held {row['held MiB']:.0f} of {row[EAGERS]:.0f} MiB")  # fmt: skip
+        print(
+            f"{row['name']:50} {row['value']:7.0f} us, over eager's "
+            f"{row['ratio']:.3f}; held {row['held MiB']:.0f} of {row[EAGERS]:.0f} MiB"
+        )
 
 # %% [markdown]
 # **Predicted and measured**, the course's kernels. A step over eager's:
@@ -1940,13 +2261,19 @@ def swiglu(x, w1, w3, w2):
 with torch.device("meta"):
     n = 2 * 4304 // 3
     shapes = ((TOKENS, 1152), (n, 1152), (n, 1152), (1152, n))
-    gate = [torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
-    plain = [torch.empty(s, dtype=torch.bfloat16, requires_grad=True)
-             for s in ((TOKENS, 1152), (4304, 1152), (4304,), (1152, 4304), (1152,))]  # fmt: skip
+    gate = [
+        torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes
+    ]
+    plain = [
+        torch.empty(s, dtype=torch.bfloat16, requires_grad=True)
+        for s in ((TOKENS, 1152), (4304, 1152), (4304,), (1152, 4304), (1152,))
+    ]
 for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
     kept = [k for k in memory.saved(fn(*given), given) if not k.given]
-    print(f"{name}: {len(kept)} hidden tensors, {sum(k.bytes for k in kept) / 2**20:.0f} MiB; "
-          f"{', '.join(k.operator for k in kept)}")  # fmt: skip
+    print(
+        f"{name}: {len(kept)} hidden tensors, {sum(k.bytes for k in kept) / 2**20:.0f} "
+        f"MiB; {', '.join(k.operator for k in kept)}"
+    )
 
 # %% [markdown]
 # Four tensors of two thirds are a third more than two whole ones. Two of the four, silu of the gate and the product of
@@ -2006,7 +2333,10 @@ for name, norm in norms.items():
     (ds,) = torch.autograd.grad(normed, s, torch.randn_like(normed))
     along = {"constant row": ds.sum(1), "row itself": (ds * normed).sum(1)}
     for words, part in along.items():
-        print(f"{name:10} along the {words}: {' '.join(f'{x:.0e}' for x in part.abs().tolist())}")
+        print(
+            f"{name:10} along the {words}: "
+            f"{' '.join(f'{x:.0e}' for x in part.abs().tolist())}"
+        )
 
 # %% [markdown]
 # ### Wrong turns
@@ -2027,7 +2357,11 @@ def variances(offset):
     """(difference of squares, mean of squared differences, truth) of rows with this mean and variance near 1; fp32."""
     rows = torch.randn(64, 1024, generator=torch.Generator().manual_seed(3)) + offset
     squares = rows.square().mean(1) - rows.mean(1).square()
-    return squares, (rows - rows.mean(1, keepdim=True)).square().mean(1), rows.double().var(1, correction=0)
+    return (
+        squares,
+        (rows - rows.mean(1, keepdim=True)).square().mean(1),
+        rows.double().var(1, correction=0),
+    )
 
 
 offs = [10.0**k for k in range(0, 7)]
@@ -2036,9 +2370,14 @@ for offset in offs:
     squares, differences, truth = variances(offset)
     wrong[offset] = ((squares - truth).abs() / truth).max().item()
     other = ((differences - truth).abs() / truth).max().item()
-    print(f"mean {offset:9,.0f}: difference of squares off by {wrong[offset]:.1e}, squared differences by {other:.1e}; "
-          f"{(squares < 0).sum()} of 64 variances negative")  # fmt: skip
-against(predicted_mean, {"1 % wrong from": next(o for o, e in wrong.items() if e > 0.01)})
+    print(
+        f"mean {offset:9,.0f}: difference of squares off by {wrong[offset]:.1e}, "
+        f"squared differences by {other:.1e}; {(squares < 0).sum()} of 64 "
+        "variances negative"
+    )
+against(
+    predicted_mean, {"1 % wrong from": next(o for o, e in wrong.items() if e > 0.01)}
+)
 
 # %% [markdown]
 # **The prediction, counted.** From a mean of 1000 on. Its square is a million variances, and fp32 has about seven
@@ -2060,12 +2399,15 @@ against(predicted_mean, {"1 % wrong from": next(o for o, e in wrong.items() if e
 
 # %%
 values = torch.randn(64, 313, generator=torch.Generator().manual_seed(4))
-parts, totals = numerics.accumulate(values, "fp32").float(), set()  # 64 programs, a sum each
+# 64 programs, a sum each
+parts, totals = numerics.accumulate(values, "fp32").float(), set()
 for trial in range(200):
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(trial))  # in which they add theirs to one number
+    # in which they add theirs to one number
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(trial))
     totals.add(numerics.accumulate(parts[order], "fp32").item())
 print(
-    f"64 partial sums added in 200 orders: {len(totals)} different results, from {min(totals):.7g} to {max(totals):.7g}"
+    f"64 partial sums added in 200 orders: {len(totals)} different results, "
+    f"from {min(totals):.7g} to {max(totals):.7g}"
 )
 
 # %% [markdown]
@@ -2101,10 +2443,13 @@ def _norm_forward_kernel(
     offs = tl.arange(0, BLOCK)
     mask = offs < N
     x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
-    s = x + tl.load(residual_ptr + row * stride_residual + offs, mask=mask, other=0.0).to(tl.float32)
+    s = x + tl.load(
+        residual_ptr + row * stride_residual + offs, mask=mask, other=0.0
+    ).to(tl.float32)
 
     mean = tl.sum(s, axis=0) / N
-    centred = tl.where(mask, s - mean, 0.0)  # lanes behind the end are no part of the variance
+    # lanes behind the end are no part of the variance
+    centred = tl.where(mask, s - mean, 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / N + eps)
     weight = tl.load(weight_ptr + offs, mask=mask, other=0.0)
     y = centred * rstd * weight + tl.load(bias_ptr + offs, mask=mask, other=0.0)
@@ -2119,7 +2464,8 @@ def _norm_forward_kernel(
 # %% nbgrader={"grade": false, "grade_id": "mlp_add_norm_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
 def _norm_backward_kernel(
-    d_ptr, dweight_ptr, dbias_ptr, dy_ptr, ds_ptr, s_ptr, mean_ptr, rstd_ptr, weight_ptr,
+    d_ptr, dweight_ptr, dbias_ptr, dy_ptr,
+    ds_ptr, s_ptr, mean_ptr, rstd_ptr, weight_ptr,
     rows, N,
     stride_d, stride_dy_r, stride_dy_c, stride_ds_r, stride_ds_c, stride_s,
     BLOCK: tl.constexpr,
@@ -2133,13 +2479,20 @@ def _norm_backward_kernel(
     dweight = tl.zeros((BLOCK,), tl.float32)
     dbias = tl.zeros((BLOCK,), tl.float32)
     for row in range(program, rows, tl.num_programs(0)):
-        dy = tl.load(dy_ptr + row * stride_dy_r + offs * stride_dy_c, mask=mask, other=0.0).to(tl.float32)
-        ds = tl.load(ds_ptr + row * stride_ds_r + offs * stride_ds_c, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(
+            dy_ptr + row * stride_dy_r + offs * stride_dy_c, mask=mask, other=0.0
+        ).to(tl.float32)
+        ds = tl.load(
+            ds_ptr + row * stride_ds_r + offs * stride_ds_c, mask=mask, other=0.0
+        ).to(tl.float32)
         s = tl.load(s_ptr + row * stride_s + offs, mask=mask, other=0.0).to(tl.float32)
         rstd = tl.load(rstd_ptr + row)
         hat = tl.where(mask, (s - tl.load(mean_ptr + row)) * rstd, 0.0)
         g = dy * weight
-        d = rstd * (g - tl.sum(g, axis=0) / N - hat * (tl.sum(g * hat, axis=0) / N)) + ds
+        d = (
+            rstd * (g - tl.sum(g, axis=0) / N - hat * (tl.sum(g * hat, axis=0) / N))
+            + ds
+        )
         tl.store(d_ptr + row * stride_d + offs, d.to(d_ptr.dtype.element_ty), mask=mask)
         dweight += dy * hat
         dbias += dy
@@ -2171,7 +2524,9 @@ class AddNorm(torch.autograd.Function):
             y, s = x, residual
         else:
             y, s = (torch.empty(R, N, dtype=x.dtype, device=x.device) for _ in range(2))
-        mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
+        mean, rstd = (
+            torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2)
+        )
         _norm_forward_kernel[(R,)](
             y, s, mean, rstd, x, residual, weight, bias,
             N, eps,
@@ -2187,7 +2542,12 @@ class AddNorm(torch.autograd.Function):
         ### BEGIN SOLUTION
         s, mean, rstd, weight = ctx.saved_tensors
         R, N = s.shape
-        programs = min(R, 4 * torch.cuda.get_device_properties(s.device).multi_processor_count if s.is_cuda else 8)
+        programs = min(
+            R,
+            4 * torch.cuda.get_device_properties(s.device).multi_processor_count
+            if s.is_cuda
+            else 8,
+        )
         d = torch.empty(R, N, dtype=s.dtype, device=s.device)
         parts = torch.empty(2, programs, N, dtype=torch.float32, device=s.device)
         _norm_backward_kernel[(programs,)](
@@ -2198,7 +2558,9 @@ class AddNorm(torch.autograd.Function):
         )  # fmt: skip
         sums = torch.empty(2, N, dtype=torch.float32, device=s.device)
         for total, part in zip(sums, parts):
-            _add_parts_kernel[(triton.cdiv(N, 128),)](total, part, programs, N, BLOCK=128)
+            _add_parts_kernel[(triton.cdiv(N, 128),)](
+                total, part, programs, N, BLOCK=128
+            )
         return d, d, *sums, None, None
         ### END SOLUTION
 
@@ -2239,13 +2601,18 @@ check("mlp.add_norm", add_norm)
 # %%
 def plain_add_norm(x, residual, weight, bias):
     s = x + residual
-    return nn.functional.layer_norm(s, s.shape[-1:], weight.to(s.dtype), bias.to(s.dtype)), s
+    return nn.functional.layer_norm(
+        s, s.shape[-1:], weight.to(s.dtype), bias.to(s.dtype)
+    ), s
 
 
 def norm_times(width):
     """name -> time of forward, and on a GPU of copies of as many bytes."""
     shape = (TOKENS if GPU else 256, width)
-    x, residual = (torch.randn(shape, device=DEVICE, dtype=half() if GPU else None) for _ in range(2))
+    x, residual = (
+        torch.randn(shape, device=DEVICE, dtype=half() if GPU else None)
+        for _ in range(2)
+    )
     weight, bias = torch.randn(2, width, device=DEVICE)
     calls = {"plain": lambda: plain_add_norm(x, residual, weight, bias)}
     if GPU:
@@ -2254,12 +2621,21 @@ def norm_times(width):
     return {f"width {width}, {name}": timed(call) for name, call in calls.items()}
 
 
-took = {name: t for width in ((1152, 4096) if GPU else (1152,)) for name, t in norm_times(width).items()}
-results.beside("lesson05.add_norm", took, unit="us", size=f"{TOKENS if GPU else 256} rows")
+took = {
+    name: t
+    for width in ((1152, 4096) if GPU else (1152,))
+    for name, t in norm_times(width).items()
+}
+results.beside(
+    "lesson05.add_norm", took, unit="us", size=f"{TOKENS if GPU else 256} rows"
+)
 
 # %%
 for row in recorded("add_norm"):
-    print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
+    print(
+        f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer "
+        f"{row['ratio']:.3f}"
+    )
 
 # %% [markdown]
 # Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.6 and 2.4 % longer than
@@ -2305,11 +2681,17 @@ def numbers_of(seed, counters):
 # %%
 numbers = numbers_of(5, torch.arange(200_000))
 again = numbers_of(5, torch.tensor([123_456, 7]))
-print("number 123456 and number 7, asked alone:", again, "and in a row:", numbers[[123_456, 7]])
+print(
+    "number 123456 and number 7, asked alone:",
+    again, "and in a row:", numbers[[123_456, 7]],
+)  # fmt: skip
 for p in (0.1, 0.5):
     gone = numbers < p
-    print(f"p = {p}: {gone.mean():.4f} dropped; neighbours both dropped {(gone[1:] & gone[:-1]).mean():.4f}, "
-          f"{p * p:.4f} if they know nothing of each other")  # fmt: skip
+    print(
+        f"p = {p}: {gone.mean():.4f} dropped; neighbours both dropped "
+        f"{(gone[1:] & gone[:-1]).mean():.4f}, {p * p:.4f} if they know "
+        "nothing of each other"
+    )
 
 # %% [markdown]
 # ### Predict
@@ -2318,7 +2700,11 @@ for p in (0.1, 0.5):
 # one seed for every call.
 
 # %%
-predicted_shows = {"a": None, "b": None, "c": None}  # replace None: "picture", "backward", "neither"
+predicted_shows = {  # replace None: "picture", "backward", "neither"
+    "a": None,
+    "b": None,
+    "c": None,
+}
 ### BEGIN PREDICTION
 why = "(a) makes columns alike, (b) rows of blocks; (c) needs a second call to compare"
 predicted_shows = {"a": "picture", "b": "picture", "c": "neither", "why": why}
@@ -2345,8 +2731,9 @@ def draw_masks(masks):
     """Dropped elements in black."""
     figure, axes = plots.figure(8.0, 2.2, columns=len(masks))
     figure.suptitle(
-        "A wrong counter repeats; a seed used twice is seen in no single picture", x=0.01, ha="left", weight="bold"
-    )
+        "A wrong counter repeats; a seed used twice is seen in no single picture",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
     for ax, (name, mask) in zip(axes, masks.items()):
         ax.imshow(mask, cmap="gray_r", interpolation="nearest", aspect="auto")
         ax.set_title(name, fontsize=9, weight="normal")
@@ -2354,18 +2741,29 @@ def draw_masks(masks):
     return figure
 
 
-plots.show(draw_masks(masks), alt="Four masks of 64 rows and 128 columns: the right one is noise; with the column as "
-           "counter there are vertical stripes; with the place in a block a pattern that repeats every four rows; the "
-           "fourth is the same noise as the first")  # fmt: skip
+plots.show(
+    draw_masks(masks),
+    alt="Four masks of 64 rows and 128 columns: the right one is noise; "
+    "with the column as counter there are vertical stripes; "
+    "with the place in a block a pattern that repeats every four rows; "
+    "the fourth is the same noise as the first",
+)
 
 
 # %%
 def shows(mask):
     """Whether rows of it come again."""
-    return "picture" if any(torch.equal(mask[k:], mask[:-k]) for k in range(1, 32)) else "neither"
+    return (
+        "picture"
+        if any(torch.equal(mask[k:], mask[:-k]) for k in range(1, 32))
+        else "neither"
+    )
 
 
-against(predicted_shows, {name[1]: shows(mask) for name, mask in masks.items() if name.startswith("(")})
+against(
+    predicted_shows,
+    {name[1]: shows(mask) for name, mask in masks.items() if name.startswith("(")},
+)
 print(
     "the mask of the next call is the first one again:",
     torch.equal(masks["right"], masks["(c) the next call, same seed"]),
@@ -2414,10 +2812,15 @@ def _dropout_kernel(y_ptr, x_ptr, seed, n, p, BLOCK: tl.constexpr):
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     a, b, c, d = tl.rand4x(seed, first // 4 + tl.arange(0, BLOCK // 4))
-    number = tl.join(tl.join(a, c), tl.join(b, d)).reshape(BLOCK)  # a b c d of a call, side by side
+    # a b c d of a call, side by side
+    number = tl.join(tl.join(a, c), tl.join(b, d)).reshape(BLOCK)
     kept = number >= p
     # a choice and no product with the mask: 0 times infinity is NaN
-    tl.store(y_ptr + offs, tl.where(kept, x / (1.0 - p), 0.0).to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        y_ptr + offs,
+        tl.where(kept, x / (1.0 - p), 0.0).to(y_ptr.dtype.element_ty),
+        mask=mask,
+    )
     ### END SOLUTION
 
 
@@ -2428,19 +2831,23 @@ class Dropout(torch.autograd.Function):
         ctx.p, ctx.seed = p, seed  # two numbers, and no tensor
         x = x.contiguous()
         y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        _dropout_kernel[(triton.cdiv(x.numel(), 1024),)](y, x, seed, x.numel(), p, BLOCK=1024)
+        _dropout_kernel[(triton.cdiv(x.numel(), 1024),)](
+            y, x, seed, x.numel(), p, BLOCK=1024
+        )
         return y
         ### END SOLUTION
 
     @staticmethod
     def backward(ctx, dy):
         ### BEGIN SOLUTION
-        return Dropout.apply(dy, ctx.p, ctx.seed), None, None  # the same function, on the gradient
+        # the same function, on the gradient
+        return Dropout.apply(dy, ctx.p, ctx.seed), None, None
         ### END SOLUTION
 
 
 def dropout(x, p, seed):
-    """x / (1 - p) where the element's number is >= p, else 0; for backward two numbers are kept."""
+    """x / (1 - p) where the element's number is >= p, else 0;
+    for backward two numbers are kept."""
     return Dropout.apply(x, p, seed)
 
 
@@ -2494,7 +2901,9 @@ if GPU:
     took["a copy"] = timed(lambda: y.copy_(x))
     took["mine"] = timed(lambda: dropout(x, 0.3, 7))
     grid = (triton.cdiv(n, 1024),)
-    took["a call an element"] = timed(lambda: _call_each_kernel[grid](y, x, 7, n, 0.3, BLOCK=1024))
+    took["a call an element"] = timed(
+        lambda: _call_each_kernel[grid](y, x, 7, n, 0.3, BLOCK=1024)
+    )
 results.beside("lesson05.dropout", took, unit="us", size=f"{TOKENS} x 4096")
 
 # %% [markdown]
@@ -2515,7 +2924,9 @@ graphs, ones = [], torch.ones(1000, device=DEVICE)
 
 
 def count_nodes(graph, examples):
-    graphs.append([node.name for node in graph.graph.nodes if node.op == "call_function"])
+    graphs.append(
+        [node.name for node in graph.graph.nodes if node.op == "call_function"]
+    )
     return graph.forward
 
 
@@ -2543,7 +2954,9 @@ for words, call in {
     right = 0
     for holder.seed in (3, 4, 5, 6):
         right += torch.equal(call(holder.seed), toy_dropout(ones, holder.seed))
-    print(f"the seed is {words}: {right} of 4 masks right, compiled {len(graphs)} times")
+    print(
+        f"the seed is {words}: {right} of 4 masks right, compiled {len(graphs)} times"
+    )
 
 # %% [markdown]
 # And the course's own, whose seed is a tensor.
@@ -2553,26 +2966,39 @@ try:
     from course_lib.kernels.dropout import dropout as seeded_dropout
 except ImportError:
     seeded_dropout = None
-    print("The course's own kernels are not here. With them one graph has the seed, the dropout and the sum;")
+    print(
+        "The course's own kernels are not here. With them one graph has the seed, "
+        "the dropout and the sum;"
+    )
     print("two calls differ, and 8 bytes are kept for backward.")
 
 if seeded_dropout:
     graphs.clear()
-    fn = torch.compile(lambda x: seeded_dropout(x, 0.5) + 1, backend=count_nodes, fullgraph=True)
+    fn = torch.compile(
+        lambda x: seeded_dropout(x, 0.5) + 1, backend=count_nodes, fullgraph=True
+    )
     x = torch.ones(2000, device=DEVICE)
     torch.manual_seed(0)
     first, second = fn(x) - 1, fn(x) - 1
     torch.manual_seed(0)
     back = torch.equal(first, fn(x) - 1)
     print("one graph, no break:", ", ".join(graphs[0]))
-    print(f"two calls differ: {not torch.equal(first, second)}; torch.manual_seed brings the first back: "
-          f"{back}; compiled {len(graphs)} time")  # fmt: skip
+    print(
+        f"two calls differ: {not torch.equal(first, second)}; "
+        f"torch.manual_seed brings the first back: {back}; compiled {len(graphs)} time"
+    )
     y = seeded_dropout(torch.ones(2000, device=DEVICE, requires_grad=True), 0.5)
-    print(f"kept for backward: {sum(k.bytes for k in memory.saved(y))} bytes; a mask would be {x.numel()}")
+    print(
+        f"kept for backward: {sum(k.bytes for k in memory.saved(y))} bytes; "
+        f"a mask would be {x.numel()}"
+    )
 
 # %%
 for row in recorded("dropout"):
-    print(f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer {row['ratio']:.3f}")
+    print(
+        f"{row['name']:60} ours {row['value']:7.1f} us, over the best peer "
+        f"{row['ratio']:.3f}"
+    )
 
 # %% [markdown]
 # How to read it: the first row of each size is over a copy, and says that the course's kernel makes its random numbers

@@ -81,13 +81,22 @@ BATCH, HEADS, SIZE = (4, 32, 128) if GPU else (1, 8, 64)
 
 def timed(fn):
     """The course's timer, told how long it may take on this tier."""
-    return time_gpu(fn, precision=0.01, max_seconds=1.0) if GPU else time_gpu(fn, precision=0.1, max_seconds=0.2)
+    return (
+        time_gpu(fn, precision=0.01, max_seconds=1.0)
+        if GPU
+        else time_gpu(fn, precision=0.1, max_seconds=0.2)
+    )
 
 
 def recorded(section):
-    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    """The rows of a recorded section; none, and a line that says so,
+    where nothing was measured yet."""
     entry = results.load(section)
-    print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
+    print(
+        f"{section}: recorded on {entry['machine']}, {entry['date']}"
+        if entry
+        else f"{section}: not yet measured"
+    )
     return entry["rows"] if entry else []
 
 
@@ -114,7 +123,8 @@ def recorded(section):
 
 # %%
 def eager(q, k, cos, sin):
-    """As model code writes it: q and k (B, H, S, D), cos and sin (S, D), halves. New tensors."""
+    """As model code writes it: q and k (B, H, S, D), cos and sin (S, D), halves.
+    New tensors."""
 
     def turned(x):
         x0, x1 = x.chunk(2, dim=-1)
@@ -135,11 +145,21 @@ def eager(q, k, cos, sin):
 
 # %%
 predicted_passes = {"passes": None}  # replace None
-predicted_gain = {"long sequences": None, "short sequences": None}  # replace None: time of PyTorch / time of one kernel
+predicted_gain = {  # replace None: time of PyTorch / time of one kernel
+    "long sequences": None,
+    "short sequences": None,
+}
 ### BEGIN PREDICTION
-predicted_passes = {"passes": 10, "why": "two products make 2 each, the concatenation 2, the negation 1, the sum 3"}
-predicted_gain = {"long sequences": 5, "short sequences": 10,
-                  "why": "10 passes for 2 where bytes set the time; for two tensors 10 launches for 1 where they do"}  # fmt: skip
+predicted_passes = {
+    "passes": 10,
+    "why": "two products make 2 each, the concatenation 2, the negation 1, the sum 3",
+}
+predicted_gain = {
+    "long sequences": 5,
+    "short sequences": 10,
+    "why": "10 passes for 2 where bytes set the time; for two tensors 10 launches for "
+    "1 where they do",
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -155,9 +175,15 @@ report = {
     "one negation": (1, 6),
 }
 for operators, (passes, said_us) in report.items():
-    print(f"{operators:20} {passes} passes: counted {passes * one_pass:4.1f} us, the report measured {said_us} us")
+    print(
+        f"{operators:20} {passes} passes: counted {passes * one_pass:4.1f} us, "
+        f"the report measured {said_us} us"
+    )
 total = sum(passes for passes, _ in report.values())
-print(f"{total} passes in place of 2: a factor of {total / 2:g}; the report's kernels: {62 / 11:.1f}")
+print(
+    f"{total} passes in place of 2: a factor of {total / 2:g}; the report's kernels: "
+    f"{62 / 11:.1f}"
+)
 
 # %% [markdown]
 # The report's GPU times are what its bytes cost, within about 20 %. (One of its concatenations must join something as
@@ -182,14 +208,19 @@ class Ledger(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         if not func.is_view:
-            moved = sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor))
+            moved = sum(
+                t.nbytes
+                for t in tree_leaves((args, kwargs, out))
+                if isinstance(t, torch.Tensor)
+            )
             self.rows.append((func.overloadpacket.__name__, moved))
         return out
 
 
 # %%
 def passes_of(dtype, table_dtype):
-    """Operators of the eager version, and their passes over q and k of this type: name -> (calls, passes)."""
+    """Operators of the eager version, and their passes over q and k of this type:
+    name -> (calls, passes)."""
     q, k = (torch.randn(2, 32, 64, 64).to(dtype) for _ in range(2))
     tables = [torch.ones(64, 64, dtype=table_dtype) for _ in range(2)]
     with Ledger() as ledger:
@@ -202,12 +233,19 @@ def passes_of(dtype, table_dtype):
 
 
 # %%
-for words, kinds in (("tables in bf16", (torch.bfloat16,) * 2), ("tables in fp32", (torch.bfloat16, torch.float32))):
+for words, kinds in (
+    ("tables in bf16", (torch.bfloat16,) * 2),
+    ("tables in fp32", (torch.bfloat16, torch.float32)),
+):
     counted = passes_of(*kinds)
     wide = sum(passes for _, passes in counted.values())
-    each = ", ".join(f"{calls} {name} {passes:.1f}" for name, (calls, passes) in counted.items())
-    print(f"q and k in bf16, {words}: {each}; in all {sum(calls for calls, _ in counted.values())} launches, "
-          f"{wide:.1f} passes")  # fmt: skip
+    each = ", ".join(
+        f"{calls} {name} {passes:.1f}" for name, (calls, passes) in counted.items()
+    )
+    print(
+        f"q and k in bf16, {words}: {each}; in all "
+        f"{sum(calls for calls, _ in counted.values())} launches, {wide:.1f} passes"
+    )
     if kinds[0] == kinds[1]:
         against(predicted_passes, {"passes": wide})
 
@@ -251,14 +289,23 @@ distances = [0, *(round(2 ** (k / 4)) for k in range(4 * 15 + 1))]
 curves = {}
 for base in (100.0, 10000.0, 500000.0):
     turns = base ** (-torch.arange(0, 128, 2, dtype=torch.float64) / 128)
-    curves[f"base {base:,.0f}"] = [torch.cos(d * turns).mean().item() for d in distances]
-axes = plots.sweep(distances[1:], {name: curve[1:] for name, curve in curves.items()}, xlabel="distance",
-                   ylabel="score of two equal vectors", unit="", device="64 pairs, score 1 at distance 0",
-                   title="Equal vectors: the score falls with distance, later with a larger base")  # fmt: skip
+    curves[f"base {base:,.0f}"] = [
+        torch.cos(d * turns).mean().item() for d in distances
+    ]
+axes = plots.sweep(
+    distances[1:], {name: curve[1:] for name, curve in curves.items()},
+    xlabel="distance", ylabel="score of two equal vectors",
+    unit="", device="64 pairs, score 1 at distance 0",
+    title="Equal vectors: the score falls with distance, later with a larger base",
+)  # fmt: skip
 axes.set_ylim(bottom=-0.3)
 axes.yaxis.set_major_formatter("{x:.1f}")
-plots.show(axes, alt="Mean cosine of 64 pairs against the distance for three bases: all fall from 1, the base 100 within "
-                     "tens of positions to around 0, the base 500000 over tens of thousands")  # fmt: skip
+plots.show(
+    axes,
+    alt="Mean cosine of 64 pairs against the distance for three bases: "
+    "all fall from 1, the base 100 within tens of positions to around 0, "
+    "the base 500000 over tens of thousands",
+)
 
 # %% [markdown]
 # ### Longer texts, pictures, packed sequences
@@ -289,12 +336,16 @@ def picture_tables(height, width, pairs=16, base=10000.0):
     """cos and sin (height * width, pairs): the first half of the pairs turns by the row, the other by the column."""
     turns = base ** (-torch.arange(pairs // 2, dtype=torch.float64) / (pairs // 2))
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    angle = torch.cat((y.flatten()[:, None] * turns, x.flatten()[:, None] * turns), dim=1)
+    angle = torch.cat(
+        (y.flatten()[:, None] * turns, x.flatten()[:, None] * turns), dim=1
+    )
     return angle.cos(), angle.sin()
 
 
-cos, sin = (torch.cat((table, table), dim=1) for table in picture_tables(12, 12))  # full width, as halves
-q, k = (torch.randn(32, dtype=torch.float64).expand(1, 1, 144, 32) for _ in range(2))  # the same at every patch
+# full width, as halves
+cos, sin = (torch.cat((table, table), dim=1) for table in picture_tables(12, 12))
+# the same at every patch
+q, k = (torch.randn(32, dtype=torch.float64).expand(1, 1, 144, 32) for _ in range(2))
 turned_q, turned_k = (one[0, 0].view(12, 12, 32) for one in eager(q, k, cos, sin))
 for words, (qy, qx), (ky, kx) in (
     ("2 rows down, 4 columns on", (2, 3), (4, 7)),
@@ -305,7 +356,10 @@ for words, (qy, qx), (ky, kx) in (
 
 starts = torch.tensor([0, 5, 8, 12])  # three sequences of 5, 3 and 4 tokens in a row
 lengths = starts.diff()
-print("position ids:", (torch.arange(12) - starts[:-1].repeat_interleave(lengths)).tolist())
+print(
+    "position ids:",
+    (torch.arange(12) - starts[:-1].repeat_interleave(lengths)).tolist(),
+)
 
 # %% [markdown]
 # ## Exercise 6.1 `rope.reference` (25 min, 3 points)
@@ -327,7 +381,10 @@ def rope_reference(x, offset, base, rotary_size, layout):
     ### BEGIN SOLUTION
     length, pairs = x.shape[2], rotary_size // 2
     position = torch.arange(length, dtype=torch.float64, device=x.device) + offset
-    frequency = base ** (-torch.arange(0, rotary_size, 2, dtype=torch.float64, device=x.device) / rotary_size)
+    frequency = base ** (
+        -torch.arange(0, rotary_size, 2, dtype=torch.float64, device=x.device)
+        / rotary_size
+    )
     angle = torch.outer(position, frequency)
     cos, sin = angle.cos().float(), angle.sin().float()
 
@@ -337,7 +394,11 @@ def rope_reference(x, offset, base, rotary_size, layout):
     else:
         x0, x1 = turning[..., 0::2], turning[..., 1::2]
     y0, y1 = x0 * cos - x1 * sin, x1 * cos + x0 * sin
-    y = torch.cat((y0, y1), dim=-1) if layout == "halves" else torch.stack((y0, y1), dim=-1).flatten(-2)
+    y = (
+        torch.cat((y0, y1), dim=-1)
+        if layout == "halves"
+        else torch.stack((y0, y1), dim=-1).flatten(-2)
+    )
     return torch.cat((y.to(x.dtype), rest), dim=-1)
     ### END SOLUTION
 
@@ -372,15 +433,29 @@ check("rope.reference", rope_reference)
 def scores_at(start, layout, size=64):
     """Scores of 16 turned queries and 16 turned keys that stand at `start` and 7 further."""
     generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 1, 16, size, generator=generator, dtype=torch.float32) for _ in range(2))
-    turned = [rope_reference(x, at, 10000.0, size, layout) for x, at in ((q, start), (k, start + 7))]
+    q, k = (
+        torch.randn(1, 1, 16, size, generator=generator, dtype=torch.float32)
+        for _ in range(2)
+    )
+    turned = [
+        rope_reference(x, at, 10000.0, size, layout)
+        for x, at in ((q, start), (k, start + 7))
+    ]
     return turned[0].double() @ turned[1].double().mT
 
 
 for layout in ("halves", "interleaved"):
     near = scores_at(0, layout)
-    moved = {start: (scores_at(start, layout) - near).norm() / near.norm() for start in (10, 1000, 100_000, 10_000_000)}
-    print(f"{layout:12}", ", ".join(f"moved by {start:,}: {change:.1e}" for start, change in moved.items()))
+    moved = {
+        start: (scores_at(start, layout) - near).norm() / near.norm()
+        for start in (10, 1000, 100_000, 10_000_000)
+    }
+    print(
+        f"{layout:12}",
+        ", ".join(
+            f"moved by {start:,}: {change:.1e}" for start, change in moved.items()
+        ),
+    )
 
 # %% [markdown]
 # Both layouts have the property, with the rounding of fp32 as the only difference. It also follows that **the layout
@@ -397,21 +472,39 @@ def error_at(position, dtype, pairs=64):
     """Relative error of turned vectors, when the angles of this position are made in this type; fp32 tables."""
     exact = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     made = (torch.tensor(float(position)).to(dtype) * exact.to(dtype)).double()
-    right, wrong = (torch.stack((angle.cos(), angle.sin())) for angle in (position * exact, made))
+    right, wrong = (
+        torch.stack((angle.cos(), angle.sin())) for angle in (position * exact, made)
+    )
     return ((wrong.float() - right).norm() / right.norm()).item()
 
 
 positions = [2**k + 1 for k in range(1, 21)]
-kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "float64": torch.float64}
+kinds = {
+    "bf16": torch.bfloat16, "fp16": torch.float16,
+    "fp32": torch.float32, "float64": torch.float64,
+}  # fmt: skip
 errors = {name: [error_at(p, kind) for p in positions] for name, kind in kinds.items()}
-errors["fp16"] = [e if p < 65504 else math.nan for e, p in zip(errors["fp16"], positions)]  # fp16 ends there
-axes = plots.sweep(positions, errors, xlabel="position", ylabel="relative error of what is turned", unit="",
-                   yscale="log", title="A rounded frequency is multiplied by the position", device="on any machine")  # fmt: skip
+# fp16 ends there
+errors["fp16"] = [
+    e if p < 65504 else math.nan for e, p in zip(errors["fp16"], positions)
+]
+axes = plots.sweep(
+    positions, errors,
+    xlabel="position", ylabel="relative error of what is turned", unit="", yscale="log",
+    title="A rounded frequency is multiplied by the position", device="on any machine",
+)  # fmt: skip
 axes.axhline(2**-9, color="#666666", linewidth=0.8, linestyle=":")
-axes.annotate("one rounding to bf16", (2**13, 2**-9), xytext=(0, 3), textcoords="offset points", fontsize=8)
+axes.annotate(
+    "one rounding to bf16", (2**13, 2**-9),
+    xytext=(0, 3), textcoords="offset points", fontsize=8,
+)  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.0e}")
-plots.show(axes, alt="Error against position: bf16 angles are wrong from the first positions on and useless past 256, fp16 "
-                     "past some hundreds, fp32 grows in proportion to the position, float64 stays flat below all")  # fmt: skip
+plots.show(
+    axes,
+    alt="Error against position: bf16 angles are wrong from the first positions on and "
+    "useless past 256, fp16 past some hundreds, fp32 grows in proportion to the "
+    "position, float64 stays flat below all",
+)
 
 # %% [markdown]
 # Angles in bf16 are of no use after some hundreds of positions, in fp16 after some thousands (a rotation by a random
@@ -441,7 +534,9 @@ def relative_score(q, k, distance, base, layout):
     for j in range(half):
         a, b = (j, j + half) if layout == "halves" else (2 * j, 2 * j + 1)
         angle = distance * base ** (-2 * j / size)
-        score += (q[a] * k[a] + q[b] * k[b]) * math.cos(angle) + (q[a] * k[b] - q[b] * k[a]) * math.sin(angle)
+        score += (q[a] * k[a] + q[b] * k[b]) * math.cos(angle) + (
+            q[a] * k[b] - q[b] * k[a]
+        ) * math.sin(angle)
     return score
     ### END SOLUTION
 
@@ -469,8 +564,12 @@ check("rope.relative", relative_score)
 # D elements are turned.
 
 # %%
-plots.show(plots.pair_map(16, 12), alt="A head of 16 elements of which 12 are turned, in both layouts: with halves the "
-           "partners of pair 0 are elements 0 and 6, interleaved they are elements 0 and 1")  # fmt: skip
+plots.show(
+    plots.pair_map(16, 12),
+    alt="A head of 16 elements of which 12 are turned, in both layouts: "
+    "with halves the partners of pair 0 are elements 0 and 6, interleaved they are "
+    "elements 0 and 1",
+)
 
 # %% [markdown]
 # Neither layout is better for attention: one is the other with the elements of q and of k in another order, and a dot
@@ -480,8 +579,11 @@ plots.show(plots.pair_map(16, 12), alt="A head of 16 elements of which 12 are tu
 
 # %%
 x = torch.randn(1, 1, 5, 16)
-order = torch.tensor([*range(0, 12, 2), *range(1, 12, 2), *range(12, 16)])  # even elements, odd ones, the rest
-as_halves = rope_reference(x[..., order], 3, 10000.0, 12, "halves")[..., torch.argsort(order)]
+# even elements, odd ones, the rest
+order = torch.tensor([*range(0, 12, 2), *range(1, 12, 2), *range(12, 16)])
+as_halves = rope_reference(x[..., order], 3, 10000.0, 12, "halves")[
+    ..., torch.argsort(order)
+]
 print(
     "sorted, halves, sorted back == interleaved:",
     torch.equal(as_halves, rope_reference(x, 3, 10000.0, 12, "interleaved")),
@@ -504,10 +606,14 @@ print(f"not sorted: lengths agree to {abs(wrong.norm() / right.norm() - 1):.1e},
 # more passes; and in place it is a mistake, because the copy is turned, and not q.
 
 # %%
-projected = torch.empty(2, 5, (8 + 2 + 2) * 16)  # one product: 8 heads of q, 2 of k, 2 of v, head size 16
+# one product: 8 heads of q, 2 of k, 2 of v, head size 16
+projected = torch.empty(2, 5, (8 + 2 + 2) * 16)
 q, k, v = projected.view(2, 5, 12, 16).transpose(1, 2).split([8, 2, 2], dim=1)
 for name, one in (("q", q), ("k", k)):
-    print(f"{name}: shape {tuple(one.shape)}, strides {one.stride()}, contiguous: {one.is_contiguous()}")
+    print(
+        f"{name}: shape {tuple(one.shape)}, strides {one.stride()}, contiguous: "
+        f"{one.is_contiguous()}"
+    )
 
 # %% [markdown]
 # ## 4. One launch, in place
@@ -535,9 +641,15 @@ MISTAKES = ("right", "first half overwritten", "plus in both", "turned back")
 def walk_around(mistake, positions=40, theta=0.16):
     """Where the point (0.8, 0.6) ends at each position."""
     angle = torch.arange(positions, dtype=torch.float64) * theta
-    cos, sin, x0, x1 = angle.cos(), angle.sin(), torch.ones(positions), torch.zeros(positions)
+    cos, sin, x0, x1 = (
+        angle.cos(), angle.sin(), torch.ones(positions), torch.zeros(positions),
+    )  # fmt: skip
     x0, x1 = x0 * 0.8, x1 + 0.6  # a point of length 1 that lies on no axis
-    y0 = x0 * cos + x1 * sin if mistake in ("turned back", "plus in both") else x0 * cos - x1 * sin
+    y0 = (
+        x0 * cos + x1 * sin
+        if mistake in ("turned back", "plus in both")
+        else x0 * cos - x1 * sin
+    )
     if mistake == "first half overwritten":
         return y0, x1 * cos + y0 * sin
     if mistake == "turned back":
@@ -549,7 +661,8 @@ def walk_around(mistake, positions=40, theta=0.16):
 def way(y0, y1, steps=3):
     """Ends of an arrow along the longest stretch of a walk, on its outer side."""
     walk = torch.stack((y0, y1), dim=-1)
-    i = (walk[steps:] - walk[:-steps]).norm(dim=-1).round(decimals=3).argmax()  # on a circle, the first
+    # on a circle, the first
+    i = (walk[steps:] - walk[:-steps]).norm(dim=-1).round(decimals=3).argmax()
     start, end = walk[i], walk[i + steps]
     out = torch.stack((end[1] - start[1], start[0] - end[0]))
     out *= 0.2 * torch.sign(out @ start) / out.norm()
@@ -561,24 +674,35 @@ def way(y0, y1, steps=3):
 def draw_walks(names):
     """One panel for each: the points of all positions, and which way they go; the circle they belong on, thin."""
     figure, axes = plots.figure(7.8, 2.6, columns=len(names))
-    figure.suptitle("Two of these keep lengths, and one of the two is wrong", x=0.01, ha="left", weight="bold")
+    figure.suptitle(
+        "Two of these keep lengths, and one of the two is wrong",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
     circle = torch.linspace(0, 2 * math.pi, 100)
     for i, (ax, name) in enumerate(zip(axes, names)):
         y0, y1 = walk_around(name)
         ax.plot(circle.cos(), circle.sin(), color="#999999", linewidth=0.7)
-        ax.plot(y0, y1, marker=plots.MARKERS[i], color=plots.PALETTE[i], markersize=3, linewidth=0.8)
+        ax.plot(
+            y0, y1, marker=plots.MARKERS[i],
+            color=plots.PALETTE[i], markersize=3, linewidth=0.8,
+        )  # fmt: skip
         start, end = way(y0, y1)
         ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black"})
         length = torch.sqrt(y0**2 + y1**2)
-        ax.set_title(f"{name}\nlengths {length.min():.2f} to {length.max():.2f}", fontsize=8.5)
+        ax.set_title(
+            f"{name}\nlengths {length.min():.2f} to {length.max():.2f}", fontsize=8.5
+        )
         ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
         ax.set_axis_off()
     return figure
 
 
-plots.show(draw_walks(MISTAKES), alt="A point turned through 40 positions. Right: a circle. First half overwritten: a "
-           "loop inside and outside of the circle. A plus in both results: a narrow ellipse. Turned back: the circle, "
-           "the other way round")  # fmt: skip
+plots.show(
+    draw_walks(MISTAKES),
+    alt="A point turned through 40 positions. Right: a circle. First half overwritten: "
+    "a loop inside and outside of the circle. A plus in both results: "
+    "a narrow ellipse. Turned back: the circle, the other way round",
+)
 
 # %% [markdown]
 # A test that lengths are kept finds two of three. The third one, a sign, is a rotation too, the other way round. The
@@ -593,11 +717,21 @@ plots.show(draw_walks(MISTAKES), alt="A point turned through 40 positions. Right
 # %%
 row = 2 * 128  # bytes of one head of one position in bf16
 tables = 2 * 4 * 64  # bytes of its cosines and sines in fp32
-print(f"{'a program turns':38}{'bytes read':>12}{'programs':>12}{'bytes of tables for a byte of q':>34}")
+print(
+    f"{'a program turns':38}{'bytes read':>12}{'programs':>12}"
+    f"{'bytes of tables for a byte of q':>34}"
+)
 for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
-    words = f"{positions} position{'s' * (positions > 1)} of {heads} head{'s' * (heads > 1)}"
-    programs = 4 * 2048 * 32 * 2 // (positions * heads)  # batch 4, length 2048, 32 heads of q and of k
-    print(f"{words:38}{positions * heads * row:>12,}{programs:>12,}{tables / (heads * row):>34.2f}")
+    words = (
+        f"{positions} position{'s' * (positions > 1)} of {heads} "
+        f"head{'s' * (heads > 1)}"
+    )
+    # batch 4, length 2048, 32 heads of q and of k
+    programs = 4 * 2048 * 32 * 2 // (positions * heads)
+    print(
+        f"{words:38}{positions * heads * row:>12,}{programs:>12,}"
+        f"{tables / (heads * row):>34.2f}"
+    )
 
 # %% [markdown]
 # One head of one position a program reads twice as many bytes of tables as of q; they come from the cache, but each
@@ -631,21 +765,34 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 @triton.jit
 def _turn(
     out_ptr, x_ptr, cos_ptr, sin_ptr, position, batch, offs_s, offs_h, length, heads,
-    stride_out_b, stride_out_h, stride_out_s, stride_out_d, stride_x_b, stride_x_h, stride_x_s, stride_x_d,
-    PAIRS: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    stride_out_b, stride_out_h, stride_out_s, stride_out_d,
+    stride_x_b, stride_x_h, stride_x_s, stride_x_d,
+    PAIRS: tl.constexpr, REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Rows offs_s (at `position`) of heads offs_h of one tensor: from x to out, which may be x."""
+    """Rows offs_s (at `position`) of heads offs_h of one tensor:
+    from x to out, which may be x."""
     ### BEGIN SOLUTION
     offs_p = tl.arange(0, BLOCK_P)
     mask_s, mask_p = offs_s < length, offs_p < PAIRS
     rows = mask_s[:, None] & (offs_h < heads)[None, :]
-    x_ptr += batch * stride_x_b + offs_s[:, None] * stride_x_s + offs_h[None, :] * stride_x_h
-    out_ptr += batch * stride_out_b + offs_s[:, None] * stride_out_s + offs_h[None, :] * stride_out_h
+    x_ptr += (
+        batch * stride_x_b + offs_s[:, None] * stride_x_s + offs_h[None, :] * stride_x_h
+    )
+    out_ptr += (
+        batch * stride_out_b
+        + offs_s[:, None] * stride_out_s
+        + offs_h[None, :] * stride_out_h
+    )
     x_ptrs, out_ptrs = x_ptr[:, :, None], out_ptr[:, :, None]  # (positions, heads, 1)
 
-    at, mask_t = position[:, None] * PAIRS + offs_p[None, :], mask_s[:, None] & mask_p[None, :]
-    cos = tl.load(cos_ptr + at, mask=mask_t, other=0.0)[:, None, :]  # the same for all heads
+    at, mask_t = (
+        position[:, None] * PAIRS + offs_p[None, :],
+        mask_s[:, None] & mask_p[None, :],
+    )
+    # the same for all heads
+    cos = tl.load(cos_ptr + at, mask=mask_t, other=0.0)[:, None, :]
     sin = tl.load(sin_ptr + at, mask=mask_t, other=0.0)[:, None, :]
     if INVERSE:
         sin = -sin
@@ -656,19 +803,29 @@ def _turn(
         x = tl.load(x_ptrs + offs_d * stride_x_d, mask=mask, other=0.0).to(tl.float32)
         x0, x1 = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], BLOCK_P, 2)))
         y = tl.reshape(tl.join(x0 * cos - x1 * sin, x1 * cos + x0 * sin), x.shape)
-        tl.store(out_ptrs + offs_d * stride_out_d, y.to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(
+            out_ptrs + offs_d * stride_out_d, y.to(out_ptr.dtype.element_ty), mask=mask
+        )
     else:
         first, second = offs_p[None, None, :], offs_p[None, None, :] + PAIRS
         mask = rows[:, :, None] & mask_p[None, None, :]
         x0 = tl.load(x_ptrs + first * stride_x_d, mask=mask, other=0.0).to(tl.float32)
         x1 = tl.load(x_ptrs + second * stride_x_d, mask=mask, other=0.0).to(tl.float32)
         y0, y1 = x0 * cos - x1 * sin, x1 * cos + x0 * sin
-        tl.store(out_ptrs + first * stride_out_d, y0.to(out_ptr.dtype.element_ty), mask=mask)
-        tl.store(out_ptrs + second * stride_out_d, y1.to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(
+            out_ptrs + first * stride_out_d, y0.to(out_ptr.dtype.element_ty), mask=mask
+        )
+        tl.store(
+            out_ptrs + second * stride_out_d, y1.to(out_ptr.dtype.element_ty), mask=mask
+        )
     if REST > 0:  # in place it is already there
         offs_r = 2 * PAIRS + tl.arange(0, BLOCK_R)[None, None, :]
         mask = rows[:, :, None] & (offs_r < 2 * PAIRS + REST)
-        tl.store(out_ptrs + offs_r * stride_out_d, tl.load(x_ptrs + offs_r * stride_x_d, mask=mask), mask=mask)
+        tl.store(
+            out_ptrs + offs_r * stride_out_d,
+            tl.load(x_ptrs + offs_r * stride_x_d, mask=mask),
+            mask=mask,
+        )
     ### END SOLUTION
 
 
@@ -682,17 +839,24 @@ def _rope_kernel(
     stride_q_b, stride_q_h, stride_q_s, stride_q_d,
     stride_k_b, stride_k_h, stride_k_s, stride_k_d,
     stride_positions_b, stride_positions_s,
-    PAIRS: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_R: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     ### BEGIN SOLUTION
     q_blocks = tl.cdiv(q_heads, BLOCK_H)
     blocks = q_blocks + tl.cdiv(k_heads, BLOCK_H)
     s_blocks = tl.cdiv(length, BLOCK_S)
-    # one dimension, since the others end at 65535; programs that run at the same time take neighbouring memory
+    # one dimension, since the others end at 65535; programs that run at the same time
+    # take neighbouring memory
     inside = stride_q_h < stride_q_s
-    block = tl.where(inside, tl.program_id(0) % blocks, tl.program_id(0) // s_blocks % blocks)
-    s_block = tl.where(inside, tl.program_id(0) // blocks % s_blocks, tl.program_id(0) % s_blocks)
+    block = tl.where(
+        inside, tl.program_id(0) % blocks, tl.program_id(0) // s_blocks % blocks
+    )
+    s_block = tl.where(
+        inside, tl.program_id(0) // blocks % s_blocks, tl.program_id(0) % s_blocks
+    )
     batch = (tl.program_id(0) // blocks // s_blocks).to(tl.int64)
     offs_s = s_block * BLOCK_S + tl.arange(0, BLOCK_S).to(tl.int64)
     offs_h = tl.arange(0, BLOCK_H).to(tl.int64)
@@ -705,7 +869,8 @@ def _rope_kernel(
 
     if block < q_blocks:
         _turn(
-            q_out_ptr, q_ptr, cos_ptr, sin_ptr, position, batch, offs_s, block * BLOCK_H + offs_h, length, q_heads,
+            q_out_ptr, q_ptr, cos_ptr, sin_ptr,
+            position, batch, offs_s, block * BLOCK_H + offs_h, length, q_heads,
             stride_q_out_b, stride_q_out_h, stride_q_out_s, stride_q_out_d,
             stride_q_b, stride_q_h, stride_q_s, stride_q_d,
             PAIRS, REST, INTERLEAVED, INVERSE, BLOCK_P, BLOCK_R,
@@ -713,7 +878,8 @@ def _rope_kernel(
     else:
         offs_h += (block - q_blocks) * BLOCK_H
         _turn(
-            k_out_ptr, k_ptr, cos_ptr, sin_ptr, position, batch, offs_s, offs_h, length, k_heads,
+            k_out_ptr, k_ptr, cos_ptr, sin_ptr,
+            position, batch, offs_s, offs_h, length, k_heads,
             stride_k_out_b, stride_k_out_h, stride_k_out_s, stride_k_out_d,
             stride_k_b, stride_k_h, stride_k_s, stride_k_d,
             PAIRS, REST, INTERLEAVED, INVERSE, BLOCK_P, BLOCK_R,
@@ -722,18 +888,26 @@ def _rope_kernel(
 
 
 # %% nbgrader={"grade": false, "grade_id": "rope_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def turn_into(q_out, k_out, q, k, cos, sin, positions, offset, layout, inverse=False, blocks=None):
+def turn_into(
+    q_out, k_out, q, k, cos, sin, positions, offset, layout, inverse=False, blocks=None
+):
     """One launch. blocks: positions and heads a program, and its warps."""
     ### BEGIN SOLUTION
     (B, H, S, D), H_kv, pairs = q.shape, k.shape[1], cos.shape[1]
     rest = 0 if q_out is q else D - 2 * pairs
     if not blocks:
-        rows = 2048 // triton.next_power_of_2(2 * pairs) if q.is_cuda else 32  # 4 KB of bf16 a program
-        most, warps = (rows, 4) if q.stride(1) < q.stride(2) else (2, 2)  # few heads where positions lie together
+        # 4 KB of bf16 a program
+        rows = 2048 // triton.next_power_of_2(2 * pairs) if q.is_cuda else 32
+        # few heads where positions lie together
+        most, warps = (rows, 4) if q.stride(1) < q.stride(2) else (2, 2)
         heads = min(most, triton.next_power_of_2(max(H, H_kv)))
         blocks = max(1, rows // heads), heads, warps
     block_s, block_h, warps = blocks
-    programs = triton.cdiv(S, block_s) * (triton.cdiv(H, block_h) + triton.cdiv(H_kv, block_h)) * B
+    programs = (
+        triton.cdiv(S, block_s)
+        * (triton.cdiv(H, block_h) + triton.cdiv(H_kv, block_h))
+        * B
+    )
     _rope_kernel[(programs,)](
         q_out, k_out, q, k, cos, sin, positions,
         H, H_kv, S, offset,
@@ -741,7 +915,8 @@ def turn_into(q_out, k_out, q, k, cos, sin, positions, offset, layout, inverse=F
         *((0, 0) if positions is None else positions.stride()),
         PAIRS=pairs, REST=rest, INTERLEAVED=layout == "interleaved", INVERSE=inverse,
         BLOCK_S=block_s, BLOCK_H=block_h,
-        BLOCK_P=triton.next_power_of_2(pairs), BLOCK_R=triton.next_power_of_2(max(1, rest)), num_warps=warps,
+        BLOCK_P=triton.next_power_of_2(pairs),
+        BLOCK_R=triton.next_power_of_2(max(1, rest)), num_warps=warps,
     )  # fmt: skip
     ### END SOLUTION
 
@@ -815,25 +990,40 @@ compiled_eager = torch.compile(eager, dynamic=False)  # compiles when it is call
 
 
 def versions(length):
-    """name -> a call that turns q and k of this length; heads side by side in memory."""
+    """name -> a call that turns q and k of this length;
+    heads side by side in memory."""
     shape = (BATCH, length, HEADS, SIZE)
-    q, k = (torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(2))
+    q, k = (
+        torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(2)
+    )
     cos, sin = tables_for(length)
     full = [torch.cat((t, t), dim=-1) for t in (cos, sin)]
     short = [t.to(HALF) for t in full]
     into = [torch.empty_like(x) for x in (q, k)]
-    calls = {"plain": lambda: eager(q, k, *short), "copy": lambda: (into[0].copy_(q), into[1].copy_(k))}
+    calls = {
+        "plain": lambda: eager(q, k, *short),
+        "copy": lambda: (into[0].copy_(q), into[1].copy_(k)),
+    }
     if GPU:
-        calls |= {"plain, fp32 tables": lambda: eager(q, k, *full), "compiled": lambda: compiled_eager(q, k, *full),
-                  "mine": lambda: rope_(q, k, cos, sin, None, 0, "halves")}  # fmt: skip
+        calls |= {
+            "plain, fp32 tables": lambda: eager(q, k, *full),
+            "compiled": lambda: compiled_eager(q, k, *full),
+            "mine": lambda: rope_(q, k, cos, sin, None, 0, "halves"),
+        }
     return calls
 
 
 # %%
 LENGTHS = (16, 128, 512, 2048, 8192) if GPU else (24, 64, 256, 1024)
 CALLS = {n: versions(n) for n in LENGTHS}
-device_times = {n: {name: timed(call) for name, call in calls.items()} for n, calls in CALLS.items()}
-shown = {f"length {n}, {name}": took for n, by_name in device_times.items() for name, took in by_name.items()}
+device_times = {
+    n: {name: timed(call) for name, call in calls.items()} for n, calls in CALLS.items()
+}
+shown = {
+    f"length {n}, {name}": took
+    for n, by_name in device_times.items()
+    for name, took in by_name.items()
+}
 results.beside("lesson06.device", shown, unit="us")
 
 
@@ -857,8 +1047,14 @@ def pace(call, calls=30, rounds=7):
     return sorted(seconds[1:])[rounds // 2]
 
 
-paces = {n: {name: pace(call) for name, call in calls.items()} for n, calls in CALLS.items()}
-shown = {f"length {n}, {name}": took for n, by_name in paces.items() for name, took in by_name.items()}
+paces = {
+    n: {name: pace(call) for name, call in calls.items()} for n, calls in CALLS.items()
+}
+shown = {
+    f"length {n}, {name}": took
+    for n, by_name in paces.items()
+    for name, took in by_name.items()
+}
 results.beside("lesson06.pace", shown, unit="us")
 
 # %% [markdown]
@@ -883,21 +1079,31 @@ def read_back(section):
     return made
 
 
-device_s = {n: {name: took.median_s for name, took in by_name.items()} for n, by_name in device_times.items()}
+device_s = {
+    n: {name: took.median_s for name, took in by_name.items()}
+    for n, by_name in device_times.items()
+}
 all_ratios = {"device time, here": over_copy(device_s), "pace, here": over_copy(paces)}
 all_ratios |= {
-    f"{words}, recorded": over_copy(read_back(f"lesson06.{words.split()[0]}")) for words in ("device time", "pace")
+    f"{words}, recorded": over_copy(read_back(f"lesson06.{words.split()[0]}"))
+    for words in ("device time", "pace")
 }
 
 # %%
 for words, table in all_ratios.items():
     print(f"{words}, over a copy:" if table else f"{words}: nothing")
     for n, by_name in table.items():
-        print(f"  length {n:5}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in by_name.items()))
+        print(
+            f"  length {n:5}: "
+            + ", ".join(f"{name} {ratio:.1f}" for name, ratio in by_name.items())
+        )
 there = paces if GPU else read_back("lesson06.pace")  # your kernel runs on a GPU only
 if there:
     at_length = {"long sequences": max(there), "short sequences": min(there)}
-    against(predicted_gain, {words: there[n]["plain"] / there[n]["mine"] for words, n in at_length.items()})
+    against(
+        predicted_gain,
+        {words: there[n]["plain"] / there[n]["mine"] for words, n in at_length.items()},
+    )
 
 # %% [markdown]
 # How to read this. **Long sequences**: device time and pace agree, because the device is the slower side. Counted
@@ -943,10 +1149,14 @@ host = {}
 if GPU:
     x, *others = (torch.zeros(8, device=DEVICE) for _ in range(7))
     host["one pointer"] = pace(lambda: _one_argument[(1,)](x), calls=200)
-    host["20 numbers more"] = pace(lambda: _twenty_numbers[(1,)](x, *range(2, 22)), calls=200)
+    host["20 numbers more"] = pace(
+        lambda: _twenty_numbers[(1,)](x, *range(2, 22)), calls=200
+    )
     host["6 pointers more"] = pace(lambda: _six_pointers[(1,)](x, *others), calls=200)
     for words, count in (("20 numbers more", 20), ("6 pointers more", 6)):
-        print(f"{words}: {1e9 * (host[words] - host['one pointer']) / count:.0f} ns each")
+        print(
+            f"{words}: {1e9 * (host[words] - host['one pointer']) / count:.0f} ns each"
+        )
 results.beside("lesson06.arguments", host, unit="us")
 
 # %% [markdown]
@@ -977,13 +1187,24 @@ for _ in range(20):
 print(seconds[0], sorted(seconds[1:])[9])
 """
 fresh = [
-    list(map(float, subprocess.run([sys.executable, "-c", FIRST.format(device=DEVICE)], capture_output=True, text=True,
-                                   check=True).stdout.split()))
+    list(
+        map(
+            float,
+            subprocess.run(
+                [sys.executable, "-c", FIRST.format(device=DEVICE)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split(),
+        )
+    )
     for _ in range(3)
-]  # fmt: skip
+]
 first, later = (sorted(column)[1] for column in zip(*fresh))
 print(f"the first call of cos in a process costs {first / later:.0f} times a later one")
-results.beside("lesson06.first_cos", {"first call": first, "a later call": later}, unit="us")
+results.beside(
+    "lesson06.first_cos", {"first call": first, "a later call": later}, unit="us"
+)
 
 # %% [markdown]
 # So a profile of one call is a profile of a first call, unless it was warmed up. The Triton kernel in the report must
@@ -997,8 +1218,15 @@ results.beside("lesson06.first_cos", {"first call": first, "a later call": later
 
 # %%
 for row in recorded("rope"):
-    peers = ", ".join(f"{name.removesuffix(' us')} {us:.0f}" for name, us in row.items() if name.endswith(" us") and us)
-    print(f"{row['name']:48} ours {row['value']:6.1f} us; {peers}; over the best of them {row['ratio']:.3f}")
+    peers = ", ".join(
+        f"{name.removesuffix(' us')} {us:.0f}"
+        for name, us in row.items()
+        if name.endswith(" us") and us
+    )
+    print(
+        f"{row['name']:48} ours {row['value']:6.1f} us; {peers}; "
+        f"over the best of them {row['ratio']:.3f}"
+    )
 
 # %% [markdown]
 # ## 6. Backward: turn back
@@ -1032,8 +1260,13 @@ try:
     gradient(lambda y: y.mul_(0.5))
 except RuntimeError as error:
     print("torch's own operator:", str(error).split(":")[0])
-silent = gradient(lambda y: rope_(y.detach(), y.detach().clone(), cos, sin, None, 0, "halves"))
-print(f"a kernel of ours: no error, and the gradient is off by {((silent - 8 * x).norm() / (8 * x).norm()).item():.0%}")
+silent = gradient(
+    lambda y: rope_(y.detach(), y.detach().clone(), cos, sin, None, 0, "halves")
+)
+print(
+    "a kernel of ours: no error, and the gradient is off by "
+    f"{((silent - 8 * x).norm() / (8 * x).norm()).item():.0%}"
+)
 
 # %% [markdown]
 # So turning q in place is right only where nobody needs its old values: the operation that made q must not have kept
@@ -1059,8 +1292,12 @@ class Dirty(torch.autograd.Function):
 
 
 leaf = torch.ones(3, requires_grad=True)
-views = (2 * torch.ones(2, 3, requires_grad=True)).unbind(0)  # as q and k of one projection
-for words, given in (("leaves", (leaf, leaf.detach().clone().requires_grad_())), ("views", views)):
+# as q and k of one projection
+views = (2 * torch.ones(2, 3, requires_grad=True)).unbind(0)
+for words, given in (
+    ("leaves", (leaf, leaf.detach().clone().requires_grad_())),
+    ("views", views),
+):
     try:
         Dirty.apply(*given)
     except RuntimeError as error:
@@ -1094,7 +1331,8 @@ a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
 given = torch.ones(3)
 da, db = torch.autograd.grad(Greedy.apply(a) + b, (a, b), given)
 print(
-    f"a + b, the gradient of a negated: da {da.tolist()}, db {db.tolist()}; the gradient that was given: {given.tolist()}"
+    f"a + b, the gradient of a negated: da {da.tolist()}, db {db.tolist()}; "
+    f"the gradient that was given: {given.tolist()}"
 )
 
 # %% [markdown]
@@ -1134,7 +1372,8 @@ class Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dq, dk):
         ### BEGIN SOLUTION
-        # new memory, dense also where the gradient is that of a sum and its strides are 0
+        # new memory, dense also where the gradient is that of a sum
+        # and its strides are 0
         back = torch.empty_like(dq), torch.empty_like(dk)
         turn_into(*back, dq, dk, *ctx.saved_tensors, *ctx.how, inverse=True)
         return *back, None, None, None, None, None
@@ -1171,8 +1410,10 @@ check("rope.backward", rope)
 # %%
 predicted_back = {"plain backward, passes": None}  # replace None
 ### BEGIN PREDICTION
-predicted_back = {"plain backward, passes": 10,
-                  "why": "each operator of the forward pass has one of as many passes behind it"}  # fmt: skip
+predicted_back = {
+    "plain backward, passes": 10,
+    "why": "each operator of the forward pass has one of as many passes behind it",
+}
 ### END PREDICTION
 
 
@@ -1182,12 +1423,21 @@ def passes_back(dtype):
     out = eager(q, k, *(torch.ones(256, 64, dtype=dtype) for _ in range(2)))
     with Ledger() as ledger:
         torch.autograd.grad(out, (q, k), [torch.ones_like(x) for x in out])
-    rows = [(name, moved) for name, moved in ledger.rows if name not in ("ones_like", "detach")]
-    return [name for name, _ in rows], sum(moved for _, moved in rows) / (q.nbytes + k.nbytes)
+    rows = [
+        (name, moved)
+        for name, moved in ledger.rows
+        if name not in ("ones_like", "detach")
+    ]
+    return [name for name, _ in rows], sum(moved for _, moved in rows) / (
+        q.nbytes + k.nbytes
+    )
 
 
 names, passes = passes_back(torch.bfloat16)
-print(f"{len(names)} operators: {', '.join(f'{names.count(n)} {n}' for n in dict.fromkeys(names))}")
+print(
+    f"{len(names)} operators: "
+    f"{', '.join(f'{names.count(n)} {n}' for n in dict.fromkeys(names))}"
+)
 against(predicted_back, {"plain backward, passes": passes})
 
 
@@ -1200,20 +1450,35 @@ against(predicted_back, {"plain backward, passes": passes})
 def backward_calls(length):
     """name -> a call that takes gradients of q and k back through the rotation."""
     shape = (BATCH, length, HEADS, SIZE)
-    q, k, dq, dk = (torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(4))
+    q, k, dq, dk = (
+        torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(4)
+    )
     cos, sin = tables_for(length)
     q, k = q.detach().requires_grad_(), k.detach().requires_grad_()
     plain = eager(q, k, *(torch.cat((t, t), dim=-1).to(HALF) for t in (cos, sin)))
-    calls = {"plain": lambda: torch.autograd.grad(plain, (q, k), (dq, dk), retain_graph=True),
-             "copy": lambda: (dq.clone(), dk.clone())}  # fmt: skip
+    calls = {
+        "plain": lambda: torch.autograd.grad(
+            plain, (q, k), (dq, dk), retain_graph=True
+        ),
+        "copy": lambda: (dq.clone(), dk.clone()),
+    }
     if GPU:
         turned = rope(q, k, cos, sin, None, 0, "halves")
-        calls["mine"] = lambda: torch.autograd.grad(turned, (q, k), (dq, dk), retain_graph=True)
+        calls["mine"] = lambda: torch.autograd.grad(
+            turned, (q, k), (dq, dk), retain_graph=True
+        )
     return calls
 
 
-back = {n: {name: timed(call) for name, call in backward_calls(n).items()} for n in (LENGTHS[-2], LENGTHS[-1])}
-shown = {f"length {n}, {name}": took for n, by_name in back.items() for name, took in by_name.items()}
+back = {
+    n: {name: timed(call) for name, call in backward_calls(n).items()}
+    for n in (LENGTHS[-2], LENGTHS[-1])
+}
+shown = {
+    f"length {n}, {name}": took
+    for n, by_name in back.items()
+    for name, took in by_name.items()
+}
 results.beside("lesson06.backward", shown, unit="us")
 
 # %% [markdown]
@@ -1244,10 +1509,13 @@ results.beside("lesson06.backward", shown, unit="us")
 
 # %%
 print(f"{'length':>8}{'tables, KiB':>14}{'q and k, MiB':>14}{'tables / (q and k)':>20}")
-for length, heads, kv_heads in ((2048, 32, 32), (8192, 32, 32), (8192, 32, 8), (131072, 32, 8)):
+for length, heads, kv_heads in (
+    (2048, 32, 32), (8192, 32, 32), (8192, 32, 8), (131072, 32, 8),
+):  # fmt: skip
     size, tables = 4 * length * (heads + kv_heads) * 128 * 2, 2 * length * 64 * 4
     print(
-        f"{length:8}{tables / 2**10:14,.0f}{size / 2**20:14,.0f}{tables / size:20.2%}  ({heads} and {kv_heads} heads, batch 4)"
+        f"{length:8}{tables / 2**10:14,.0f}{size / 2**20:14,.0f}{tables / size:20.2%}  "
+        f"({heads} and {kv_heads} heads, batch 4)"
     )
 
 # %% [markdown]
@@ -1260,8 +1528,9 @@ for length, heads, kv_heads in ((2048, 32, 32), (8192, 32, 32), (8192, 32, 8), (
 # %%
 @triton.jit
 def _either_kernel(
-    x_ptr, first_ptr, second_ptr, stride, COMPUTED: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr
-):
+    x_ptr, first_ptr, second_ptr, stride,
+    COMPUTED: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     pair = tl.arange(0, PAIRS)
     if COMPUTED:
@@ -1282,9 +1551,14 @@ from course_lib.compiled.occupancy import residents
 
 types = {"x_ptr": "*bf16", "first_ptr": "*fp32", "second_ptr": "*fp32", "stride": "i32"}
 for computed in (False, True):
-    made = compile_kernel(_either_kernel, types, {"COMPUTED": computed, "ROWS": 32, "PAIRS": 64})
-    print(f"{'angles computed' if computed else 'tables':16} {made.registers} registers, {made.spills_bytes} bytes spilled, "
-          f"{len(made.ptx.splitlines()):,} lines of PTX, {residents(made).programs} programs fit")  # fmt: skip
+    made = compile_kernel(
+        _either_kernel, types, {"COMPUTED": computed, "ROWS": 32, "PAIRS": 64}
+    )
+    print(
+        f"{'angles computed' if computed else 'tables':16} {made.registers} registers, "
+        f"{made.spills_bytes} bytes spilled, {len(made.ptx.splitlines()):,} lines of "
+        f"PTX, {residents(made).programs} programs fit"
+    )
 
 # %% [markdown]
 # `tl.cos` of an fp32 angle must be right for *any* angle, so it brings a second path for huge ones along, with loops and
@@ -1296,7 +1570,10 @@ for computed in (False, True):
 # %%
 for row in recorded("rope"):
     if "angles computed" in row["name"]:
-        print(f"{row['name']}: {row['value']:.1f} us, tables {row['plain us']:.1f} us, ratio {row['ratio']:.3f}")
+        print(
+            f"{row['name']}: {row['value']:.1f} us, tables {row['plain us']:.1f} us, "
+            f"ratio {row['ratio']:.3f}"
+        )
 
 # %% [markdown]
 # And tables made in every call, as the report did, and as model code often does in every layer?
@@ -1335,20 +1612,31 @@ results.beside("lesson06.tables", table_cost, unit="us")
 # %%
 def recorded_roof():
     """The bf16 roof of the recorded H200."""
-    value = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
-    return Roof("H200", value["matmul bf16, TFLOP/s"] * 1e12, value["copy, TB/s"] * 1e12, value["launch, us"] * 1e-6)
+    value = {
+        row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]
+    }
+    return Roof(
+        "H200", value["matmul bf16, TFLOP/s"] * 1e12,
+        value["copy, TB/s"] * 1e12, value["launch, us"] * 1e-6,
+    )  # fmt: skip
 
 
 H200 = recorded_roof()
 
 
 def layer_floors(batch, length, passes, cached=0, width=4096, roof=H200):
-    """Seconds of the floors of one causal attention layer: projections, attention, rotation. 2-byte types."""
+    """Seconds of the floors of one causal attention layer:
+    projections, attention, rotation. 2-byte types."""
     tokens, keys = batch * length, cached or length
-    projections = max(8 * tokens * width**2 / roof.flops_per_s,
-                      (4 * width**2 + 8 * tokens * width) * 2 / roof.bytes_per_s)  # fmt: skip
+    projections = max(
+        8 * tokens * width**2 / roof.flops_per_s,
+        (4 * width**2 + 8 * tokens * width) * 2 / roof.bytes_per_s,
+    )
     scores = 4 * tokens * keys * width * (1 if cached else 0.5)
-    attention = max(scores / roof.flops_per_s, (2 * tokens + 2 * batch * keys) * width * 2 / roof.bytes_per_s)
+    attention = max(
+        scores / roof.flops_per_s,
+        (2 * tokens + 2 * batch * keys) * width * 2 / roof.bytes_per_s,
+    )
     return projections, attention, passes * 2 * tokens * width * 2 / roof.bytes_per_s
 
 
@@ -1358,28 +1646,52 @@ def layer_floors(batch, length, passes, cached=0, width=4096, roof=H200):
 # plain with tables in the type of q? And at 32768 tokens?
 
 # %%
-predicted_share = {"fused, 2048": None, "plain, 2048": None, "plain, 32768": None}  # replace None
+predicted_share = {  # replace None
+    "fused, 2048": None,
+    "plain, 2048": None,
+    "plain, 32768": None,
+}
 ### BEGIN PREDICTION
-predicted_share = {"fused, 2048": 3.4, "plain, 2048": 15, "plain, 32768": 7,
-                   "why": "on the H200 projections take 1.7 ms and a pass 0.03 ms; at 32768 tokens attention is as long"
-                          " as the projections"}  # fmt: skip
+predicted_share = {
+    "fused, 2048": 3.4,
+    "plain, 2048": 15,
+    "plain, 32768": 7,
+    "why": "on the H200 projections take 1.7 ms and a pass 0.03 ms; "
+    "at 32768 tokens attention is as long as the projections",
+}
 ### END PREDICTION
 
 # %%
 lengths = [2**k for k in range(7, 18)]
 shares = {}
-kinds = {"fused, 2 passes": 2, "plain, 10 passes": 10, f"plain, fp32 tables, {wide:.0f} passes": wide}
+kinds = {
+    "fused, 2 passes": 2,
+    "plain, 10 passes": 10,
+    f"plain, fp32 tables, {wide:.0f} passes": wide,
+}
 for words, passes in kinds.items():
     parts = [layer_floors(4, n, passes) for n in lengths]
     shares[words] = [100 * rope_s / sum(others, rope_s) for *others, rope_s in parts]
-axes = plots.sweep(lengths, shares, xlabel="length", ylabel="share of the layer's time, %", unit="",
-                   title="RoPE's share of an attention layer, if every part runs at its floor",
-                   device="batch 4, width 4096, bf16, floors of the recorded H200")  # fmt: skip
-plots.show(axes, alt="Share of RoPE in the floors of an attention layer against the length: fused a few per cent, plain "
-                     "several times that, all falling at large lengths, where attention grows with the square")  # fmt: skip
+axes = plots.sweep(
+    lengths, shares, xlabel="length", ylabel="share of the layer's time, %", unit="",
+    title="RoPE's share of an attention layer, if every part runs at its floor",
+    device="batch 4, width 4096, bf16, floors of the recorded H200",
+)  # fmt: skip
+plots.show(
+    axes,
+    alt="Share of RoPE in the floors of an attention layer against the length: "
+    "fused a few per cent, plain several times that, all falling at large lengths, "
+    "where attention grows with the square",
+)
 at = dict(zip(lengths, range(len(lengths))))
-against(predicted_share, {"fused, 2048": shares["fused, 2 passes"][at[2048]], "plain, 2048": shares["plain, 10 passes"][at[2048]],
-                          "plain, 32768": shares["plain, 10 passes"][at[32768]]})  # fmt: skip
+against(
+    predicted_share,
+    {
+        "fused, 2048": shares["fused, 2 passes"][at[2048]],
+        "plain, 2048": shares["plain, 10 passes"][at[2048]],
+        "plain, 32768": shares["plain, 10 passes"][at[32768]],
+    },
+)
 
 # %% [markdown]
 # **The prediction, counted.** On the H200's roofs the products of the layer take 1.86 ms. Two passes over q and k take
@@ -1400,7 +1712,12 @@ def layer(x, weights, turn, cache=None):
     """x (B, S, width); cache: keys and values of earlier tokens, (B, H, n, D) each."""
     (batch, length, width), (inward, outward) = x.shape, weights
     heads = width // SIZE
-    q, k, v = (x @ inward).view(batch, length, 3 * heads, SIZE).transpose(1, 2).chunk(3, dim=1)
+    q, k, v = (
+        (x @ inward)
+        .view(batch, length, 3 * heads, SIZE)
+        .transpose(1, 2)
+        .chunk(3, dim=1)
+    )
     q, k = turn(q, k)
     o = sdpa(q, k, v, is_causal=True) if cache is None else sdpa(q, *cache)
     return o.transpose(1, 2).reshape(batch, length, width) @ outward
@@ -1423,10 +1740,23 @@ def turns_for(length, offset=0):
 def layer_calls(batch, length, cached=0):
     """name -> a call of the layer with this rotation."""
     width = HEADS * SIZE
-    weights = [torch.randn(width, n * width, device=DEVICE, dtype=HALF) / width**0.5 for n in (3, 1)]
+    weights = [
+        torch.randn(width, n * width, device=DEVICE, dtype=HALF) / width**0.5
+        for n in (3, 1)
+    ]
     x = torch.randn(batch, length, width, device=DEVICE, dtype=HALF)
-    cache = [torch.randn(batch, HEADS, cached, SIZE, device=DEVICE, dtype=HALF) for _ in range(2)] if cached else None
-    return {name: lambda turn=turn: layer(x, weights, turn, cache) for name, turn in turns_for(length, cached).items()}
+    cache = (
+        [
+            torch.randn(batch, HEADS, cached, SIZE, device=DEVICE, dtype=HALF)
+            for _ in range(2)
+        ]
+        if cached
+        else None
+    )
+    return {
+        name: lambda turn=turn: layer(x, weights, turn, cache)
+        for name, turn in turns_for(length, cached).items()
+    }
 
 
 def share(with_rope, without):
@@ -1440,16 +1770,28 @@ from course_lib.timing import compare
 
 shares_of = {}
 with torch.no_grad():
-    for batch, length in ((4, 512), (4, 2048), (4, 8192)) if GPU else ((1, 128), (1, 512)):
+    for batch, length in (
+        ((4, 512), (4, 2048), (4, 8192)) if GPU else ((1, 128), (1, 512))
+    ):
         calls = layer_calls(batch, length)
         without = calls.pop("no RoPE")
-        shares_of |= {f"{batch} x {length} tokens, {name}": share(call, without) for name, call in calls.items()}
-    one_token = {name: pace(call) for name, call in layer_calls(16 if GPU else 2, 1, 4096 if GPU else 256).items()}
+        shares_of |= {
+            f"{batch} x {length} tokens, {name}": share(call, without)
+            for name, call in calls.items()
+        }
+    one_token = {
+        name: pace(call)
+        for name, call in layer_calls(16 if GPU else 2, 1, 4096 if GPU else 256).items()
+    }
 results.beside("lesson06.layer_shares", shares_of, unit="%")
 
 # %%
 size = "" if GPU else ", 2 sequences, 256 cached"  # fewer than in the recorded run
-results.beside("lesson06.one_token", {name + size: took for name, took in one_token.items()}, unit="us")
+results.beside(
+    "lesson06.one_token",
+    {name + size: took for name, took in one_token.items()},
+    unit="us",
+)
 
 # %% [markdown]
 # (A share below zero is noise: the rotation is too cheap to be seen.) On the recorded H200 the floors said 3 and 14
@@ -1498,26 +1840,48 @@ results.beside("lesson06.one_token", {name + size: took for name, took in one_to
 # %%
 import re
 
-PLAIN = dict.fromkeys(("q_out_ptr", "k_out_ptr", "q_ptr", "k_ptr"), "*bf16") | {"cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+PLAIN = dict.fromkeys(("q_out_ptr", "k_out_ptr", "q_ptr", "k_ptr"), "*bf16") | {
+    "cos_ptr": "*fp32",
+    "sin_ptr": "*fp32",
+}
 PLAIN |= dict.fromkeys(("q_heads", "k_heads", "length", "offset"), "i32")
-PLAIN |= {f"stride_{x}_{of}": "i32" for x in ("q_out", "k_out", "q", "k") for of in "bhs"}
+PLAIN |= {
+    f"stride_{x}_{of}": "i32" for x in ("q_out", "k_out", "q", "k") for of in "bhs"
+}
 PLAIN |= {"stride_positions_b": "i32", "stride_positions_s": "i32"}
 
 
 def compiled(pairs, layout, blocks, adjacent=True):
-    """Your kernel in bf16, in place; blocks: positions, heads, warps. adjacent: is the last stride known to be 1?"""
-    last = {f"stride_{x}_d": 1 for x in ("q_out", "k_out", "q", "k")} if adjacent else {}
-    types = PLAIN if adjacent else PLAIN | {f"stride_{x}_d": "i32" for x in ("q_out", "k_out", "q", "k")}
-    fixed = {"positions_ptr": None, "PAIRS": pairs, "REST": 0, "INTERLEAVED": layout == "interleaved", "INVERSE": False}
-    fixed |= {"BLOCK_S": blocks[0], "BLOCK_H": blocks[1], "BLOCK_P": triton.next_power_of_2(pairs), "BLOCK_R": 1}
+    """Your kernel in bf16, in place; blocks: positions, heads, warps. adjacent:
+    is the last stride known to be 1?"""
+    last = (
+        {f"stride_{x}_d": 1 for x in ("q_out", "k_out", "q", "k")} if adjacent else {}
+    )
+    types = (
+        PLAIN if adjacent
+        else PLAIN | {f"stride_{x}_d": "i32" for x in ("q_out", "k_out", "q", "k")}
+    )  # fmt: skip
+    fixed = {
+        "positions_ptr": None, "PAIRS": pairs, "REST": 0,
+        "INTERLEAVED": layout == "interleaved", "INVERSE": False,
+    }  # fmt: skip
+    fixed |= {
+        "BLOCK_S": blocks[0], "BLOCK_H": blocks[1],
+        "BLOCK_P": triton.next_power_of_2(pairs), "BLOCK_R": 1,
+    }  # fmt: skip
     return compile_kernel(_rope_kernel, types, fixed | last, num_warps=blocks[2])
 
 
 def widths(made):
     """How many accesses of how many bytes, loads and stores of device memory."""
-    found = re.findall(r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx)
+    found = re.findall(
+        r"\b(ld|st)\.global(?:\.[a-z_:0-9]+)*?(?:\.v(\d))?\.b(\d+)", made.ptx
+    )
     sizes = [int(count or 1) * int(bits) // 8 for _, count, bits in found]
-    return ", ".join(f"{sizes.count(size)} of {size} bytes" for size in sorted(set(sizes), reverse=True))
+    return ", ".join(
+        f"{sizes.count(size)} of {size} bytes"
+        for size in sorted(set(sizes), reverse=True)
+    )
 
 
 # %%
@@ -1528,7 +1892,10 @@ for words, arguments in {
     "halves, last stride unknown": (64, "halves", (1, 32, 4), False),
 }.items():
     made = compiled(*arguments)
-    print(f"{words:28} {made.registers} registers, {residents(made).programs} programs fit; {widths(made)}")
+    print(
+        f"{words:28} {made.registers} registers, {residents(made).programs} programs "
+        f"fit; {widths(made)}"
+    )
 
 # %% [markdown]
 # The last stride is 1 in nearly every real call, and Triton finds that out by itself: an integer argument that *is* 1
@@ -1580,28 +1947,43 @@ check_speed("rope.speed", rope_into)
 # far from the copy is it?
 
 # %%
-predicted_blocks = {"positions and heads": None}  # replace None: "1, 8" is one position of eight heads
+predicted_blocks = {  # replace None: "1, 8" is one position of eight heads
+    "positions and heads": None
+}
 ### BEGIN PREDICTION
-predicted_blocks = {"positions and heads": "1, 32", "why": "all heads of a position share one load of the tables"}
+predicted_blocks = {
+    "positions and heads": "1, 32",
+    "why": "all heads of a position share one load of the tables",
+}
 ### END PREDICTION
 
 
 def block_rates(blocks, length=2048):
     """TB/s of read and written bytes, heads side by side."""
     shape = (BATCH, length, HEADS, SIZE)
-    q, k = (torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(2))
+    q, k = (
+        torch.randn(shape, device=DEVICE, dtype=HALF).transpose(1, 2) for _ in range(2)
+    )
     cos, sin = tables_for(length)
-    took = timed(lambda: turn_into(q, k, q, k, cos, sin, None, 0, "halves", blocks=blocks))
+    took = timed(
+        lambda: turn_into(q, k, q, k, cos, sin, None, 0, "halves", blocks=blocks)
+    )
     return 2 * (q.nbytes + k.nbytes) / took.median_s / 1e12
 
 
 rates = {}
-for blocks in ((1, 1, 1), (1, 8, 2), (1, 16, 4), (1, 32, 4), (1, 32, 8), (8, 4, 4), (32, 1, 4)) if GPU else ():
+for blocks in (
+    ((1, 1, 1), (1, 8, 2), (1, 16, 4), (1, 32, 4), (1, 32, 8), (8, 4, 4), (32, 1, 4))
+    if GPU
+    else ()
+):
     rates["{} positions, {} heads, {} warps".format(*blocks)] = block_rates(blocks)
 if GPU:
     moved = 2 * 2 * 2 * BATCH * 2048 * HEADS * SIZE
     rates["copy"] = moved / device_times[2048]["copy"].median_s / 1e12
-    fastest = re.findall(r"\d+", max((name for name in rates if name != "copy"), key=rates.get))
+    fastest = re.findall(
+        r"\d+", max((name for name in rates if name != "copy"), key=rates.get)
+    )
     against(predicted_blocks, {"positions and heads": ", ".join(fastest[:2])})
 results.beside("lesson06.blocks", rates, unit="TB/s")
 

@@ -78,13 +78,19 @@ HERE
 
 # %%
 GPU = TIER == "gpu"
-HALF = half() if GPU else torch.float32  # the type of activations where kernels multiply
+# the type of activations where kernels multiply
+HALF = half() if GPU else torch.float32
 
 
 def recorded(section):
-    """The rows of a recorded section; none, and a line that says so, where nothing was measured yet."""
+    """The rows of a recorded section; none, and a line that says so,
+    where nothing was measured yet."""
     entry = results.load(section)
-    print(f"{section}: recorded on {entry['machine']}, {entry['date']}" if entry else f"{section}: not yet measured")
+    print(
+        f"{section}: recorded on {entry['machine']}, {entry['date']}"
+        if entry
+        else f"{section}: not yet measured"
+    )
     return entry["rows"] if entry else []
 
 
@@ -122,16 +128,28 @@ def relative(got, want):
 # at $M = 1$?
 
 # %%
-# replace None; times in units of bf16's
-predicted = {"held, 1 row": None, "held, 4096 rows": None, "no gain from": None, "bf16 first, 1 row": None}
+predicted = {  # replace None; times in units of bf16's
+    "held, 1 row": None,
+    "held, 4096 rows": None,
+    "no gain from": None,
+    "bf16 first, 1 row": None,
+}
 ### BEGIN PREDICTION
-predicted = {"held, 1 row": 0.52, "held, 4096 rows": 1, "no gain from": 128, "bf16 first, 1 row": 2.5,
-             "why": "1.031 bytes for 2 at one row; the ridge of 156 FLOP a byte is passed with 156 rows of bf16"}  # fmt: skip
+predicted = {
+    "held, 1 row": 0.52,
+    "held, 4096 rows": 1,
+    "no gain from": 128,
+    "bf16 first, 1 row": 2.5,
+    "why": "1.031 bytes for 2 at one row; the ridge of 156 FLOP a byte is passed with "
+    "156 rows of bf16",
+}
 ### END PREDICTION
 
 # %%
 entry = {row["name"]: row["value"] for row in results.load("lesson01.ceilings")["rows"]}
-H200 = Roof("H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12, 0.0)
+H200 = Roof(
+    "H200 bf16", entry["matmul bf16, TFLOP/s"] * 1e12, entry["copy, TB/s"] * 1e12, 0.0
+)
 GROUP_BYTES = 1 + 1 / 32
 
 
@@ -140,14 +158,24 @@ def floors(rows, N=14336, K=4096, roof=H200):
     flops, activations = 2 * rows * N * K, 2 * rows * (N + K)
     bf16 = floor_s(Work(flops, 2 * N * K + activations), roof)
     held = floor_s(Work(flops, GROUP_BYTES * N * K + activations), roof)
-    return {"bf16": bf16, "held": held, "bf16 first": bf16 + floor_s(Work(0, (GROUP_BYTES + 2) * N * K), roof)}
+    return {
+        "bf16": bf16,
+        "held": held,
+        "bf16 first": bf16 + floor_s(Work(0, (GROUP_BYTES + 2) * N * K), roof),
+    }
 
 
 rows = [2**i for i in range(13)]
-shares = {name: [floors(r)[name] / floors(r)["bf16"] for r in rows] for name in ("held", "bf16 first")}
-came = {"held, 1 row": shares["held"][0], "held, 4096 rows": shares["held"][-1],
-        "no gain from": next(r for r, share in zip(rows, shares["held"]) if share > 0.95),
-        "bf16 first, 1 row": shares["bf16 first"][0]}  # fmt: skip
+shares = {
+    name: [floors(r)[name] / floors(r)["bf16"] for r in rows]
+    for name in ("held", "bf16 first")
+}
+came = {
+    "held, 1 row": shares["held"][0],
+    "held, 4096 rows": shares["held"][-1],
+    "no gain from": next(r for r, share in zip(rows, shares["held"]) if share > 0.95),
+    "bf16 first, 1 row": shares["bf16 first"][0],
+}
 against(predicted, came)
 print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
 
@@ -156,13 +184,20 @@ print(f"ridge of the H200: {ridge(H200):.0f} FLOP a byte")
 # from 256 rows on. bf16 first, one row: 3.03 bytes more for 2, so 2.52.
 
 # %%
-axes = plots.sweep(rows, shares, xlabel="rows of activations", ylabel="floor, over that of bf16 weights", unit="",
-                   title="Half the bytes are half the time, until arithmetic sets it",
-                   device="floors from the recorded ceilings of an H200")  # fmt: skip
+axes = plots.sweep(
+    rows, shares,
+    xlabel="rows of activations", ylabel="floor, over that of bf16 weights",
+    unit="", title="Half the bytes are half the time, until arithmetic sets it",
+    device="floors from the recorded ceilings of an H200",
+)  # fmt: skip
 axes.axhline(1, color="black", linewidth=0.8, zorder=0)
 axes.yaxis.set_major_formatter("{x:g}")
-plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: held weights lie near a half up to a "
-                     "hundred rows and reach 1 above; bf16 first begins at 2.5 and comes down towards 1")  # fmt: skip
+plots.show(
+    axes,
+    alt="Floor of two ways over that of bf16 weights against rows: "
+    "held weights lie near a half up to a hundred rows and reach 1 above; "
+    "bf16 first begins at 2.5 and comes down towards 1",
+)
 
 # %% [markdown]
 # A weight takes part in $M$ multiply-adds. Below the ridge the bytes set the time, and half the bytes can be half the
@@ -201,12 +236,14 @@ plots.show(axes, alt="Floor of two ways over that of bf16 weights against rows: 
 
 # %% tags=["setup"]
 def plain_quantize(x, group=32):
-    """(rows, columns) of numbers -> mantissas (rows, columns) int8, exponents (rows, groups) uint8."""
+    """(rows, columns) of numbers -> mantissas (rows, columns) int8,
+    exponents (rows, groups) uint8."""
     lacking = -x.shape[1] % group
     groups = F.pad(x.double(), (0, lacking)).unflatten(1, (-1, group))
     largest = groups.abs().amax(2)  # NaN if there is one
     ordinary = largest.isfinite() & (largest > 0)
-    power = torch.frexp(torch.where(ordinary, largest, 1.0)).exponent - 1  # the floor of log2, exactly
+    # the floor of log2, exactly
+    power = torch.frexp(torch.where(ordinary, largest, 1.0)).exponent - 1
     e = torch.where(ordinary, power + 127, 0).clamp(0, 254)
     m = (groups * torch.exp2(133.0 - e)[:, :, None].double()).round().clamp(-127, 127)
     m = torch.where(largest.isfinite()[:, :, None], m, 0.0).flatten(1)[:, : x.shape[1]]
@@ -242,9 +279,12 @@ print("numbers  ", plain_numbers(m, e)[0].tolist())
 # Triton's manner: a program owns a block of whole groups, so it loads each scale once.
 
 # %%
-plots.show(plots.group_tiles(476, 32, block_m=16, block_k=4, per_thread=8),
-           alt="Left: a table of 32 places by 15 groups with one tile and its four scales marked, the end of the row "
-               "hatched. Right: a block of four groups, eight adjacent elements a thread, past the end hatched")  # fmt: skip
+plots.show(
+    plots.group_tiles(476, 32, block_m=16, block_k=4, per_thread=8),
+    alt="Left: a table of 32 places by 15 groups with one tile and its four scales "
+    "marked, the end of the row hatched. Right: a block of four groups, "
+    "eight adjacent elements a thread, past the end hatched",
+)
 
 # %% [markdown]
 # | the report (CUDA, CuTe) | Triton |
@@ -289,13 +329,15 @@ def _quantize_kernel(
     mask = column < columns
     x = tl.load(x_ptr + row * stride_x + column, mask=mask, other=0.0).to(tl.float32)
 
-    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # without the sign: NaN is above infinity
+    # without the sign: NaN is above infinity
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
     e = largest >> 23
     half = (133 - e) // 2  # 2^(133 - e) in two factors that fp32 holds
     first = ((half + 127) << 23).to(tl.float32, bitcast=True)
     second = ((133 - e - half + 127) << 23).to(tl.float32, bitcast=True)
     y = x * first[:, None] * second[:, None]
-    m = (y + 12582912.0) - 12582912.0  # 1.5 * 2^23 leaves no room for a fraction: to nearest, ties to even
+    # 1.5 * 2^23 leaves no room for a fraction: to nearest, ties to even
+    m = (y + 12582912.0) - 12582912.0
     m = tl.minimum(tl.maximum(m, -127.0), 127.0)
     m = tl.where((e == 255)[:, None], 0.0, m)
 
@@ -358,10 +400,17 @@ check("mx.quantize", quantize)
 # between 2 and 4. What is the relative error then?
 
 # %%
-predicted_error = {"groups of 1": None, "groups of 32": None}  # replace None: 0.01 is one per cent
+predicted_error = {  # replace None: 0.01 is one per cent
+    "groups of 1": None,
+    "groups of 32": None,
+}
 ### BEGIN PREDICTION
-predicted_error = {"groups of 1": 0.003, "groups of 32": 0.009,
-                   "why": "a step over the root of 12: 0.289 of some 98 steps; of a step of 2/64 for a largest above 2"}  # fmt: skip
+predicted_error = {
+    "groups of 1": 0.003,
+    "groups of 32": 0.009,
+    "why": "a step over the root of 12: 0.289 of some 98 steps; "
+    "of a step of 2/64 for a largest above 2",
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -374,7 +423,10 @@ predicted_error = {"groups of 1": 0.003, "groups of 32": 0.009,
 def predicted_of(group):
     """Relative error of normal numbers in groups of this length: an even error, a step from the largest."""
     below = [math.erf(2.0**k / math.sqrt(2)) ** group for k in range(-30, 6)]
-    mean_square_step = sum((b - a) * (2.0 ** (k - 6)) ** 2 for k, a, b in zip(range(-30, 5), below, below[1:]))
+    mean_square_step = sum(
+        (b - a) * (2.0 ** (k - 6)) ** 2
+        for k, a, b in zip(range(-30, 5), below, below[1:])
+    )
     return math.sqrt(mean_square_step / 12)
 
 
@@ -385,24 +437,44 @@ def measured_of(group, numbers):
 torch.manual_seed(0)
 normal = torch.randn(256, 1024)
 evenly = (1 / math.sqrt(12)) / (64 * math.sqrt(7 / 3))
-against(predicted_error, {"groups of 1": measured_of(1, normal), "groups of 32": measured_of(32, normal)})
-print(f"formulas: groups of 1 {evenly:.4f} (evenly in a binade), {predicted_of(1):.4f} (normal); "
-      f"groups of 32 {predicted_of(32):.4f}")  # fmt: skip
+against(
+    predicted_error,
+    {"groups of 1": measured_of(1, normal), "groups of 32": measured_of(32, normal)},
+)
+print(
+    f"formulas: groups of 1 {evenly:.4f} (evenly in a binade), {predicted_of(1):.4f} "
+    f"(normal); groups of 32 {predicted_of(32):.4f}"
+)
 print(f"for comparison: bf16 {relative(normal.bfloat16(), normal):.4f}")
 
 # %%
 lengths = [2**k for k in range(11)]
-spread = {"normal": normal, "evenly from -1 to 1": 2 * torch.rand(256, 1024) - 1,
-          "Laplace (longer tails)": torch.distributions.Laplace(0.0, 1.0).sample((256, 1024))}  # fmt: skip
-errors = {name: [measured_of(n, values) for n in lengths] for name, values in spread.items()}
-axes = plots.sweep(lengths, errors, xlabel="length of a group", ylabel="relative error", unit="",
-                   title="A longer group has a larger largest number, and a larger step", device="any machine")  # fmt: skip
-axes.plot(lengths, [predicted_of(n) for n in lengths], color="black", linewidth=1, label="normal, predicted")
+spread = {
+    "normal": normal,
+    "evenly from -1 to 1": 2 * torch.rand(256, 1024) - 1,
+    "Laplace (longer tails)": torch.distributions.Laplace(0.0, 1.0).sample((256, 1024)),
+}
+errors = {
+    name: [measured_of(n, values) for n in lengths] for name, values in spread.items()
+}
+axes = plots.sweep(
+    lengths, errors, xlabel="length of a group", ylabel="relative error", unit="",
+    title="A longer group has a larger largest number, and a larger step",
+    device="any machine",
+)  # fmt: skip
+axes.plot(
+    lengths, [predicted_of(n) for n in lengths],
+    color="black", linewidth=1, label="normal, predicted",
+)  # fmt: skip
 with plots.style():
     axes.legend()
 axes.yaxis.set_major_formatter("{x:.2%}")
-plots.show(axes, alt="Relative error against the length of a group: normal numbers rise slowly and lie on the line "
-                     "that was predicted for them, even numbers stay low, Laplace numbers rise most")  # fmt: skip
+plots.show(
+    axes,
+    alt="Relative error against the length of a group: normal numbers rise slowly and "
+    "lie on the line that was predicted for them, even numbers stay low, "
+    "Laplace numbers rise most",
+)
 
 # %% [markdown]
 # **The prediction, counted.** The formulas say 0.0033 and 0.0083, and 0.00335 and 0.00828 came: the prediction from the
@@ -426,21 +498,33 @@ def in_steps(how):
     power = torch.frexp(groups.abs().amax(2)).exponent - 1
     y = groups * torch.exp2(6.0 - power)[:, :, None].double()
     wrapped = (y.round() + 128) % 256 - 128
-    ways = {"rounded": y.round().clamp(-127, 127), "cut off": y.trunc(), "exponent one too large": 2 * (y / 2).round()}
+    ways = {
+        "rounded": y.round().clamp(-127, 127),
+        "cut off": y.trunc(),
+        "exponent one too large": 2 * (y / 2).round(),
+    }
     return ({**ways, "128 wraps": wrapped}[how] - y) * y.sign()
 
 
 kinds = ("rounded", "cut off", "exponent one too large", "128 wraps")
 for kind in kinds:
     off = in_steps(kind)
-    print(f"{kind:24} root of mean square {off.square().mean().sqrt():6.3f} steps, mean {off.mean():+.3f}, "
-          f"largest {off.abs().max():5.1f}")  # fmt: skip
-axes = plots.histogram({k: in_steps(k).flatten()[::16].tolist() for k in kinds[:3]},
-                       xlabel="error away from zero, in steps", device="any machine",
-                       title="Rounding errors are spread evenly over one step")  # fmt: skip
+    print(
+        f"{kind:24} root of mean square {off.square().mean().sqrt():6.3f} steps, "
+        f"mean {off.mean():+.3f}, largest {off.abs().max():5.1f}"
+    )
+axes = plots.histogram(
+    {k: in_steps(k).flatten()[::16].tolist() for k in kinds[:3]},
+    xlabel="error away from zero, in steps",
+    device="any machine",
+    title="Rounding errors are spread evenly over one step",
+)
 axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
-plots.show(axes, alt="Histograms of errors in steps: rounded evenly from -0.5 to 0.5, cut off evenly from -1 to 0, "
-                     "exponent one too large evenly from -1 to 1")  # fmt: skip
+plots.show(
+    axes,
+    alt="Histograms of errors in steps: rounded evenly from -0.5 to 0.5, "
+    "cut off evenly from -1 to 0, exponent one too large evenly from -1 to 1",
+)
 
 # %% [markdown]
 # One over the root of 12 is 0.289: the first line is what the model said. Mind the last column: the mean of the last
@@ -470,7 +554,13 @@ plots.show(axes, alt="Histograms of errors in steps: rounded evenly from -0.5 to
 # %%
 def as_bf16(bits):
     """What 16 bits mean, as fp32."""
-    return ((bits & 0xFFFF) ^ 0x8000).sub(0x8000).to(torch.int16).view(torch.bfloat16).float()
+    return (
+        ((bits & 0xFFFF) ^ 0x8000)
+        .sub(0x8000)
+        .to(torch.int16)
+        .view(torch.bfloat16)
+        .float()
+    )
 
 
 def by_packing(m, e):
@@ -504,14 +594,20 @@ def try_pair(m, e):
     m, e = torch.tensor([m]), torch.tensor([e])
     got, want = by_packing(m, e).item(), by_definition(m, e).item()
     right = got == want or (math.isnan(got) and math.isnan(want))
-    print(f"m {m.item()}, e {e.item()}: by packing {got:.6g}, by definition {want:.6g}{'' if right else '   <- wrong'}")
+    print(
+        f"m {m.item()}, e {e.item()}: by packing {got:.6g}, by definition "
+        f"{want:.6g}{'' if right else '   <- wrong'}"
+    )
 
 
 try_pair(40, 130)
 found = []  # pairs (m, e) that are wrong, such as (40, 130) if it were
 predicted_wrong = {"wrong pairs": None}  # replace None: how many of the 65,536?
 ### BEGIN PREDICTION
-predicted_wrong = {"wrong pairs": 513, "why": "256 with m = -128, 255 more with e = 0, and m = 64 and -64 with e = 255"}
+predicted_wrong = {
+    "wrong pairs": 513,
+    "why": "256 with m = -128, 255 more with e = 0, and m = 64 and -64 with e = 255",
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -523,7 +619,10 @@ all_m, all_e = torch.meshgrid(torch.arange(-128, 128), torch.arange(256), indexi
 got, want = by_packing(all_m, all_e), by_definition(all_m, all_e)
 wrong = (got != want) & ~(got.isnan() & want.isnan())
 against(predicted_wrong, {"wrong pairs": wrong.sum().item()})
-print(f"of the {len(found)} that you named, {sum(bool(wrong[m + 128, e]) for m, e in found)} are wrong")
+print(
+    f"of the {len(found)} that you named, "
+    f"{sum(bool(wrong[m + 128, e]) for m, e in found)} are wrong"
+)
 
 
 # %% [markdown]
@@ -538,13 +637,22 @@ from course_lib.plots.house import drawn
 def draw_wrong(wrong):
     """A dot for each wrong pair: mantissas across, exponents up."""
     figure, ax = plots.figure(6.6, 3.6)
-    figure.suptitle("The packing trick is wrong along two edges, and at two points", x=0.01, ha="left", weight="bold")
-    places = {"m = -128": (wrong[:1], 0), "e = 0": (wrong[1:, :1], 1), "e = 255": (wrong[1:, 255:], 2)}
+    figure.suptitle(
+        "The packing trick is wrong along two edges, and at two points",
+        x=0.01, ha="left", weight="bold",
+    )  # fmt: skip
+    places = {
+        "m = -128": (wrong[:1], 0), "e = 0": (wrong[1:, :1], 1),
+        "e = 255": (wrong[1:, 255:], 2),
+    }  # fmt: skip
     for name, (part, i) in places.items():
         m, e = part.nonzero()
         m, e = m - 128 + (name != "m = -128"), e + 255 * (name == "e = 255")
         label = f"{name}: {len(m)} pairs"
-        ax.plot(m, e, plots.MARKERS[i], color=plots.PALETTE[i], markersize=4, label=label, clip_on=False)
+        ax.plot(
+            m, e, plots.MARKERS[i],
+            color=plots.PALETTE[i], markersize=4, label=label, clip_on=False,
+        )  # fmt: skip
     ax.set(xlim=(-136, 130), ylim=(-8, 260), xlabel="mantissa m", ylabel="exponent e")
     ax.set_xticks(range(-128, 129, 64))
     ax.set_yticks(range(0, 257, 64))
@@ -552,8 +660,12 @@ def draw_wrong(wrong):
     return figure
 
 
-plots.show(draw_wrong(wrong.numpy()), alt="Mantissas across and exponents up: wrong pairs fill the left edge, "
-           "m = -128, and the lower edge, e = 0, and there are two at the top, m = 64 and -64 with e = 255")  # fmt: skip
+plots.show(
+    draw_wrong(wrong.numpy()),
+    alt="Mantissas across and exponents up: wrong pairs fill the left edge, m = -128, "
+    "and the lower edge, e = 0, and there are two at the top, m = 64 and "
+    "-64 with e = 255",
+)
 
 # %% [markdown]
 # Three corners, and a reason for each.
@@ -581,11 +693,17 @@ widgets.mx_bit_editor()
 # %%
 from course_lib.plots.bits import decoding
 
-axes = decoding([(63, 127), (64, 127), (-128, 127), (40, 0)],
-                title="From 63 to 64 six bits change; for -128, and where e is 0, packing is wrong")  # fmt: skip
-plots.show(axes, alt="Four pairs of m and e as bits, with their value as bf16 and what packing makes: from 63 to 64 the "
-                     "last bit of the exponent becomes 1 and the five ones of the fraction become 0; for m = -128 the "
-                     "value is -2 and packing gives 0; for m = 40 with e = 0 packing gives another number")  # fmt: skip
+axes = decoding(
+    [(63, 127), (64, 127), (-128, 127), (40, 0)],
+    title="From 63 to 64 six bits change; for -128, and where e is 0, packing is wrong",
+)
+plots.show(
+    axes,
+    alt="Four pairs of m and e as bits, with their value as bf16 and what packing "
+    "makes: from 63 to 64 the last bit of the exponent becomes 1 and the five ones of "
+    "the fraction become 0; for m = -128 the value is -2 and packing gives 0; "
+    "for m = 40 with e = 0 packing gives another number",
+)
 
 # %% [markdown]
 # 63 steps are $2^{-1} \cdot 1.1111100$ in binary, 64 are $2^0 \cdot 1.0$: the carry runs through the fraction into the
@@ -612,7 +730,8 @@ def _scale_of(e):
     """2^(e - 133) as fp32, NaN for 255. e: a block of int32."""
     ### BEGIN SOLUTION
     normal = (tl.maximum(e, 7) - 6) << 23
-    subnormal = (1 << 16) << tl.minimum(e, 6)  # one bit that has left the exponent and gone down the fraction
+    # one bit that has left the exponent and gone down the fraction
+    subnormal = (1 << 16) << tl.minimum(e, 6)
     bits = tl.where(e > 6, normal, subnormal)
     return tl.where(e == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
     ### END SOLUTION
@@ -645,7 +764,8 @@ def dequantize(mantissas, exponents, group, out):
     ### BEGIN SOLUTION
     rows, columns = mantissas.shape
     groups = triton.cdiv(columns, group)
-    block = max(1, (1024 if out.is_cuda else 256) // group)  # 4 warps with 8 elements a thread
+    # 4 warps with 8 elements a thread
+    block = max(1, (1024 if out.is_cuda else 256) // group)
     if rows:
         _dequantize_kernel[(rows, triton.cdiv(groups, block))](
             out, mantissas, exponents,
@@ -687,9 +807,12 @@ check("mx.dequantize", dequantize)
 # %%
 predicted_instructions = {"packing": None, "product": None}  # replace None
 ### BEGIN PREDICTION
-predicted_instructions = {"packing": 100, "product": 60,
-                          "why": "packing: abs, mask, shift, sign, two ors, a subtraction, a choice, and loads; product: "
-                          "convert, multiply, convert back"}  # fmt: skip
+predicted_instructions = {
+    "packing": 100,
+    "product": 60,
+    "why": "packing: abs, mask, shift, sign, two ors, a subtraction, a choice, "
+    "and loads; product: convert, multiply, convert back",
+}
 ### END PREDICTION
 
 # %%
@@ -700,10 +823,15 @@ from course_lib.compiled import compile_kernel
 def packing_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
     group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    m, e = tl.load(m_ptr + at).to(tl.int16), tl.load(e_ptr + group).to(tl.int16)[:, None]
+    m, e = (
+        tl.load(m_ptr + at).to(tl.int16),
+        tl.load(e_ptr + group).to(tl.int16)[:, None],
+    )
     size, top = tl.abs(m), (m & -32768) | (e << 7)
     number = (top | ((size & 0x3F) << 1)).to(tl.bfloat16, bitcast=True)
-    out = tl.where((size & 0x40) == 0, number - top.to(tl.bfloat16, bitcast=True), number)
+    out = tl.where(
+        (size & 0x40) == 0, number - top.to(tl.bfloat16, bitcast=True), number
+    )
     tl.store(out_ptr + at, out)
 
 
@@ -718,14 +846,22 @@ def product_kernel(out_ptr, m_ptr, e_ptr, GROUP: tl.constexpr, GROUPS: tl.conste
 # %%
 def instructions(made):
     """Lines of machine code that do something; of PTX where the disassembler is missing."""
-    lines = re.findall(r"^\s*/\*[0-9a-f]{4}\*/\s+(.*?);", made.sass or made.ptx, re.MULTILINE)
-    return sum(not line.startswith(("NOP", "BRA")) for line in lines) if made.sass else made.ptx.count(";")
+    lines = re.findall(
+        r"^\s*/\*[0-9a-f]{4}\*/\s+(.*?);", made.sass or made.ptx, re.MULTILINE
+    )
+    return (
+        sum(not line.startswith(("NOP", "BRA")) for line in lines)
+        if made.sass
+        else made.ptx.count(";")
+    )
 
 
 def compiled(kernel, groups, warps=8):
     """For an H200, groups of 32; groups x 32 / (32 x warps) elements a thread."""
     types = {"out_ptr": "*bf16", "m_ptr": "*i8", "e_ptr": "*u8"}
-    return compile_kernel(kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps)
+    return compile_kernel(
+        kernel, types, {"GROUP": 32, "GROUPS": groups}, arch=90, num_warps=warps
+    )
 
 
 came = {name: instructions(compiled(kernel, 64)) for name, kernel in
@@ -733,9 +869,14 @@ came = {name: instructions(compiled(kernel, 64)) for name, kernel in
 against(predicted_instructions, came)
 for elements in (4, 8, 16):
     made = compiled(product_kernel, 8 * elements)
-    used = {name: made.instructions[name] for name in ("ld.global.v4", "st.global.v4", "barrier")}
-    print(f"product, {elements:2} elements a thread: {instructions(made) / elements:.1f} instructions an element, "
-          f"{made.shared_bytes} B of shared memory, {used}")  # fmt: skip
+    used = {
+        name: made.instructions[name]
+        for name in ("ld.global.v4", "st.global.v4", "barrier")
+    }
+    print(
+        f"product, {elements:2} elements a thread: {instructions(made) / elements:.1f} "
+        f"instructions an element, {made.shared_bytes} B of shared memory, {used}"
+    )
 
 # %% [markdown]
 # **The prediction, counted.** Of 8 elements 131 instructions packed and 58 multiplied, for an H200.
@@ -772,7 +913,10 @@ def conversion_times(N, K):
     e = torch.randint(100, 140, (N, K // 32), dtype=torch.uint8, device=DEVICE)
     out = torch.empty(N, K, dtype=torch.bfloat16, device=DEVICE)
     fused = torch.compile(compiled_numbers, dynamic=False)
-    return {"mine": time_graph(lambda: dequantize(m, e, 32, out)), "compiled": time_graph(lambda: fused(m, e))}
+    return {
+        "mine": time_graph(lambda: dequantize(m, e, 32, out)),
+        "compiled": time_graph(lambda: fused(m, e)),
+    }
 
 
 took = {}
@@ -796,9 +940,13 @@ results.beside("lesson07.dequantize", took, unit="us")
 # instructions a weight, because at this rate weights arrive fast.
 
 # %%
-schedulers, clock = 132 * 4, 1.75e9  # of an H200; each issues one instruction for 32 threads a clock
+# of an H200; each issues one instruction for 32 threads a clock
+schedulers, clock = 132 * 4, 1.75e9
 budget = schedulers * clock * 32 / (H200.bytes_per_s / GROUP_BYTES)
-print(f"a weight arrives every {1e12 * GROUP_BYTES / H200.bytes_per_s:.2f} ps of the device")
+print(
+    f"a weight arrives every {1e12 * GROUP_BYTES / H200.bytes_per_s:.2f} "
+    "ps of the device"
+)
 print(f"in that time it can issue {budget:.1f} instructions of one thread")
 
 # %% [markdown]
@@ -823,7 +971,10 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
     m, e = plain_quantize(weights)
     true = x @ plain_numbers(m, e).T
     after = (x @ m.double().T) * torch.exp2(e[:, :1].double() - 133).T
-    print(f"{name:20} exponents {sorted(set(e.flatten().tolist()))}, relative error {relative(after, true):.2f}")
+    print(
+        f"{name:20} exponents {sorted(set(e.flatten().tolist()))}, relative error "
+        f"{relative(after, true):.2f}"
+    )
 
 # %% [markdown]
 # A test would see it: even alike groups have three different exponents, and the error is half as large as the result.
@@ -868,7 +1019,8 @@ def _gemv_kernel(
     stride_out, stride_x, stride_m,
     GROUP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
-    """One row of x with BLOCK_N rows of weights, BLOCK_G groups at a time, without tensor cores."""
+    """One row of x with BLOCK_N rows of weights, BLOCK_G groups at a time,
+    without tensor cores."""
     ### BEGIN SOLUTION
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1).to(tl.int64)
@@ -878,13 +1030,23 @@ def _gemv_kernel(
         offs_g = first + tl.arange(0, BLOCK_G)
         offs_k = offs_g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
         mask_k = offs_k < K
-        x = tl.load(x_ptr + row * stride_x + offs_k, mask=mask_k, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride_x + offs_k, mask=mask_k, other=0.0).to(
+            tl.float32
+        )
         m_ptrs = m_ptr + wide_n[:, None, None] * stride_m + offs_k[None, :, :]
-        m = tl.load(m_ptrs, mask=mask_n[:, None, None] & mask_k[None, :, :], other=0).to(tl.float32)
+        m = tl.load(
+            m_ptrs, mask=mask_n[:, None, None] & mask_k[None, :, :], other=0
+        ).to(tl.float32)
         mask_e = mask_n[:, None] & (offs_g < groups)[None, :]
-        e = tl.load(e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0).to(tl.int32)
+        e = tl.load(
+            e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0
+        ).to(tl.int32)
         acc += tl.sum(tl.sum(m * x[None, :, :], axis=2) * _scale_of(e), axis=1)
-    tl.store(out_ptr + row * stride_out + offs_n, acc.to(out_ptr.dtype.element_ty), mask=mask_n)
+    tl.store(
+        out_ptr + row * stride_out + offs_n,
+        acc.to(out_ptr.dtype.element_ty),
+        mask=mask_n,
+    )
     ### END SOLUTION
 
 
@@ -894,12 +1056,17 @@ def _gemm_kernel(
     parts_ptr, x_ptr, m_ptr, e_ptr,
     M, N, K, groups, k_a_part,
     stride_x, stride_m,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Up to BLOCK_M rows of x on tensor cores: part program_id(1) of K, into parts (parts, M, N), fp32."""
+    """Up to BLOCK_M rows of x on tensor cores:
+    part program_id(1) of K, into parts (parts, M, N), fp32."""
     ### BEGIN SOLUTION
     INNER: tl.constexpr = BLOCK_K if BLOCK_K < GROUP else GROUP
-    offs_n, offs_m = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
+    offs_n, offs_m = (
+        tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N),
+        tl.arange(0, BLOCK_M),
+    )
     part = tl.program_id(1)
     mask_n, mask_m, wide_n = offs_n < N, offs_m < M, offs_n.to(tl.int64)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -910,11 +1077,19 @@ def _gemm_kernel(
         m_ptrs = m_ptr + wide_n[:, None] * stride_m + offs_k[None, :]
         m = tl.load(m_ptrs, mask=mask_n[:, None] & mask_k[None, :], other=0)
         mask_e = mask_n[:, None] & (offs_g < groups)[None, :]
-        e = tl.load(e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0).to(tl.int32)
+        e = tl.load(
+            e_ptr + wide_n[:, None] * groups + offs_g[None, :], mask=mask_e, other=0
+        ).to(tl.int32)
         x_ptrs = x_ptr + offs_m.to(tl.int64)[None, :] * stride_x + offs_k[:, None]
         x = tl.load(x_ptrs, mask=mask_m[None, :] & mask_k[:, None], other=0.0)
-        w = tl.reshape(m, (BLOCK_N, BLOCK_K // INNER, INNER)).to(tl.float32) * _scale_of(e)[:, :, None]
-        acc = tl.dot(tl.reshape(w, (BLOCK_N, BLOCK_K)).to(x.dtype), x, acc, input_precision="ieee")
+        w = (
+            tl.reshape(m, (BLOCK_N, BLOCK_K // INNER, INNER)).to(tl.float32)
+            * _scale_of(e)[:, :, None]
+        )
+        acc = tl.dot(
+            tl.reshape(w, (BLOCK_N, BLOCK_K)).to(x.dtype), x, acc,
+            input_precision="ieee",
+        )  # fmt: skip
     at = (part.to(tl.int64) * M + offs_m[None, :]) * N + offs_n[:, None]
     tl.store(parts_ptr + at, acc, mask=mask_n[:, None] & mask_m[None, :])
     ### END SOLUTION
@@ -922,15 +1097,25 @@ def _gemm_kernel(
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_sum", "locked": false, "schema_version": 3, "solution": true, "task": false}
 @triton.jit
-def _sum_kernel(out_ptr, parts_ptr, M, N, stride_out, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_kernel(
+    out_ptr, parts_ptr, M, N, stride_out, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):
     """out = the sum of parts (parts, M, N), in their order."""
     ### BEGIN SOLUTION
     row = tl.program_id(0).to(tl.int64)
     offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK,), tl.float32)
     for part in tl.static_range(PARTS):
-        acc += tl.load(parts_ptr + (tl.cast(part, tl.int64) * M + row) * N + offs_n, mask=offs_n < N, other=0.0)
-    tl.store(out_ptr + row * stride_out + offs_n, acc.to(out_ptr.dtype.element_ty), mask=offs_n < N)
+        acc += tl.load(
+            parts_ptr + (tl.cast(part, tl.int64) * M + row) * N + offs_n,
+            mask=offs_n < N,
+            other=0.0,
+        )
+    tl.store(
+        out_ptr + row * stride_out + offs_n,
+        acc.to(out_ptr.dtype.element_ty),
+        mask=offs_n < N,
+    )
     ### END SOLUTION
 
 
@@ -950,7 +1135,8 @@ def gemv(x, mantissas, exponents, group, out):
         )  # fmt: skip
         return
     block_n, block_k, stages = (64, 128, 4) if x.is_cuda else (16, 64, 1)
-    split = max(1, min(8, 528 * block_n // N, K // (4 * block_k))) if x.is_cuda else 2  # 4 programs a multiprocessor
+    # 4 programs a multiprocessor
+    split = max(1, min(8, 528 * block_n // N, K // (4 * block_k))) if x.is_cuda else 2
     a_part = triton.cdiv(triton.cdiv(K, block_k), split) * block_k
     split = triton.cdiv(K, a_part)
     parts = torch.empty(split, M, N, dtype=torch.float32, device=x.device)
@@ -961,7 +1147,9 @@ def gemv(x, mantissas, exponents, group, out):
         GROUP=group, BLOCK_M=16, BLOCK_N=block_n, BLOCK_K=block_k, num_stages=stages,
     )  # fmt: skip
     block = 1024 if x.is_cuda else 64
-    _sum_kernel[(M, triton.cdiv(N, block))](out, parts, M, N, out.stride(0), PARTS=split, BLOCK=block)
+    _sum_kernel[(M, triton.cdiv(N, block))](
+        out, parts, M, N, out.stride(0), PARTS=split, BLOCK=block
+    )
     ### END SOLUTION
 
 
@@ -1003,17 +1191,32 @@ check_speed("mx.gemv", gemv)
 # as long as bf16 do the two ways take with 1 row, and with 1024?
 
 # %%
-predicted_time = {"1 row, gemv": None, "1 row, bf16 first": None, "1024 rows, bf16 first": None}  # replace None
+predicted_time = {  # replace None
+    "1 row, gemv": None,
+    "1 row, bf16 first": None,
+    "1024 rows, bf16 first": None,
+}
 ### BEGIN PREDICTION
-predicted_time = {"1 row, gemv": 0.6, "1 row, bf16 first": 2.5, "1024 rows, bf16 first": 1.25,
-                  "why": "the floors of section 1; conversion takes instructions, so gemv will miss its own a little"}  # fmt: skip
+predicted_time = {
+    "1 row, gemv": 0.6,
+    "1 row, bf16 first": 2.5,
+    "1024 rows, bf16 first": 1.25,
+    "why": "the floors of section 1; conversion takes instructions, so gemv will miss "
+    "its own a little",
+}
 ### END PREDICTION
 
 
 def product_times(rows, N=14336, K=4096):
     """name -> seconds in a graph, for weights of one layer."""
-    x, w = torch.randn(rows, K, device=DEVICE, dtype=HALF), torch.randn(N, K, device=DEVICE, dtype=HALF)
-    m, e = torch.empty(N, K, dtype=torch.int8, device=DEVICE), torch.empty(N, K // 32, dtype=torch.uint8, device=DEVICE)
+    x, w = (
+        torch.randn(rows, K, device=DEVICE, dtype=HALF),
+        torch.randn(N, K, device=DEVICE, dtype=HALF),
+    )
+    m, e = (
+        torch.empty(N, K, dtype=torch.int8, device=DEVICE),
+        torch.empty(N, K // 32, dtype=torch.uint8, device=DEVICE),
+    )
     quantize(w, 32, m, e)
     out, whole = torch.empty(rows, N, device=DEVICE, dtype=HALF), torch.empty_like(w)
 
@@ -1025,20 +1228,38 @@ def product_times(rows, N=14336, K=4096):
         for some, into in zip(x.split(16), out.split(16)):
             gemv(some, m, e, 32, into)
 
-    took = {"bf16": time_graph(lambda: torch.mm(x, w.T, out=out)), "bf16 first": time_graph(whole_first)}
+    took = {
+        "bf16": time_graph(lambda: torch.mm(x, w.T, out=out)),
+        "bf16 first": time_graph(whole_first),
+    }
     return took | ({"gemv": time_graph(in_pieces)} if rows <= 64 else {})
 
 
 # %%
-batches = {rows: product_times(rows) for rows in (1, 4, 16, 32, 48, 64, 256, 1024, 4096)} if GPU else {}
+batches = (
+    {rows: product_times(rows) for rows in (1, 4, 16, 32, 48, 64, 256, 1024, 4096)}
+    if GPU
+    else {}
+)
 for rows, took in batches.items():
-    print(f"{rows:5} rows: " + ", ".join(f"{name} {t.us:.1f} us" for name, t in took.items()))
-named = {f"{rows} row{'s' * (rows > 1)}, {way}": t for rows, took in batches.items() for way, t in took.items()}
+    print(
+        f"{rows:5} rows: "
+        + ", ".join(f"{name} {t.us:.1f} us" for name, t in took.items())
+    )
+named = {
+    f"{rows} row{'s' * (rows > 1)}, {way}": t
+    for rows, took in batches.items()
+    for way, t in took.items()
+}
 record = results.load("lesson07.products")
 there = {row["name"]: row["value"] for row in record["rows"]} if record else {}
-times = {name: t.us for name, t in named.items()} or there  # without a GPU the recorded ones
+# without a GPU the recorded ones
+times = {name: t.us for name, t in named.items()} or there
 if times:
-    ratios = {name: took / times[f"{name.split(',')[0]}, bf16"] for name, took in times.items()}
+    ratios = {
+        name: took / times[f"{name.split(',')[0]}, bf16"]
+        for name, took in times.items()
+    }
     against(predicted_time, ratios)
 results.beside("lesson07.products", named, unit="us")
 
@@ -1088,17 +1309,34 @@ results.beside("lesson07.products", named, unit="us")
 # %%
 shown = [row for row in recorded("mx") if row["name"].startswith("product")]
 for row in shown:
-    print(f"{row['name']:32} {row['value']:7.1f} us, {row['ratio']:.2f} of bf16 cuBLAS, floor {row['floor us']:.1f} us")
-wide = {int(row["name"].split()[1]): row["ratio"] for row in shown if row["name"].endswith("14336 x 4096")}
+    print(
+        f"{row['name']:32} {row['value']:7.1f} us, {row['ratio']:.2f} of bf16 cuBLAS, "
+        f"floor {row['floor us']:.1f} us"
+    )
+wide = {
+    int(row["name"].split()[1]): row["ratio"]
+    for row in shown
+    if row["name"].endswith("14336 x 4096")
+}
 if wide:
     rows = sorted(wide)
-    curves = {"measured": [wide[r] for r in rows], "floors": [floors(r)["held"] / floors(r)["bf16"] for r in rows]}
-    axes = plots.sweep(rows, curves, xlabel="rows of activations", ylabel="time over bf16 weights", unit="",
-                       title="Weight-only wins up to 16 rows and loses from 64 on", device="recorded H200")  # fmt: skip
+    curves = {
+        "measured": [wide[r] for r in rows],
+        "floors": [floors(r)["held"] / floors(r)["bf16"] for r in rows],
+    }
+    axes = plots.sweep(
+        rows, curves, xlabel="rows of activations", ylabel="time over bf16 weights",
+        unit="", title="Weight-only wins up to 16 rows and loses from 64 on",
+        device="recorded H200",
+    )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8)
     axes.yaxis.set_major_formatter("{x:g}")
-    plots.show(axes, alt="Time with MXINT8 weights over that with bf16 weights against rows, measured and at the "
-                         "floors: below 1 for few rows, above 1 from 64 on, most at 128, and near 1 for thousands")  # fmt: skip
+    plots.show(
+        axes,
+        alt="Time with MXINT8 weights over that with bf16 weights against rows, "
+        "measured and at the floors: below 1 for few rows, above 1 from 64 on, "
+        "most at 128, and near 1 for thousands",
+    )
 
 # %% [markdown]
 # These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. At 32 rows
@@ -1127,9 +1365,16 @@ if wide:
 # %%
 if times:
     pieces = int(times["64 rows, bf16 first"] / times["16 rows, gemv"])
-    print(f"one piece of 16 rows {times['16 rows, gemv']:.1f} us, bf16 first with 64 rows "
-          f"{times['64 rows, bf16 first']:.1f} us: {pieces} pieces fit, so up to {16 * pieces} rows")  # fmt: skip
-    both = [r for r in range(1, 65) if {f"{r} rows, gemv", f"{r} rows, bf16 first"} <= times.keys()]
+    print(
+        f"one piece of 16 rows {times['16 rows, gemv']:.1f} us, bf16 first with 64 "
+        f"rows {times['64 rows, bf16 first']:.1f} us: {pieces} pieces fit, "
+        f"so up to {16 * pieces} rows"
+    )
+    both = [
+        r
+        for r in range(1, 65)
+        if {f"{r} rows, gemv", f"{r} rows, bf16 first"} <= times.keys()
+    ]
     for r in both:
         held, first = (times[f"{r} rows, {way}"] for way in ("gemv", "bf16 first"))
         print(f"{r:3} rows: gemv in pieces {held:6.1f} us, bf16 first {first:6.1f} us: "
@@ -1168,7 +1413,9 @@ if times:
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_linear_layer", "locked": false, "schema_version": 3, "solution": true, "task": false}
-AS_HELD = 32  # up to so many rows the weight is multiplied as it is held: the crossover that was counted
+# up to so many rows the weight is multiplied as it is held: the crossover that was
+# counted
+AS_HELD = 32
 
 
 class MXLinear(nn.Module):
@@ -1181,7 +1428,10 @@ class MXLinear(nn.Module):
         weight = layer.weight.detach().contiguous()
         rows, columns = weight.shape
         self.register_buffer("mantissas", torch.empty_like(weight, dtype=torch.int8))
-        self.register_buffer("exponents", weight.new_empty(rows, triton.cdiv(columns, 32), dtype=torch.uint8))
+        self.register_buffer(
+            "exponents",
+            weight.new_empty(rows, triton.cdiv(columns, 32), dtype=torch.uint8),
+        )
         quantize(weight, 32, self.mantissas, self.exponents)
         self.bias = layer.bias
         ### END SOLUTION
@@ -1190,7 +1440,9 @@ class MXLinear(nn.Module):
         ### BEGIN SOLUTION
         given = x.reshape(-1, x.shape[-1])
         if len(given) > AS_HELD:
-            weight = torch.empty(self.mantissas.shape, dtype=torch.bfloat16, device=x.device)
+            weight = torch.empty(
+                self.mantissas.shape, dtype=torch.bfloat16, device=x.device
+            )
             dequantize(self.mantissas, self.exponents, 32, weight)
             return F.linear(x, weight.to(x.dtype), self.bias)
         y = torch.empty(len(given), len(self.mantissas), dtype=x.dtype, device=x.device)
@@ -1212,7 +1464,10 @@ def swap_linears(model, skip):
         skipped = any(name == one or name.startswith(f"{one}.") for one in skip)
         if type(layer) is nn.Linear and id(layer.weight) not in shared and not skipped:
             swapped.append(name)
-    new = {model.get_submodule(name): MXLinear(model.get_submodule(name)) for name in swapped}
+    new = {
+        model.get_submodule(name): MXLinear(model.get_submodule(name))
+        for name in swapped
+    }
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if layer in new:
             model.set_submodule(name, new[layer])
@@ -1267,7 +1522,11 @@ def docstrings(files=80):
     for file in sorted(Path(ast.__file__).parent.glob("*.py"))[:files]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-        told += [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+        told += [
+            ast.get_docstring(node)
+            for node in ast.walk(tree)
+            if isinstance(node, documented)
+        ]
     return "\n\n".join(filter(None, told))
 
 
@@ -1281,20 +1540,34 @@ print(corpus[:300])
 from course_lib.models.transformer import Sizes, Transformer
 
 torch.manual_seed(0)
-model = Transformer(Sizes(vocabulary=TOKENS, context=LENGTH, width=64, heads=4, layers=2)).to(DEVICE)
+model = Transformer(
+    Sizes(vocabulary=TOKENS, context=LENGTH, width=64, heads=4, layers=2)
+).to(DEVICE)
 optimizer, steps = torch.optim.Adam(model.parameters()), 3000 if GPU else 800
 for step in range(steps):
-    optimizer.param_groups[0]["lr"] = 4e-3 * min(1, step / 50) * (1 - step / steps) + 1e-5  # up, then down to nothing
-    at = torch.randint(len(learnt) - LENGTH, (16, 1)).to(DEVICE) + torch.arange(LENGTH + 1, device=DEVICE)
+    # up, then down to nothing
+    optimizer.param_groups[0]["lr"] = (
+        4e-3 * min(1, step / 50) * (1 - step / steps) + 1e-5
+    )
+    at = torch.randint(len(learnt) - LENGTH, (16, 1)).to(DEVICE) + torch.arange(
+        LENGTH + 1, device=DEVICE
+    )
     loss = model.loss(learnt[at])
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-lines = kept[: len(kept) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:400]  # what errors are measured on
+# what errors are measured on
+lines = kept[: len(kept) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:400]
 with torch.no_grad():
     loss_before = model.loss(lines).item()
-print(f"loss {loss_before:.3f} nats a character of unseen text, of an even choice {math.log(TOKENS):.3f}")
-print(f"perplexity {math.exp(loss_before):.2f}: as uncertain as an even choice among so many characters")
+print(
+    f"loss {loss_before:.3f} nats a character of unseen text, of an even choice "
+    f"{math.log(TOKENS):.3f}"
+)
+print(
+    f"perplexity {math.exp(loss_before):.2f}: as uncertain as an even choice among so "
+    "many characters"
+)
 
 # %% [markdown]
 # **Perplexity** is $e$ to the loss. It is the usual number for what a format costs a language model, because it asks
@@ -1308,11 +1581,20 @@ print(f"perplexity {math.exp(loss_before):.2f}: as uncertain as an even choice a
 # swapped, in the mean; when all nine are; and the change of the loss in nats.
 
 # %%
-predicted_logits = {"one layer": None, "all layers": None, "change of the loss": None}  # replace None
+predicted_logits = {  # replace None
+    "one layer": None,
+    "all layers": None,
+    "change of the loss": None,
+}
 ### BEGIN PREDICTION
-predicted_logits = {"one layer": 0.003, "all layers": 0.008, "change of the loss": 0.0,
-                    "why": "0.8 % a layer, of which a sum that was not rounded hides half; nine layers in squares: "
-                    "three times one; and the loss is near its smallest value, where first-order changes vanish"}  # fmt: skip
+predicted_logits = {
+    "one layer": 0.003,
+    "all layers": 0.008,
+    "change of the loss": 0.0,
+    "why": "0.8 % a layer, of which a sum that was not rounded hides half; "
+    "nine layers in squares: three times one; and the loss is near its smallest value, "
+    "where first-order changes vanish",
+}
 ### END PREDICTION
 
 # %%
@@ -1334,16 +1616,26 @@ alone = {name: swapped_error([n for n in names if n != name])[0] for name in nam
 weights = {name: model.get_submodule(name).weight.detach() for name in names}
 for name, error in alone.items():
     off = relative(plain_numbers(*plain_quantize(weights[name])), weights[name])
-    print(f"{name:24} weights off by {off:.2%}; swapped alone, logits off by {error:.2%}")
+    print(
+        f"{name:24} weights off by {off:.2%}; swapped alone, logits off by {error:.2%}"
+    )
 
 # %%
 together = math.sqrt(sum(error**2 for error in alone.values()))
 with torch.no_grad():
     change = other.loss(given).item() - loss_given
-    agree = (other(given[:, :-1]).argmax(-1) == before.argmax(-1)).double().mean().item()
-print(f"root of the sum of squares {together:.2%}; all swapped {every:.2%}; likeliest token the same: {agree:.1%}")
+    agree = (
+        (other(given[:, :-1]).argmax(-1) == before.argmax(-1)).double().mean().item()
+    )
+print(
+    f"root of the sum of squares {together:.2%}; all swapped {every:.2%}; "
+    f"likeliest token the same: {agree:.1%}"
+)
 one = sum(alone.values()) / len(alone)
-against(predicted_logits, {"one layer": one, "all layers": every, "change of the loss": change})
+against(
+    predicted_logits,
+    {"one layer": one, "all layers": every, "change of the loss": change},
+)
 
 # %% [markdown]
 # **The prediction, counted.** The cell has the three numbers. The error of all layers together is near the root of the
@@ -1367,8 +1659,15 @@ def megabytes(model, size=None):
 
 
 linear_weights = sum(model.get_submodule(name).weight.numel() for name in names)
-saved = {"fp32": megabytes(model), "bf16": megabytes(model, 2), "linears as MXINT8, rest bf16": megabytes(other, 2)}
-print(f"{linear_weights / sum(p.numel() for p in model.parameters()):.0%} of the weights are in linear layers")
+saved = {
+    "fp32": megabytes(model),
+    "bf16": megabytes(model, 2),
+    "linears as MXINT8, rest bf16": megabytes(other, 2),
+}
+print(
+    f"{linear_weights / sum(p.numel() for p in model.parameters()):.0%} of the weights "
+    "are in linear layers"
+)
 results.beside("lesson07.model_bytes", saved, unit="MiB")
 
 # %% [markdown]
@@ -1380,10 +1679,17 @@ results.beside("lesson07.model_bytes", saved, unit="MiB")
 # rounds the weights of `up` in four ways. Predict which of them suffer, and how much.
 
 # %%
-predicted_outlier = {"worst": None, "its error": None}  # replace None: of the four, and of the logits at s = 64
+predicted_outlier = {  # replace None: of the four, and of the logits at s = 64
+    "worst": None,
+    "its error": None,
+}
 ### BEGIN PREDICTION
-predicted_outlier = {"worst": "int8, one scale", "its error": 0.1,
-                     "why": "64 times the step for all weights: 0.5 % of rounding becomes 30 %, of which a third arrives"}  # fmt: skip
+predicted_outlier = {
+    "worst": "int8, one scale",
+    "its error": 0.1,
+    "why": "64 times the step for all weights: 0.5 % of rounding becomes 30 %, "
+    "of which a third arrives",
+}
 ### END PREDICTION
 
 
@@ -1392,7 +1698,11 @@ def rounded(weight, how):
     if how.startswith("MXINT8"):
         group = int(how.split()[-1])
         return plain_numbers(*plain_quantize(weight, group), group).float()
-    scale = (weight.abs().amax() if how == "int8, one scale" else weight.abs().amax(1, keepdim=True)) / 127
+    scale = (
+        weight.abs().amax()
+        if how == "int8, one scale"
+        else weight.abs().amax(1, keepdim=True)
+    ) / 127
     return (weight / scale).round() * scale
 
 
@@ -1408,17 +1718,29 @@ def error_with_outlier(s, how, channel=5):
 
 # %%
 sizes = [1, 2, 4, 8, 16, 32, 64, 128]
-ways = ("int8, one scale", "int8, a scale a row", "MXINT8, groups of 64", "MXINT8, groups of 16")
+ways = (
+    "int8, one scale", "int8, a scale a row",
+    "MXINT8, groups of 64", "MXINT8, groups of 16",
+)  # fmt: skip
 curves = {how: [error_with_outlier(s, how) for s in sizes] for how in ways}
-axes = plots.sweep(sizes, curves, xlabel="size of one channel's weights, over the others'", unit="",
-                   ylabel="error of the logits", yscale="log", title="An outlier costs those who share its scale",
-                   device="any machine")  # fmt: skip
+axes = plots.sweep(
+    sizes, curves, xlabel="size of one channel's weights, over the others'",
+    unit="", ylabel="error of the logits", yscale="log",
+    title="An outlier costs those who share its scale", device="any machine",
+)  # fmt: skip
 axes.yaxis.set_major_formatter("{x:.1%}")
-plots.show(axes, alt="Relative error of the logits against the size of one channel of weights: all four rise with it, "
-                     "one scale for the matrix highest, groups of 16 lowest from some size on")  # fmt: skip
+plots.show(
+    axes,
+    alt="Relative error of the logits against the size of one channel of weights: "
+    "all four rise with it, one scale for the matrix highest, groups of 16 lowest "
+    "from some size on",
+)
 at_64 = {how: values[sizes.index(64)] for how, values in curves.items()}
 print("at s = 64: " + ", ".join(f"{how} {error:.2%}" for how, error in at_64.items()))
-against(predicted_outlier, {"worst": max(at_64, key=at_64.get), "its error": max(at_64.values())})
+against(
+    predicted_outlier,
+    {"worst": max(at_64, key=at_64.get), "its error": max(at_64.values())},
+)
 
 # %% [markdown]
 # **The prediction, counted.** One scale for the whole matrix is the worst; the line above has its error at $s = 64$.
@@ -1455,11 +1777,20 @@ against(predicted_outlier, {"worst": max(at_64, key=at_64.get), "its error": max
 # worst of 4?
 
 # %%
-predicted_formats = {"MXFP4 / NVFP4": None, "best 8 bits": None, "worst 4 bits": None}  # replace None; 0.01: by 1 %
+predicted_formats = {  # replace None; 0.01: by 1 %
+    "MXFP4 / NVFP4": None,
+    "best 8 bits": None,
+    "worst 4 bits": None,
+}
 ### BEGIN PREDICTION
-predicted_formats = {"MXFP4 / NVFP4": 1.3, "best 8 bits": 0.0, "worst 4 bits": 0.03,
-                     "why": "half the group makes the largest a little smaller, and a power of two wastes up to a half; "
-                     "errors of the weights of 0.8 % moved the loss by nothing, ten times as large ones a hundred times"}  # fmt: skip
+predicted_formats = {
+    "MXFP4 / NVFP4": 1.3,
+    "best 8 bits": 0.0,
+    "worst 4 bits": 0.03,
+    "why": "half the group makes the largest a little smaller, and a power of two "
+    "wastes up to a half; errors of the weights of 0.8 % moved the loss by nothing, "
+    "ten times as large ones a hundred times",
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -1472,7 +1803,8 @@ from course_lib.numerics import Format, round_to
 from course_lib.table import Table
 
 E2M1 = Format("e2m1", fraction_bits=1, min_exponent=0, max_exponent=2)
-LARGEST = {"int8": 127, "int4": 7, "e4m3": 448, "e5m2": 57344, "e2m1": E2M1.largest}  # of the elements
+# of the elements
+LARGEST = {"int8": 127, "int4": 7, "e4m3": 448, "e5m2": 57344, "e2m1": E2M1.largest}
 SCALES = {"e8m0": 8, "e4m3": 8, "fp16": 16, "of all": 0}  # bits
 
 
@@ -1488,9 +1820,11 @@ def held_as(w, element, group, scale):
     """w (rows, columns) after it was held so; group: weights that share a scale."""
     parts = F.pad(w.double(), (0, -w.shape[1] % group)).unflatten(1, (-1, group))
     top, most = parts.abs().amax(2, keepdim=True).clamp(min=2.0**-120), LARGEST[element]
-    if scale == "e8m0":  # the power of two of the largest, over that of the largest element
+    # the power of two of the largest, over that of the largest element
+    if scale == "e8m0":
         step = torch.exp2(top.log2().floor() - math.floor(math.log2(most)))
-    elif scale == "e4m3":  # beside one scale for all, with which the largest scale is 448
+    elif scale == "e4m3":
+        # beside one scale for all, with which the largest scale is 448
         whole = top.amax() / (448 * most)
         step = round_to(top / most / whole, "e4m3").clamp(min=2**-9) * whole
     else:
@@ -1510,17 +1844,25 @@ FORMATS = {
     "MXFP4": ("e2m1", 32, "e8m0"),
     "NVFP4": ("e2m1", 16, "e4m3"),
 }
-outliers = normal * torch.where(torch.arange(1024) % 100 == 50, 30.0, 1.0)  # one channel in a hundred is large
+# one channel in a hundred is large
+outliers = normal * torch.where(torch.arange(1024) % 100 == 50, 30.0, 1.0)
 
 
 def errors_of(element, group, scale):
-    """Bits a weight; worst error of the largest of 32; errors of normal numbers, and of those beside large channels."""
-    got, beside = held_as(normal, element, group, scale), held_as(outliers, element, group, scale)
+    """Bits a weight; worst error of the largest of 32;
+    errors of normal numbers, and of those beside large channels."""
+    got, beside = (
+        held_as(normal, element, group, scale),
+        held_as(outliers, element, group, scale),
+    )
     sizes, off = (t.abs().unflatten(1, (-1, 32)) for t in (normal, got - normal))
     at, small = sizes.argmax(2, keepdim=True), torch.arange(1024) % 100 != 50
     worst = (off.gather(2, at) / sizes.gather(2, at)).max().item()
     bits = (4 if element in ("int4", "e2m1") else 8) + SCALES[scale] / group
-    return bits, worst, relative(got, normal), relative(beside[:, small], outliers[:, small])
+    return (
+        bits, worst, relative(got, normal),
+        relative(beside[:, small], outliers[:, small]),
+    )  # fmt: skip
 
 
 errors_by = {name: errors_of(*how) for name, how in FORMATS.items()}
@@ -1540,25 +1882,53 @@ def line_losses(rounded=None):
     for module in other.modules():
         if rounded and type(module) is nn.Linear:
             module.weight.copy_(rounded(module.weight))
-    losses = F.cross_entropy(other(lines[:, :-1]).flatten(0, 1), lines[:, 1:].flatten(), reduction="none")
+    losses = F.cross_entropy(
+        other(lines[:, :-1]).flatten(0, 1), lines[:, 1:].flatten(), reduction="none"
+    )
     return losses.double().view(len(lines), -1).mean(1)
 
 
 exactly = line_losses()
-changes = {name: line_losses(lambda w, how=how: held_as(w, *how)) - exactly for name, how in FORMATS.items()}
+changes = {
+    name: line_losses(lambda w, how=how: held_as(w, *how)) - exactly
+    for name, how in FORMATS.items()
+}
 changes["bf16"] = line_losses(lambda w: w.bfloat16()) - exactly
-errors_by["bf16"] = (16.0, 2.0**-8, relative(normal.bfloat16(), normal), relative(outliers.bfloat16(), outliers))
+errors_by["bf16"] = (
+    16.0, 2.0**-8, relative(normal.bfloat16(), normal),
+    relative(outliers.bfloat16(), outliers),
+)  # fmt: skip
 rises = {name: math.expm1(change.mean().item()) for name, change in changes.items()}
-heads = ("format", "bits a weight", "worst of a largest", "normal", "beside outliers", "perplexity", "+-")
-Table(heads, [(name, f"{bits:.4g}", f"{worst:.1%}", f"{even:.2%}", f"{beside:.2%}", f"{rises[name]:+.3%}",
-               f"{(changes[name].std() / len(lines) ** 0.5).item():.3%}")
-              for name, (bits, worst, even, beside) in sorted(errors_by.items(), key=lambda item: -item[1][0])],
-      caption="What a format costs: errors of weights, and the change of perplexity on unseen text")  # fmt: skip
+heads = (
+    "format", "bits a weight", "worst of a largest",
+    "normal", "beside outliers", "perplexity", "+-",
+)  # fmt: skip
+Table(
+    heads,
+    [
+        (
+            name, f"{bits:.4g}", f"{worst:.1%}", f"{even:.2%}", f"{beside:.2%}",
+            f"{rises[name]:+.3%}",
+            f"{(changes[name].std() / len(lines) ** 0.5).item():.3%}",
+        )
+        for name, (bits, worst, even, beside) in sorted(
+            errors_by.items(), key=lambda item: -item[1][0]
+        )
+    ],
+    caption="What a format costs: errors of weights, and the change of perplexity "
+    "on unseen text",
+)  # fmt: skip
 
 # %%
-of_bits = {bits: [rises[name] for name in FORMATS if (errors_by[name][0] < 6) == (bits == 4)] for bits in (4, 8)}
-came = {"MXFP4 / NVFP4": errors_by["MXFP4"][2] / errors_by["NVFP4"][2],
-        "best 8 bits": min(of_bits[8], key=abs), "worst 4 bits": max(of_bits[4])}  # fmt: skip
+of_bits = {
+    bits: [rises[name] for name in FORMATS if (errors_by[name][0] < 6) == (bits == 4)]
+    for bits in (4, 8)
+}
+came = {
+    "MXFP4 / NVFP4": errors_by["MXFP4"][2] / errors_by["NVFP4"][2],
+    "best 8 bits": min(of_bits[8], key=abs),
+    "worst 4 bits": max(of_bits[4]),
+}
 against(predicted_formats, came)
 
 # %% [markdown]
@@ -1604,12 +1974,19 @@ against(predicted_formats, came)
 
 # %%
 @triton.jit
-def scaled_kernel(out_ptr, a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, FORMAT: tl.constexpr, IN_BYTE: tl.constexpr):
-    """128 x 128 results of 128 products each, whose factors share a scale in groups of 32."""
+def scaled_kernel(
+    out_ptr, a_ptr, a_scale_ptr, b_ptr, b_scale_ptr,
+    FORMAT: tl.constexpr, IN_BYTE: tl.constexpr,
+):  # fmt: skip
+    """128 x 128 results of 128 products each, whose factors share a scale in groups of
+    32."""
     m, g = tl.arange(0, 128), tl.arange(0, 4)
     WIDE: tl.constexpr = 128 // IN_BYTE  # bytes of a row
     k = tl.arange(0, WIDE)
-    a, b = tl.load(a_ptr + m[:, None] * WIDE + k[None, :]), tl.load(b_ptr + m[None, :] * WIDE + k[:, None])
+    a, b = (
+        tl.load(a_ptr + m[:, None] * WIDE + k[None, :]),
+        tl.load(b_ptr + m[None, :] * WIDE + k[:, None]),
+    )
     a_scale = tl.load(a_scale_ptr + m[:, None] * 4 + g[None, :])
     b_scale = tl.load(b_scale_ptr + m[:, None] * 4 + g[None, :])
     acc = tl.dot_scaled(a, a_scale, FORMAT, b, b_scale, FORMAT)
@@ -1619,7 +1996,8 @@ def scaled_kernel(out_ptr, a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, FORMAT: tl.co
 # %%
 def multiplying(arch, element):
     """The kinds of instructions that multiply, and how many of each."""
-    factors = "*u8" if element == "e2m1" else "*fp8e4nv"  # two elements of 4 bits are a byte
+    # two elements of 4 bits are a byte
+    factors = "*u8" if element == "e2m1" else "*fp8e4nv"
     types = {"out_ptr": "*fp32"} | dict.fromkeys(("a_ptr", "b_ptr"), factors)
     types |= dict.fromkeys(("a_scale_ptr", "b_scale_ptr"), "*u8")
     constants = {"FORMAT": element, "IN_BYTE": 2 if element == "e2m1" else 1}
@@ -1628,9 +2006,15 @@ def multiplying(arch, element):
     return ", ".join(f"{found.count(kind)} x {kind}" for kind in dict.fromkeys(found))
 
 
-Table(("card", "elements", "what multiplies"),
-      [(card, element, multiplying(arch, element)) for card, arch in (("H200", 90), ("B200", 100))
-       for element in ("e4m3", "e2m1")], code=("what multiplies",))  # fmt: skip
+Table(
+    ("card", "elements", "what multiplies"),
+    [
+        (card, element, multiplying(arch, element))
+        for card, arch in (("H200", 90), ("B200", 100))
+        for element in ("e4m3", "e2m1")
+    ],
+    code=("what multiplies",),
+)
 
 # %% [markdown]
 # On the B200 one kind of instruction takes the elements and the scales as they are held (`block_scale`). The H200 has

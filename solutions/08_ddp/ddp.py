@@ -64,7 +64,17 @@ from torch import nn
 
 from autograder import check
 from course_lib import plots, results, widgets
-from course_lib.distributed import Line, RankFailed, Recorder, bus_bandwidth, fit, launch, place, sent_share, together
+from course_lib.distributed import (
+    Line,
+    RankFailed,
+    Recorder,
+    bus_bandwidth,
+    fit,
+    launch,
+    place,
+    sent_share,
+    together,
+)
 from course_lib.plots import holdings
 from course_lib.models.transformer import Sizes, Transformer
 
@@ -101,7 +111,10 @@ def recorded(section, says=""):
 
 # %%
 def hello(rank):
-    print(f"I am {dist.get_rank()} of {dist.get_world_size()}; we talk through {dist.get_backend()}")
+    print(
+        f"I am {dist.get_rank()} of {dist.get_world_size()}; "
+        f"we talk through {dist.get_backend()}"
+    )
     mine = torch.full((3,), float(rank + 1), device=place())
     dist.all_reduce(mine)  # in place: afterwards it holds the sum over all ranks
     return mine
@@ -120,7 +133,7 @@ launch(hello, 4 if not ON_GPUS else RANKS)
 def stays_away(rank):
     if rank == 0:
         mine = torch.ones(1, device=place())
-        dist.all_reduce(mine)  # on GPUs it may only be queued here; the first one of all meets the others and waits
+        dist.all_reduce(mine)  # on GPUs it may only be queued here; the first one of all meets the others and waits  # fmt: skip
         mine.item()  # whoever reads the result waits in any case
 
 
@@ -145,8 +158,14 @@ for function in (wrong_at_one_place, stays_away):
 # hold anything.
 
 # %%
-alt = "Four grids before and after. Broadcast: all hold what rank 0 had. All-gather: each rank's part is everywhere. "
-alt += "Reduce-scatter: rank r holds the sum of part r. All-reduce: every rank holds the sum of every part"
+alt = (
+    "Four grids before and after. Broadcast: all hold what rank 0 had. All-gather: "
+    "each rank's part is everywhere. "
+)
+alt += (
+    "Reduce-scatter: rank r holds the sum of part r. All-reduce: "
+    "every rank holds the sum of every part"
+)
 plots.show(holdings.collectives(4), alt=alt)
 
 # %% [markdown]
@@ -159,7 +178,9 @@ plots.show(holdings.collectives(4), alt=alt)
 predicted = {"2 ranks": None, "4 ranks": None, "64 ranks": None}  # replace None
 ### BEGIN PREDICTION
 predicted = {"2 ranks": 2, "4 ranks": 2, "64 ranks": 2}
-predicted |= {"why": "each number goes away once to be added and comes back once as a sum"}
+predicted |= {
+    "why": "each number goes away once to be added and comes back once as a sum"
+}
 ### END PREDICTION
 
 # %% [markdown]
@@ -170,7 +191,10 @@ predicted |= {"why": "each number goes away once to be added and comes back once
 # comes is added; then every part is complete on exactly one rank. For $N-1$ more steps complete parts are handed round.
 
 # %%
-alt = "Seven grids: before and after each of six steps. In every step one square of each rank changes; after the third "
+alt = (
+    "Seven grids: before and after each of six steps. "
+    "In every step one square of each rank changes; after the third "
+)
 alt += "each part is complete on one rank, after the sixth on all"
 plots.show(holdings.ring(4), alt=alt)
 
@@ -270,8 +294,10 @@ REPORT = {
 }
 for name, times in REPORT.items():
     more = times[10**9] - times[10**6]
-    print(f"{name}: {(10**9 - 10**6) / 1e6:.0f} MB more in {1e3 * more:.2f} ms more: {999e6 / more / 1e9:,.0f} GB/s; "
-          f"at 1 MB {1e3 * times[10**6]:.2f} ms")  # fmt: skip
+    print(
+        f"{name}: {(10**9 - 10**6) / 1e6:.0f} MB more in {1e3 * more:.2f} ms more: "
+        f"{999e6 / more / 1e9:,.0f} GB/s; at 1 MB {1e3 * times[10**6]:.2f} ms"
+    )
 
 # %% [markdown]
 # Read as a line, the NCCL row has a transfer at more than 4 TB/s. The data sheet of an H100 or H200 gives its links
@@ -287,12 +313,23 @@ for name, times in REPORT.items():
 # shows in each of the two cases, and how long a call takes when 20 are queued and waited for together.
 
 # %%
-predicted = {"hidden, one call": None, "hidden, in a row": None, "not waited for, one call": None,
-             "not waited for, in a row": None}  # replace None: milliseconds  # fmt: skip
+predicted = {  # replace None: milliseconds
+    "hidden, one call": None,
+    "hidden, in a row": None,
+    "not waited for, one call": None,
+    "not waited for, in a row": None,
+}
 ### BEGIN PREDICTION
-predicted = {"hidden, one call": 3.08, "hidden, in a row": 3.08, "not waited for, one call": 2.84,
-             "not waited for, in a row": 3.08}  # fmt: skip
-predicted |= {"why": "1 GB at 325 GB/s is 3.08 ms; the longer time counts, and a full queue shows the link"}
+predicted = {
+    "hidden, one call": 3.08,
+    "hidden, in a row": 3.08,
+    "not waited for, one call": 2.84,
+    "not waited for, in a row": 3.08,
+}
+predicted |= {
+    "why": "1 GB at 325 GB/s is 3.08 ms; the longer time counts, and a full queue "
+    "shows the link"
+}
 ### END PREDICTION
 
 
@@ -300,17 +337,34 @@ predicted |= {"why": "1 GB at 325 GB/s is 3.08 ms; the longer time counts, and a
 def seen_by_clocks(nbytes, host_s, line):
     """What one call shows in each case, and what a call takes on the device."""
     device = line.seconds(nbytes)
-    return {"added": host_s + device, "hidden": max(host_s, device), "not waited for": host_s, "in a row": device}
+    return {
+        "added": host_s + device,
+        "hidden": max(host_s, device),
+        "not waited for": host_s,
+        "in a row": device,
+    }
 
 
 line = Line(20e-6, 1 / 325e9)
-print(f"{'bytes':>12}{'report':>10}" + "".join(f"{name:>16}" for name in seen_by_clocks(1, 0.0, line)) + "   [ms]")
+print(
+    f"{'bytes':>12}{'report':>10}"
+    + "".join(f"{name:>16}" for name in seen_by_clocks(1, 0.0, line))
+    + "   [ms]"
+)
 for nbytes, took in REPORT["NCCL"].items():
     seen = seen_by_clocks(nbytes, 0.00284, line)
-    print(f"{nbytes:12,}{1e3 * took:10.2f}" + "".join(f"{1e3 * value:16.2f}" for value in seen.values()))
-seen = {name: 1e3 * value for name, value in seen_by_clocks(10**9, 0.00284, line).items()}
-came = {f"{kind}, {way}": seen[kind if way == "one call" else way]
-        for kind in ("hidden", "not waited for") for way in ("one call", "in a row")}  # fmt: skip
+    print(
+        f"{nbytes:12,}{1e3 * took:10.2f}"
+        + "".join(f"{1e3 * value:16.2f}" for value in seen.values())
+    )
+seen = {
+    name: 1e3 * value for name, value in seen_by_clocks(10**9, 0.00284, line).items()
+}
+came = {
+    f"{kind}, {way}": seen[kind if way == "one call" else way]
+    for kind in ("hidden", "not waited for")
+    for way in ("one call", "in a row")
+}
 against(predicted, came, "ms")
 
 # %% [markdown]
@@ -360,7 +414,8 @@ def beside(begin, row):
 
 
 def in_a_row(begin, row):
-    for work in [begin() for _ in range(row)]:  # on one buffer: values do not matter here
+    # on one buffer: values do not matter here
+    for work in [begin() for _ in range(row)]:
         work.wait()
     synchronize()
     return row
@@ -394,12 +449,22 @@ KIB, MIB = 2**10, 2**20
 SIZES = [4 * KIB << 2 * step for step in range(10 if ON_GPUS else 7)]
 of_ranks = launch(all_ways, RANKS, args=(SIZES,))
 # the slowest rank counts: a collective has ended when it has ended everywhere
-took = {n: {way: [max(times) for times in zip(*(r[n][way] for r in of_ranks))] for way in WAYS} for n in SIZES}
+took = {
+    n: {
+        way: [max(times) for times in zip(*(r[n][way] for r in of_ranks))]
+        for way in WAYS
+    }
+    for n in SIZES
+}
 print(f"{'bytes':>12}" + "".join(f"{way:>16}" for way in WAYS) + "   [us]")
 for nbytes, ways in took.items():
     print(f"{nbytes:12,}" + "".join(f"{1e6 * median(ways[way]):16.1f}" for way in WAYS))
 named = {n: f"{n // KIB} KiB" if n < MIB else f"{n // MIB} MiB" for n in SIZES}
-shown = {f"{way}, {named[n]}": median(took[n][way]) for way in ("one", "in a row") for n in SIZES}
+shown = {
+    f"{way}, {named[n]}": median(took[n][way])
+    for way in ("one", "in a row")
+    for n in SIZES
+}
 results.beside("lesson08.all_reduce", shown, unit="us")
 
 # %% [markdown]
@@ -414,12 +479,19 @@ results.beside("lesson08.all_reduce", shown, unit="us")
 # what else ran has only made them longer.
 
 # %%
-line = fit({n: min(quantiles(took[n][way])[0] for way in ("one", "in a row")) for n in SIZES})
-print(f"alpha {1e6 * line.alpha_s:.1f} us, buffer rate {line.bytes_per_s / 1e9:.2f} GB/s, "
-      f"crossover {line.crossover_bytes / KIB:,.0f} KiB; at most {line.worst:.0%} off")  # fmt: skip
+line = fit(
+    {n: min(quantiles(took[n][way])[0] for way in ("one", "in a row")) for n in SIZES}
+)
+print(
+    f"alpha {1e6 * line.alpha_s:.1f} us, buffer rate {line.bytes_per_s / 1e9:.2f} "
+    f"GB/s, crossover {line.crossover_bytes / KIB:,.0f} KiB; "
+    f"at most {line.worst:.0%} off"
+)
 if line.worst > 0.5:
     print("more than half off: not a line. Close other programs and measure again")
-print(f"on each link {bus_bandwidth('all_reduce', 1, RANKS, line.beta_s) / 1e9:.2f} GB/s")
+print(
+    f"on each link {bus_bandwidth('all_reduce', 1, RANKS, line.beta_s) / 1e9:.2f} GB/s"
+)
 
 # %% [markdown]
 # "Buffer rate" is what a training step cares about. The **bus bandwidth** multiplies it by $2(N-1)/N$, the bytes that
@@ -435,10 +507,18 @@ print(f"on each link {bus_bandwidth('all_reduce', 1, RANKS, line.beta_s) / 1e9:.
 # ahead of the device, as in most training steps, less of it is seen; a single small call that is waited for shows more.
 
 # %%
-rows = [row for row in recorded("collectives", "Two GPUs") if row["operation"] == "all_reduce"]
+rows = [
+    row
+    for row in recorded("collectives", "Two GPUs")
+    if row["operation"] == "all_reduce"
+]
 sized = [row for row in rows if "bytes" in row]
-note = [f"the line: alpha {row['value']:.1f} us, {row['bus GB/s']:.0f} GB/s, at most {row['worst off']:.0%} off"
-        for row in rows if row not in sized]  # fmt: skip
+note = [
+    f"the line: alpha {row['value']:.1f} us, {row['bus GB/s']:.0f} GB/s, "
+    f"at most {row['worst off']:.0%} off"
+    for row in rows
+    if row not in sized
+]
 cells = [[row["name"], row["one us"], row["queued us"], row["value"]] for row in sized]
 Table(("", "one [us]", "queued [us]", "in a row [us]"), cells, note="".join(note))
 
@@ -452,7 +532,10 @@ Table(("", "one [us]", "queued [us]", "in a row [us]"), cells, note="".join(note
 predicted_first = {"first / later": None}  # replace None
 ### BEGIN PREDICTION
 predicted_first = {"first / later": 3}
-predicted_first |= {"why": "new buffers and the choice of an algorithm, once, beside some 0.1 ms of transfer"}
+predicted_first |= {
+    "why": "new buffers and the choice of an algorithm, once, beside some 0.1 "
+    "ms of transfer"
+}
 ### END PREDICTION
 
 
@@ -473,9 +556,16 @@ def first_and_later(rank, nbytes):
 
 
 calls = [max(times) for times in zip(*launch(first_and_later, RANKS, args=(16 * MIB,)))]
-print(f"first {1e3 * calls[0]:.2f} ms, then {1e3 * min(calls[1:]):.2f} to {1e3 * max(calls[1:]):.2f} ms")
+print(
+    f"first {1e3 * calls[0]:.2f} ms, then {1e3 * min(calls[1:]):.2f} to "
+    f"{1e3 * max(calls[1:]):.2f} ms"
+)
 against(predicted_first, {"first / later": calls[0] / median(calls[1:])}, "times")
-results.beside("lesson08.first_call", {"first, 16 MiB": calls[0], "later, 16 MiB": median(calls[1:])}, unit="ms")
+results.beside(
+    "lesson08.first_call",
+    {"first, 16 MiB": calls[0], "later, 16 MiB": median(calls[1:])},
+    unit="ms",
+)
 
 # %% [markdown]
 # **The prediction, counted.** The line above has the first call over the median of the nine later ones.
@@ -507,7 +597,10 @@ def what_it_costs(one, in_a_row, ranks):
         "hidden": (flat, {n: max(flat, device[n]) for n in device}),
         "not waited for": (flat, dict.fromkeys(device, flat)),
     }
-    off = {kind: max(abs(single[n] / guess[n] - 1) for n in device) for kind, (_, guess) in kinds.items()}
+    off = {
+        kind: max(abs(single[n] / guess[n] - 1) for n in device)
+        for kind, (_, guess) in kinds.items()
+    }
     host = min(off, key=off.get)
     return {
         "alpha_s": fitted.alpha_s,
@@ -535,8 +628,13 @@ check("ddp.cost", what_it_costs)
 # </details>
 
 # %%
-said = what_it_costs({n: took[n]["one"] for n in SIZES}, {n: took[n]["in a row"] for n in SIZES}, RANKS)
-print("my own measurement:", {name: f"{v:.3g}" if isinstance(v, float) else v for name, v in said.items()})
+said = what_it_costs(
+    {n: took[n]["one"] for n in SIZES}, {n: took[n]["in a row"] for n in SIZES}, RANKS
+)
+print(
+    "my own measurement:",
+    {name: f"{v:.3g}" if isinstance(v, float) else v for name, v in said.items()},
+)
 
 # %% [markdown]
 # Your function has to choose one of three stories for a real machine, and a real machine keeps to none of them
@@ -575,7 +673,9 @@ def walked(make, factor, steps=20):
 for make in (partial(torch.optim.SGD, lr=0.1), partial(torch.optim.AdamW, lr=1e-3)):
     mean, total = walked(make, 1.0), walked(make, 2.0)
     off = ((total - mean).norm() / mean.norm()).item()
-    verdict = "far from" if off > 0.1 else "within a millionth of" if off < 1e-6 else "near"
+    verdict = (
+        "far from" if off > 0.1 else "within a millionth of" if off < 1e-6 else "near"
+    )
     print(f"{make.func.__name__}: the way by sums is {verdict} the way by means")
 
 # %% [markdown]
@@ -614,7 +714,9 @@ def same_start(module):
 def used_anywhere(params):
     """For each parameter whether some rank has a gradient for it."""
     ### BEGIN SOLUTION
-    used = torch.tensor([float(p.grad is not None) for p in params], device=params[0].device)
+    used = torch.tensor(
+        [float(p.grad is not None) for p in params], device=params[0].device
+    )
     dist.all_reduce(used)
     return [bool(number) for number in used.tolist()]
     ### END SOLUTION
@@ -632,7 +734,8 @@ class Naive:
         for p, used in zip(self.params, used_anywhere(self.params)):
             if used:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                dense = p.grad.contiguous()  # NCCL takes nothing else; p.grad itself where that is contiguous
+                # NCCL takes nothing else; p.grad itself where that is contiguous
+                dense = p.grad.contiguous()
                 dist.all_reduce(dense)
                 p.grad.copy_(dense / dist.get_world_size())
         ### END SOLUTION
@@ -663,7 +766,10 @@ check("ddp.naive", Naive)
 predicted_s = {"rank 0": None, "rank 1": None}  # replace None: seconds
 ### BEGIN PREDICTION
 predicted_s = {"rank 0": 0.04, "rank 1": 0.0001}
-predicted_s |= {"why": "rank 0 waits for the other's 40 ms; the transfer of 4 MiB is nothing beside them"}
+predicted_s |= {
+    "why": "rank 0 waits for the other's 40 ms; the transfer of 4 MiB is "
+    "nothing beside them"
+}
 ### END PREDICTION
 
 
@@ -685,13 +791,25 @@ def uneven(rank):
 
 # %%
 of_ranks = launch(uneven, RANKS)
-measured_s = {f"rank {r}": sum(s.seconds for s in spans if s.number >= 0) for r, spans in enumerate(of_ranks)}
+measured_s = {
+    f"rank {r}": sum(s.seconds for s in spans if s.number >= 0)
+    for r, spans in enumerate(of_ranks)
+}
 against(predicted_s, measured_s, "s")
 spans = together(of_ranks)
-waits = {f"rank {r}": sum(s.seconds for s in spans if s.rank == r and s.kind == "waiting") for r in range(RANKS)}
-print("of that, waiting for the other:", {name: f"{1e3 * value:.1f} ms" for name, value in waits.items()})
-plots.show(plots.ranks(spans, device=HERE.name), alt="Two ranks in time: rank 0 computes briefly and then waits, hatched, "
-           "until rank 1 has computed too; then both send for the same short time")  # fmt: skip
+waits = {
+    f"rank {r}": sum(s.seconds for s in spans if s.rank == r and s.kind == "waiting")
+    for r in range(RANKS)
+}
+print(
+    "of that, waiting for the other:",
+    {name: f"{1e3 * value:.1f} ms" for name, value in waits.items()},
+)
+plots.show(
+    plots.ranks(spans, device=HERE.name),
+    alt="Two ranks in time: rank 0 computes briefly and then waits, hatched, "
+    "until rank 1 has computed too; then both send for the same short time",
+)
 
 # %% [markdown]
 # **The prediction, counted.** Rank 0 waits for the 40 ms that rank 1 computes longer; what is left, and all that rank
@@ -712,19 +830,31 @@ plots.show(plots.ranks(spans, device=HERE.name), alt="Two ranks in time: rank 0 
 # %%
 sizes = Sizes(16000, 512, 1024, 16, 8) if ON_GPUS else Sizes(512, 64, 128, 4, 4)
 gradients = [4 * p.numel() for p in Transformer(sizes).parameters()][::-1]
-print(f"{len(gradients)} gradients, {sum(gradients) / MIB:.1f} MiB, the smallest {min(gradients)} bytes")
+print(
+    f"{len(gradients)} gradients, {sum(gradients) / MIB:.1f} MiB, the smallest "
+    f"{min(gradients)} bytes"
+)
 predicted_ms = {"one by one": None, "together": None}  # replace None
 ### BEGIN PREDICTION
-predicted_ms = {"one by one": 1e3 * (len(gradients) * line.alpha_s + sum(gradients) * line.beta_s)}
+predicted_ms = {
+    "one by one": 1e3 * (len(gradients) * line.alpha_s + sum(gradients) * line.beta_s)
+}
 predicted_ms |= {"together": 1e3 * sum(gradients) * line.beta_s}
-predicted_ms |= {"why": "each call pays alpha; one alpha beside all the bytes is left out"}
+predicted_ms |= {
+    "why": "each call pays alpha; one alpha beside all the bytes is left out"
+}
 ### END PREDICTION
 
 # %%
 apart, flat = sum(map(line.seconds, gradients)), line.seconds(sum(gradients))
-against(predicted_ms, {"one by one": 1e3 * apart, "together": 1e3 * flat}, "ms by the line")
+against(
+    predicted_ms, {"one by one": 1e3 * apart, "together": 1e3 * flat}, "ms by the line"
+)
 calls_s, bytes_s = len(gradients) * line.alpha_s, sum(gradients) * line.beta_s
-print(f"{len(gradients)} calls: {1e3 * calls_s:.2f} ms; their bytes: {1e3 * bytes_s:.2f} ms")
+print(
+    f"{len(gradients)} calls: {1e3 * calls_s:.2f} ms; their bytes: "
+    f"{1e3 * bytes_s:.2f} ms"
+)
 
 # %% [markdown]
 # **The prediction, counted.** One by one takes all the calls and all the bytes of the last line; together, one call
@@ -818,7 +948,10 @@ class Overlap:
         ### BEGIN SOLUTION
         if self.syncing:
             self.ready.add(p)
-            while len(self.works) < len(self.order) and self.order[len(self.works)] in self.ready:
+            while (
+                len(self.works) < len(self.order)
+                and self.order[len(self.works)] in self.ready
+            ):
                 self.begin()
         ### END SOLUTION
 
@@ -833,7 +966,9 @@ class Overlap:
 
     def finish(self):
         ### BEGIN SOLUTION
-        used = torch.tensor([float(p.grad is not None) for p in self.order], device=self.order[0].device)
+        used = torch.tensor(
+            [float(p.grad is not None) for p in self.order], device=self.order[0].device
+        )
         for p in self.order:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         while len(self.works) < len(self.order):
@@ -873,14 +1008,19 @@ def one_step(rank, wrap, sizes):
     """Spans of one training step, after two that warm up."""
     torch.manual_seed(0)
     module = Transformer(sizes).to(place())
-    wrapped, tokens = wrap(module), torch.randint(sizes.vocabulary, (4, sizes.context + 1)).to(place())
+    wrapped, tokens = (
+        wrap(module),
+        torch.randint(sizes.vocabulary, (4, sizes.context + 1)).to(place()),
+    )
     for _ in range(3):
         module.zero_grad()
         dist.barrier()
         with Recorder() as seen:
             with seen.span("forward"):
                 logits = module(tokens[:, :-1])
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+                loss = nn.functional.cross_entropy(
+                    logits.flatten(0, 1), tokens[:, 1:].flatten()
+                )
             with seen.span("backward"):
                 loss.backward()
             wrapped.finish()
@@ -888,10 +1028,17 @@ def one_step(rank, wrap, sizes):
 
 
 # %%
-for wrap, says in {Naive: "sending begins after backward", Overlap: "sending begins inside backward"}.items():
+for wrap, says in {
+    Naive: "sending begins after backward",
+    Overlap: "sending begins inside backward",
+}.items():
     spans = together(launch(one_step, RANKS, args=(wrap, sizes)))
     axes = plots.ranks(spans, title=f"{wrap.__name__}: {says}", device=HERE.name)
-    plots.show(axes, alt=f"{wrap.__name__}: computing and sending of two ranks in one training step; {says}")
+    plots.show(
+        axes,
+        alt=f"{wrap.__name__}: computing and sending of two ranks in one "
+        f"training step; {says}",
+    )
 
 # %% [markdown]
 # With *Naive* nothing travels before backward has ended. With *Overlap* it does, and the question is what the two do
@@ -926,7 +1073,9 @@ def seconds_of(rank, wraps, sizes, rounds):
     torch.manual_seed(0)
     tokens = torch.randint(sizes.vocabulary, (4, sizes.context + 1)).to(place())
     modules = {name: Transformer(sizes).to(place()) for name in wraps}
-    wrapped = {name: wrap(modules[name]) if wrap else None for name, wrap in wraps.items()}
+    wrapped = {
+        name: wrap(modules[name]) if wrap else None for name, wrap in wraps.items()
+    }
     found = {name: [] for name in wraps}
     for number in range(rounds + 2):
         for name, module in list(modules.items())[:: 1 if number % 2 else -1]:
@@ -935,7 +1084,9 @@ def seconds_of(rank, wraps, sizes, rounds):
             synchronize()
             start = time.perf_counter()
             logits = module(tokens[:, :-1])
-            nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            nn.functional.cross_entropy(
+                logits.flatten(0, 1), tokens[:, 1:].flatten()
+            ).backward()
             if wrapped[name]:
                 wrapped[name].finish()
             synchronize()
@@ -947,7 +1098,10 @@ def seconds_of(rank, wraps, sizes, rounds):
 def slowest(wraps, rounds=12):
     """Median seconds of a step, by name, of the rank that is slower in each round."""
     of_ranks = launch(seconds_of, RANKS, args=(wraps, sizes, rounds))
-    return {name: median(max(pair) for pair in zip(*(r[name] for r in of_ranks))) for name in wraps}
+    return {
+        name: median(max(pair) for pair in zip(*(r[name] for r in of_ranks)))
+        for name in wraps
+    }
 
 
 alone = slowest({"alone": None})["alone"]
@@ -956,9 +1110,15 @@ paper = {}
 for mib in mibs:
     given = gradients, mib * MIB, line, alone / 3, 2 * alone / 3
     step, after = step_on_paper(*given), step_on_paper(*given, overlap=False)
-    paper[f"buckets {mib} MiB"] = f"on paper {1e3 * step.exposed_s:.2f}, without overlap {1e3 * after.exposed_s:.2f}"
-    print(f"{mib:5} MiB a bucket: {len(step.buckets):3} buckets; not hidden, in ms, {paper[f'buckets {mib} MiB']}; "
-          f"the last bucket alone {1e3 * line.seconds(step.buckets[-1]):.2f}")  # fmt: skip
+    paper[f"buckets {mib} MiB"] = (
+        f"on paper {1e3 * step.exposed_s:.2f}, without overlap "
+        f"{1e3 * after.exposed_s:.2f}"
+    )
+    print(
+        f"{mib:5} MiB a bucket: {len(step.buckets):3} buckets; "
+        f"not hidden, in ms, {paper[f'buckets {mib} MiB']}; "
+        f"the last bucket alone {1e3 * line.seconds(step.buckets[-1]):.2f}"
+    )
 
 # %% [markdown]
 # ## Exercise 8.6 `ddp.buckets` (75 min, 6 points)
@@ -979,7 +1139,9 @@ def in_buckets(params, mib):
     ### BEGIN SOLUTION
     buckets = []
     for p in params:
-        last = next((bucket for bucket in reversed(buckets) if bucket[0].dtype == p.dtype), None)
+        last = next(
+            (bucket for bucket in reversed(buckets) if bucket[0].dtype == p.dtype), None
+        )
         if last is None or sum(q.nbytes for q in last) + p.nbytes > mib * 2**20:
             last = []
             buckets.append(last)
@@ -995,8 +1157,12 @@ class Bucket:
         ### BEGIN SOLUTION
         numbers = [p.numel() for p in params]
         self.params, self.missing = params, set(params)
-        self.buffer = torch.zeros(sum(numbers), dtype=params[0].dtype, device=params[0].device)
-        self.views = {p: part.view(p.shape) for p, part in zip(params, self.buffer.split(numbers))}
+        self.buffer = torch.zeros(
+            sum(numbers), dtype=params[0].dtype, device=params[0].device
+        )
+        self.views = {
+            p: part.view(p.shape) for p, part in zip(params, self.buffer.split(numbers))
+        }
         ### END SOLUTION
 
     def put(self, p):
@@ -1022,7 +1188,9 @@ class Buckets:
         self.static, self.anywhere = static, None
         for bucket in self.buckets:
             for p in bucket.params:
-                p.register_post_accumulate_grad_hook(lambda p, bucket=bucket: self.arrives(p, bucket))
+                p.register_post_accumulate_grad_hook(
+                    lambda p, bucket=bucket: self.arrives(p, bucket)
+                )
         ### END SOLUTION
 
     @contextlib.contextmanager
@@ -1039,7 +1207,10 @@ class Buckets:
         ### BEGIN SOLUTION
         if self.syncing:
             bucket.put(p)
-            while len(self.works) < len(self.buckets) and not self.buckets[len(self.works)].missing:
+            while (
+                len(self.works) < len(self.buckets)
+                and not self.buckets[len(self.works)].missing
+            ):
                 self.begin()
         ### END SOLUTION
 
@@ -1097,19 +1268,31 @@ check("ddp.buckets", Buckets)
 
 # %%
 wraps = {"alone": None, "naive": Naive, "flat": Flat, "overlap": Overlap}
-wraps |= {f"buckets {mib} MiB": lambda module, mib=mib: Buckets(module, mib) for mib in mibs}
-wraps[f"buckets {mibs[1]} MiB, static"] = lambda module: Buckets(module, mibs[1], static=True)
+wraps |= {
+    f"buckets {mib} MiB": lambda module, mib=mib: Buckets(module, mib) for mib in mibs
+}
+wraps[f"buckets {mibs[1]} MiB, static"] = lambda module: Buckets(
+    module, mibs[1], static=True
+)
 steps = slowest(wraps)
 for name, seconds in steps.items():
     words = f"; {paper[name]}" if name in paper else ""
-    print(f"{name:25}{1e3 * seconds:8.2f} ms, not hidden {1e3 * (seconds - steps['alone']):7.2f} ms{words}")
+    print(
+        f"{name:25}{1e3 * seconds:8.2f} ms, not hidden "
+        f"{1e3 * (seconds - steps['alone']):7.2f} ms{words}"
+    )
 model = f"{sum(gradients) / 4e6:.1f} million parameters"
-results.beside("lesson08.steps", {f"{name}, {model}": seconds for name, seconds in steps.items()}, unit="ms")
+results.beside(
+    "lesson08.steps",
+    {f"{name}, {model}": seconds for name, seconds in steps.items()},
+    unit="ms",
+)
 
 
 # %%
 def recorded_on_paper(rows, collectives, **options):
-    """name -> seconds not hidden, of the recorded buckets: by the recorded line, for the model that was recorded."""
+    """name -> seconds not hidden, of the recorded buckets:
+    by the recorded line, for the model that was recorded."""
     fitted = {row["name"]: row for row in collectives}.get("all_reduce, line")
     took = {row["name"]: row["value"] * 1e-3 for row in rows}
     if not fitted or "no sync" not in took:
@@ -1118,20 +1301,38 @@ def recorded_on_paper(rows, collectives, **options):
     with torch.device("meta"):
         model = Transformer(Sizes(16000, 1024, 2048, 16, 18))
     grads = [2 * p.numel() for p in model.parameters()][::-1]  # bf16
-    mib_of = {name: float(name.split()[1]) for name in took if name.startswith("buckets") and name.endswith("MiB")}
-    there = Line(fitted["value"] * 1e-6, beta), took["no sync"] / 3, 2 * took["no sync"] / 3
-    return {name: step_on_paper(grads, mib * MIB, *there, **options).exposed_s for name, mib in mib_of.items()}
+    mib_of = {
+        name: float(name.split()[1])
+        for name in took
+        if name.startswith("buckets") and name.endswith("MiB")
+    }
+    there = (
+        Line(fitted["value"] * 1e-6, beta),
+        took["no sync"] / 3,
+        2 * took["no sync"] / 3,
+    )
+    return {
+        name: step_on_paper(grads, mib * MIB, *there, **options).exposed_s
+        for name, mib in mib_of.items()
+    }
 
 
 # %%
-rows = recorded("parallel", "974 million parameters in bf16 on two GPUs, torch's own DDP in the same run")
+rows = recorded(
+    "parallel",
+    "974 million parameters in bf16 on two GPUs, torch's own DDP in the same run",
+)
 guessed = recorded_on_paper(rows, recorded("collectives"))
 bare = {row["name"]: row["exposed ms"] for row in rows if row.get("exposed ms")}
 of_ddp = [n for n in bare if n.startswith("DDP") and n != "DDP default"]
 static = [n for n in bare if n.startswith("buckets") and n.endswith("static graph")]
 best = [sorted(names, key=bare.get)[0] for names in (static, of_ddp) if names]
 shown = ["naive", "flat", "overlap", *guessed, *best[:-1], "DDP default", *best[-1:]]
-cells = [[name, bare[name], f"{1e3 * guessed[name]:.2f}" if name in guessed else ""] for name in shown if name in bare]
+cells = [
+    [name, bare[name], f"{1e3 * guessed[name]:.2f}" if name in guessed else ""]
+    for name in shown
+    if name in bare
+]
 claims = [f"{row['name']} over {row['against']}: {row['ratio']:.3f} "
           f"({row['ratio low']:.3f} to {row['ratio high']:.3f})" for row in rows
           if row.get("ratio") and row["name"].startswith("buckets")]  # fmt: skip
@@ -1154,19 +1355,27 @@ predicted_slower = {"products beside sending": None}  # replace None: units
 ### BEGIN PREDICTION
 predicted_slower = {"products beside sending": 1.25}
 predicted_slower |= {
-    "why": "a GPU's all-reduce holds some 24 of 132 multiprocessors: 132 / 108 is 1.2, and memory is shared"
+    "why": "a GPU's all-reduce holds some 24 of 132 multiprocessors: "
+    "132 / 108 is 1.2, and memory is shared"
 }
 ### END PREDICTION
 
 
 # %%
-PRODUCTS = (8, 4096, torch.bfloat16, 2**30) if ON_GPUS else (4, 512, torch.float32, 128 * MIB)  # and bytes beside them
+# and bytes beside them
+PRODUCTS = (
+    (8, 4096, torch.bfloat16, 2**30) if ON_GPUS else (4, 512, torch.float32, 128 * MIB)
+)
 
 
 def products(rank, sending, rounds=9):
-    """Seconds that products take in each round; `sending`: an all-reduce begins before them and ends after them."""
+    """Seconds that products take in each round; `sending`:
+    an all-reduce begins before them and ends after them."""
     count, size, dtype, nbytes = PRODUCTS
-    matrix, buffer = torch.randn(size, size, device=place(), dtype=dtype), torch.zeros(nbytes // 4, device=place())
+    matrix, buffer = (
+        torch.randn(size, size, device=place(), dtype=dtype),
+        torch.zeros(nbytes // 4, device=place()),
+    )
     found = []
     for _ in range(rounds + 2):
         dist.barrier()
@@ -1176,7 +1385,8 @@ def products(rank, sending, rounds=9):
         for _ in range(count):
             matrix @ matrix
         if place().type == "cuda":
-            torch.cuda.current_stream().synchronize()  # the products; the all-reduce has a stream of its own
+            # the products; the all-reduce has a stream of its own
+            torch.cuda.current_stream().synchronize()
         found.append(time.perf_counter() - start)
         ended_early = work is not None and work.is_completed()
         if work:
@@ -1185,15 +1395,29 @@ def products(rank, sending, rounds=9):
 
 
 # %%
-took_alone, took_beside = (launch(products, RANKS, args=(sending,)) for sending in (False, True))
-alone_s, beside_s = (median(max(pair) for pair in zip(*(times for times, _ in of))) for of in (took_alone, took_beside))
-print(f"products {1e3 * alone_s:.2f} ms alone, {1e3 * beside_s:.2f} ms beside an all-reduce")
+took_alone, took_beside = (
+    launch(products, RANKS, args=(sending,)) for sending in (False, True)
+)
+alone_s, beside_s = (
+    median(max(pair) for pair in zip(*(times for times, _ in of)))
+    for of in (took_alone, took_beside)
+)
+print(
+    f"products {1e3 * alone_s:.2f} ms alone, {1e3 * beside_s:.2f} ms "
+    "beside an all-reduce"
+)
 if any(early for _, early in took_beside):
-    print("the all-reduce ended before the products: less than its whole effect is seen")
+    print(
+        "the all-reduce ended before the products: less than its whole effect is seen"
+    )
 against(predicted_slower, {"products beside sending": beside_s / alone_s}, "units")
 took = {"alone": alone_s, "beside an all-reduce": beside_s}
 words = "{0} products of {1} x {1}".format(*PRODUCTS)
-results.beside("lesson08.products", {f"{words}, {name}": seconds for name, seconds in took.items()}, unit="ms")
+results.beside(
+    "lesson08.products",
+    {f"{words}, {name}": seconds for name, seconds in took.items()},
+    unit="ms",
+)
 
 # %% [markdown]
 # **The prediction, counted.** The second time of the line above over the first.
@@ -1216,11 +1440,20 @@ results.beside("lesson08.products", {f"{words}, {name}": seconds for name, secon
 # explorer leaves out that sending is slowed as well, and the copies.
 
 # %%
-of_products = {row["name"].rpartition(", ")[2]: row["value"] for row in recorded("lesson08.products")}
-lost = 1 - of_products["alone"] / of_products["beside an all-reduce"] if of_products else 0.0
+of_products = {
+    row["name"].rpartition(", ")[2]: row["value"]
+    for row in recorded("lesson08.products")
+}
+lost = (
+    1 - of_products["alone"] / of_products["beside an all-reduce"]
+    if of_products
+    else 0.0
+)
 on_paper = recorded_on_paper(rows, recorded("collectives"), slowed=lost)
 columns = "recorded on two GPUs", "came [ms]", f"on paper, {lost:.0%} slowed [ms]"
-Table(columns, [[name, bare[name], 1e3 * seconds] for name, seconds in on_paper.items()])
+Table(
+    columns, [[name, bare[name], 1e3 * seconds] for name, seconds in on_paper.items()]
+)
 
 # %% [markdown]
 # ### NCCL's multiprocessors and the waves of a product
@@ -1232,9 +1465,16 @@ Table(columns, [[name, bare[name], 1e3 * seconds] for name, seconds in on_paper.
 # %%
 TILES = (4096 // 128) * (4096 // 256)
 waves = {held: math.ceil(TILES / (132 - held)) for held in (0, 2, 4, 8, 16, 24, 32)}
-cells = [[held, count, count / waves[0], 132 / (132 - held)] for held, count in waves.items()]
-Table(("multiprocessors held", "waves", "waves, to all free", "multiprocessors, all to free"), cells,
-      note=f"{TILES} tiles; 3.9 waves on all 132 multiprocessors")  # fmt: skip
+cells = [
+    [held, count, count / waves[0], 132 / (132 - held)] for held, count in waves.items()
+]
+Table(
+    (
+        "multiprocessors held", "waves",
+        "waves, to all free", "multiprocessors, all to free",
+    ),
+    cells, note=f"{TILES} tiles; 3.9 waves on all 132 multiprocessors",
+)  # fmt: skip
 
 # %% [markdown]
 # Up to 4 held, nothing is lost by this count. With 8 to 24 a fifth wave is needed, a quarter more time, and with 32 a
@@ -1247,23 +1487,42 @@ Table(("multiprocessors held", "waves", "waves, to all free", "multiprocessors, 
 # **Predict**: which limit leaves least of the communication exposed in a step of the recorded model?
 
 # %%
-predicted_limit = {"best": None}  # replace None: "as NCCL chooses", "at most 16", 8, 4 or 2, or "of high priority"
+# replace None: "as NCCL chooses", "at most 16", 8, 4 or 2, or "of high priority"
+predicted_limit = {"best": None}
 ### BEGIN PREDICTION
 predicted_limit = {"best": "at most 16"}
-predicted_limit |= {"why": "a fifth wave either way, and the link is still nearly full with 16 blocks"}
+predicted_limit |= {
+    "why": "a fifth wave either way, and the link is still nearly full with 16 blocks"
+}
 ### END PREDICTION
 
 # %%
 found = {row["name"]: row for row in recorded("multiprocessors")}
-left = {name.rpartition(", ")[2]: row["exposed ms"] for name, row in found.items() if "exposed ms" in row}
+left = {
+    name.rpartition(", ")[2]: row["exposed ms"]
+    for name, row in found.items()
+    if "exposed ms" in row
+}
 if left:
     against(predicted_limit, {"best": min(left, key=left.get)})
 cells = []
 for group, exposed_ms in left.items():
     sent = found[f"all-reduce of 1 GiB, {group}"]
     beside = found[f"8 products of 4096 x 4096 beside an all-reduce of 1 GiB, {group}"]
-    cells.append([group, sent["blocks"], sent["value"], beside["slowed"], beside["lost ms"], exposed_ms])
-columns = "NCCL's blocks", "seen", "1 GiB [ms]", "products slowed", "lost [ms]", "exposed in a step [ms]"
+    cells.append(
+        [
+            group,
+            sent["blocks"],
+            sent["value"],
+            beside["slowed"],
+            beside["lost ms"],
+            exposed_ms,
+        ]
+    )
+columns = (
+    "NCCL's blocks", "seen", "1 GiB [ms]",
+    "products slowed", "lost [ms]", "exposed in a step [ms]",
+)  # fmt: skip
 Table(columns, cells)
 
 # %% [markdown]
@@ -1290,10 +1549,17 @@ Table(columns, cells)
 # this section says why most runs keep one.
 
 # %%
-predicted_gib = {"all-reduce": None, "sharded, 2 ranks": None, "sharded, 8 ranks": None}  # replace None
+predicted_gib = {  # replace None
+    "all-reduce": None,
+    "sharded, 2 ranks": None,
+    "sharded, 8 ranks": None,
+}
 ### BEGIN PREDICTION
 predicted_gib = {"all-reduce": 10.9, "sharded, 2 ranks": 7.3, "sharded, 8 ranks": 4.5}
-predicted_gib |= {"why": "2 bytes of weight and 2 of gradient everywhere, 8 of state shared by the ranks"}
+predicted_gib |= {
+    "why": "2 bytes of weight and 2 of gradient everywhere, 8 of state "
+    "shared by the ranks"
+}
 ### END PREDICTION
 
 # %%
@@ -1327,7 +1593,8 @@ class Sharded:
         same_start(module)
         self.params = [p for p in module.parameters() if p.requires_grad]
         held, self.owner = [0] * dist.get_world_size(), {}
-        for p in sorted(self.params, key=lambda p: -p.numel()):  # the largest first, each to who has least
+        # the largest first, each to who has least
+        for p in sorted(self.params, key=lambda p: -p.numel()):
             self.owner[p] = held.index(min(held))
             held[self.owner[p]] += p.numel()
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
@@ -1406,9 +1673,15 @@ def walks(master, steps=1000, lr=3e-4):
     return weight.item()
 
 
-print(f"1000 steps of 0.0003: in bf16 alone {walks(False):.3f}, with a master copy in fp32 {walks(True):.3f}")
+print(
+    f"1000 steps of 0.0003: in bf16 alone {walks(False):.3f}, with a master copy in "
+    f"fp32 {walks(True):.3f}"
+)
 per_rank = {n: numbers * (2 + 2 + (8 + 4) / n) / 2**30 for n in (1, 2, 8)}
-print("GiB a rank with it:", ", ".join(f"{value:.1f} on {n}" for n, value in per_rank.items()))
+print(
+    "GiB a rank with it:",
+    ", ".join(f"{value:.1f} on {n}" for n, value in per_rank.items()),
+)
 
 # %% [markdown]
 # In bf16 alone the weight does not move at all. (`course_lib/parallel/sharded.py` gives the optimizer views of the
@@ -1425,7 +1698,10 @@ print("GiB a rank with it:", ", ".join(f"{value:.1f} on {n}" for n, value in per
 def ring_error(ranks, dtype, count=4096):
     """Relative error, root mean square, of a sum that is rounded to dtype at every hop."""
     draw = torch.Generator().manual_seed(0)
-    total, exact = torch.zeros(count, dtype=dtype), torch.zeros(count, dtype=torch.float64)
+    total, exact = (
+        torch.zeros(count, dtype=dtype),
+        torch.zeros(count, dtype=torch.float64),
+    )
     for _ in range(ranks):
         mine = torch.randn(count, generator=draw).to(dtype)
         total, exact = total + mine, exact + mine
@@ -1433,12 +1709,26 @@ def ring_error(ranks, dtype, count=4096):
 
 
 many = (2, 8, 64, 512)
-errors = [[f"{n} ranks", f"{ring_error(n, torch.bfloat16):.1e}", f"{ring_error(n, torch.float32):.1e}"] for n in many]
+errors = [
+    [
+        f"{n} ranks",
+        f"{ring_error(n, torch.bfloat16):.1e}",
+        f"{ring_error(n, torch.float32):.1e}",
+    ]
+    for n in many
+]
 Table(("a sum in a ring", "rounded to bf16", "rounded to fp32"), errors)
 
 # %%
-rows_of_means = [row for row in recorded("collectives", "A mean on two GPUs") if row["operation"] == "mean"]
-Table(("", "time [us]", "error"), [[r["name"], r["value"], f"{r['error']:.1e}"] for r in rows_of_means])
+rows_of_means = [
+    row
+    for row in recorded("collectives", "A mean on two GPUs")
+    if row["operation"] == "mean"
+]
+Table(
+    ("", "time [us]", "error"),
+    [[r["name"], r["value"], f"{r['error']:.1e}"] for r in rows_of_means],
+)
 
 # %% [markdown]
 # The error grows with the number of ranks, and noise from small batches is often larger still: many train with bf16
@@ -1468,14 +1758,32 @@ Table(("", "time [us]", "error"), [[r["name"], r["value"], f"{r['error']:.1e}"] 
 # %%
 def of_rank(ranks, stage, weight=2, grad=2, state=12):
     """GiB at rest and GB sent in a step by each rank; stage 0 is DDP, 1 shards state, 3 is FSDP."""
-    held = {0: weight + grad + state, 1: weight + grad + state / ranks, 3: (weight + grad + state) / ranks}
-    halves = {0: 2, 1: 2, 3: 3}  # transfers of all weights or gradients, each (N - 1) / N of them
-    return numbers * held[stage] / 2**30, halves[stage] * numbers * weight * (ranks - 1) / ranks / 1e9
+    held = {
+        0: weight + grad + state,
+        1: weight + grad + state / ranks,
+        3: (weight + grad + state) / ranks,
+    }
+    # transfers of all weights or gradients, each (N - 1) / N of them
+    halves = {0: 2, 1: 2, 3: 3}
+    return numbers * held[stage] / 2**30, halves[stage] * numbers * weight * (
+        ranks - 1
+    ) / ranks / 1e9
 
 
 names = {0: "DDP", 1: "sharded state, as in 8.7", 3: "FSDP"}
-cells = [[f"{names[stage]}, {n} ranks", *of_rank(n, stage)] for n in (2, 8, 64) for stage in names]
-Table(("974 million parameters, bf16, master copy", "at rest [GiB]", "sent by each rank [GB]"), cells)
+cells = [
+    [f"{names[stage]}, {n} ranks", *of_rank(n, stage)]
+    for n in (2, 8, 64)
+    for stage in names
+]
+Table(
+    (
+        "974 million parameters, bf16, master copy",
+        "at rest [GiB]",
+        "sent by each rank [GB]",
+    ),
+    cells,
+)
 
 # %% [markdown]
 # FSDP is for models whose weights do not fit; where they do, `Sharded` sends a third less. Activations stay in full on
@@ -1497,13 +1805,22 @@ def flat_ring(n, hosts, gpus, inside, across):
 
 
 def hierarchical(n, hosts, gpus, inside, across):
-    half = (gpus - 1) * (inside[0] + n / gpus / inside[1])  # a reduce-scatter, and again for the all-gather
+    # a reduce-scatter, and again for the all-gather
+    half = (gpus - 1) * (inside[0] + n / gpus / inside[1])
     return 2 * half + flat_ring(n / gpus, hosts, 1, inside, across)
 
 
 links = (5e-6, 450e9), (15e-6, 50e9)
-cells = [[f"{n / MIB:g} MiB", hosts, 1e3 * flat_ring(n, hosts, 8, *links), 1e3 * hierarchical(n, hosts, 8, *links)]
-         for n in (MIB, 1024 * MIB) for hosts in (2, 8, 64)]  # fmt: skip
+cells = [
+    [
+        f"{n / MIB:g} MiB",
+        hosts,
+        1e3 * flat_ring(n, hosts, 8, *links),
+        1e3 * hierarchical(n, hosts, 8, *links),
+    ]
+    for n in (MIB, 1024 * MIB)
+    for hosts in (2, 8, 64)
+]
 Table(("bytes", "hosts of 8", "one ring [ms]", "hierarchical [ms]"), cells)
 
 # %% [markdown]
@@ -1544,9 +1861,14 @@ dist.destroy_process_group()
 with tempfile.TemporaryDirectory() as folder:
     script = Path(folder) / "train.py"
     script.write_text(SCRIPT)
-    line_of_command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    line_of_command = [
+        sys.executable, "-m", "torch.distributed.run",
+        "--standalone", "--nproc-per-node=2", str(script),
+    ]  # fmt: skip
     without_nvls = os.environ | {"NCCL_NVLS_ENABLE": "0"}  # as in `launch`
-    done = subprocess.run(line_of_command, capture_output=True, text=True, timeout=120, env=without_nvls)
+    done = subprocess.run(
+        line_of_command, capture_output=True, text=True, timeout=120, env=without_nvls
+    )
 print(done.stdout or done.stderr[-2000:])
 
 # %% [markdown]

@@ -238,9 +238,11 @@ def test_a_release_has_no_outputs_and_only_metadata_that_stays(lesson):
 def test_cells_keep_to_their_limits(lesson):
     for cell in lessons.read_script(lesson).cells:
         if cell.cell_type == "code":
-            limit = 60 if cell.metadata.get("nbgrader", {}).get("solution") else 25
-            lines = cell.source.count("\n") + 1
-            assert lines <= limit, f"{lines} lines, at most {limit}:\n{cell.source[:200]}"
+            most, most_lines = (45, 95) if cell.metadata.get("nbgrader", {}).get("solution") else (25, 45)
+            tree = ast.parse(without_magics(cell.source))
+            statements, lines = sum(isinstance(node, ast.stmt) for node in ast.walk(tree)), cell.source.count("\n") + 1
+            assert statements <= most, f"{statements} statements, at most {most}:\n{cell.source[:200]}"
+            assert lines <= most_lines, f"{lines} lines, at most {most_lines}:\n{cell.source[:200]}"
 
 
 @each_lesson

@@ -59,6 +59,32 @@ def test_a_new_cell_changes_no_other_id_and_a_changed_cell_loses_its_output(cour
     assert kept.outputs[0].data["text/plain"] == "4"
 
 
+def test_a_cell_that_is_wrapped_or_commented_keeps_its_output_and_one_with_another_constant_does_not(course):
+    def output():
+        course.autograder("notebooks")
+        cells = nbformat.read(course.solution, 4).cells
+        return next(cell.outputs for cell in cells if cell.source.startswith("sum("))
+
+    change(course, "sum(double(x) == x + x for x in", "sum(  # all four\n    double(x) == x + x\n    for x in")
+    assert output()[0].data["text/plain"] == "4"
+    change(course, "for x in (1, 2, 3, 4)", "for x in (1, 2, 3, 5)")
+    assert not output()
+
+
+def test_an_output_that_quotes_lines_of_its_cell_goes_when_they_are_wrapped(course):
+    def output():
+        cells = nbformat.read(course.solution, 4).cells
+        return next(str(cell.outputs) for cell in cells if cell.source.startswith("import traceback"))
+
+    stack = "# %%\nimport traceback\n\ntraceback.print_stack(limit=1)\n\n"
+    change(course, "# %% [markdown] nb", f"{stack}# %% [markdown] nb")
+    course.autograder("execute")
+    assert "<cell>" in output()
+    change(course, "import traceback\n\n", "import traceback\n\n\n")
+    course.autograder("notebooks")
+    assert output() == "[]"
+
+
 def test_missing_outputs_are_added_with_their_machine_and_the_others_stay(course):
     kept = nbformat.read(course.solution, 4)
     kept.metadata.speed_of_light.machine = "Another card"
