@@ -160,14 +160,14 @@ def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) 
 
 
 def _only_demonstrated(release: Mapping, found: Submission) -> list[str]:
-    """Names that the student's code takes from a demonstration cell."""
-    empty = {cell.source for cell in code_of(release).cells}
+    """Names that a solution takes from a demonstration cell. Cells of one's own may be about anything."""
+    empty = {cell.name: cell.source for cell in code_of(release).cells}
     bound = set().union(*(_names(cell.source)[0] for cell in found.cells))
     shown = set().union(*(_names(as_python(_text(c)))[0] for c in release["cells"] if _part(c) == "demonstration"))
     taken = {
         name: cell.name
         for cell in found.cells
-        if cell.source not in empty
+        if empty.get(cell.name, cell.source) != cell.source
         for name in sorted(_names(cell.source)[1] & shown - bound)
     }
     return [

@@ -389,9 +389,9 @@ plots.show(
 #       `following = R(total + wanted)`; `lost = R(R(following - total) - wanted)`; `total = following`
 # - `total`: the sum so made; 0 where there are no terms
 # - `drift`: total less the exact sum of the terms *as they were given* (the figure above measures from the rounded
-#   ones)
+#   ones). Exact: large terms may cancel, and Python's `sum()` rounds
 # - `stuck`: for "one by one", after how many terms the total does not change any more although terms other than 0 (as
-#   rounded) follow; `None` where there is no such place, and in the other orders
+#   rounded) follow, so 0 where no term ever moves it; `None` where there is no such place, and in the other orders
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_accumulate", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1173,7 +1173,8 @@ for width, hidden in SIZES:
 # - $h = x w^\top + b$, then GELU in its tanh form, in fp32; one rounding, to the type of `out`
 # - fp32 inputs are not rounded to TF32: `tl.dot(..., input_precision="ieee")`. $h$ may be as large as 60 in size
 #
-# Any M, N and K. All arithmetic is in kernels. The kernel's head below is a suggestion.
+# Any M, N and K; K may be 0, and an empty sum is 0. x and w may be copied first (`.contiguous()`). All arithmetic is in
+# kernels. The kernel's head below is a suggestion.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_linear_gelu_kernel", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -2790,8 +2791,8 @@ print(
 #   $2^{63} - 1$
 # - with $i$ the **row-major** index of an element in the shape of x, whatever its strides, its number is the one that
 #   `i % 4` counts (from 0 on) of the four that `tl.rand4x(seed, i // 4)` makes
-# - $y = x / (1 - p)$ where that number is `>= p`, and 0 elsewhere, also where x is infinite or NaN. In fp32, rounded
-#   once
+# - $y = x / (1 - p)$ where that number is `>= p`, and 0 elsewhere, also where x is infinite or NaN. Computed in fp32 and
+#   converted once, to the type of y; `x * (1 / (1 - p))` is as good
 # - y is a new tensor of the shape and type of x. The gradient passes where the element did, divided likewise; it
 #   arrives in any strides, those of a sum with strides of 0, and stays as it is
 # - between the passes at most 64 bytes are kept: neither x nor a mask. The function may be called again before the
@@ -2876,8 +2877,8 @@ check("mlp.dropout", dropout)
 # <details><summary>Hint 4: infinite inputs, large seeds</summary>
 #
 # Choose with `tl.where`; multiplying by a mask of zeros turns infinity into NaN. Pass the seed as an ordinary argument:
-# Triton then takes it as 64 bits when it needs them. Converted to int32 on the way, seeds that differ in their upper
-# half are one seed.
+# Triton then takes it as 64 bits when it needs them. Converted to int32 or masked on the way, seeds that differ in their
+# upper half are one seed. And `torch.empty_like(x)` keeps the strides of an x that is transposed.
 # </details>
 #
 # ### Measure

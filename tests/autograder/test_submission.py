@@ -337,6 +337,7 @@ def test_a_name_that_only_a_demonstration_cell_binds_is_told(source, told):
     assert any("`shown`, used in the cell f, is defined only in a demonstration cell" in note for note in notes) == told
     own = [code("shown = 3", cell_id="mine")]
     assert not extract(RELEASE, submitted(lambda c: (c[2].update(source=source), c.extend(own)))).notes
+    assert not extract(RELEASE, submitted(lambda c: c.append(code("print(shown)", cell_id="looks")))).notes
 
 
 def test_marks_of_a_merge_in_a_cell_are_told():
