@@ -382,7 +382,7 @@ def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, caps
     path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
     trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False, seed=20))
     told = capsys.readouterr()
-    said = re.findall(r"put right: (.*)|^ +\d/5  (.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
+    said = re.findall(r"put right: (.*)|^ +\d/5  (start.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
     page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
     page = re.sub("</?code>", "`", page)
     assert said and all("".join(one) in page for one in said)
