@@ -381,8 +381,8 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
 def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
     path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
     trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False, seed=20))
-    told = capsys.readouterr()
-    said = re.findall(r"put right: (.*)|^ +\d/5  (start.*)|can be read: (.*?)\. Grading", told.out + told.err, re.MULTILINE)
+    told = "".join(capsys.readouterr())
+    said = re.findall(r"put right: (.*)|^ +\d/5  (start.*)|can be read: (.*?)\. Grading", told, re.MULTILINE)
     page = html.unescape((graded / "feedback" / student / UNIT / f"{NAME}.html").read_text())
     page = re.sub("</?code>", "`", page)
     assert said and all("".join(one) in page for one in said)
