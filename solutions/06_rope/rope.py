@@ -1346,7 +1346,8 @@ print(
 # Write `rope(q, k, cos, sin, positions, offset, layout)`, which returns q and k turned, as new tensors that can be
 # differentiated. Arguments as in exercise 6.3; q and k stay as they are.
 #
-# - gradients come in any strides: those of a sum have strides of 0, and one tensor may be the gradient of both. They
+# - gradients come in any strides, and are read where they lie: a copy of one costs points, since it is two passes more.
+#   Those of a sum have strides of 0, and one tensor may be the gradient of both. They
 #   stay as they are
 # - between the passes nothing is kept but `cos`, `sin`, `positions` and plain numbers. The check looks at what you save,
 #   and at what hangs on `ctx`
