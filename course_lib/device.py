@@ -101,9 +101,8 @@ def _hold_to_limit() -> None:
 
 
 if TIER == "gpu" and _memory_limit():
-    torch.cuda._lazy_call(
-        _hold_to_limit
-    )  # once this process, or a fork of it, starts CUDA: whoever has can fork no more
+    # once this process, or a fork of it, starts CUDA: whoever has can fork no more
+    torch.cuda._lazy_call(_hold_to_limit)
 
 _told: tuple[int, tuple[int, int]] | None = None
 

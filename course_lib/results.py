@@ -176,11 +176,8 @@ def beside(
     own = bool(slug and entry and entry["machine"] == machine["name"])
     recorded_on = f"{entry['machine']}, {entry['date']}" if entry and not own else None
     there_size = next((row.get("size", "") for row in entry["rows"]), "") if entry else ""
-    here, note = (
-        (f"{machine['name']}, at {size}" if size else machine["name"]),
-        _note(section, entry, device or MAIN, own),
-    )
-    note += f", at {there_size}" if there_size else ""
+    here = f"{machine['name']}, at {size}" if size else machine["name"]
+    note = _note(section, entry, device or MAIN, own) + (f", at {there_size}" if there_size else "")
     return Beside(section, unit, rows, here, recorded_on, note, alike=size == there_size)
 
 

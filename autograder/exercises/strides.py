@@ -40,8 +40,7 @@ def as_read(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) 
     size = max(span(tensor.shape, tensor.stride()), span(shape, strides))
     around = float("nan") if tensor.is_floating_point() else input_poison(tensor.dtype)
     memory = torch.full((size,), around, dtype=tensor.dtype, device=tensor.device)
-    once = tensor[
-        tuple(slice(None if step else 1) for step in tensor.stride())
-    ]  # the gradient of a sum has strides of 0
+    # the gradient of a sum has strides of 0
+    once = tensor[tuple(slice(None if step else 1) for step in tensor.stride())]
     memory.as_strided(once.shape, once.stride()).copy_(once)
     return memory.as_strided(shape, strides)
