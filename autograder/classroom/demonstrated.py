@@ -10,11 +10,11 @@ import contextlib
 import functools
 import json
 import re
-import symtable
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from autograder.referee.source import ONLY_DEMONSTRATED, names_in
 from course_lib.places import RELEASES
 
 
@@ -36,10 +36,7 @@ def withheld(function: Callable) -> Iterator[frozenset[str]]:
 
 def said_of(missing: str) -> str:
     """What to do about a name that grading will not find."""
-    return (
-        f"`{missing}` is defined only in a demonstration cell, and those are not part of a submission. Define it in "
-        "the solution cell or in a cell of your own."
-    )
+    return f"`{missing}` {ONLY_DEMONSTRATED}"
 
 
 def _only_demonstrated() -> frozenset[str]:
@@ -50,7 +47,7 @@ def _only_demonstrated() -> frozenset[str]:
     for text in ran:
         found = _demonstrations().get(_bare(text))
         if found is None:
-            others |= _bound(shell.transform_cell(text))
+            others |= names_in(shell.transform_cell(text))[0]
         else:
             shown |= found
     return frozenset(shown - others)
@@ -70,17 +67,8 @@ def _demonstrations() -> dict[str, frozenset[str]]:
             metadata = cell["metadata"]
             if cell["cell_type"] == "code" and "nbgrader" not in metadata and "setup" not in metadata.get("tags", ()):
                 text = "".join(cell["source"])
-                found[_bare(text)] = _bound(text)
+                found[_bare(text)] = frozenset(names_in(text)[0])
     return found
-
-
-def _bound(text: str) -> frozenset[str]:
-    """The names that a cell binds; none of what is no Python."""
-    try:
-        symbols = symtable.symtable(text, "<cell>", "exec").get_symbols()
-    except (SyntaxError, ValueError):
-        return frozenset()
-    return frozenset(one.get_name() for one in symbols if one.is_assigned() or one.is_imported())
 
 
 def _bare(text: str) -> str:

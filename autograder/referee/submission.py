@@ -12,7 +12,6 @@ import copy
 import functools
 import json
 import re
-import symtable
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from IPython.core.inputtransformer2 import TransformerManager
 
 from autograder.judging.outcome import NOT_WRITTEN
-from autograder.referee.source import parsed
+from autograder.referee.source import ONLY_DEMONSTRATED, names_in, parsed
 
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
@@ -162,35 +161,15 @@ def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) 
 def _only_demonstrated(release: Mapping, found: Submission) -> list[str]:
     """Names that a solution takes from a demonstration cell. Cells of one's own may be about anything."""
     empty = {cell.name: cell.source for cell in code_of(release).cells}
-    bound = set().union(*(_names(cell.source)[0] for cell in found.cells))
-    shown = set().union(*(_names(as_python(_text(c)))[0] for c in release["cells"] if _part(c) == "demonstration"))
+    bound = set().union(*(names_in(cell.source)[0] for cell in found.cells))
+    shown = set().union(*(names_in(as_python(_text(c)))[0] for c in release["cells"] if _part(c) == "demonstration"))
     taken = {
         name: cell.name
         for cell in found.cells
         if empty.get(cell.name, cell.source) != cell.source
-        for name in sorted(_names(cell.source)[1] & shown - bound)
+        for name in sorted(names_in(cell.source)[1] & shown - bound)
     }
-    return [
-        f"`{name}`, used in the cell {cell}, is defined only in a demonstration cell, and those are not part of a "
-        "submission. Define it in the solution cell or in a cell of your own."
-        for name, cell in taken.items()
-    ]
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Names that a cell binds at its top level, imports among them, and those that it asks the notebook for."""
-    try:
-        todo = [top := symtable.symtable(source, "<cell>", "exec")]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set(), set()
-    bound = {one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported()}
-    asked: set[str] = set()
-    while todo:
-        table = todo.pop()
-        todo += table.get_children()
-        read = (one for one in table.get_symbols() if one.is_referenced())
-        asked |= {one.get_name() for one in read if table is top or one.is_global()}
-    return bound, asked
+    return [f"`{name}`, used in the cell {cell}, {ONLY_DEMONSTRATED}" for name, cell in taken.items()]
 
 
 def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterable[Mapping] = ()) -> Submission:
