@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autograder.referee.source import ONLY_DEMONSTRATED, names_in
+from autograder.judging.names import ONLY_DEMONSTRATED, names_in
 from course_lib.places import RELEASES
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from autograder.judging.names import ONLY_DEMONSTRATED, names_in
 from autograder.judging.outcome import NOT_WRITTEN
-from autograder.referee.source import ONLY_DEMONSTRATED, names_in, parsed
+from autograder.referee.source import parsed
 
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
