@@ -37,7 +37,7 @@ try:
     )
 
     from autograder.classroom.collecting import Collect, ReleaseFeedback
-    from autograder.classroom.export import Grades, WhatWaits
+    from autograder.classroom.export import Feedback, Grades, WhatWaits
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
     from autograder.classroom.late import LateDays
     from autograder.classroom.marking import install as show_what_waits
@@ -113,6 +113,7 @@ c.LateDays.free_days = 0
 c.LateDays.percent_a_day = 0
 
 c.GenerateFeedback.preprocessors = [GetGrades, WhatWaits, CSSHTMLHeaderPreprocessor]
+c.GenerateFeedback.exporter_class = Feedback
 c.ExportApp.plugin_class = Grades
 
 # Feedback and formgrader show a student's markdown through this one step that a setting can replace.

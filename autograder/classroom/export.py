@@ -6,17 +6,24 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.server_extensions.formgrader import handlers
+from nbgrader.utils import is_grade
 from traitlets import Unicode
+from traitlets.config import Config
 
 from autograder.classroom.late import is_handed_in, rule_of, settle
+from autograder.classroom.marking import TEMPLATES
 from autograder.classroom.marks import VERDICTS, called, tell, waiting
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits""".split()
+
+CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 
 
 class Grades(ExportPlugin):
@@ -66,8 +73,19 @@ class Grades(ExportPlugin):
         return row
 
 
+class Feedback(HTMLExporter):
+    """nbgrader's page, on which the list of marks has the names of exercises where nbgrader says "Test cell"."""
+
+    def __init__(self, config: Config, **options):
+        config = config.copy()
+        config.HTMLExporter.template_name = "named"
+        config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), handlers.template_path]
+        config.HTMLExporter.extra_template_paths.append(handlers.template_path)  # by which ours extends nbgrader's
+        super().__init__(config=config, **options)
+
+
 class WhatWaits(NbGraderPreprocessor):
-    """Of feedback: which points are not there yet, above the first verdict."""
+    """Of feedback: which points are not there yet, above the first verdict, and what each check is called."""
 
     verdicts = Unicode(str(VERDICTS), help="folder of verdict files").tag(config=True)
 
@@ -76,5 +94,8 @@ class WhatWaits(NbGraderPreprocessor):
         with Gradebook(names["db_url"]) as gradebook:
             found = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
             waits = waiting(found, Path(self.verdicts))
+        for cell in nb.cells:
+            if is_grade(cell) and cell.cell_type == "code":
+                cell.metadata[CALLED] = called(cell)
         tell(nb, [f"Points may still come. These wait: {', '.join(waits)}."] if waits else [])
         return nb, resources

@@ -235,6 +235,13 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
     assert "tl.program_id" in page
 
 
+def test_the_list_of_marks_in_feedback_has_the_names_of_exercises(graded):
+    page = (graded / "feedback" / "right" / UNIT / f"{NAME}.html").read_text()
+    marks = page[page.index('id="toc"') : page.index("</ol>")]
+    assert re.findall(r"<a href=\"#\w+\">(.*?)</a> \(Score", marks)[0] == "start.axpy"
+    assert "Test cell" not in page
+
+
 def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
     page = (graded / "feedback" / "acts_in_a_browser" / UNIT / f"{NAME}.html").read_text()
     assert page.count("an answer &lt;script&gt;") == 3 and "$a&lt;b$" in page
