@@ -502,7 +502,7 @@ axes.yaxis.set_major_formatter("{x:.0e}")
 plots.show(
     axes,
     alt="Error against position: bf16 angles are wrong from the first positions on and "
-    "useless past 256, fp16 past some hundreds, fp32 grows in proportion to the "
+    "useless past 256, fp16 past some thousands, fp32 grows in proportion to the "
     "position, float64 stays flat below all",
 )
 
