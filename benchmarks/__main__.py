@@ -40,6 +40,7 @@ SECTIONS = (
     "matmul",
     "attention",
     "attention_sizes",
+    "beside",
     "one_pass",
     "rope",
     "mx",

@@ -6,6 +6,7 @@ bytes at the measured ceiling.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch._functorch import config as donated_buffers
@@ -92,23 +93,29 @@ def peers() -> dict[str, Callable]:
 
 
 def _main_rows(width: int) -> Iterator[dict]:
+    floor, errors = Given(width).floor_us(), {}
+    for case, target in zip(cases(width, errors), (FORWARD, BACKWARD)):
+        more = {f"{what} of {name}": e for name, seen in errors.items() for what, e in seen.items()}
+        yield measure(replace(case, target=target)) | {"floor us": floor} | more
+
+
+def cases(width: int, errors: dict[str, dict[str, float]] | None = None) -> Iterator[Case]:
+    """Both directions, without a target; into `errors` come those of everybody."""
     given, others = Given(width), peers()
-    errors = {name: errors_of(f, given) for name, f in {"ours": add_norm, **others}.items()}
+    errors = {} if errors is None else errors
+    errors |= {name: errors_of(f, given) for name, f in {"ours": add_norm, **others}.items()}
     others = {name: f for name, f in others.items() if all(errors[name][n] < 2 * LIMIT[n] for n in LIMIT)}
-    more = {f"{what} of {name}": e for name, seen in errors.items() for what, e in seen.items()}
-    for direction, target in (("forward", FORWARD), ("backward", BACKWARD)):
+    for direction in ("forward", "backward"):
         make = getattr(given, direction)
-        case = Case(
+        yield Case(
             f"add_norm {direction} {ROWS} x {width}",
             make(add_norm),
             {name: make(f) for name, f in others.items()},
             lambda: _check(errors["ours"]),
             calls=len(given.ring),
-            target=target,
             method="events",
             work={"TB/s": given.size / 1e12},
         )
-        yield measure(case) | {"floor us": given.floor_us()} | more
 
 
 def _check(errors: dict[str, float]) -> None:

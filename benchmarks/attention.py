@@ -1,4 +1,5 @@
-"""Attention forward and backward, bf16, against SDPA's flash, cuDNN and efficient backends, FlexAttention and eager.
+"""Attention forward and backward, bf16, against SDPA's flash, cuDNN and efficient backends, FlexAttention, eager and,
+where it is installed, FlashAttention-4.
 
 TFLOP/s count 4 B H n_q n_k D forward and 2.5 times that backward, half of both when causal, whatever a kernel makes.
 A peer that does not take a shape, or is wrong there, is left out, and a line says so. Flex is compiled; eager writes
@@ -6,7 +7,7 @@ the scores.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from math import isfinite
 
@@ -129,11 +130,28 @@ def _peers(q: torch.Tensor, causal: bool) -> dict[str, Callable]:
         "efficient": partial(sdpa, SDPBackend.EFFICIENT_ATTENTION),
         "flex": lambda q, k, v: flex(q, k, v, block_mask=mask),
     }
+    peers |= flash_attention_4(causal)
     if batch * heads * length**2 * 2 <= EAGER_BYTES:
         peers["eager"] = partial(_eager, causal)
     else:
         print(f"eager is left out of {tuple(q.shape)}: scores of more than {EAGER_BYTES / 2**30:g} GiB", flush=True)
     return peers
+
+
+@cache
+def flash_attention_4(causal: bool) -> dict[str, Callable]:
+    """FlashAttention-4 (wheel flash-attn-4; on Hopper its kernels are FlashAttention-3's), where it is installed."""
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError:
+        print("FlashAttention-4 is not installed", flush=True)
+        return {}
+
+    def call(q, k, v):
+        found = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return {"flash 4": call}
 
 
 def _eager(causal: bool, q, k, v) -> torch.Tensor:

@@ -1,0 +1,67 @@
+"""Shapes around the table, without a GPU: what is drawn, what is true, who is left out. Nothing is timed here."""
+
+import pytest
+import torch
+
+from benchmarks import beside
+from benchmarks.against import Red
+from benchmarks.beside import Shape
+
+SMALL = (
+    Shape.square(2, 2, 33, 16),
+    Shape.square(2, 4, 24, 16, shared=2, causal=True),
+    Shape.square(3, 2, 20, 16, padded=True),
+    Shape(2, 4, 2, 1, 40, 16),
+)
+
+
+@pytest.fixture
+def untimed(monkeypatch):
+    """Each call is made once; its peers' names are the row."""
+
+    def measured(case, looks):
+        case.check()
+        case.ours()
+        for peer in case.peers.values():
+            peer()
+        return {"name": case.name, "peers": sorted(case.peers)}
+
+    monkeypatch.setattr(beside, "measure", measured)
+    monkeypatch.setattr(beside, "DTYPE", torch.float32)  # the interpreter has no bf16
+
+
+def rows(*shapes):
+    return beside.run(attention=shapes, matmul=(), linear_gelu=(), add_norm=())
+
+
+def test_there_are_at_least_sixty_rows_and_no_shape_comes_twice():
+    shapes = [*beside.ATTENTION, *beside.MATMUL, *beside.LINEAR_GELU, *beside.ADD_NORM]
+    assert len(set(shapes)) == len(shapes)
+    both = sum(1 + (shape.n_q > 1) for shape in beside.ATTENTION)
+    assert both + len(beside.MATMUL) + len(beside.LINEAR_GELU) + 2 * len(beside.ADD_NORM) >= 60
+    assert {shape.size for shape in beside.ATTENTION} >= {16, 32, 40, 48, 64, 72, 80, 96, 128}
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_ours_and_a_peer_are_held_against_float64_in_both_directions(shape, untimed):
+    found = rows(shape)
+    directions = ["forward"] if shape.n_q == 1 else ["forward", "backward"]
+    assert [row["name"] for row in found] == [f"attention {direction} {shape}" for direction in directions]
+    assert all("math" in row["peers"] for row in found)
+
+
+def test_long_sequences_are_checked_at_their_last_queries(untimed, monkeypatch):
+    monkeypatch.setattr(beside, "EXACT", 200)
+    q, k, v, do, lengths = beside.drawn(shape := Shape.square(1, 1, 40, 16, causal=True))
+    want = beside.exact(shape, q, k, v, do, lengths)
+    assert want.keys() == {"o"} and want["o"].shape == (1, 1, 5, 16)
+    o = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    assert torch.allclose(want["o"], o[:, :, -5:])
+
+
+def test_what_ours_refuses_is_a_row_and_what_is_wrong_is_none(untimed, monkeypatch):
+    (row,) = rows(Shape.square(1, 1, 16, 8))  # head sizes are 16 to 128
+    assert "head size" in row["refused"] and row["kind"] == "attention"
+    monkeypatch.setattr(beside, "attention", lambda q, k, v, **options: q + 0 * (k.sum() + v.sum()))
+    with pytest.raises(Red, match="attention is wrong"):
+        rows(SMALL[0])
