@@ -21,12 +21,10 @@ from __future__ import annotations
 import itertools
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.capstone.mask_mistakes import MISTAKES, truth
+from autograder.exercises.capstone.mask_mistakes import LIMIT, MISTAKES, truth
 from autograder.exercises.number_lists import differ
 from autograder.exercises.places import counted, listed
 from autograder.inside.probes.hoisting import GIVEN
-
-LIMIT = 1e-9  # of the largest number: float64, the same maths in another order; fp32 anywhere is off by more
 
 # -------------------------------------------------------------------------------------------- the comparison
 
