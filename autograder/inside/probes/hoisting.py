@@ -156,7 +156,7 @@ class Noting(TorchFunctionMode):
 def _run(graph: Graph, new: Mapping[int, torch.Tensor]) -> list[Step]:
     """The graph with other tensors in the place of some that it was called with."""
     with torch.no_grad(), Noting() as noting:
-        graph.module(*(new.get(id(value), value) for value in graph.inputs))
+        graph.module.forward(*(new.get(id(value), value) for value in graph.inputs))
     return noting.steps
 
 

@@ -79,7 +79,7 @@ class Graph:
 
     def __call__(self, *inputs):
         self.inputs = inputs if self.inputs is None else self.inputs
-        return self.module(*inputs)
+        return self.module.forward(*inputs)
 
 
 @dataclass
