@@ -130,7 +130,7 @@ def _short(d: Draw) -> Call:
 
 def _other_lengths(d: Draw) -> Call:
     """All images are full in one of the calls."""
-    n, images = d.integer(5, 7), d.integer(3, 5)
+    n, images = d.integer(5, 6), d.integer(3, 5)
     return _call(d, [_lengths(d, images, n), [n] * images, _lengths(d, images, n)], n)
 
 
@@ -155,11 +155,11 @@ def _no_number(d: Draw) -> Call:
 
 
 def _sharp(d: Draw) -> Call:
-    """Scores of many thousands: what is added to those of padding has to be more. One layer, since a second one would
+    """Scores of millions: what is added to those of padding has to be more. One layer, since a second one would
     turn roundings of the first into other choices.
     """
     n = d.integer(6, 8)
-    return _call(d, [_lengths(d, 8, n)], n, layers=1, sharp=400.0)
+    return _call(d, [_lengths(d, 16, n)], n, layers=1, sharp=2000.0)
 
 
 def _layers(d: Draw) -> Call:

@@ -433,6 +433,11 @@ MISTAKES = (
         sign=lambda e: _ended(e, "read out of a tensor", "the value of a tensor", "Data dependent operator"),
     ),
     Mistake(
+        "mask_remembered",
+        "A mask of an earlier call is used again, because sizes are the same: make it from the lengths of each call.",
+        sign=_remembers,
+    ),
+    Mistake(
         "batch_written_down",
         "A new number of images is compiled anew: something turned it into a number of Python, such as a loop over "
         "images, int() or an `if`. Keep it a size.",
@@ -460,11 +465,6 @@ MISTAKES = (
         "a_mask_for_each_layer",
         "As many masks are made as there may be layers, all equal. One is enough: every layer reads it.",
         sign=lambda e: _all_right(e, "results") and not _again(e) and any(one["masks"] for one in _ran(e, "hoisted")),
-    ),
-    Mistake(
-        "mask_remembered",
-        "A mask of an earlier call is used again, because sizes are the same: make it from the lengths of each call.",
-        sign=_remembers,
     ),
     Mistake(
         "cleared_after_embed",
