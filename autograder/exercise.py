@@ -202,7 +202,7 @@ class Exercise:
     accept: Callable[[Any, Any, Values], str | None] | None = None  # scenarios: (got, want, args) -> what is wrong
     speed: Speed | None = None
     probe: str = ""  # "module:name" of what calls the function instead, and returns what it saw: probe(function, *args)
-    hides: tuple[str, ...] = ()  # packages that the submission cannot import, because they would tell the answer
+    hides: tuple[str, ...] = ()  # packages and modules that a submission has not: they tell the answer
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
     allowed: tuple[str, ...] = ()  # operators of torch that may compute beside the kernels: "aten::mm"

@@ -56,7 +56,8 @@ def command(
     """The command line that runs `program` as process 1 of a fresh sandbox; open descriptors are passed on.
 
     Of the course it holds course_lib and `autograder/inside`, read-only and under their own paths. `answers`: with the
-    folders of course_lib that hold reference solutions. `hides`: packages, "torch._dynamo", whose folders are empty.
+    folders of course_lib that hold reference solutions. `hides`: packages, "torch._dynamo", whose folders are empty,
+    and modules, whose files are.
     """
     as_root = os.geteuid() == 0
     line = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
@@ -136,20 +137,25 @@ def _autograder() -> list[str]:
     return [*line, "--remount-ro", str(package)]
 
 
-def _hidden(packages: Sequence[str]) -> list[str]:
-    """Empty folders over packages. A name that is no package fails here, not silently in the sandbox.
+def _hidden(names: Sequence[str]) -> list[str]:
+    """Empty folders over packages, and over a module's file one that defines nothing. A name that is neither fails
+    here, not silently in the sandbox.
 
     What a course may leave out, and this one leaves out, needs no cover.
     """
     line: list[str] = []
     left_out = {f"course_lib.{name}" for name in ANSWERS if not (COURSE_LIB / name).is_dir()}
-    for package in (name for name in packages if name not in left_out):
-        top, *below = package.split(".")
+    for name in (name for name in names if name not in left_out):
+        top, *below = name.split(".")
         home = importlib.util.find_spec(top)
         path = Path(*home.submodule_search_locations, *below) if home else None
-        if path is None or not path.is_dir():
-            raise NoSandbox(f"{package} should be hidden from a submission, and is no package of this environment")
-        line += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        if path is None or not (path.is_dir() or path.with_suffix(".py").is_file()):
+            raise NoSandbox(f"{name} should be hidden from a submission, and is neither package nor module here")
+        if not path.is_dir():
+            line += ["--ro-bind", str(INSIDE / "nothing.py"), str(path.with_suffix(".py"))]
+            path = path.parent / "__pycache__"  # holds what the file said, compiled
+        if path.is_dir():
+            line += ["--tmpfs", str(path), "--remount-ro", str(path)]
     return line
 
 

@@ -159,8 +159,8 @@ def test_hiding_a_module_in_this_process_ends_with_the_call():
     assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)) == 2
 
 
-def test_what_is_no_package_cannot_be_hidden():
-    with pytest.raises(sandbox.NoSandbox, match="no package"):
+def test_what_is_neither_package_nor_module_cannot_be_hidden():
+    with pytest.raises(sandbox.NoSandbox, match="neither package nor module"):
         sandbox.command(["true"], hides=("torch._dynamos",))
 
 

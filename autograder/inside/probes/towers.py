@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,38 @@ from torch import fx
 
 from course_lib import torch_inside
 from course_lib.models.broken_tower import PATCH, Tower
+from course_lib.models.siglip.frame import unpacked
 from course_lib.torch_inside.reuse import settings
 
 
 def make(kind: Callable[..., torch.nn.Module], config: Mapping[str, Any]) -> torch.nn.Module:
     """A tower in float64 with weights that one seed makes equal in every process, whatever it keeps besides."""
     sizes = {name: value for name, value in config.items() if name != "seed"}
-    given = Tower(**sizes).double()
-    generator = torch.Generator().manual_seed(config["seed"])
-    with torch.no_grad():
-        for weights in given.parameters():
-            weights.copy_(torch.randn(weights.shape, generator=generator, dtype=torch.float64) * 0.6)
-    made = kind(**sizes)
+    return with_weights(kind(**sizes), Tower(**sizes), config["seed"])
+
+
+def with_weights(made: torch.nn.Module, given: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """The tower in float64, with weights that are drawn by the names of another one's: it knows all of them.
+
+    A layer of its own for q, k and v at once may give the three back as one.
+    """
+    given = drawn(given.double(), seed)
     if not isinstance(made, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module with the tower's weights, got {type(made).__name__}")
     made = made.double()
     missing, _ = made.load_state_dict(given.state_dict(), strict=False)
-    unknown = sorted(set(given.state_dict()) - set(made.state_dict()))
+    unknown = sorted(set(given.state_dict()) - set(unpacked(made.state_dict())))
     if missing or unknown:
         raise TypeError(f"the tower's weights should keep their names: {[*missing, *unknown][0]!r} is not there")
     return made.eval()
+
+
+def drawn(tower: torch.nn.Module, seed: int) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weights in tower.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=generator, dtype=torch.float64) * 0.6)
+    return tower
 
 
 def patches(call: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,33 +65,65 @@ def run(tower: Callable, calls: Sequence[Mapping]) -> list[list[list[float]]]:
 def compiled(kind: Callable, config: Mapping, calls: Sequence[Mapping]) -> tuple[list, dict[str, Any]]:
     """The results of a compiled tower, and its graphs: of the first call, compiled later, why graphs ended, and what
     they call that is not torch's own.
+    """
+    with torch.no_grad():
+        seen = captured(make(kind, config), [patches(call) for call in calls], torch.Tensor.tolist)
+    return seen.kept, seen.graphs()
+
+
+class Graph:
+    """One graph that Dynamo captured, and what it was first called with."""
+
+    def __init__(self, module: fx.GraphModule):
+        self.module, self.inputs = module, None
+
+    def __call__(self, *inputs):
+        self.inputs = inputs if self.inputs is None else self.inputs
+        return self.module.forward(*inputs)
+
+
+@dataclass
+class Captured:
+    """What became of the calls of a compiled tower."""
+
+    kept: list[Any]  # of each result
+    captured: list[Graph]
+    first: int  # graphs of the first call
+    ended: list[str]  # why graphs ended
+
+    def graphs(self) -> dict[str, Any]:
+        opaque = list(dict.fromkeys(name for graph in self.captured for name in _opaque(graph.module)))
+        later = len(self.captured) - self.first
+        return {"first": self.first, "later": later, "ended": self.ended, "opaque": opaque}
+
+
+def captured(tower: torch.nn.Module, calls: Sequence[tuple[torch.Tensor, ...]], keep: Callable) -> Captured:
+    """Compile the tower, call it, and keep of each result what `keep` makes of it at once.
 
     The number of images may be dynamic from the first call on. Dynamo alone works; what it captures runs as it is.
     Dynamo begins from nothing, so whatever this process had compiled before is compiled again when it is next called.
     """
-    tower, results, graphs = make(kind, config), [], []
+    kept, graphs = [], []
 
     def backend(module, inputs):
-        graphs.append(module)
-        return module.forward
+        graphs.append(Graph(module))
+        return graphs[-1]
 
     first = 0
     torch._dynamo.reset()
     silent = contextlib.redirect_stdout(io.StringIO())
-    with settings(recompile_limit=64), torch.no_grad(), silent, torch_inside.watch() as seen:
+    with settings(recompile_limit=64), silent, torch_inside.watch() as seen:
         fast = torch.compile(tower, backend=backend)
-        for number, call in enumerate(calls):
-            given = patches(call)
+        for number, given in enumerate(calls):
             for tensor in given:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
             result = fast(*given)
             if type(result) is not torch.Tensor:  # anything else could compute after the graph
                 raise TypeError(f"expected a tensor, got {type(result).__name__}")
-            results.append(result.tolist())
+            kept.append(keep(result))
             first = first if number else len(graphs)
     ended = list(dict.fromkeys(row.reason[:300] for row in torch_inside.breaks(seen)))
-    opaque = list(dict.fromkeys(name for graph in graphs for name in _opaque(graph)))
-    return results, {"first": first, "later": len(graphs) - first, "ended": ended, "opaque": opaque}
+    return Captured(kept, graphs, first, ended)
 
 
 # torch's own operators that take a function, and of which Dynamo captures that function as a graph too
