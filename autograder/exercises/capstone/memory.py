@@ -77,7 +77,7 @@ CASES = (
     Case("short images", lambda d: _small(d, images=d.integer(3, 5))),
     Case("NaN behind the lengths", lambda d: _small(d, nan=True)),
     Case("one image", lambda d: _small(d, images=1, layers=3)),
-    Case("within 0.75", lambda d: _call(d, share=0.75)),
+    Case("within 0.75", lambda d: _call(d, share=0.75, nan=True)),
     Case("within 0.75, many heads", lambda d: _call(d, share=0.75, heads=d.integer(11, 14), head=d.integer(5, 7))),
     Case("within 0.75, long images", lambda d: _call(d, share=0.75, images=2, patches=d.integer(70, 90))),
     Case("within 0.55", lambda d: _call(d, share=0.55)),
@@ -86,7 +86,7 @@ CASES = (
     Case("within 0.55, fp64", lambda d: _call(d, share=0.55, dtype="float64", nan=True)),
     Case("the plan, one layer", lambda d: _call(d, plan=True, share=0.75, layers=1)),
     Case("the plan, many layers", lambda d: _call(d, plan=True, share=0.75, layers=5, images=2), live=False),
-    Case("the plan, many images", lambda d: _call(d, plan=True, share=0.75, images=d.integer(7, 9), patches=13)),
+    Case("the plan, many images", lambda d: _call(d, plan=True, share=0.75, nan=True, images=d.integer(7, 9), patches=13)),
     Case(
         "the plan, many heads",
         lambda d: _call(d, plan=True, share=0.75, heads=d.integer(15, 18), head=d.integer(3, 4)),
