@@ -4,25 +4,26 @@
     FrugalTower(sizes)(patches, lengths) -> (B, width)
     FrugalTower.planned(sizes, images, bytes_a_number) -> dict, what you call it: bytes held over all layers
 
-`sizes` is course_lib.models.vision.Sizes. patches (B, N, numbers a patch), N = sizes.patches, and lengths (B,), integers
-from 1 to N, are those of course_lib.models.siglip.naive.Tower, and so are the result, the gradients of all parameters,
-and the names of the parameters: the tower takes the naive tower's state dict, and packed layers are called
-"attention.qkv". What lies behind a length may be NaN, and shows nowhere. Everything runs on the CPU, in fp32 and fp64.
+`sizes` is course_lib.models.vision.Sizes. patches (B, N, numbers a patch), N = sizes.patches, and lengths (B,),
+integers from 1 to N, are those of course_lib.models.siglip.naive.Tower, and so are the result, the gradients of all
+parameters, and the names of the parameters: the tower takes the naive tower's state dict, and layers that it packs are
+called "attention.qkv". What lies behind a length may be NaN, and shows nowhere. Everything runs on the CPU, in fp32 and
+in fp64.
 
 **Held** is all memory that exists between the two passes and that operators made or wrote in the first, whoever holds
 it: autograd, a context, a list, the module. Parameters, patches, lengths and the result do not count. In the cases
 "within 0.75" at most 0.75 of what course_lib.models.siglip.strong.Tower holds at the same sizes may be held, in those
-"within 0.55" at most 0.55, and what is held is read by the backward pass.
+"within 0.55" at most 0.55, in those of "the plan" 0.75. What is held is read by the backward pass.
 
-**Computing again** has a price, and its products are counted: those of the backward pass take at most 1.25 times the
-FLOP of the strong tower's (2 m n k of a product; attention as one operator counts as 2 products forward, 5 backward).
-One of the larger products of a layer may be made again, and all of them may not. torch.utils.checkpoint is allowed: around
-a part of a block it is a right answer, around a whole block it takes too many products.
+**Computing again** has a price: the products of the backward pass take at most 1.25 times the FLOP of the strong
+tower's. Counted are 2 m n k of each product; attention as one operator counts as 2 products forward and 5 backward. So
+one of the large products of a layer may be made again, and not all of them. torch.utils.checkpoint is allowed: around a
+part of a block it is a right answer, around a whole block it takes too many products.
 
-**planned** is asked before the tower exists: the sum is within 1 % of what is then held. It computes with numbers, not
-with tensors. bytes_a_number: 4 in fp32, 8 in fp64.
+**planned** is asked before the tower exists, in the cases of "the plan": its sum is within 1 % of what is then held. It
+computes with numbers, not with tensors. bytes_a_number is 4 in fp32 and 8 in fp64.
 
-Only torch's own operators run, in the thread that calls; what is held is held in tensors.
+Only torch's own operators run, in the thread that calls. What is held is held in tensors.
 """
 
 from autograder.exercise import Call, Case, Draw, Exercise
@@ -86,7 +87,9 @@ CASES = (
     Case("within 0.55, fp64", lambda d: _call(d, share=0.55, dtype="float64", nan=True)),
     Case("the plan, one layer", lambda d: _call(d, plan=True, share=0.75, layers=1)),
     Case("the plan, many layers", lambda d: _call(d, plan=True, share=0.75, layers=5, images=2), live=False),
-    Case("the plan, many images", lambda d: _call(d, plan=True, share=0.75, nan=True, images=d.integer(7, 9), patches=13)),
+    Case(
+        "the plan, many images", lambda d: _call(d, plan=True, share=0.75, nan=True, images=d.integer(7, 9), patches=13)
+    ),
     Case(
         "the plan, many heads",
         lambda d: _call(d, plan=True, share=0.75, heads=d.integer(15, 18), head=d.integer(3, 4)),

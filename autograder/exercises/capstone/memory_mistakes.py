@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from autograder.exercise import Mistake
-from autograder.exercises.capstone.memory_rules import LIMITS, accept, faults, truth, wrong_gradients
+from autograder.exercises.capstone.memory_rules import accept, faults, truth, wrong_gradients
 from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.inside.probes import holding
 from course_lib.models.siglip import naive
@@ -376,9 +376,7 @@ RESULTS = (
         "The mask lies along the queries: it belongs along the keys, the last dimension of the scores.",
         **_computes(MaskOfQueries),
     ),
-    Mistake(
-        "mask_one_too_long", "One patch of padding takes part: `<`, not `<=`.", **_computes(MaskOneTooLong)
-    ),
+    Mistake("mask_one_too_long", "One patch of padding takes part: `<`, not `<=`.", **_computes(MaskOneTooLong)),
     Mistake(
         "scale_wrong",
         "The scores are multiplied with the wrong number: D ** -0.5, where D is the width of a head.",
@@ -395,13 +393,14 @@ RESULTS = (
     ),
     Mistake(
         "padding_not_set_to_zero",
-        "NaN behind a length shows in the results: a weight of 0 hides no NaN. Set padding to 0 before the first product.",
+        "NaN behind a length shows in the results: a weight of 0 hides no NaN. Set padding to 0 before the "
+        "first product.",
         sign=lambda e: _nan_behind(e, "results"),
     ),
     Mistake(
         "padding_in_gradients",
-        "The result is right, and NaN behind a length shows in the gradient of `embed`: that is a product over all rows, "
-        "padding too. Set padding to 0 before the first product, not after it.",
+        "The result is right, and NaN behind a length shows in the gradient of `embed`: that is a product over all "
+        "rows, padding too. Set padding to 0 before the first product, not after it.",
         sign=lambda e: _nan_behind(e, "gradients"),
     ),
 )
@@ -442,7 +441,8 @@ GRADIENTS = (
     ),
     Mistake(
         "norm_passed",
-        "The gradient passes a norm unchanged: it goes through the norm's own backward, as it does for weight and bias.",
+        "The gradient passes a norm unchanged: it goes through the norm's own backward, as it does for "
+        "weight and bias.",
         **_computes(NormPassed, BothNormsPassed),
     ),
     Mistake(
@@ -492,13 +492,14 @@ HELD = (
     ),
     Mistake(
         "weights_copied",
-        "Copies of weights are held: torch.cat of q, k and v makes one in every layer. Give the Function the parameters.",
+        "Copies of weights are held: torch.cat of q, k and v makes one in every layer. Give the Function the "
+        "parameters.",
         sign=lambda e: _each(e, "share", _weights_too),
     ),
     Mistake(
         "nothing_again",
-        "This is what autograd holds by itself: 8 widths and two hidden layers of each row and layer. Which of them can "
-        "be made again from others?",
+        "This is what autograd holds by itself: 8 widths and two hidden layers of each row and layer. Which of them "
+        "can be made again from others?",
         sign=lambda e: _each(e, "share", _keeps((8, 2), (9, 2), (10, 2))),
     ),
     Mistake(
@@ -552,8 +553,8 @@ PLANS = (
     ),
     Mistake(
         "patches_forgotten",
-        "The plan lacks the input of `embed`: the patches with padding set to 0 are another tensor than those that came, "
-        "and its product keeps them for the gradient of its weight.",
+        "The plan lacks the input of `embed`: the patches with padding set to 0 are another tensor than those that "
+        "came, and its product keeps them for the gradient of its weight.",
         **_plans(lambda r: r.item * r.rows * r.patch),
     ),
     Mistake(
@@ -570,11 +571,13 @@ PLANS = (
         "log_sum_exp_forgotten",
         "The plan lacks one number for each query and head: attention keeps the logarithm of the sum that softmax "
         "divides by.",
-        sign=lambda e: _only(e, "plan")
-        and e.failed("the plan, many heads")
-        and all(
-            abs(r.held - r.planned - r.item * r.rows * r.heads * r.layers) < 0.006 * r.held
-            for r in map(Rows, e.failing)
+        sign=lambda e: (
+            _only(e, "plan")
+            and e.failed("the plan, many heads")
+            and all(
+                abs(r.held - r.planned - r.item * r.rows * r.heads * r.layers) < 0.006 * r.held
+                for r in map(Rows, e.failing)
+            )
         ),
     ),
     Mistake(

@@ -8,9 +8,7 @@ import contextlib
 import gc
 import math
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -49,20 +47,15 @@ class Watch(TorchDispatchMode):
             return out
         if func.namespace != "aten":
             raise Found(f"{func.name()} is no operator of torch's own: what runs inside of it cannot be seen here")
+        name = func.name().removeprefix("aten::").partition(".")[0]
         given = list(tensors([*args, *kwargs.values()]))
         before = {memory(t)._cdata for t in given}
-        self.unknown |= {
-            memory(t)._cdata: memory(t).nbytes()
-            for t in given
-            if memory(t)._cdata not in self.known and memory(t)._cdata not in self.filled
-        }
-        if sum(self.unknown.values()) > self.granted:
-            raise Found(
-                f"{func.name()} reads a tensor that no operator made in this pass, and that the first pass left to "
-                "nobody: the two passes compute in the thread that calls them, and hold what they hold in tensors"
-            )
+        self._look_for_unknown(name, given)
         out = func(*args, **kwargs)
-        self.flops += _flops(func.name().removeprefix("aten::").partition(".")[0], given, args)
+        self.flops += _flops(name, given, args)
+        if name == "set_":  # gives a tensor other memory, and fills none
+            self._look_for_unknown(name, [out])
+            return out
         writes = bool(func._schema.is_mutable)
         for t in tensors([out, *(_written(func, args, kwargs) if writes else ())]):
             at = memory(t)
@@ -71,6 +64,16 @@ class Watch(TorchDispatchMode):
         if not func.is_view:
             self.read |= before
         return out
+
+    def _look_for_unknown(self, name: str, given: list[torch.Tensor]) -> None:
+        for at in map(memory, given):
+            if at._cdata not in self.known and at._cdata not in self.filled:
+                self.unknown[at._cdata] = at.nbytes()
+        if sum(self.unknown.values()) > self.granted:
+            raise Found(
+                f"aten::{name} reads a tensor that no operator of this pass made, and that was not held before it: the "
+                "two passes compute in the thread that calls them, and hold what they hold in tensors"
+            )
 
     def alive(self) -> dict[int, int]:
         """Of what was made or written the memory that still exists: its bytes by its address."""
@@ -116,41 +119,56 @@ def _flops(name: str, given: list[torch.Tensor], args: tuple) -> int:
 
 class Planning(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        raise Found(f"planned() ran {func.name()}: it says beforehand what will be held, without computing with tensors")
+        raise Found(_ran(func.name()))
 
 
-ELSEWHERE = frozenset("_thread.start_new_thread os.fork os.forkpty os.posix_spawn subprocess.Popen mmap.__new__".split())
-_closed: list[int] = []  # the threads inside of `in_one_place`
+def _ran(name: str) -> str:
+    return f"planned() ran {name}: it says beforehand what will be held, from numbers alone"
 
 
-@contextlib.contextmanager
-def in_one_place() -> Iterator[None]:
-    """No thread and no process begins inside: what it computes, no mode would see."""
-    _listen()
-    _closed.append(threading.get_ident())
-    try:
-        yield
-    finally:
-        _closed.pop()
+ELSEWHERE = frozenset("torch subprocess multiprocessing".split())
+BEGINS = frozenset("start_new_thread start_joinable_thread fork fork_exec posix_spawn setprofile".split())
+
+
+def of_numbers(function: Callable, *args: Any) -> Any:
+    """What the function returns, which computes with numbers: not with tensors, not in another thread or process.
+
+    What it calls is written down, not refused: who catches an error gains nothing.
+    """
+    ran: list[str] = []
+
+    def look(frame, event: str, arg: Any) -> None:
+        if event == "call":
+            module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        elif event == "c_call":
+            name = str(getattr(arg, "__name__", ""))
+            module = str(getattr(arg, "__module__", None) or type(getattr(arg, "__self__", None)).__module__)
+        else:
+            return
+        if module.partition(".")[0] in ELSEWHERE or name in BEGINS:
+            ran.append(f"{module}.{name}")
+
+    before, planning = sys.getprofile(), Planning()
+    with planning:
+        sys.setprofile(look)
+        try:
+            answer = function(*args)
+        finally:
+            seen, still = list(ran), sys.getprofile() is look
+            sys.setprofile(before)
+    if seen or not still:
+        raise Found(_ran(seen[0] if seen else "what stops a profiler"))
+    return answer
 
 
 @contextlib.contextmanager
 def collecting_little() -> Iterator[None]:
-    """What was there before is not looked through when cycles are collected: that takes a tenth of a second each time."""
+    """What was there before is not looked through when cycles are collected, which takes a tenth of a second."""
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-
-
-@cache
-def _listen() -> None:
-    def hear(event: str, args: tuple) -> None:
-        if event in ELSEWHERE and threading.get_ident() in _closed:
-            raise Found(f"planned() ran {event}: it says beforehand what will be held, from sizes alone")
-
-    sys.addaudithook(hear)
 
 
 # -------------------------------------------------------------------------------------------------- a tower at work
@@ -194,8 +212,7 @@ def measured(kind: Callable, case: Mapping[str, Any]) -> tuple[list, dict[str, l
 def _planned(kind: Callable, sizes: Sizes, images: int, bytes_a_number: int) -> int:
     if not hasattr(kind, "planned"):
         raise Found("FrugalTower has no `planned`: a static method that says what will be held")
-    with Planning(), in_one_place():
-        plan = kind.planned(sizes, images, bytes_a_number)
+    plan = of_numbers(kind.planned, sizes, images, bytes_a_number)
     if type(plan) is not dict or not plan or any(type(name) is not str for name in plan):
         raise Found(f"planned() should return a dict, name -> bytes; got {plan!r:.80}")
     for name, size in plan.items():
