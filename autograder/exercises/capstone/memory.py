@@ -7,18 +7,18 @@
 `sizes` is course_lib.models.vision.Sizes. patches (B, N, numbers a patch), N = sizes.patches, and lengths (B,),
 integers from 1 to N, are those of course_lib.models.siglip.naive.Tower, and so are the result, the gradients of all
 parameters, and the names of the parameters: the tower takes the naive tower's state dict, and layers that it packs are
-called "attention.qkv". What lies behind a length may be NaN, and shows nowhere. Everything runs on the CPU, in fp32 and
-in fp64.
+called "attention.qkv". What lies behind a length may be NaN, and shows nowhere; its rows are computed and held like all
+others. Everything runs on the CPU, in fp32 and in fp64.
 
 **Held** is all memory that exists between the two passes and that operators made or wrote in the first, whoever holds
 it: autograd, a context, a list, the module. Parameters, patches, lengths and the result do not count. In the cases
 "within 0.75" at most 0.75 of what course_lib.models.siglip.strong.Tower holds at the same sizes may be held, in those
 "within 0.55" at most 0.55, in those of "the plan" 0.75. What is held is read by the backward pass.
 
-**Computing again** has a price: the products of the backward pass take at most 1.25 times the FLOP of the strong
+**Computing again** has a price: the products of the backward pass take at most 1.2 times the FLOP of the strong
 tower's. Counted are 2 m n k of each product; attention as one operator counts as 2 products forward and 5 backward. So
-one of the large products of a layer may be made again, and not all of them. torch.utils.checkpoint is allowed: around a
-part of a block it is a right answer, around a whole block it takes too many products.
+one product of the MLP may be made again, or q, k and v, and not all of them. torch.utils.checkpoint is allowed: around
+the norm and the MLP it is a right answer, around a whole block it takes too many products.
 
 **planned** is asked before the tower exists, in the cases of "the plan": its sum is within 1 % of what is then held. It
 computes with numbers, not with tensors. bytes_a_number is 4 in fp32 and 8 in fp64.
@@ -73,6 +73,10 @@ def _small(d: Draw, **how) -> Call:
     return _call(d, head=d.integer(5, 8), patches=d.integer(7, 12), **how)
 
 
+def _long(d: Draw, **how) -> Call:
+    return _call(d, heads=4, images=2, patches=d.integer(64, 76), **how)
+
+
 CASES = (
     Case("images of full length", lambda d: _small(d, full=True)),
     Case("short images", lambda d: _small(d, images=d.integer(3, 5))),
@@ -80,10 +84,10 @@ CASES = (
     Case("one image", lambda d: _small(d, images=1, layers=3)),
     Case("within 0.75", lambda d: _call(d, share=0.75, nan=True)),
     Case("within 0.75, many heads", lambda d: _call(d, share=0.75, heads=d.integer(11, 14), head=d.integer(5, 7))),
-    Case("within 0.75, long images", lambda d: _call(d, share=0.75, images=2, patches=d.integer(70, 90))),
+    Case("within 0.75, long images", lambda d: _long(d, share=0.75)),
     Case("within 0.55", lambda d: _call(d, share=0.55)),
     Case("within 0.55, many layers", lambda d: _call(d, share=0.55, layers=5, images=2), live=False),
-    Case("within 0.55, long images", lambda d: _call(d, share=0.55, images=2, patches=d.integer(70, 90), layers=3)),
+    Case("within 0.55, long images", lambda d: _long(d, share=0.55, layers=3)),
     Case("within 0.55, fp64", lambda d: _call(d, share=0.55, dtype="float64", nan=True)),
     Case("the plan, one layer", lambda d: _call(d, plan=True, share=0.75, layers=1)),
     Case("the plan, many layers", lambda d: _call(d, plan=True, share=0.75, layers=5, images=2), live=False),

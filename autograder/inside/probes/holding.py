@@ -23,7 +23,9 @@ from course_lib.models.vision import Sizes
 # --------------------------------------------------------------------------------------------- what is looked at
 
 PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1}  # where the first factor is
-OTHERS = "mm mv conv linear attention lstm gru rnn cdist fft".split()  # in names of products that are not counted here
+OTHERS = (
+    "mm mv conv linear attention lstm gru rnn cdist fft embedding_bag".split()
+)  # in names of products that are not counted here
 ATTENTION = "_scaled_dot_product"
 
 
