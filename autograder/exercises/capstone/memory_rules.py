@@ -15,8 +15,8 @@ from course_lib.models.siglip import naive, strong
 # to fp16 on the way, which has 13 bits less, by more than 1e-4.
 LIMITS = {"float32": 3e-5, "float64": 1e-10}
 PLAN = 0.01  # of what is held, by which a plan may be off
-# Times the FLOP of the strong tower's products backward. The first product of the MLP again is 1.17 of them where images
-# are short, both of its products are 1.27 or more, and a whole block 1.33.
+# Times the FLOP of the strong tower's products backward. The first product of the MLP again makes it 1.17 where images
+# are short; both of its products make it 1.27 or more, and a whole block 1.33.
 MORE = 1.2
 IN_VAIN = 0.02  # of what is held, that nobody reads
 SEEN = 0.9  # of the FLOP of the strong tower's products forward
