@@ -254,11 +254,19 @@ def _right(t) -> bool:
     return all(accept(t.outcome.outputs[name], t.want[name], t.args) is None for name in ("results", "gradients"))
 
 
-def _only(e, *kinds: str) -> bool:
-    """Nothing is wrong but these, and each of them is, somewhere."""
-    if len(list(_ran(e))) < len(e.tried) or not all(map(_right, e.tried)):
-        return False
-    return {kind for t in e.failing for kind in _memory(t)} == set(kinds)
+def _kinds(e) -> set[str]:
+    """What is wrong with the memory, in whatever case; {} where something else is wrong too."""
+    ran = list(_ran(e))
+    others = [t for t in e.tried if t.outcome.error is not None and not _about_the_plan(t.outcome.error)]
+    return set() if others or not all(map(_right, ran)) else {kind for t in ran for kind in _memory(t)}
+
+
+def _about_the_plan(error: str) -> bool:
+    return "NotImplementedError" in error or "planned" in error
+
+
+def _only_the_plan(e) -> bool:
+    return _kinds(e) == {"plan"} and not any(t.outcome.error for t in e.tried)
 
 
 class Rows:
@@ -289,8 +297,8 @@ class Rows:
 
 
 def _each(e, kind: str, holds: Callable[[Rows], bool]) -> bool:
-    """Only this is wrong with the memory, and where it is, the sizes are so."""
-    return _only(e, kind) and all(holds(Rows(t)) for t in e.failing)
+    """Beside the plan only this is wrong, and where it is, the sizes are so."""
+    return _kinds(e) - {"plan"} == {kind} and all(holds(Rows(t)) for t in _ran(e) if kind in _memory(t))
 
 
 def _keeps(*ways: tuple[int, int]):
@@ -336,17 +344,13 @@ def _nan_behind(e, name: str) -> bool:
 # ------------------------------------------------------------------------------------------------- what is planned
 
 
-def _plans(says: Callable[[Rows], float], *spare: str):
-    """A sign: what is held is off the plan by these bytes, or the plan off what is held where `spare` says so.
-
-    says: the bytes that the plan lacks; negative for what it has too many of.
-    """
+def _plans(lacks: Callable[[Rows], float], *seen_in: str):
+    """A sign: the plan lacks these bytes, negative for what it has too many of. seen_in: cases that always show it."""
 
     def sign(e) -> bool:
-        if not _only(e, "plan"):
+        if not _only_the_plan(e) or not all(map(e.failed, seen_in)):
             return False
-        rows = [Rows(t) for t in e.failing]
-        return all(abs(r.held - r.planned - says(r)) < 0.005 * r.held for r in rows)
+        return all(abs(r.held - r.planned - lacks(r)) < 0.006 * r.held for r in map(Rows, e.failing))
 
     return {"sign": sign}
 
@@ -357,14 +361,14 @@ def _per_layer(widths: float, hidden: float = 0.0):
 
 def _plan_of_another(e, share: Callable[[Rows], float]) -> bool:
     """The plan is a share of what is held, nearly."""
-    return _only(e, "plan") and all(
+    return _only_the_plan(e) and all(
         abs(r.planned / max(1.0, r.held) / share(r) - 1) < 0.03 for r in map(Rows, e.failing)
     )
 
 
 def _layers_forgotten(e) -> bool:
     """Right of one layer, and of several the same as if there were one."""
-    if not _only(e, "plan") or any(t.case.name == "the plan, one layer" for t in e.failing):
+    if not _only_the_plan(e) or any(t.case.name == "the plan, one layer" for t in e.failing):
         return False
     return all(r.planned < r.held / r.layers + r.item * r.rows * (r.patch + 3 * r.width) for r in map(Rows, e.failing))
 
@@ -478,12 +482,12 @@ HELD = (
         "everything_again",
         "Little is held, and backward multiplies too much again: a whole block is made once more. Find what costs no "
         "product to make again, and the one product that saves most.",
-        sign=lambda e: _only(e, "products"),
+        sign=lambda e: _kinds(e) - {"plan"} == {"products"},
     ),
     Mistake(
         "held_in_vain",
         "Something is held that the backward pass never reads: leave it out of `save_for_backward`.",
-        sign=lambda e: len(list(_ran(e))) == len(e.tried) and any("in vain" in _memory(t) for t in e.failing),
+        sign=lambda e: "in vain" in _kinds(e),
     ),
     Mistake(
         "probabilities_kept",
@@ -555,12 +559,12 @@ PLANS = (
         "patches_forgotten",
         "The plan lacks the input of `embed`: the patches with padding set to 0 are another tensor than those that "
         "came, and its product keeps them for the gradient of its weight.",
-        **_plans(lambda r: r.item * r.rows * r.patch),
+        **_plans(lambda r: r.item * r.rows * r.patch, "the plan, long patches"),
     ),
     Mistake(
         "last_norm_forgotten",
         "The plan lacks one width a row, whatever the number of layers: the last norm keeps its input.",
-        **_plans(lambda r: r.item * r.rows * r.width),
+        **_plans(lambda r: r.item * r.rows * r.width, "the plan, one layer"),
     ),
     Mistake(
         "before_and_after_forgotten",
@@ -571,14 +575,7 @@ PLANS = (
         "log_sum_exp_forgotten",
         "The plan lacks one number for each query and head: attention keeps the logarithm of the sum that softmax "
         "divides by.",
-        sign=lambda e: (
-            _only(e, "plan")
-            and e.failed("the plan, many heads")
-            and all(
-                abs(r.held - r.planned - r.item * r.rows * r.heads * r.layers) < 0.006 * r.held
-                for r in map(Rows, e.failing)
-            )
-        ),
+        **_plans(lambda r: r.item * r.rows * r.heads * r.layers, "the plan, many heads"),
     ),
     Mistake(
         "hidden_planned",
