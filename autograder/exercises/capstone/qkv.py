@@ -33,8 +33,8 @@ from autograder.exercises.capstone.packed import NAMES, ROUGH_IS, honest, passes
 from autograder.exercises.capstone.qkv_mistakes import MISTAKES
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 
-# products, and sums: what a library does as well as anybody; add_ is the bias of a linear whose x has rows apart
-ALLOWED = tuple(f"aten::{name}" for name in "mm addmm bmm baddbmm mv addmv matmul linear sum add_".split())
+# products, and sums: what a library does as well as anybody; add is how linear gets its bias where the rows of x lie apart
+ALLOWED = tuple(f"aten::{name}" for name in "mm addmm bmm baddbmm mv addmv matmul linear sum add".split())
 
 
 def _call(
