@@ -33,7 +33,7 @@ from autograder.exercises.capstone.packed import NAMES, ROUGH_IS, honest, passes
 from autograder.exercises.capstone.qkv_mistakes import MISTAKES
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 
-# products, and sums: what a library does as well as anybody; add is how linear gets its bias where the rows of x lie apart
+# products, and sums: what a library does as well as anybody; `add` brings linear its bias where rows of x lie apart
 ALLOWED = tuple(f"aten::{name}" for name in "mm addmm bmm baddbmm mv addmv matmul linear sum add".split())
 
 

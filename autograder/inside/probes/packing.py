@@ -44,7 +44,7 @@ def differentiated(function: Callable, x, w, b, lengths, heads: int, do) -> tupl
     leaves = [t.detach().requires_grad_() for t in (x, w, b)]
     saved: list[torch.Tensor] = []
     before = of_the_module(function)
-    batch, length, width = x.shape
+    batch, length = x.shape[:2]
     large = batch * length >= LARGE
     of_o, of_l = x.numel() * x.element_size(), 4 * batch * heads * length
     # rows that do not lie at equal distances are no matrix: a product of the library copies them first

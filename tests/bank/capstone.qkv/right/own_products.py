@@ -1,4 +1,4 @@
-"""Products and sums in kernels too, x read where it lies; the pass of dq makes delta and leaves it to that of dk and dv."""
+"""Products and sums in kernels too, x read where it lies; the pass of dq makes delta for that of dk and dv."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Views of one tensor forward and backward; delta, a pass that owns queries, a pass that owns keys; natural exponentials."""
+"""Views of one tensor in both passes; delta, then a pass that owns queries and one that owns keys; base e."""
 
 import torch
 import triton
