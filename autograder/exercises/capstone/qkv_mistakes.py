@@ -107,7 +107,9 @@ def _queries_left_out(v, variant):
     ends = -(-v["lengths"].view(-1, 1, 1, 1) // block) * block
 
     def forward(t):
-        return {"out": torch.where(numbers < ends, attend(t)["out"], fill)}
+        made = attend(t)
+        lse = made["lse"] + torch.where(numbers < ends, 0.0, fill).squeeze(-1)
+        return {"out": torch.where(numbers < ends, made["out"], fill), "lse": lse}
 
     def backward(t):
         made = gradients(t | {"dout": torch.where(numbers < ends, t["dout"], 0.0)})
@@ -261,6 +263,7 @@ def _hidden_overflows(e) -> bool:
 
 
 MEMORY = (
+    inputs_changed("x", "w", "b", "do"),
     Mistake(
         "something_kept",
         "More is kept for backward than the arguments, qkv, o and L: q, k and v are views of qkv, the rows of x are "
@@ -326,7 +329,6 @@ MEMORY = (
     ),
     NOT_DIFFERENTIABLE,
     number_of_gradients("lengths and heads"),
-    inputs_changed("x", "w", "b", "do"),
     grid_dimension("heads", "B * H", "more than 65535 heads"),
 )
 
