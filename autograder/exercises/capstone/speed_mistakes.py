@@ -1,0 +1,2 @@
+MISTAKES = ()
+FIRST, AGAIN = "sizes for the first time", "the same sizes again"
