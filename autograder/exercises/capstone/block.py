@@ -56,9 +56,9 @@ class Ways:
 
     keys: Callable = real_keys  # of the arguments: which keys are used, forward
     keys_again: Callable | None = None  # the same backward, if it differs
-    queries: Callable | None = None  # of the arguments: the others' results of attention are 0
+    queries: Callable | None = None  # of the arguments: others attend to nothing
     scale: Callable = lambda head_size, width: head_size**-0.5
-    scaled_again: tuple[float, float] = (1.0, 1.0)  # dq and dk are multiplied with it
+    scales_again: Callable = lambda scale: (scale, scale)  # what dq and dk are multiplied with
     delta: bool = True
     apart: Callable = thirds
     together: Callable = joined
@@ -156,7 +156,7 @@ class _Attention:
         self.p = torch.exp(s - self.lse).masked_fill(~seen, 0.0)
         self.o = r(r(self.p) @ self.v)
         if ways.queries:
-            self.o = self.o.masked_fill(~ways.queries(v)[:, None, :, None], 0.0)
+            self.o, self.p = (t.masked_fill(~ways.queries(v)[:, None, :, None], 0.0) for t in (self.o, self.p))
         if ways.keys_again:
             again = ways.keys_again(v)[:, None, None]
             self.p = torch.exp(s - self.lse).masked_fill(~again, 0.0)
@@ -170,7 +170,7 @@ class _Attention:
         do = do.view(*do.shape[:2], self.q.shape[1], -1).transpose(1, 2)
         delta = (self.o * do).sum(-1, keepdim=True) if self.ways.delta else 0.0
         ds = self.r(self.p * (do @ self.v.mT - delta))
-        of_q, of_k = (self.scale * factor for factor in self.ways.scaled_again)
+        of_q, of_k = self.ways.scales_again(self.scale)
         dq, dk, dv = ds @ self.k * of_q, ds.mT @ self.q * of_k, self.r(self.p).mT @ do
         return self.ways.together(*map(self.r, (dq, dk, dv)))
 

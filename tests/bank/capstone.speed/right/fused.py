@@ -348,10 +348,10 @@ def block_step(
     head, scale = width // heads, (width // heads) ** -0.5
     x, dy, y, dx = (t.view(-1, width) for t in (x, dy, y, dx))
     rows, hidden = len(x), len(up_b)
-    first = 1 << (head.bit_length() - 1)
-    rest = max(16, triton.next_power_of_2(head - first)) if head > first else 0
+    whole = 1 << (head.bit_length() - 1)
+    rest = max(16, triton.next_power_of_2(head - whole)) if head > whole else 0
     forward, for_q, for_k = (
-        {"M": m, "N": k, "HEAD": head, "D0": first, "D1": rest, "num_warps": warps, "num_stages": stages}
+        {"M": m, "N": k, "HEAD": head, "D0": whole, "D1": rest, "num_warps": warps, "num_stages": stages}
         for m, k, warps, stages in (FAST if x.is_cuda and x.element_size() == 2 else SMALL)
     )
     fp32 = {"dtype": torch.float32, "device": x.device}
