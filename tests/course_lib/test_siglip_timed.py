@@ -1,4 +1,4 @@
-"""The block that the clock compares others with: the strong tower's, and so the naive one's, into the caller's memory."""
+"""The block that the clock compares others with: the strong tower's, which is the naive one's but for roundings."""
 
 import inspect
 

@@ -144,7 +144,7 @@ RIGHT: dict[str, Callable] = {
 
 
 class _Attention:
-    """softmax(q kT scale) v, and the way back."""
+    """softmax(q kᵀ scale) v, and the way back."""
 
     def __init__(self, qkv: torch.Tensor, v, r: Callable, ways: Ways):
         self.r, self.ways, heads = r, ways, v["heads"]

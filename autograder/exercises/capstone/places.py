@@ -12,8 +12,8 @@ def where_in_a_block(output: str, wrong: torch.Tensor, args) -> str:
     if output in ("y", "dx"):
         return _of_rows(wrong.any(dim=-1), args["lengths"].to(wrong.device))
     if output in ("d_qkv_w", "d_qkv_b"):
-        bad = wrong.reshape(3, -1).any(dim=-1).tolist()
-        return "" if all(bad) else f"only in the rows of {' and '.join(name for name, is_bad in zip('qkv', bad) if is_bad)}"
+        bad = [part for part, is_bad in zip("qkv", wrong.reshape(3, -1).any(dim=-1).tolist(), strict=True) if is_bad]
+        return f"only in the rows of {' and '.join(bad)}" if len(bad) < 3 else ""
     return ""
 
 

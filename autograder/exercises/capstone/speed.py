@@ -7,9 +7,9 @@ x, dy (B, N, d), lengths (B,) int32 from 1 to N; n1_w, n1_b, n2_w, n2_b, out_b, 
 rows of q, then k, then v, qkv_b (3 d,), out_w (d, d), up_w (n, d), up_b (n,), down_w (d, n). With the LayerNorm of eps
 1e-5, GELU in its tanh form and D = d / heads, from 16 to 128,
 
-    q, k, v = norm(x; n1) qkv_wT + qkv_b        o = softmax(q kT / sqrt(D)) v        a head at a time
-    h = x + o out_wT + out_b
-    y = h + gelu(norm(h; n2) up_wT + up_b) down_wT + down_b
+    q, k, v = norm(x; n1) qkv_wᵀ + qkv_b        o = softmax(q kᵀ / sqrt(D)) v        a head at a time
+    h = x + o out_wᵀ + out_b
+    y = h + gelu(norm(h; n2) up_wᵀ + up_b) down_wᵀ + down_b
 
 Keys behind the length are not used; queries behind it are computed like all others. With dy, the gradient of y, the
 function fills y, dx and the gradient of each parameter, sums over all rows of all images. All tensors but lengths are

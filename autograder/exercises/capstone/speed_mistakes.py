@@ -43,9 +43,7 @@ def _scaled_by(v, which: str):
 
 
 def _scale_missing(v, which: str):
-    return passes(
-        v, scales_again=lambda scale: (1.0 if "q" in which else scale, 1.0 if "k" in which else scale)
-    )
+    return passes(v, scales_again=lambda scale: (1.0 if "q" in which else scale, 1.0 if "k" in which else scale))
 
 
 def _heads_first(qkv: torch.Tensor, heads: int) -> list[torch.Tensor]:
@@ -128,8 +126,8 @@ ATTENTION = (
     ),
     Mistake(
         "padding_queries_unwritten",
-        "y is wrong in rows behind the length alone: attention stores no result there, though queries behind the length "
-        "are computed like all others. A block of queries is masked by N alone.",
+        "y is wrong in rows behind the length alone: attention stores no result there, though queries behind the "
+        "length are computed like all others. A block of queries is masked by N alone.",
         sign=lambda e: _wrong_only_behind(e),
     ),
     Mistake(
@@ -151,8 +149,8 @@ ATTENTION = (
     ),
     Mistake(
         "heads_outside",
-        "A row of qkv is read as heads of q, k and v: it holds q of all heads, then k, then v, so head h of k begins at "
-        "d + h D.",
+        "A row of qkv is read as heads of q, k and v: it holds q of all heads, then k, then v, so head h of k begins "
+        "at d + h D.",
         answer=_with(apart=_heads_first, together=_joined_by_heads),
     ),
     Mistake(
@@ -213,7 +211,7 @@ AROUND = (
     ),
     Mistake(
         "transposed",
-        "d_out_w is transposed: it is dhT o, a row for each column of what the product gave.",
+        "d_out_w is transposed: it is dhᵀ o, a row for each column of what the product gave.",
         answer=_of(out_w=lambda t: t["o"].mT @ t["dh"]),
     ),
     Mistake(
@@ -245,14 +243,13 @@ NORMS = (
     Mistake(
         "means_missing",
         "The gradient of a norm lacks a mean: dx = (g - mean(g) - hat mean(g hat)) / deviation, of each row.",
-        answer=lambda v, both: passes(
-            v, through_norm=partial(through_norm, by_mean=both[0], by_deviation=both[1])
-        ),
+        answer=lambda v, both: passes(v, through_norm=partial(through_norm, by_mean=both[0], by_deviation=both[1])),
         variants=((False, True), (True, False), (False, False)),
     ),
     Mistake(
         "norm_weight_of_x",
-        "The gradient of a norm's weight is made with its input: it is the sum of dn hat, hat = (x - mean) / deviation.",
+        "The gradient of a norm's weight is made with its input: it is the sum of dn hat, where hat is "
+        "(x - mean) / deviation.",
         answer=_of_some({"n1_w": lambda t: (t["dn1"] * t["x"]).sum(0), "n2_w": lambda t: (t["dn2"] * t["h"]).sum(0)}),
         variants=_subsets("n1_w", "n2_w"),
     ),
@@ -298,18 +295,18 @@ MLP = (
     ),
     Mistake(
         "tanh_overflows",
-        "NaN where the pre-activation is large: e^(2u) is infinite there, and (e^(2u) - 1) / (e^(2u) + 1) infinity over "
-        "infinity. With e^(-2u), 1 / (1 + e^(-2u)) ends well at both sides.",
+        "NaN where the pre-activation is large: e^(2u) is infinite there, and (e^(2u) - 1) / (e^(2u) + 1) infinity "
+        "over infinity. With e^(-2u), 1 / (1 + e^(-2u)) ends well at both sides.",
         answer=_with(value=overflowing, rise=slope_overflowing),
     ),
     Mistake(
         "down_takes_u",
-        "The gradient of down_w is made of the pre-activation: the product multiplies gelu(u), d_down_w = dyT gelu(u).",
+        "The gradient of down_w is made of the pre-activation: the product multiplies gelu(u), d_down_w = dyᵀ gelu(u).",
         answer=_of(down_w=lambda t: t["dy"].mT @ t["u"]),
     ),
     Mistake(
         "up_takes_dg",
-        "The gradients of up_w or up_b are made of dg: the gradient has to pass GELU first, d_up_w = duT n2.",
+        "The gradients of up_w or up_b are made of dg: the gradient has to pass GELU first, d_up_w = duᵀ n2.",
         answer=_of_some({"up_w": lambda t: t["dg"].mT @ t["n2"], "up_b": lambda t: t["dg"].sum(0)}),
         variants=_subsets("up_w", "up_b"),
     ),
@@ -318,8 +315,8 @@ MLP = (
 MEMORY = (
     Mistake(
         "kept_from_first_call",
-        "Right when sizes come for the first time, wrong when the same sizes come again: something of the first call was "
-        "kept and used again. Shapes say nothing of the lengths, the heads or the addresses of a call.",
+        "Right when sizes come for the first time, wrong when the same sizes come again: something of the first call "
+        "was kept and used again. Shapes say nothing of the lengths, the heads or the addresses of a call.",
         sign=lambda e: e.failed_only(AGAIN) and e.passed(FIRST),
     ),
     no_mask_on_store("Something is written beyond an output: mask all stores, rows and columns.", *NAMES),
