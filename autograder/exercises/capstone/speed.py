@@ -32,12 +32,14 @@ from autograder.exercises.capstone.speed_mistakes import AGAIN, FIRST, MISTAKES
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from course_lib.models.vision import Sizes
 
-# products, sums, additions and norms: what a library does as well as anybody
+# Products, sums, additions and norms: what a library does as well as anybody. On a CPU a product asks its arguments
+# whether they are conjugate.
 ALLOWED = tuple(
     f"aten::{name}"
-    for name in "mm addmm mv addmv matmul linear sum add add_ layer_norm native_layer_norm native_layer_norm_backward"
-    .split()
-)  # fmt: skip
+    for name in """
+    mm addmm mv addmv matmul linear sum add add_ layer_norm native_layer_norm native_layer_norm_backward resolve_conj
+    """.split()
+)
 
 
 def _call(

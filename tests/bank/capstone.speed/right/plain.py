@@ -136,13 +136,14 @@ def _slope_kernel(du_ptr, dg_ptr, u_ptr, size, BLOCK: tl.constexpr):
 
 
 def norm(x, weight, bias):
-    return torch.native_layer_norm(x, (x.shape[1],), weight, bias, 1e-5)
+    """The norm, and what autograd is asked for its gradients with."""
+    leaves = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    out = torch.nn.functional.layer_norm(leaves[0], (x.shape[1],), leaves[1], leaves[2], 1e-5)
+    return out.detach(), (out, leaves)
 
 
-def norm_back(dn, x, mean, rstd, weight, bias, d_weight, d_bias):
-    dx, dw, db = torch.ops.aten.native_layer_norm_backward(
-        dn, x, (x.shape[1],), mean, rstd, weight, bias, [True, True, True]
-    )
+def norm_back(dn, kept, d_weight, d_bias):
+    dx, dw, db = torch.autograd.grad(*kept, dn)
     d_weight.copy_(dw)
     d_bias.copy_(db)
     return dx
@@ -158,14 +159,14 @@ def block_step(
     grid = (triton.cdiv(n, 32) * batch * heads,)
     meta = {"BLOCK": 32, "BLOCK_D": triton.next_power_of_2(head_size)}
 
-    n1, mean1, rstd1 = norm(x, n1_w, n1_b)
+    n1, kept1 = norm(x, n1_w, n1_b)
     qkv = torch.addmm(qkv_b, n1, qkv_w.mT)
     o = torch.empty_like(x)
     lse = torch.empty(batch, heads, n, dtype=torch.float32, device=x.device)
     _attention_kernel[grid](o, lse, qkv, lengths, n, heads, head_size, scale, **meta)
     h = torch.addmm(out_b, o, out_w.mT)
     h += x
-    n2, mean2, rstd2 = norm(h, n2_w, n2_b)
+    n2, kept2 = norm(h, n2_w, n2_b)
     u = torch.addmm(up_b, n2, up_w.mT)
     g = torch.empty_like(u)
     of_hidden = (triton.cdiv(u.numel(), 1024),)
@@ -179,7 +180,7 @@ def block_step(
     _slope_kernel[of_hidden](du, du, u, u.numel(), BLOCK=1024)
     torch.mm(du.mT, n2, out=d_up_w)
     torch.sum(du, 0, out=d_up_b)
-    dh = norm_back(du @ up_w, h, mean2, rstd2, n2_w, n2_b, d_n2_w, d_n2_b)
+    dh = norm_back(du @ up_w, kept2, d_n2_w, d_n2_b)
     dh += dy
     torch.mm(dh.mT, o, out=d_out_w)
     torch.sum(dh, 0, out=d_out_b)
@@ -188,5 +189,5 @@ def block_step(
     _dkdv_kernel[grid](dqkv, qkv, do, lse, delta, lengths, n, heads, head_size, scale, **meta)
     torch.mm(dqkv.mT, n1, out=d_qkv_w)
     torch.sum(dqkv, 0, out=d_qkv_b)
-    normed = norm_back(dqkv @ qkv_w, x, mean1, rstd1, n1_w, n1_b, d_n1_w, d_n1_b)
+    normed = norm_back(dqkv @ qkv_w, kept1, d_n1_w, d_n1_b)
     torch.add(normed, dh, out=dx)
