@@ -68,9 +68,9 @@ def test_a_round_of_the_clock_is_answered_by_it_and_one_wrong_gradient_is_found(
         round_.close()
 
 
-@pytest.mark.parametrize(("images", "calls"), [(64, range(6, 15)), (256, range(1, 5))])
-def test_the_floor_counts_three_times_the_products_forward(images, calls):
-    case = next(one for one in SPEED.speed.cases if one.name == f"{images} images")
+@pytest.mark.parametrize(("name", "images", "calls"), [("small", 64, range(6, 15)), ("large", 256, range(1, 5))])
+def test_the_floor_counts_three_times_the_products_forward(name, images, calls):
+    case = next(one for one in SPEED.speed.cases if one.name == f"a {name} batch")
     call = case.draw(OnPaper(1, "meta", "gpu"))
     ceilings = ceilings_of(CARDS["H100"])
     sizes = Sizes.so400m(layers=1)

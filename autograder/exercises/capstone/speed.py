@@ -131,8 +131,8 @@ def _large(d: Draw, images: int) -> Call:
 
 
 TIMED = (
-    Case("64 images", lambda d: _large(d, 64)),
-    Case("256 images", lambda d: _large(d, 256)),
+    Case("a small batch", lambda d: _large(d, 64)),
+    Case("a large batch", lambda d: _large(d, 256)),
 )
 
 
