@@ -69,6 +69,7 @@ class Player:
             *map(self._value, args), **{key: self._value(value) for key, value in kwargs.items()}
         )
         made = made if isinstance(made, tuple | list) else (made,)
+        made = [one for one in made if isinstance(one, torch.Tensor)]  # a gradient that nobody asks for is None
         for number, tensor in zip(numbers, made, strict=True):
             if number is not None:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

@@ -112,7 +112,7 @@ class Held(TorchDispatchMode):
 
 
 SMALL = {"roofline.chain": 2**-10, "roofline.softmax": 2**-8, "rope.speed": 2**-7, "mx.gemv": 2**-8}
-ALL_OF_IT = {"roofline.matmul": 2**-7, "flash.speed": 1 / 4}
+ALL_OF_IT = {"roofline.matmul": 2**-7, "flash.speed": 1 / 4, "capstone.speed": 1 / 64}
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,18 @@ def test_what_an_exercise_allows_is_carried_out_on_the_true_values_and_by_nobody
     assert "relu" in str(program_of(lambda x: torch.relu(x), noise[0], allowed=allowed)[1]["strangers"])
 
 
+def test_a_gradient_that_an_operator_does_not_make_is_left_out():
+    def through_norm(dy, x):
+        _, mean, rstd = torch.native_layer_norm(x, (4,), None, None, 1e-5)
+        asked = [True, False, False]
+        return torch.ops.aten.native_layer_norm_backward(dy, x, (4,), mean, rstd, None, None, asked)[0]
+
+    allowed = ("aten::native_layer_norm", "aten::native_layer_norm_backward")
+    noise, true = ([torch.randn(3, 4, device=DEVICE) for _ in "12"] for _ in range(2))
+    _, program = program_of(through_norm, *noise, allowed=allowed)
+    torch.testing.assert_close(played({}, program, *true, allowed=allowed), through_norm(*true))
+
+
 def test_an_operator_that_computes_is_a_stranger_and_is_never_carried_out():
     answer, program = program_of(lambda x: torch.exp(x), torch.zeros(5, device=DEVICE))
     assert answer.error is None and program["strangers"] == {"aten::exp": 1}

@@ -7,6 +7,7 @@
     again     what of ours makes the result of a norm again in backward, in place of keeping it
     weights   published weights from a file, by our names
     training  one step, the same for all three
+    timed     a block of strong, forward and backward, into memory of the caller: what the clock compares with
 
     tower = naive.Tower(Sizes()); tower(patches, lengths)
 
