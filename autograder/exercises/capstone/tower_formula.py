@@ -54,7 +54,9 @@ class _Weighted(torch.autograd.Function):
         dp = do @ v.mT
         delta = 0.0 if "delta" in ctx.changed else (p * dp).sum(-1, keepdim=True)
         ds = p * (dp - delta)
-        return ds @ k * scaled["q"], ds.mT @ q * scaled["k"], p.mT @ do, None, None, None
+        made = {"q": ds @ k * scaled["q"], "k": ds.mT @ q * scaled["k"], "v": p.mT @ do}
+        order = next((one for one in ctx.changed if len(one) == 3), "qkv")
+        return *(made[name] for name in order), None, None, None
 
 
 def by_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -92,7 +94,7 @@ def step(
 
     rounded: applied to each value that is stored. value, rise: GELU and a slope, where it is not that of value. scale:
     of the head size. see(real): which keys a query sees (B, N). of_layer: the parameters of a layer, as they are used.
-    backward: what the gradient of attention lacks. renamed: applied to the gradients by kind.
+    backward: what the gradient of attention lacks, or the order in which its three parts come. renamed: applied to the gradients by kind.
     """
     rounded = rounded or (lambda t: t)
     given = {name: v[name].detach().to(dtype).requires_grad_() for name in KINDS}

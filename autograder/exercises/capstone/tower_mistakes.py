@@ -14,6 +14,8 @@ from autograder.exercises.mlp.gelu import CUBE, by_erf, by_sigmoid, gelu, slope,
 from autograder.inside.probes.assembled import KINDS
 
 PARTS = ("q", "k", "v")
+ORDERS = tuple(one for one in itertools.permutations(PARTS) if one != PARTS)
+NO_GRADIENT = "there is no gradient of"
 
 
 def _with(**changes):
@@ -57,11 +59,6 @@ def _post_norm(x, first, second, attend, mlp, rounded):
     return second(rounded(x + mlp(x)))
 
 
-def _one_norm(x, first, second, attend, mlp, rounded):
-    x = rounded(x + attend(first(x)))
-    return rounded(x + mlp(first(x)))
-
-
 def _norms_swapped(p):
     return p | {f"{a}_{end}": p[f"{b}_{end}"] for a, b in (("n1", "n2"), ("n2", "n1")) for end in "wb"}
 
@@ -83,10 +80,16 @@ def _gradients_of(p, order):
     return p | {f"{to}_{end}": p[f"{given}_{end}"] for to, given in zip(PARTS, order, strict=True) for end in "wb"}
 
 
-def _roles_swapped(v, order):
-    """Packed in one order and read in another. The rows that are read as q give the gradient that is called q's."""
-    made = step(v, of_layer=partial(_role, order=order), renamed=partial(_gradients_of, order=order))
-    return _without_vanished(made, order)
+def _roles_swapped(v, way):
+    """Packed in one order and read in another. The rows that are read as q give the gradient that is called q's, or
+    their own where the kernels alone are wrong.
+    """
+    order, renamed = way
+    made = step(
+        v, of_layer=partial(_role, order=order), renamed=partial(_gradients_of, order=order) if renamed else None
+    )
+    vanished = "d_k" if renamed else f"d_{order[1]}"
+    return {name: one for name, one in made.items() if name != vanished or name == "d_k"}
 
 
 def _gradients_renamed(v, order):
@@ -168,10 +171,10 @@ def _becomes_nan(e) -> bool:
 
 
 def _by_type_of_lengths(e) -> bool:
-    """Wrong for all lengths of one type, right for all of the other."""
+    """Most lengths of one type go wrong, and none of the other."""
     of = {kind: [t.right for t in e.tried if t.args["lengths"].dtype == kind] for kind in (torch.int32, torch.int64)}
     return all(of.values()) and any(
-        not any(of[one]) and sum(of[other]) > len(of[other]) // 2 for one, other in itertools.permutations(of)
+        all(of[one]) and 3 * sum(of[other]) < len(of[other]) for one, other in itertools.permutations(of)
     )
 
 
@@ -222,11 +225,6 @@ BLOCKS = (
         answer=_with(block=_post_norm),
     ),
     Mistake(
-        "one_norm_for_both",
-        "The first norm of the block is used before the MLP too: `before_mlp` has parameters of its own.",
-        answer=_with(block=_one_norm),
-    ),
-    Mistake(
         "norms_swapped",
         "The two norms of a block have each other's parameters: `before_attention` and `before_mlp`.",
         answer=_with(of_layer=_norms_swapped),
@@ -236,16 +234,6 @@ BLOCKS = (
         "Something was written over that backward still needs: `x += branch` changes the x that the norm has kept. "
         "Write x = x + branch.",
         sign=lambda e: e.raised("modified by an inplace operation"),
-    ),
-    Mistake(
-        "parameter_written_over",
-        "The forward pass wrote into a parameter.",
-        sign=lambda e: e.raised("was written over"),
-    ),
-    Mistake(
-        "places_missing",
-        "The positions are not added: x = embed(patches) + places.",
-        sign=lambda e: e.raised("there is no gradient of places"),
     ),
 )
 
@@ -287,7 +275,7 @@ ATTENTION = (
         "q, k and v are packed in one order and read in another: the rows of `attention.qkv` are those of q, then of "
         "k, then of v, where the state dict is loaded and where the kernel reads.",
         answer=_roles_swapped,
-        variants=tuple(one for one in itertools.permutations(PARTS) if one != PARTS),
+        variants=tuple((one, named) for one in ORDERS for named in (True, False)),
     ),
     Mistake(
         "rows_by_heads",
@@ -298,10 +286,16 @@ ATTENTION = (
     ),
     Mistake(
         "gradients_renamed",
-        "y is right, and the gradients of q, k and v are those of each other: check in which order the backward kernel "
-        "writes them, and under which names they come back.",
+        "y is right, and only the gradients of the weights of q, k and v have each other's names: the rows of "
+        "`attention.qkv.weight` are those of q, then of k, then of v.",
         answer=_gradients_renamed,
-        variants=tuple(one for one in itertools.permutations(PARTS) if one != PARTS),
+        variants=ORDERS,
+    ),
+    Mistake(
+        "gradients_exchanged",
+        "y is right, and the backward pass of attention gives dq, dk and dv in each other's places.",
+        answer=lambda v, order: step(v, backward=("".join(order),)),
+        variants=ORDERS,
     ),
     Mistake(
         "delta_missing",
@@ -408,6 +402,26 @@ MLP = (
 
 MODULE = (
     Mistake(
+        "places_missing",
+        "The positions are not added: x = embed(patches) + places.",
+        sign=lambda e: e.raised(f"{NO_GRADIENT} places") and not e.raised("places, "),
+    ),
+    Mistake(
+        "one_norm_for_both",
+        "One norm of a block is used twice: `before_attention` and `before_mlp` have parameters of their own.",
+        sign=lambda e: any(e.raised(f"{NO_GRADIENT} blocks.*.{one}.weight, blocks.*.{one}.bias") and not e.raised(f"{one}.bias, ") for one in ("before_mlp", "before_attention")),
+    ),
+    Mistake(
+        "one_block_for_all",
+        "Only one block is used, for all layers or in place of them: each layer has a block of its own.",
+        sign=lambda e: e.raised(f"{NO_GRADIENT} blocks.1.") or e.raised(f"{NO_GRADIENT} blocks.0."),
+    ),
+    Mistake(
+        "last_norm_missing",
+        "The norm behind the last block is missing.",
+        sign=lambda e: e.raised(f"{NO_GRADIENT} norm.weight, norm.bias"),
+    ),
+    Mistake(
         "other_names",
         "The state dict of the naive tower does not fit: a parameter has another name, or another shape. Where q, k and "
         "v are one layer, `load_state_dict` has to pack them (`frame.packed`, in a pre-hook).",
@@ -423,7 +437,7 @@ MODULE = (
         "gradient_missing",
         "A parameter has no gradient: it is not used, or a backward pass gives None for it, or nothing at all because "
         "the operator has no `register_autograd`.",
-        sign=lambda e: e.raised("there is no gradient of"),
+        sign=lambda e: e.raised(NO_GRADIENT),
     ),
     Mistake(
         "buffer",
@@ -434,7 +448,12 @@ MODULE = (
         "scores_in_memory",
         "The scores of all pairs of patches are written to memory: attention in one kernel keeps a block of them at a "
         "time.",
-        sign=lambda e: e.raised("scores for all pairs of patches"),
+        sign=lambda e: e.raised("for all pairs of patches"),
+    ),
+    Mistake(
+        "gelu_by_torch",
+        "The slope of GELU is applied by torch: da gelu'(h) belongs into the kernel that computes the slope.",
+        sign=lambda e: e.raised("on all numbers of the hidden layer"),
     ),
     Mistake(
         "another_type",
@@ -444,12 +463,6 @@ MODULE = (
 )
 
 COMPILED = (
-    Mistake(
-        "inputs_declared_as_written",
-        "`mutates_args` names something that the operator does not write into, and it gets no gradient: an operator "
-        "that returns new tensors has `mutates_args=()`.",
-        sign=lambda e: e.raised("non-functional operator"),
-    ),
     Mistake(
         "alias_returned",
         "An operator returns one of its arguments: give a new tensor, or write into the argument, say so in "
@@ -466,7 +479,7 @@ COMPILED = (
         "fake_differs",
         "What `register_fake` promises is not what the operator gives: the compiler lays memory out by the shape, "
         "strides and type of the fake. `empty_like` keeps strides, `x.new_empty(shape)` is contiguous.",
-        sign=lambda e: e.raised("the fake result of"),
+        sign=lambda e: e.raised("the fake result of") or e.raised("raised TorchRuntimeError"),
     ),
     Mistake(
         "writes_untold",
@@ -490,14 +503,14 @@ COMPILED = (
         "graph_ends",
         "Dynamo cannot go through a kernel's launch, or prints and the like: put the launch behind an operator "
         "(`torch.library.custom_op`), which is one node of the graph.",
-        sign=lambda e: e.raised("under torch.compile the first call made"),
+        sign=lambda e: e.raised("under torch.compile the first call made") or e.raised("InternalTorchDynamoError"),
     ),
 )
 
 
 def _reads_a_value(e) -> bool:
     return e.raised("under torch.compile the first call made") and any(
-        e.raised(words) for words in ("out of a tensor", "value of a tensor", "values of the tensor", ".item()", ".tolist()")
+        e.raised(words) for words in ("out of a tensor", "value of a tensor", "_local_scalar_dense", ".item()", ".tolist()")
     )
 
 

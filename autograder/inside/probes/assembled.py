@@ -65,6 +65,8 @@ GROUPS = {
     "d_norm": ("norm_w", "norm_b"),
 }
 TORCHS_OWN = {"aten", "prim", "prims", "profiler", "quantized", "inductor", "debugprims"}
+# Of what may compute, that by which a GELU can be put together; sums of products and biases are left out.
+ELEMENTWISE = set("mul mul_ div div_ reciprocal rsqrt neg clamp clamp_min where masked_fill masked_fill_".split())
 SAID = 240  # letters of an error of the compiler
 
 
@@ -85,13 +87,10 @@ def stepped(kind: Callable, patches, lengths, dy, heads: int, later: Sequence[Se
     state = _apart(given)
     with fresh_memory_is_nan():
         tower = _made(kind, sizes, state, patches)
-        with _Within(sizes.patches) as within:
+        with _Within(len(patches), sizes) as within:
             y, gradients = _pass(tower, patches, lengths, dy)
-        if within.scores:
-            raise Found(
-                f"a tensor {within.scores} was made: scores for all pairs of patches. They are not to be written to "
-                "memory, so that no tensor has the number of patches twice"
-            )
+        if within.found:
+            raise Found(within.found)
         told = y.detach(), *grouped({kind: _together(gradients, name) for kind, name in KINDS.items()}).values()
     if later:
         with _disable_current_modes():
@@ -162,26 +161,33 @@ def _pass(tower: nn.Module, patches, lengths, dy) -> tuple[torch.Tensor, dict[st
             raise Found(f"the parameter {name} was written over")
     gradients = unpacked({name: one for name, one in zip(parameters, found, strict=True) if one is not None})
     layers = 1 + max((int(name.split(".")[1]) for name in parameters if name.startswith("blocks.")), default=0)
-    for name in _names(layers):
-        if name not in gradients:
-            raise Found(f"there is no gradient of {name}")
-    return y, {name: gradients[name] for name in _names(layers)}
+    if missing := _missing(gradients, layers):
+        raise Found(f"there is no gradient of {', '.join(missing)}")
+    return y, {name: gradients[name] for kind in KINDS.values() for name in _of_layers(kind, layers)}
 
 
-def _names(layers: int) -> Iterator[str]:
+def _missing(gradients: Mapping[str, torch.Tensor], layers: int) -> list[str]:
+    """Names that are not there; with a star where all layers lack one."""
+    found = []
     for name in KINDS.values():
-        yield from (name.replace("*", str(n)) for n in range(layers if "*" in name else 1))
+        lacking = [one for one in _of_layers(name, layers) if one not in gradients]
+        found += [name] if len(lacking) == layers or "*" not in name and lacking else lacking
+    return found
+
+
+def _of_layers(name: str, layers: int) -> list[str]:
+    return [name.replace("*", str(n)) for n in range(layers if "*" in name else 1)]
 
 
 class _Within(TorchDispatchMode):
     """Operators of one's own run in their parts, so that other modes see what runs inside of them.
 
-    scores: the shape of a tensor that has the number of patches twice, "" as long as none was made.
+    found: what was made that only kernels are to make, in words; "" as long as there was nothing.
     """
 
-    def __init__(self, patches: int):
+    def __init__(self, images: int, sizes: Sizes):
         super().__init__()
-        self.patches, self.scores = patches, ""
+        self.rows, self.sizes, self.found = images * sizes.patches, sizes, ""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -193,13 +199,29 @@ class _Within(TorchDispatchMode):
         made = func(*args, **kwargs)
         if not is_running():
             known = {one.untyped_storage()._cdata for one in tensors}
+            name = func._schema.name.removeprefix("aten::")
             for one in tree_leaves(made):
-                if isinstance(one, torch.Tensor) and one.is_floating_point() and self._is_pairs(one, known):
-                    self.scores = str(tuple(one.shape))
+                if isinstance(one, torch.Tensor) and one.is_floating_point():
+                    self.found = self.found or self._wrong(name, one, one.untyped_storage()._cdata not in known)
         return made
 
-    def _is_pairs(self, tensor: torch.Tensor, known: set[int]) -> bool:
-        return list(tensor.shape).count(self.patches) > 1 and tensor.untyped_storage()._cdata not in known
+    def _wrong(self, name: str, made: torch.Tensor, new: bool) -> str:
+        pairs = list(made.shape).count(self.sizes.patches) > 1
+        # where the patches are many, no other tensor is as large, whatever its shape
+        pairs = pairs or (self._many and made.numel() >= self.rows * self.sizes.patches * self.sizes.heads)
+        if new and pairs:
+            return (
+                f"a tensor {tuple(made.shape)} was made, for all pairs of patches: their scores are to be nowhere in "
+                "memory"
+            )
+        if name in ELEMENTWISE and made.numel() == self.rows * self.sizes.mlp:
+            return f"torch's {name} computes on all numbers of the hidden layer: GELU and its slope are for kernels"
+        return ""
+
+    @property
+    def _many(self) -> bool:
+        sizes = self.sizes
+        return sizes.patches * sizes.heads > max(3 * sizes.width, sizes.mlp, sizes.patch)
 
 
 # ------------------------------------------------------------------------------------------------ torch.compile
@@ -263,8 +285,14 @@ def _called(compiled: Callable, tower: nn.Module, patches, lengths, dy) -> None:
         y = compiled(patches, lengths)
         torch.autograd.grad(y, list(tower.parameters()), dy, allow_unused=True)
     except Exception as error:
-        said = " ".join(str(error).split())
-        raise Found(f"under torch.compile the step raised {type(error).__name__}: {said:.{SAID}}") from None
+        raise Found(f"under torch.compile the step raised {type(error).__name__}: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """What the compiler says, from where it names the cause on."""
+    text = " ".join(str(error).split())
+    cause = text.partition(": got ")[2] or text
+    return cause.partition(" Hint: ")[0][:SAID]
 
 
 @contextlib.contextmanager
