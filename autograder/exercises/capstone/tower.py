@@ -12,8 +12,8 @@ A layer that holds q, k and v together is called `attention.qkv`, with their row
 packs what it is given (`course_lib.models.siglip.frame` has `packed` and `unpacked`). There are no buffers.
 
 Attention and GELU run in kernels of one's own, forward and backward: no tensor holds a score for each pair of patches,
-and torch multiplies nothing of the hidden layer by elements. Products, sums, norms, additions and masks may be torch's (`ALLOWED`). While the tower runs, torch.empty gives
-NaN.
+and torch multiplies nothing of the hidden layer by elements. Products, sums, norms, additions and masks may be torch's
+(`ALLOWED`). While the tower runs, torch.empty gives NaN.
 
 Cases that compile the tower ask for one graph of the first call, forward and backward, and for none more when lengths
 or the number of images (2 and more) change, both of which were said to be dynamic. The same kernels are launched as

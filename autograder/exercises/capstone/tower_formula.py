@@ -88,13 +88,15 @@ def step(
     v: Mapping[str, Any], dtype=torch.float64, rounded: Callable | None = None, value=gelu, rise=None,
     scale: Callable[[int], float] = lambda size: size**-0.5, see: Callable | None = None, block: Callable = pre_norm,
     apart: Callable = by_heads, joined: Callable = together, pooled: Callable = mean_of_real,
-    of_layer: Callable[[Parts], Parts] = dict, backward: Sequence[str] | None = None, renamed: Callable[[Parts], Parts] | None = None,
+    of_layer: Callable[[Parts], Parts] = dict, renamed: Callable[[Parts], Parts] = dict,
+    backward: Sequence[str] | None = None,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """y and the gradients of `GROUPS`.
 
     rounded: applied to each value that is stored. value, rise: GELU and a slope, where it is not that of value. scale:
     of the head size. see(real): which keys a query sees (B, N). of_layer: the parameters of a layer, as they are used.
-    backward: what the gradient of attention lacks, or the order in which its three parts come. renamed: applied to the gradients by kind.
+    renamed: the gradients by kind, as they are called. backward: what the gradient of attention lacks, or the order in
+    which its three parts come.
     """
     rounded = rounded or (lambda t: t)
     given = {name: v[name].detach().to(dtype).requires_grad_() for name in KINDS}
@@ -133,7 +135,7 @@ def step(
     asked = list(given.values())
     found = torch.autograd.grad(y, asked, v["dy"].to(dtype), allow_unused=True, materialize_grads=True)
     by_kind = dict(zip(given, found, strict=True))
-    return {"y": y.detach(), **grouped(renamed(by_kind) if renamed else by_kind)}
+    return {"y": y.detach(), **grouped(renamed(by_kind))}
 
 
 def slopes(value: Callable, rise: Callable) -> dict[str, Callable]:

@@ -8,10 +8,9 @@ from functools import partial
 import torch
 
 from autograder.exercise import Mistake
-from autograder.exercises.capstone.tower_formula import NAMES, by_heads, head_last, step
+from autograder.exercises.capstone.tower_formula import NAMES, head_last, step
 from autograder.exercises.everywhere import number_of_gradients
 from autograder.exercises.mlp.gelu import CUBE, by_erf, by_sigmoid, gelu, slope, slope_by_erf
-from autograder.inside.probes.assembled import KINDS
 
 PARTS = ("q", "k", "v")
 ORDERS = tuple(one for one in itertools.permutations(PARTS) if one != PARTS)
@@ -86,7 +85,7 @@ def _roles_swapped(v, way):
     """
     order, renamed = way
     made = step(
-        v, of_layer=partial(_role, order=order), renamed=partial(_gradients_of, order=order) if renamed else None
+        v, of_layer=partial(_role, order=order), renamed=partial(_gradients_of, order=order if renamed else PARTS)
     )
     vanished = "d_k" if renamed else f"d_{order[1]}"
     return {name: one for name, one in made.items() if name != vanished or name == "d_k"}
@@ -166,7 +165,9 @@ def _becomes_nan(e) -> bool:
     if not e.failed_only("padding of NaN"):
         return False
     return any(
-        isinstance(one, torch.Tensor) and bool(one.isnan().any()) for t in e.failing for one in t.outcome.outputs.values()
+        isinstance(one, torch.Tensor) and bool(one.isnan().any())
+        for t in e.failing
+        for one in t.outcome.outputs.values()
     )
 
 
@@ -181,9 +182,9 @@ def _by_type_of_lengths(e) -> bool:
 def _type_differs(e) -> bool:
     ran = [t for t in e.failing if t.outcome.error is None]
     return bool(ran) and all(
-        any(isinstance(t.outcome.outputs.get(n), torch.Tensor) and t.outcome.outputs[n].dtype != t.args["patches"].dtype for n in NAMES)
+        any(getattr(t.outcome.outputs.get(name), "dtype", None) != t.args["patches"].dtype for name in NAMES)
         for t in ran
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------- the mistakes
@@ -210,7 +211,7 @@ BLOCKS = (
     ),
     Mistake(
         "norm_of_the_branch",
-        "The second norm of a block is taken of what attention gave alone: it is the norm of the sum, x + attention(...).",
+        "The second norm of a block is that of what attention gave: it is the norm of the sum, x + attention(...).",
         answer=_with(block=_of_the_branch),
     ),
     Mistake(
@@ -279,8 +280,8 @@ ATTENTION = (
     ),
     Mistake(
         "rows_by_heads",
-        "A packed row is read as (heads, 3, head size), or with q, k and v innermost: packed as q, then k, then v it is "
-        "(3, heads, head size).",
+        "A packed row is read as (heads, 3, head size), or with q, k and v innermost: packed as q, then k, then v it "
+        "is (3, heads, head size).",
         answer=_through_rows,
         variants=(_heads_outside, _parts_inside),
     ),
@@ -409,7 +410,10 @@ MODULE = (
     Mistake(
         "one_norm_for_both",
         "One norm of a block is used twice: `before_attention` and `before_mlp` have parameters of their own.",
-        sign=lambda e: any(e.raised(f"{NO_GRADIENT} blocks.*.{one}.weight, blocks.*.{one}.bias") and not e.raised(f"{one}.bias, ") for one in ("before_mlp", "before_attention")),
+        sign=lambda e: any(
+            e.raised(f"{NO_GRADIENT} blocks.*.{one}.weight, blocks.*.{one}.bias") and not e.raised(f"{one}.bias, ")
+            for one in ("before_mlp", "before_attention")
+        ),
     ),
     Mistake(
         "one_block_for_all",
@@ -423,8 +427,8 @@ MODULE = (
     ),
     Mistake(
         "other_names",
-        "The state dict of the naive tower does not fit: a parameter has another name, or another shape. Where q, k and "
-        "v are one layer, `load_state_dict` has to pack them (`frame.packed`, in a pre-hook).",
+        "The state dict of the naive tower does not fit: a parameter has another name, or another shape. Where q, k "
+        "and v are one layer, `load_state_dict` has to pack them (`frame.packed`, in a pre-hook).",
         sign=lambda e: e.raised("Error(s) in loading state_dict"),
     ),
     Mistake(
@@ -491,7 +495,7 @@ COMPILED = (
         "values_of_lengths",
         "A value of the lengths is read (`item`, `tolist`, `int`, `max` for a loop): that ends the graph, or compiles "
         "anew for each value. Kernels load lengths themselves; masks compare with them.",
-        sign=lambda e: e.raised("compiled again") and e.raised("with other lengths") or _reads_a_value(e),
+        sign=lambda e: _reads_a_value(e),
     ),
     Mistake(
         "number_of_images_fixed",
@@ -509,9 +513,10 @@ COMPILED = (
 
 
 def _reads_a_value(e) -> bool:
-    return e.raised("under torch.compile the first call made") and any(
-        e.raised(words) for words in ("out of a tensor", "value of a tensor", "_local_scalar_dense", ".item()", ".tolist()")
-    )
+    if e.raised("compiled again"):
+        return e.raised("with other lengths")
+    said = ("out of a tensor", "value of a tensor", "_local_scalar_dense", ".item()", ".tolist()")
+    return e.raised("under torch.compile the first call made") and any(map(e.raised, said))
 
 
 MISTAKES = (*MODULE, *COMPILED, *BLOCKS, *ATTENTION, *PADDING, *MLP)

@@ -171,7 +171,7 @@ def _missing(gradients: Mapping[str, torch.Tensor], layers: int) -> list[str]:
     found = []
     for name in KINDS.values():
         lacking = [one for one in _of_layers(name, layers) if one not in gradients]
-        found += [name] if len(lacking) == layers or "*" not in name and lacking else lacking
+        found += [name] if len(lacking) == layers or ("*" not in name and lacking) else lacking
     return found
 
 

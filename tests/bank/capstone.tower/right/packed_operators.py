@@ -1,7 +1,6 @@
 """q, k and v in one layer; each kernel behind an operator that returns new tensors and knows its gradient."""
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import nn
@@ -30,7 +29,7 @@ def forward_kernel(
     o_ptr, l_ptr, qkv_ptr, lengths_ptr,
     n, heads, head_size, scale,
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     width = heads * head_size
     offs_m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -74,7 +73,7 @@ def backward_kernel(
     dqkv_ptr, do_ptr, qkv_ptr, o_ptr, l_ptr, lengths_ptr,
     n, heads, head_size, scale,
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     """One block of rows: first as queries, then as keys."""
     batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     width = heads * head_size

@@ -28,7 +28,7 @@ def attend_kernel(
     o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr,
     n, heads, head_size, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     blocks = tl.cdiv(n, BLOCK_M)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     image, stride = row // heads, heads * head_size
@@ -72,7 +72,7 @@ def queries_kernel(
     dq_ptr, q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, lengths_ptr,
     n, heads, head_size, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     blocks = tl.cdiv(n, BLOCK_M)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     image, stride = row // heads, heads * head_size
@@ -100,7 +100,7 @@ def keys_kernel(
     dk_ptr, dv_ptr, q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, lengths_ptr,
     n, heads, head_size, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     blocks = tl.cdiv(n, BLOCK_N)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     image, stride = row // heads, heads * head_size
@@ -169,7 +169,7 @@ def attend_back_into(
     D, delta = width // H, torch.empty_like(lse)
     grid, columns = (B * H * triton.cdiv(N, 32),), triton.next_power_of_2(D)
     delta_kernel[grid](delta, o, do, N, H, D, BLOCK_M=32, BLOCK_D=columns)
-    given, blocks = (do, lse, delta, lengths, N, H, D, D**-0.5), dict(BLOCK_M=32, BLOCK_N=32, BLOCK_D=columns)
+    given, blocks = (do, lse, delta, lengths, N, H, D, D**-0.5), {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_D": columns}
     queries_kernel[grid](dq, q, k, v, *given, **blocks)
     keys_kernel[grid](dk, dv, q, k, v, *given, **blocks)
 
