@@ -8,6 +8,7 @@ A cheat is the source of one cell and is never imported here. It is "caught by" 
     TIERS    where it can be tried, if not everywhere
     HELD     True: being sent to a person counts as caught, because the evidence against it can be forged
     ALONE    True: it takes the whole device, so nothing is tried beside it
+    PATIENT  True: it ends, but a call takes seconds, because the exercise compiles something
     SPEED    True: its answers are right and its points for them earned; it is after the points for speed
 
 A cheat gets points from `check`, where the student's code and the judge share a process, unless its reason says why
@@ -103,6 +104,7 @@ class Cheat:
     held: bool
     speed: bool
     alone: bool
+    patient: bool
 
     @property
     def exercise(self) -> str:
@@ -129,6 +131,7 @@ def cheat_of(entry: Entry) -> Cheat:
         says.get("HELD", False),
         says.get("SPEED", False),
         says.get("ALONE", False) or says.get("SPEED", False) or says["FAMILY"] in TAKE_ALL,
+        says.get("PATIENT", False),
     )
 
 
@@ -192,7 +195,9 @@ def neighbour_alone(seed: int) -> str:
 
 def _patience(cheat: Cheat) -> Patience:
     """Little, because many cheats never end. What a person is to see has to end."""
-    return Patience() if cheat.held else Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
+    if cheat.held or cheat.patient:
+        return Patience()
+    return Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
 
 
 def _small(exercise: Exercise) -> Exercise:
