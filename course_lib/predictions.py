@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from course_lib.table import Table, Tabular
+from course_lib.table import Table, Tabular, number_text
 
 __all__ = ["WHY", "Log", "against"]
 
@@ -56,8 +56,8 @@ class Log(Tabular):
         for step, noted in self._steps.items():
             decided = self._decisions.get(step) or "nothing yet"
             for i, (name, guess, came) in enumerate(noted):
-                words = [f"{step}: {name}", *("-" if one is None else _shown(one, 3) for one in (guess, came))]
-                rows.append([*words, decided if i == 0 else "as above"])
+                words = [f"{step}: {name}", *("-" if one is None else number_text(one) for one in (guess, came))]
+                rows.append([*words, "" if i else decided])
         return Table(("step", "predicted", "came", "decision"), rows, note=self._off())
 
     def _off(self) -> str:

@@ -1,6 +1,6 @@
 """Where a step's time goes, by family of operators, beside the floor of each family; forward and backward apart.
 
-    rows = by_family(lambda: tower(patches, lengths), list(tower.parameters()), dy, patches=256, roof=roof)
+    rows = by_family(lambda: tower(patches, lengths), list(tower.parameters()), patches=256, roof=roof)
 
 Every operator runs inside a range with the name of its family, and a profile sums the device's time by range (on a CPU
 the time of the range itself). The same pass counts what the floor is made of: torch's own count of FLOPs, and the
@@ -11,7 +11,7 @@ names operators costs the host some microseconds each: the time of the device do
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,7 +36,8 @@ class Family(NamedTuple):
     phase: str
     family: str
     calls: int
-    seconds: float  # of the device
+    bytes: int  # read and written by its operators
+    seconds: float | None  # of the device; None where nothing was timed
     floor_s: float | None  # the sum of the floors of its operators; None where they are no operators of torch
 
 
@@ -58,29 +59,35 @@ def family_of(func, tensors: Sequence[torch.Tensor], patches: int) -> str:
 
 
 def by_family(
-    forward: Callable[[], torch.Tensor], weights: Sequence[torch.Tensor], dy: torch.Tensor, *, patches: int, roof: Roof
+    forward: Callable[[], torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    *,
+    patches: int,
+    roof: Roof,
+    timed: bool = True,
 ) -> tuple[Family, ...]:
-    """Rows in the order of PHASES and FAMILIES, for those that ran."""
+    """Rows in the order of PHASES and FAMILIES, for those that ran. Untimed, it only counts, on meta tensors too."""
     mode = _Named(patches, roof)
 
     def step() -> None:
-        mode.calls.clear()
-        mode.floors.clear()
+        mode.work.clear()
         with mode:
             mode.phase = PHASES[0]
             y = forward()
             mode.phase = PHASES[1]
-            torch.autograd.grad(y, weights, dy)
+            torch.autograd.grad(y, weights, torch.ones_like(y))
 
-    seen = summarize(record(step))
-    ranges = {r.name: r.device_s if seen.on == "GPU" else r.host_s for r in seen.ranges}
+    if timed:
+        seen = summarize(record(step))
+        seconds = {r.name: r.device_s if seen.on == "GPU" else r.host_s for r in seen.ranges}
+    else:
+        seconds = step()
     rows = []
-    for phase in PHASES:
-        for family in FAMILIES:
-            key = phase, family
-            if mode.calls[key]:
-                floor = None if family == "own operators" else mode.floors[key]
-                rows.append(Family(*key, mode.calls[key], ranges.get(f"{phase}: {family}", 0.0), floor))
+    for key in ((phase, family) for phase in PHASES for family in FAMILIES):
+        if work := mode.work[key]:
+            floor = None if key[1] == FAMILIES[-1] else sum(floor_s(one, roof) for one in work)
+            took = seconds[": ".join(key)] if seconds else None
+            rows.append(Family(*key, len(work), sum(one.bytes for one in work), took, floor))
     return tuple(rows)
 
 
@@ -88,8 +95,7 @@ class _Named(TorchDispatchMode):
     def __init__(self, patches: int, roof: Roof):
         super().__init__()
         self.patches, self.roof, self.phase = patches, roof, PHASES[0]
-        self.calls: Counter = Counter()  # (phase, family) -> operators
-        self.floors: Counter = Counter()  # (phase, family) -> seconds
+        self.work: dict[tuple[str, str], list[Work]] = defaultdict(list)  # (phase, family) -> of its operators
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -99,8 +105,7 @@ class _Named(TorchDispatchMode):
         key = self.phase, family_of(func, read, self.patches)
         with torch.profiler.record_function(": ".join(key)):
             out = func(*args, **kwargs)
-        self.calls[key] += 1
-        self.floors[key] += floor_s(_work(func, args, kwargs, read, out), self.roof)
+        self.work[key].append(_work(func, args, kwargs, read, out))
         return out
 
 
