@@ -1,5 +1,7 @@
 """From slow to fast in steps: what each change took away, forward and backward, down to the floor."""
 
+import textwrap
+
 from course_lib.plots.house import FAINT, GRID, HATCHES, INK, PALETTE, axes_or_new, drawn, finish, quantity
 
 __all__ = ["waterfall"]
@@ -37,8 +39,9 @@ def waterfall(steps, floor=None, ax=None, *, title=None, device=""):
                     fontsize=8.5)  # fmt: skip
         ax.axhline(floor, color=INK, linestyle="--", linewidth=1)
     names = [name for name, _ in steps] + (["floor of the products"] if floor else [])
-    ax.set(ylim=(0, 1.2 * max(whole)), ylabel="time of a step")
-    ax.set_xticks(range(len(names)), [name.replace(", ", ",\n") for name in names], fontsize=8)
+    ax.set(ylim=(0, 1.2 * max(whole)), ylabel="time of a step",
+           xlabel="in brackets: the difference from the step before")  # fmt: skip
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, 17) for name in names], fontsize=8)
     ax.yaxis.set_major_formatter(lambda value, _: quantity(value, "s"))
     ax.grid(True, axis="y")
     ax.legend(loc="upper right")
