@@ -39,8 +39,8 @@ def waterfall(steps, floor=None, ax=None, *, title=None, device=""):
                     fontsize=8.5)  # fmt: skip
         ax.axhline(floor, color=INK, linestyle="--", linewidth=1)
     names = [name for name, _ in steps] + (["floor of the products"] if floor else [])
-    ax.set(ylim=(0, 1.2 * max(whole)), ylabel="time of a step",
-           xlabel="in brackets: the difference from the step before")  # fmt: skip
+    ax.set(ylim=(0, 1.2 * max(whole)), ylabel="time of a step")
+    ax.set_xlabel("in brackets: the difference from the step before", loc="left")
     ax.set_xticks(range(len(names)), [textwrap.fill(name, 17) for name in names], fontsize=8)
     ax.yaxis.set_major_formatter(lambda value, _: quantity(value, "s"))
     ax.grid(True, axis="y")

@@ -397,15 +397,15 @@ for images in (1024, 8):
     waves = math.ceil(tiles / SMS)
     idle = 1 - tiles / SMS / waves
     print(f"{images:4} images: {tiles} tiles in {waves} waves, {idle:.1%} idle")
-least = 2 * 2 * rows * WHOLE.width / H200.bytes_per_s
+least = 3 * 2 * rows * WHOLE.width / H200.bytes_per_s  # reads two, writes one
 print(f"an addition of 1024 images takes the H200 {1e6 * least:.0f} us or more")
 
 # %% [markdown]
 # - **72** is no multiple of 32. A tile has a power of two columns in Triton, so 128, and nearly half of its work is on
-#   zeros, unless a kernel cuts the head into 64 and 8, or into tiles of 16. Lesson 04's kernels do the former.
+#   zeros, unless a kernel cuts the head in two: 64 columns and 16, of which 8 are masked. The course's own kernels do.
 # - **Stream-K** evens out the last wave of tiles. With 1024 images that wave is one of hundreds: there is nothing to
 #   even out. Section 5 of lesson 05 counted it at fewer tokens.
-# - **CUDA graphs** save launches. At 1024 images even an addition takes the device some thirty times as long as its
+# - **CUDA graphs** save launches. At 1024 images even an addition takes the device some forty times as long as its
 #   launch takes the host, so graphs can have a "big effect" only if the host has other work to do: another hint at the
 #   loop. Or it was measured with fewer images. Section 8 counts where the border lies.
 #
@@ -557,7 +557,15 @@ plots.show(
 # operator, without a GPU.
 
 # %%
-OWNERS = ("x", "q, k, v, o", "probabilities", "h", "gelu(h)", "in passing")
+OWNERS = (
+    "x",
+    "q, k, v, o",
+    "probabilities",
+    "h",
+    "gelu(h)",
+    "in passing",
+    "results of norms",
+)
 paper = {"naive": on_paper.step_on_paper(naive.Tower, SO400M, LARGE)}
 plots.show(
     plots.memory_by_owner(
@@ -751,6 +759,10 @@ for what in ("forward", "backward"):
     came_strong[f"strong / naive, {what}"] = ratio
 against(predicted_strong, came_strong)
 log.note("attention that writes no scores", predicted_strong, came_strong)
+print(
+    f"scores, counted: {came_strong['scores, forward, ms']:.1f} ms forward, "
+    f"{came_strong['scores, backward, ms']:.1f} ms backward"
+)
 
 # %%
 results.beside(
