@@ -13,11 +13,9 @@ the device, with and without a CUDA graph.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from statistics import median
 
 import torch
 from torch import nn
@@ -31,10 +29,12 @@ from course_lib.meaning import ROOT, reached
 from course_lib.models.siglip import Sizes, naive, ours, strong
 from course_lib.models.siglip.frame import named_gradients
 from course_lib.timing import time_gpu
+from course_lib.timing.waiting import captured, waited_us
 
 MODELS = ("vision", *(f"siglip/{name}" for name in ("frame", "naive", "strong", "ours", "again")))
 MEASURES = (
     "benchmarks/tower.py",
+    "course_lib/timing/waiting.py",
     *(f"course_lib/models/{name}.py" for name in MODELS),
     *(
         str(path.relative_to(ROOT))
@@ -296,30 +296,3 @@ def _small(setting: Setting) -> Iterator[dict]:
         if TIER == "gpu":
             row["in a graph us"] = waited_us(captured(lambda one=one: one.step(given)))
         yield row
-
-
-def waited_us(call: Callable[[], object], times: int = 30) -> float:
-    """The median by the host's clock, from the call to the device's last kernel."""
-    wait = torch.cuda.synchronize if TIER == "gpu" else lambda: None
-    seconds = []
-    for _ in range(times if TIER == "gpu" else 1):
-        wait()
-        start = time.perf_counter()
-        call()
-        wait()
-        seconds.append(time.perf_counter() - start)
-    return median(seconds) * 1e6
-
-
-def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """The call as a CUDA graph that can be replayed. Three calls come before it, on a stream of their own."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay

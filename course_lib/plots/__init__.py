@@ -11,6 +11,7 @@ from course_lib.plots.call_costs import costs
 from course_lib.plots.compile_stations import pipeline
 from course_lib.plots.dispatch_keys import call_path, key_map
 from course_lib.plots.errormap import error_map
+from course_lib.plots.families import families
 from course_lib.plots.fxgraphs import graphs
 from course_lib.plots.groups import group_tiles
 from course_lib.plots.house import HATCHES, LINES, MARKERS, PALETTE, figure, png, quantity, show, style
@@ -23,6 +24,7 @@ from course_lib.plots.roofs import Point, roofline
 from course_lib.plots.rotation import dials, pair_map
 from course_lib.plots.sizes import regimes, repeat_curve, sweep
 from course_lib.plots.times import against_floor, histogram, timeline, timing
+from course_lib.plots.waterfall import waterfall
 
 __all__ = [
     "HATCHES",
@@ -36,6 +38,7 @@ __all__ = [
     "costs",
     "dials",
     "error_map",
+    "families",
     "figure",
     "gains",
     "graphs",
@@ -61,4 +64,5 @@ __all__ = [
     "timeline",
     "timing",
     "totals",
+    "waterfall",
 ]

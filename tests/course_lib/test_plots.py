@@ -14,6 +14,7 @@ from PIL import Image
 from course_lib import plots
 from course_lib.plots import house
 from course_lib.plots.errormap import _pooled, _rectangles
+from course_lib.profiling.families import Family
 from course_lib.roofline import Roof, Work, floor_s
 
 H200 = Roof("bf16", 680e12, 4.22e12, 7e-6)
@@ -36,6 +37,13 @@ def words(ax) -> str:
     return "\n".join(t.get_text() for t in ax.figure.findobj(Text))
 
 
+BY_FAMILY = [
+    Family(phase, family, 3, 10**9, seconds, floor)
+    for phase in ("forward", "backward")
+    for family, seconds, floor in (("attention", 3e-3, 1e-3), ("norms", 1e-3, 2e-3), ("own operators", 2e-3, None))
+]
+FASTER = [(name, {"forward": s, "backward": 2 * s}) for name, s in (("naive", 4e-3), ("worse", 5e-3), ("ours", 1e-3))]
+
 FIGURES = {
     "roofline": lambda **k: plots.roofline([H200, FP32], [("add", Work(1e9, 12e9), 3e-3, "fp32")], **k),
     "regimes": lambda **k: plots.regimes(SIZES, [floor_s(add(n), FP32) for n in SIZES], FP32, add, **k),
@@ -46,6 +54,9 @@ FIGURES = {
     "against_floor": lambda **k: plots.against_floor([("n = 3", 2e-5, 1e-5, 1.5e-5), ("n", 1, 1, None)], **k),
     "histogram": lambda **k: plots.histogram({"a": [1, 2, 3], "b": [2, 2]}, xlabel="ulp", **k),
     "timeline": lambda **k: plots.timeline({"host": [(0, 1, "launch")], "GPU": [(0.5, 2, "matmul")]}, **k),
+    "families": lambda **k: plots.families(BY_FAMILY, **k),
+    "waterfall": lambda **k: plots.waterfall(FASTER, 2e-3, **k),
+    "waterfall without a floor": lambda **k: plots.waterfall(FASTER, **k),
     "error_map": lambda **k: plots.error_map(torch.ones(3, 4), torch.zeros(3, 4), 0.5, **k),
 }
 
@@ -418,3 +429,17 @@ def test_the_figure_of_speed_leaves_room_for_words_beside_long_sizes():
     title = next(text for text in ax.findobj(Text) if text.get_text() == "At most 1.2 times the floor")
     legend = ax.get_legend().get_window_extent()
     assert around.y1 <= legend.y0 and legend.y1 < title.get_window_extent().y0
+
+
+def test_families_says_which_takes_most_and_what_of_all_is_floor():
+    ax = plots.families(BY_FAMILY)
+    message = ax.get_title(loc="left").replace("\n", " ")
+    assert message == "Attention: 50 % of the time; the floor of all is 50 % of it"
+    assert words(ax).count("3 ms") == 2 and "own operators" in words(ax)
+
+
+def test_waterfall_says_what_each_step_took_away_or_added():
+    ax = plots.waterfall(FASTER, 2e-3)
+    assert ax.get_title(loc="left") == "From 12 ms to 3 ms: 1.5 times the floor of the products"
+    assert "15 ms\n(+3 ms)" in words(ax) and "3 ms\n(−12 ms)" in words(ax)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["naive", "worse", "ours", "floor of the\nproducts"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.predictions import WIDTH, against
+from course_lib.predictions import WIDTH, Log, against
 
 
 def test_a_prediction_is_set_beside_what_came(capsys):
@@ -39,3 +39,34 @@ def test_the_reason_comes_last_and_needs_no_measurement(capsys):
 def test_a_name_that_nobody_measured_is_an_error():
     with pytest.raises(KeyError):
         against({"copy": 2}, {"cpoy": 2})
+
+
+def test_a_log_sets_predictions_beside_what_came_and_says_how_far_off_they_were():
+    log = Log()
+    log.note("a step", {"ms": 2.0, "why": "bytes", "which": "h"}, {"ms": 1.0, "which": "qkv"})
+    log.note("another", {"MiB": 9000, "graphs": None}, {"MiB": 6000, "graphs": 1})
+    log.note("on a GPU", {"us": 3.0}, {})
+    log.decide({"a step": "keep: it fits"})
+    assert [list(row) for row in log.table()] == [
+        ["a step: ms", "2", "1", "keep: it fits"],
+        ["a step: which", "h", "qkv", ""],
+        ["another: MiB", "9,000", "6,000", "nothing yet"],
+        ["another: graphs", "-", "1", ""],
+        ["on a GPU: us", "3", "-", "nothing yet"],
+    ]
+    assert log.table().note.startswith("2 numbers predicted that have come; off by a factor of 1.8 in the middle, 2 at")
+
+
+def test_a_cell_that_runs_again_replaces_its_rows_and_keeps_its_place():
+    log = Log()
+    for guess in (1, 2):
+        log.note("first", {"n": guess}, {"n": 4})
+        log.note("second", {"n": guess}, {"n": 4})
+    assert [row[:2] for row in log.table()] == [["first: n", "2"], ["second: n", "2"]]
+
+
+def test_a_decision_on_a_step_that_was_not_noted_is_an_error():
+    log = Log()
+    assert "no number" in str(log)
+    with pytest.raises(KeyError, match="nothing was noted of 'b'"):
+        log.decide({"b": "keep"})

@@ -12,6 +12,7 @@ import triton
 from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
+from course_lib.models.vision import Sizes
 from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.places import ROOT
 from course_lib.simulated_gpu import PITFALLS
@@ -23,6 +24,7 @@ START, ROOFLINE, COMPILE, DISPATCH = (
 FLASH, MLP, ROPE, MX, DDP = (
     "04_flash/flash.py", "05_mlp/mlp.py", "06_rope/rope.py", "07_mx/mx.py", "08_ddp/ddp.py"
 )  # fmt: skip
+CAPSTONE = "09_capstone/capstone.py"
 FP32, HALF = torch.float32.itemsize, torch.bfloat16.itemsize
 MIB, GIB = 2**20, 2**30
 
@@ -965,3 +967,16 @@ def test_lesson_04_tells_what_one_pass_takes_which_setting_is_fastest_and_how_re
     assert [int(number) for number in given.groups()] == [240, 24]
     assert 65536 // (3 * 4 * 32) // 8 * 8 == 168  # the hardware deals them out by eight
     assert 64 * 128 // (4 * 32) == 64 and 168 < 3 * 64 < 240
+
+
+def test_the_riddles_of_lesson_09_are_answered_by_its_own_arithmetic():
+    says(CAPSTONE, "one keeps 8912 MiB.", "had 826 ms that backward had not", "2.31 by count, 2.33 reported")
+    says(CAPSTONE, "backward 1.38 times forward |", "| 1000 MiB of dropout | the mask of one layer, a byte a score")
+    sizes, rows = Sizes.so400m(), 1024 * 256
+    assert rows * HALF * (8 * sizes.width + 2 * sizes.mlp) / MIB == 8912
+    before, after = (2099.66, 2899.58), (1273.94, 2971.07)
+    assert [round(back / forth, 2) for forth, back in (before, after)] == [1.38, 2.33]
+    assert round(before[0] - after[0]) == 826
+    again = sizes.layers * 2 * rows * sizes.width * sizes.mlp
+    assert round((sizes.backward_flops(1024) + again) / sizes.forward_flops(1024), 2) == 2.31
+    assert 1024 * sizes.heads * sizes.patches**2 / MIB == pytest.approx(1000, rel=0.03)
