@@ -22,9 +22,9 @@
 # - plan how much memory a training step holds, to the byte, and trade it for time on purpose,
 # - keep an engineering log that someone else can check.
 #
-# **Time** 15 hours; the five exercises take about seven of them. Each row is a sitting or two. Run the cells from the top
-# each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go on with the cell
-# below it.
+# **Time** 15 hours; the five exercises take about seven of them. Each row is a sitting or two. Run the cells from the
+# top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go on with the
+# cell below it.
 #
 # | sections | what they are about | exercises | hours |
 # |---|---|---|---|
@@ -372,11 +372,11 @@ print(f"826 ms are {826e3 / 27 / 1024:.1f} us for each image in each layer")
 results.beside("lesson09.mask", took)
 
 # %% [markdown]
-# **The prediction, counted.** The numbers are your machine's. On any machine the two ways without a loop cost
-# next to nothing, and the loop costs many times as much, because it grows with the batch. What the report lost, 29.9 us
-# for each image in each layer, are a few operators more than this loop has, or a slower host, or a device that each
-# read has to wait for. So a scalar a layer is not the reason, and a loop over images is large enough. This is a hypothesis that the numbers allow. It is not a finding: the report does not show its
-# mask code.
+# **The prediction, counted.** The numbers are your machine's. On any machine the two ways without a loop cost next to
+# nothing, and the loop costs many times as much, because it grows with the batch. What the report lost, 29.9 us for
+# each image in each layer, are a few operators more than this loop has, or a slower host, or a device that each read
+# has to wait for. So a scalar a layer is not the reason, and a loop over images is large enough. This is a hypothesis
+# that the numbers allow. It is not a finding: the report does not show its mask code.
 #
 # (The published code of this model, in the library *transformers*, has such a loop elsewhere: it resizes the table of
 # positions for each image, once a call. That one has a gradient, so it would cost backward as well.)
@@ -655,7 +655,106 @@ for layers in (1, 3, 9):
     print(f"{word}: {len(nodes)}; the last ones: {', '.join(nodes[-3:])}")
 
 # %% [markdown]
-# EXERCISE capstone.mask
+# ## Exercise 9.1 `capstone.mask` (40 min, 4 points)
+# Write `HoistedTower(sizes)`, the naive tower with a mask that is made once. It has the naive tower's parameters: it
+# takes its state dict, and gives it back. Right means:
+#
+# - results and gradients are those of the naive tower (in fp64, so a mean or a mask in fp32 shows);
+# - what lies behind a length may be NaN or infinite, and neither a result nor a gradient shows it. Patches and lengths
+#   stay as they were passed;
+# - Dynamo makes **one** graph of the first call, of torch's own operators only, and compiles nothing again when lengths
+#   change or the number of images does (2 and more; the number of patches is `sizes.patches`);
+# - the mask is **hoisted**. Of all values in the graph, some depend on `lengths` and on nothing else: they stay when
+#   images and weights are others, and change when lengths do. A tower of three layers makes as many of them as a tower
+#   of one layer, and all layers read the same ones.
+#
+# The check finds these values by running the graph: with your images and weights, with others, and with other lengths.
+# So a mask that every layer turns around, indexes, or converts once more is found as well. The strong tower does what
+# is asked for; `check` and the grader refuse it.
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
+from course_lib.models import vision
+from course_lib.models.siglip.frame import Framed, real_patches
+
+
+class HoistedAttention(vision.Attention):
+    # x: (B, N, width); mask: whatever form your layers read
+    def forward(self, x, mask):
+        ### BEGIN SOLUTION
+        batch, patches, width = x.shape
+        q, k, v = (
+            part(x).view(batch, patches, self.heads, -1).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        scores = q @ k.mT * (width // self.heads) ** -0.5
+        o = (scores + mask).softmax(-1) @ v
+        return self.out(o.transpose(1, 2).reshape(batch, patches, width))
+        ### END SOLUTION
+
+
+class HoistedBlock(vision.Block):
+    def __init__(self, sizes):
+        super().__init__(sizes, HoistedAttention)
+
+    def forward(self, x, mask):
+        ### BEGIN SOLUTION
+        x = x + self.attention(self.before_attention(x), mask)
+        hidden = F.gelu(self.up(self.before_mlp(x)), approximate="tanh")
+        return x + self.down(hidden)
+        ### END SOLUTION
+
+
+class HoistedTower(Framed):
+    def __init__(self, sizes):
+        super().__init__(sizes, HoistedBlock)
+
+    def forward(self, patches, lengths):
+        ### BEGIN SOLUTION
+        real = real_patches(lengths, patches.shape[1])
+        x = self.embedded(patches, real)
+        # 0 for real keys and -inf for padding: (B, 1, 1, N), for all heads and queries
+        mask = x.new_zeros(real.shape).masked_fill(~real, float("-inf"))[:, None, None]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.pooled(self.norm(x), real)
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_mask_check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("capstone.mask", HoistedTower)
+
+# %% [markdown]
+# <details><summary>Hint 1: what is there already</summary>
+#
+# `inspect.getsource(naive.Attention)` shows the line that moves. `Framed.embedded` clears padding before the first
+# product, and `Framed.pooled` takes the mean; both want `real`, of which `real_patches` makes (B, N).
+# </details>
+# <details><summary>Hint 2: in which form</summary>
+#
+# Whatever a layer would do with `real` alone, do it before the loop: the two new dimensions, `~`, the type. What is
+# left for a layer is one operation with its scores, `masked_fill` or an addition. `scaled_dot_product_attention` takes
+# the mask too; there True means that a key takes part, and numbers are added.
+# </details>
+# <details><summary>Hint 3: compiled again</summary>
+#
+# `torch_inside.recompiles` names the guard that failed. Look for a size that became a number (a loop over images,
+# `int()`, an f-string, an `if`), and for anything that the module keeps between calls: a cache of masks by their sizes
+# gives the masks of other lengths.
+# </details>
+# <details><summary>Hint 4: a gradient is NaN</summary>
+#
+# A weight of 0 hides no NaN, and neither does a mask that comes late. The gradient of `embed.weight` is a product with
+# the patches as they were when `embed` read them. And where exp came before the mask, its gradient is 0 times infinity.
+# </details>
+
+# %% [markdown]
+# ### What it taught
+# The graph of a compiled model holds what its Python did, line after line: a line in a layer is there once for each
+# layer, and a cache in Python is looked through. Inductor may find equal operations and compute them once, but only
+# inside of one graph; eager mode never does. What depends on the batch alone belongs before the first layer, in the
+# form in which the layers read it. A mask of bools in `scaled_dot_product_attention` is turned into numbers inside of
+# the operator, in every layer, where no graph of Dynamo shows it; that is why the strong tower adds numbers.
 
 # %% [markdown]
 # ### After
@@ -679,8 +778,8 @@ log.note("one mask for all layers", predicted_hoist, came_hoist)
 
 # %% [markdown]
 # **The prediction, counted.** 11 nodes with one layer, 19 with three, 43 with nine: 7 in the frame and 4 in each layer.
-# As for the time, look at what else your tower does in another way than the naive one. If its softmax is not in fp32 any
-# more, you have measured two changes at once, and the second moves bytes.
+# As for the time, look at what else your tower does in another way than the naive one. If its softmax is not in fp32
+# any more, you have measured two changes at once, and the second moves bytes.
 #
 # **Verdict.** A mask of this tower is a comparison of 256 x 256 numbers, so building it in every layer costs launches
 # and no bytes that count. With a large batch hoisting gains nothing by itself, and with a small one a few launches a
@@ -877,7 +976,256 @@ print(f"either moves {6 * tensor:.0f} MB, and takes {each_ms:.2f} ms a layer or 
 # attention write dq, dk and dv straight into their places in one tensor, and the projection reads it as it lies.
 
 # %% [markdown]
-# EXERCISE capstone.qkv
+# ## Exercise 9.2 `capstone.qkv` (90 min, 7 points)
+# Write `attend(x, w, b, lengths, heads)`: the projection to q, k and v, and attention, as one step that autograd
+# differentiates. The kernels are those of lesson 04 without causal masks and shared heads, so take yours. New is where
+# they read and write: q, k and v are parts of one tensor, and so are their gradients.
+#
+# | | shape | |
+# |---|---|---|
+# | `x` | (B, N, d) | its rows may lie apart, and so may its images |
+# | `w`, `b` | (3 d, d), (3 d,) | contiguous; first the rows of q, then those of k, then those of v, and of each those of the first head first |
+# | `lengths` | (B,) int32 | patches of each image, from 1 to N |
+# | `heads` | H | D = d / H is from 16 to 128, and not always a power of two |
+# | the result o | (B, N, d) | new, contiguous, of the type of x |
+#
+# - $qkv = x w^T + b$, seen as (B, N, 3, H, D); $o = \mathrm{softmax}(q k^T / \sqrt D)\, v$. All have one type: fp32 or
+#   fp16 (bf16 on a GPU); arithmetic is in fp32, and what goes through memory has the type of x
+# - keys from `lengths[b]` on are used by no query, and get gradients of 0. Queries behind the length are computed like
+#   all others: x is finite there
+# - backward: lesson 04's formulas give $dq$, $dk$ and $dv$, which together are $dqkv$, and
+#   $dx = dqkv\, w$, $dw = dqkv^T x$, and $db$ is the sum of the rows of $dqkv$. The gradient of o comes in any strides,
+#   that of a sum with strides of 0, and stays as it is
+# - products with x and w may be the library's (`@`, `torch.mm`, `torch.addmm`, `torch.bmm`, `F.linear`), **one forward
+#   and two backward**, and so may sums. Attention is in your kernels
+# - **between** the passes: the arguments, qkv, o, and one fp32 number a query and head
+# - **within** a pass: forward qkv and o, backward dqkv and the results, and small things. **Nothing as large as o is
+#   copied.** (Where the rows of x are no matrix, as in a part of a larger batch, `x.reshape(B * N, d)` has to copy
+#   them; that is granted.) The referee looks at this where B N is large. `torch.empty` gives NaN
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_qkv_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _attend_kernel(
+    o_ptr, l_ptr, qkv_ptr, lengths_ptr,
+    heads, n, scale,
+    stride_b, stride_n, stride_part, stride_h,
+    D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """A block of queries of one image and head. The strides are those of qkv; o is
+    (B, N, H, D) and l (B, N, H), both contiguous."""
+    ### BEGIN SOLUTION
+    batch = tl.program_id(0).to(tl.int64) // heads
+    head = tl.program_id(0).to(tl.int64) % heads
+    offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_d = (offs_d < D)[None, :]
+    mask_m = (offs_m < n)[:, None] & mask_d
+    qkv_ptr += batch * stride_b + head * stride_h
+    q_tile = offs_m[:, None] * stride_n + offs_d[None, :]
+    q = tl.load(qkv_ptr + q_tile, mask=mask_m, other=0.0)
+    length = tl.load(lengths_ptr + batch)
+    top = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, length, BLOCK_N):
+        offs_n = start + tl.arange(0, BLOCK_N)
+        mask_n = (offs_n < length)[:, None] & mask_d
+        k_tile = stride_part + offs_n[:, None] * stride_n + offs_d[None, :]
+        k = tl.load(qkv_ptr + k_tile, mask=mask_n, other=0.0)
+        v = tl.load(qkv_ptr + stride_part + k_tile, mask=mask_n, other=0.0)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        s = tl.where((offs_n < length)[None, :], s, -float("inf"))
+        new = tl.maximum(top, tl.max(s, axis=1))
+        p = tl.exp(s - new[:, None])
+        factor = tl.exp(top - new)
+        total = total * factor + tl.sum(p, axis=1)
+        acc *= factor[:, None]
+        acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")
+        top = new
+    row = (batch * n + offs_m) * heads + head
+    o = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
+    tl.store(o_ptr + row[:, None] * D + offs_d[None, :], o, mask=mask_m)
+    tl.store(l_ptr + row, top + tl.log(total), mask=offs_m < n)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_qkv_dq", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _attend_dq_kernel(
+    dqkv_ptr, delta_ptr, qkv_ptr, o_ptr, l_ptr, do_ptr, lengths_ptr,
+    heads, n, scale,
+    stride_b, stride_n, stride_part, stride_h,
+    stride_do_b, stride_do_n, stride_do_h, stride_do_d,
+    D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dq of a block of queries, and delta, which the next kernel reads. dqkv has the
+    strides of qkv; delta lies like l; do is (B, N, H, D)."""
+    ### BEGIN SOLUTION
+    batch = tl.program_id(0).to(tl.int64) // heads
+    head = tl.program_id(0).to(tl.int64) % heads
+    offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_d = (offs_d < D)[None, :]
+    mask_m = (offs_m < n)[:, None] & mask_d
+    row = (batch * n + offs_m) * heads + head
+    qkv_ptr += batch * stride_b + head * stride_h
+    do_ptr += batch * stride_do_b + head * stride_do_h
+    q_tile = offs_m[:, None] * stride_n + offs_d[None, :]
+    do_tile = offs_m[:, None] * stride_do_n + offs_d[None, :] * stride_do_d
+    q = tl.load(qkv_ptr + q_tile, mask=mask_m, other=0.0)
+    o = tl.load(o_ptr + row[:, None] * D + offs_d[None, :], mask=mask_m, other=0.0)
+    do = tl.load(do_ptr + do_tile, mask=mask_m, other=0.0)
+    l = tl.load(l_ptr + row, mask=offs_m < n, other=0.0)
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    tl.store(delta_ptr + row, delta, mask=offs_m < n)
+    length = tl.load(lengths_ptr + batch)
+    dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, length, BLOCK_N):
+        offs_n = start + tl.arange(0, BLOCK_N)
+        mask_n = (offs_n < length)[:, None] & mask_d
+        k_tile = stride_part + offs_n[:, None] * stride_n + offs_d[None, :]
+        k = tl.load(qkv_ptr + k_tile, mask=mask_n, other=0.0)
+        v = tl.load(qkv_ptr + stride_part + k_tile, mask=mask_n, other=0.0)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        p = tl.where((offs_n < length)[None, :], tl.exp(s - l[:, None]), 0.0)
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        ds = p * (dp - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+    dq_at = dqkv_ptr + batch * stride_b + head * stride_h + q_tile
+    tl.store(dq_at, (dq * scale).to(dqkv_ptr.dtype.element_ty), mask=mask_m)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_qkv_dkdv", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _attend_dkdv_kernel(
+    dqkv_ptr, delta_ptr, qkv_ptr, l_ptr, do_ptr, lengths_ptr,
+    heads, n, scale,
+    stride_b, stride_n, stride_part, stride_h,
+    stride_do_b, stride_do_n, stride_do_h, stride_do_d,
+    D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of a block of keys: keys go down, queries across."""
+    ### BEGIN SOLUTION
+    batch = tl.program_id(0).to(tl.int64) // heads
+    head = tl.program_id(0).to(tl.int64) % heads
+    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_d = (offs_d < D)[None, :]
+    mask_n = (offs_n < n)[:, None] & mask_d
+    qkv_ptr += batch * stride_b + head * stride_h
+    do_ptr += batch * stride_do_b + head * stride_do_h
+    k_tile = stride_part + offs_n[:, None] * stride_n + offs_d[None, :]
+    k = tl.load(qkv_ptr + k_tile, mask=mask_n, other=0.0)
+    v = tl.load(qkv_ptr + stride_part + k_tile, mask=mask_n, other=0.0)
+    seen = (offs_n < tl.load(lengths_ptr + batch))[:, None]
+    dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    for start in range(0, n, BLOCK_M):
+        offs_m = start + tl.arange(0, BLOCK_M)
+        mask_m = (offs_m < n)[:, None] & mask_d
+        q_tile = offs_m[:, None] * stride_n + offs_d[None, :]
+        do_tile = offs_m[:, None] * stride_do_n + offs_d[None, :] * stride_do_d
+        q = tl.load(qkv_ptr + q_tile, mask=mask_m, other=0.0)
+        do = tl.load(do_ptr + do_tile, mask=mask_m, other=0.0)
+        row = (batch * n + offs_m) * heads + head
+        # +inf behind the last query, so that p is 0 there
+        l = tl.load(l_ptr + row, mask=offs_m < n, other=float("inf"))
+        delta = tl.load(delta_ptr + row, mask=offs_m < n, other=0.0)
+        s = tl.dot(k, tl.trans(q), input_precision="ieee") * scale
+        p = tl.where(seen, tl.exp(s - l[None, :]), 0.0)
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        ds = p * (dp - delta[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    # hidden keys too: their gradients are 0, and nobody else writes them
+    dk_at = dqkv_ptr + batch * stride_b + head * stride_h + k_tile
+    tl.store(dk_at, (dk * scale).to(dqkv_ptr.dtype.element_ty), mask=mask_n)
+    tl.store(dk_at + stride_part, dv.to(dqkv_ptr.dtype.element_ty), mask=mask_n)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_qkv", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, b, lengths, heads):
+        ### BEGIN SOLUTION
+        (B, N, d), D, block = x.shape, x.shape[2] // heads, 64 if x.is_cuda else 32
+        qkv = torch.addmm(b, x.reshape(B * N, d), w.mT).view(B, N, 3, heads, D)
+        o = qkv.new_empty(B, N, heads, D)
+        l = qkv.new_empty(B, N, heads, dtype=torch.float32)
+        _attend_kernel[(B * heads, triton.cdiv(N, block))](
+            o, l, qkv, lengths, heads, N, D**-0.5, *qkv.stride()[:4],
+            D=D, BLOCK_D=triton.next_power_of_2(D), BLOCK_M=block, BLOCK_N=block,
+        )  # fmt: skip
+        ctx.save_for_backward(x, w, lengths, qkv, o, l)
+        return o.view(B, N, d)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, do):
+        ### BEGIN SOLUTION
+        x, w, lengths, qkv, o, l = ctx.saved_tensors
+        (B, N, _, heads, D), block = qkv.shape, 64 if x.is_cuda else 32
+        # the one gradient; each kernel writes its part
+        dqkv, delta, do = torch.empty_like(qkv), torch.empty_like(l), do.view(o.shape)
+        grid = (B * heads, triton.cdiv(N, block))
+        sizes = (heads, N, D**-0.5, *qkv.stride()[:4], *do.stride())
+        tiles = {"BLOCK_M": block, "BLOCK_N": block}
+        tiles |= {"D": D, "BLOCK_D": triton.next_power_of_2(D)}
+        _attend_dq_kernel[grid](dqkv, delta, qkv, o, l, do, lengths, *sizes, **tiles)
+        _attend_dkdv_kernel[grid](dqkv, delta, qkv, l, do, lengths, *sizes, **tiles)
+        rows = dqkv.view(B * N, 3 * heads * D)
+        dx, dw = (rows @ w).view(x.shape), rows.mT @ x.reshape(B * N, heads * D)
+        return dx, dw, rows.sum(0), None, None
+        ### END SOLUTION
+
+
+def attend(x, w, b, lengths, heads):
+    """Attention of the projection of x: (B, N, d) -> (B, N, d)."""
+    return Attend.apply(x, w, b, lengths, heads)
+
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_qkv_check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+check("capstone.qkv", attend)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# Write the Function with plain PyTorch in place of the kernels first: `qkv.unbind(2)` gives q, k and v as views, and
+# the gradients are compared with autograd's. Then put in one kernel at a time. The check says which of o, dx, dw and db
+# are right.
+# </details>
+# <details><summary>Hint 2: one tensor, three parts</summary>
+#
+# With qkv seen as (B, N, 3, H, D), q, k and v have the same strides: from patch to patch 3 d, from head to head D. k
+# begins `stride_part` behind q, which is d, and v as much behind k. `dqkv = torch.empty_like(qkv)` has the same
+# strides, so a kernel that knows where it reads q also knows where dq belongs. `dqkv.view(B * N, 3 * d)` is the matrix
+# of the two products, and it costs nothing.
+# </details>
+# <details><summary>Hint 3: a check says that something is copied</summary>
+#
+# `.contiguous()`, `torch.cat`, `torch.stack`, `.to(another type)` and a `reshape` that a view cannot serve copy. The
+# gradient of o needs none of them: `do.view(B, N, H, D)` splits its last dimension whatever its strides are, and a
+# kernel takes all four of them. o needs none if it is made as (B, N, H, D).
+# </details>
+# <details><summary>Hint 4: NaN in dw and db, and nowhere in o</summary>
+#
+# `torch.empty` holds anything, and here NaN. Some program did not store its part of dqkv: dk and dv of keys behind the
+# length are 0, and have to be written all the same. If only "head size 72" fails, look at the masks of columns: a block
+# of columns is 128 wide then, and what follows the 72 belongs to the next head.
+# </details>
+
+# %% [markdown]
+# **What this was about.** The layout of a gradient is decided where it is made. A kernel that takes strides writes dq,
+# dk and dv where the next product reads them, and three tensors that are joined afterwards cost 3 B N d numbers read
+# and written, for nothing. The middle third of db is 0 but for rounding, whatever the data are: b's part for k adds the
+# same number to all scores of a query, and softmax does not see it. So a bias of keys is never trained, and in a test
+# it shows an error in $\delta$ at once.
 
 # %% [markdown]
 # ### Measure
@@ -968,10 +1316,10 @@ Table(
 # its last addition, and the next one begins with it.
 #
 # ### Why operators
-# A kernel of yours is launched by Python that no compiler should run through. Behind `torch.library.custom_op` it is one
-# node: with a rule for fake tensors, so that the graph knows its result's shape, and with a rule for gradients (lesson
-# 02, section 8). The report says that operators which return tuples broke under compile. Does that hold for the torch
-# at hand? A tuple of two in a compiled function, forward and backward:
+# A kernel of yours is launched by Python that no compiler should run through. Behind `torch.library.custom_op` it is
+# one node: with a rule for fake tensors, so that the graph knows its result's shape, and with a rule for gradients
+# (lesson 02, section 8). The report says that operators which return tuples broke under compile. Does that hold for the
+# torch at hand? A tuple of two in a compiled function, forward and backward:
 
 
 # %%
@@ -1000,7 +1348,273 @@ print(
 # something else.
 
 # %% [markdown]
-# EXERCISE capstone.tower
+# ## Exercise 9.3 `capstone.tower` (100 min, 8 points)
+# Write `Tower(sizes)`, an `nn.Module`: `tower(patches, lengths)` gives (B, width), as `naive.Tower` does, and its
+# parameters get the same gradients. All attention and all of GELU run in your kernels, forward and backward, and
+# `torch.compile` makes one graph of the tower.
+#
+# - **Sizes** are a `Sizes`. patches (B, N, numbers a patch), N = `sizes.patches`; lengths (B,) from 1 to N, int32 or
+#   int64; fp32 or fp16 (bf16 on a GPU). What lies behind a length, NaN for instance, shows in no result and no gradient
+# - **Parameters** are those of the naive tower and nothing else is held. `tower.load_state_dict` takes the naive
+#   tower's state dict. If q, k and v are one layer, call it `attention.qkv`, with the rows of q first, then k, then v;
+#   `frame.packed` makes its entries out of the others
+# - **Torch may** multiply matrices, sum, normalise (`nn.LayerNorm`), add, mask and move. It may write no score for a
+#   pair of patches to memory, and apply nothing to single numbers of the hidden layer
+# - **Compiled**, the tower is one graph, forward and backward, for all lengths and all batches of 2 and more images. It
+#   launches the same kernels as without the compiler. So kernels sit behind operators (`torch.library.custom_op`,
+#   exercise 2.6), and the fakes of these operators tell shape, strides and type of the results
+#
+# Three cells: GELU as an operator; attention as an operator, from the kernels of exercise 9.2; the modules. Every run
+# of a cell registers its operators anew under the same names: `custom_op` replaces the one that was there.
+
+# %%
+from course_lib.models import vision
+from course_lib.models.siglip import Sizes
+from course_lib.models.siglip.frame import Framed, packed, real_patches, unpacked
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_tower_gelu", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _gelu_kernel(out_ptr, h_ptr, da_ptr, n, BLOCK: tl.constexpr):
+    """out = gelu(h), or with da, which may be None, the gradient of h."""
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.load(h_ptr + offs, mask=offs < n, other=0.0).to(tl.float32)
+    # (1 + tanh(u)) / 2 is a sigmoid of 2 u
+    two_u = 1.5957691216057308 * (h + 0.044715 * h * h * h)
+    s = 1.0 / (1.0 + tl.exp(-two_u))
+    out = h * s
+    if da_ptr is not None:
+        rise = 1.5957691216057308 * (1.0 + 3.0 * 0.044715 * h * h)
+        da = tl.load(da_ptr + offs, mask=offs < n, other=0.0).to(tl.float32)
+        out = da * (s + h * s * (1.0 - s) * rise)
+    tl.store(out_ptr + offs, out.to(out_ptr.dtype.element_ty), mask=offs < n)
+    ### END SOLUTION
+
+
+@torch.library.custom_op("lesson09::gelu", mutates_args=())
+def gelu(h: torch.Tensor) -> torch.Tensor:
+    """New and contiguous, whatever the strides of h."""
+    ### BEGIN SOLUTION
+    a, h = h.new_empty(h.shape), h.contiguous()
+    _gelu_kernel[(triton.cdiv(h.numel(), 1024),)](a, h, None, h.numel(), BLOCK=1024)
+    return a
+    ### END SOLUTION
+
+
+@torch.library.custom_op("lesson09::gelu_backward", mutates_args=())
+def gelu_backward(da: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    dh, h, da = h.new_empty(h.shape), h.contiguous(), da.contiguous()
+    _gelu_kernel[(triton.cdiv(h.numel(), 1024),)](dh, h, da, h.numel(), BLOCK=1024)
+    return dh
+    ### END SOLUTION
+
+
+def _keep_for_gelu(ctx, inputs, output):
+    ### BEGIN SOLUTION
+    ctx.save_for_backward(*inputs)
+    ### END SOLUTION
+
+
+def _through_gelu(ctx, da):
+    ### BEGIN SOLUTION
+    return gelu_backward(da, *ctx.saved_tensors)
+    ### END SOLUTION
+
+
+@gelu.register_fake
+def _(h):
+    ### BEGIN SOLUTION
+    return h.new_empty(h.shape)
+    ### END SOLUTION
+
+
+@gelu_backward.register_fake
+def _(da, h):
+    ### BEGIN SOLUTION
+    return h.new_empty(h.shape)
+    ### END SOLUTION
+
+
+gelu.register_autograd(_through_gelu, setup_context=_keep_for_gelu)
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_tower_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@torch.library.custom_op("lesson09::attention", mutates_args=())
+def attention(
+    qkv: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """qkv (B, N, 3, H, D), lengths (B,) int32: o (B, N, H, D) and what backward
+    needs of each row."""
+    ### BEGIN SOLUTION
+    o, l = _like_o(qkv)
+    grid, sizes, tiles = _launched(qkv)
+    _attend_kernel[grid](o, l, qkv, lengths, *sizes, **tiles)
+    return o, l
+    ### END SOLUTION
+
+
+@torch.library.custom_op("lesson09::attention_backward", mutates_args=())
+def attention_backward(
+    do: torch.Tensor, qkv: torch.Tensor, o: torch.Tensor, l: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """dqkv, contiguous."""
+    ### BEGIN SOLUTION
+    dqkv, delta = qkv.new_empty(qkv.shape), torch.empty_like(l)
+    grid, sizes, tiles = _launched(qkv)
+    sizes += do.stride()
+    _attend_dq_kernel[grid](dqkv, delta, qkv, o, l, do, lengths, *sizes, **tiles)
+    _attend_dkdv_kernel[grid](dqkv, delta, qkv, l, do, lengths, *sizes, **tiles)
+    return dqkv
+    ### END SOLUTION
+
+
+def _keep_for_attention(ctx, inputs, output):
+    ### BEGIN SOLUTION
+    qkv, lengths = inputs
+    ctx.save_for_backward(qkv, *output, lengths)
+    ### END SOLUTION
+
+
+def _through_attention(ctx, do, _):
+    ### BEGIN SOLUTION
+    return attention_backward(do, *ctx.saved_tensors), None
+    ### END SOLUTION
+
+
+@attention.register_fake
+def _(qkv, lengths):
+    ### BEGIN SOLUTION
+    return _like_o(qkv)
+
+
+def _like_o(qkv):
+    """o and L, empty: what a kernel fills and what a fake promises."""
+    B, N, _, H, D = qkv.shape
+    return qkv.new_empty(B, N, H, D), qkv.new_empty(B, N, H, dtype=torch.float32)
+
+
+def _launched(qkv):
+    """The grid, the sizes and the tiles of the kernels of exercise 9.2."""
+    (B, N, _, H, D), block = qkv.shape, 64 if qkv.is_cuda else 32
+    tiles = {"D": D, "BLOCK_D": triton.next_power_of_2(D)}
+    tiles |= {"BLOCK_M": block, "BLOCK_N": block}
+    return (B * H, triton.cdiv(N, block)), (H, N, D**-0.5, *qkv.stride()[:4]), tiles
+    ### END SOLUTION
+
+
+@attention_backward.register_fake
+def _(do, qkv, o, l, lengths):
+    ### BEGIN SOLUTION
+    return qkv.new_empty(qkv.shape)
+    ### END SOLUTION
+
+
+attention.register_autograd(_through_attention, setup_context=_keep_for_attention)
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_tower", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class PackedAttention(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.heads = sizes.heads
+        self.qkv = nn.Linear(sizes.width, 3 * sizes.width)
+        self.out = nn.Linear(sizes.width, sizes.width)
+        ### END SOLUTION
+
+    def forward(self, x, lengths):
+        ### BEGIN SOLUTION
+        B, N, width = x.shape
+        qkv = self.qkv(x).view(B, N, 3, self.heads, width // self.heads)
+        return self.out(attention(qkv, lengths)[0].view(B, N, width))
+        ### END SOLUTION
+
+
+class TowerBlock(vision.Block):
+    def __init__(self, sizes):
+        super().__init__(sizes, PackedAttention)
+
+    def forward(self, x, lengths):
+        ### BEGIN SOLUTION
+        x = x + self.attention(self.before_attention(x), lengths)
+        return x + self.down(gelu(self.up(self.before_mlp(x))))
+        ### END SOLUTION
+
+
+class Tower(Framed):
+    def __init__(self, sizes):
+        super().__init__(sizes, TowerBlock)
+        ### BEGIN SOLUTION
+        self.register_load_state_dict_pre_hook(self._load_packed)
+        self.register_state_dict_post_hook(self._save_apart)
+
+    @staticmethod
+    def _load_packed(tower, state, *_):
+        whole = packed(state)
+        state.clear()
+        state.update(whole)
+
+    @staticmethod
+    def _save_apart(tower, state, *_):
+        whole = unpacked(state)
+        state.clear()
+        state.update(whole)
+        ### END SOLUTION
+
+    def forward(self, patches, lengths):
+        ### BEGIN SOLUTION
+        lengths = lengths.to(torch.int32)
+        real = real_patches(lengths, patches.shape[1])
+        x = self.embedded(patches, real)
+        for block in self.blocks:
+            x = block(x, lengths)
+        return self.pooled(self.norm(x), real)
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_tower_check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("capstone.tower", Tower)
+
+# %% [markdown]
+# <details><summary>Hint 1: in which order to write it</summary>
+#
+# Begin with the modules, and let `attention` and `gelu` be plain functions of PyTorch: the naive tower's formulas. Load
+# the naive tower's state dict and compare results and gradients at small sizes (`frame.named_gradients` gives both
+# towers' by the same names). Then put the two operators in, GELU first. A wrong gradient of a layer spoils those of all
+# layers below it, so look at the last layer, and there at `down`, then `up`, then `out`.
+# </details>
+# <details><summary>Hint 2: an operator with its gradient</summary>
+#
+# `custom_op` around a function with annotated types that makes new tensors, launches and returns them; `register_fake`
+# with a function that makes the same tensors and launches nothing; `register_autograd(backward, setup_context=...)`.
+# The backward pass launches kernels too, so it calls an operator of its own, with a fake of its own. An operator may
+# return several tensors: L is one of them, and its gradient is never used. Results may not share memory with
+# arguments. The other way is an operator that writes into what it is given: it returns None and names those arguments
+# in `mutates_args`, and a `torch.autograd.Function` around it makes the tensors.
+# </details>
+# <details><summary>Hint 3: the check says that more than one graph was made</summary>
+#
+# Something reads a value (`int(lengths.max())`, `lengths.tolist()`), prints, or launches a kernel outside of an
+# operator. If later calls were compiled again, something takes the number of images for a constant, as a Python loop
+# over images does. The case says which.
+# </details>
+# <details><summary>Hint 4: the state dict</summary>
+#
+# `register_load_state_dict_pre_hook(hook)` calls `hook(module, state_dict, prefix, ...)` before anything is loaded, and
+# the hook may change `state_dict` in place. `register_state_dict_post_hook` does the same to what `state_dict()` is
+# about to return.
+# </details>
+
+# %% [markdown]
+# **What this was about.** Each kernel had passed its own check; what goes wrong in a tower lies between them: which sum
+# a norm takes, in which order rows are packed and under which names their gradients come back, what padding holds
+# before the first product. The compiler sees nothing of a kernel but a name, a fake and a rule for the gradient, so
+# what the fake promises has to be true to the last stride, and what an operator writes has to be told: one that writes
+# in secret looks useless and is dropped. The one value that every layer needs, the lengths, stays on the device, and
+# therefore one graph serves all batches.
 
 # %% [markdown]
 # ### Measure
@@ -1045,8 +1659,8 @@ results.beside(
 # %% [markdown]
 # ## 7. Memory, planned
 # The report's peak went from 19288 MiB to 12137 MiB, to less than two thirds, with "part of the activation made again".
-# What would be possible? Look first at what the strong tower holds, at its full widths. (On tensors without memory the library's
-# attention falls back to writing scores; a stand-in keeps what a fused kernel keeps.)
+# What would be possible? Look first at what the strong tower holds, at its full widths. (On tensors without memory the
+# library's attention falls back to writing scores; a stand-in keeps what a fused kernel keeps.)
 
 # %%
 paper["strong"] = on_paper.step_on_paper(strong.Tower, SO400M, LARGE)
@@ -1142,7 +1756,133 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 # forgets what is held in passing meets it as an error of the allocator.
 
 # %% [markdown]
-# EXERCISE capstone.memory
+# ## Exercise 9.4 `capstone.memory` (70 min, 6 points)
+# Write `FrugalTower(sizes)`, a tower that computes the same and holds about half, and the plan that says so before it
+# runs. No kernel is needed: an autograd Function in plain torch, or `torch.utils.checkpoint` in the right place.
+#
+# - `FrugalTower(sizes)(patches, lengths)`: result and gradients of all parameters are those of the naive tower, whose
+#   state dict it takes. What lies behind a length may be NaN, and shows nowhere; its rows are computed and held like
+#   all others. The check runs on the CPU everywhere, in fp32 and fp64, and at sizes of its own
+# - **held** is all memory that exists between the two passes and that operators made or wrote in the first one, whoever
+#   holds it; parameters, patches, lengths and the result do not count. At most 0.75 of what the strong tower holds is
+#   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass
+# - **made again** costs time, so products are counted: those of the backward pass take at most 1.2 times the FLOP of
+#   the strong tower's. `torch.utils.checkpoint` around a whole block takes 1.34 times
+# - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
+#   over all layers. Its sum is within 1 % of what is then held. It is asked before there is a tower, and computes with
+#   numbers, not with tensors. `bytes_a_number` is 4 in fp32 and 8 in fp64
+# - only torch's own operators run, in the thread that calls, and what is held is held in tensors
+#
+# At the widths of the check the MLP is 3.75 to 3.95 times as wide as the tower. Which lines of the table above are
+# within 0.75 there, which within 0.55, and what does each of them multiply again? Decide on paper first, then write.
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_memory_again", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class NormMLP(torch.autograd.Function):
+    """down(gelu(up(norm(x)))), of which x is kept. Another cut may be as good."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, w1, b1, w2, b2):
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(x, weight, bias, w1, b1, w2)
+        ctx.eps = eps
+        y = F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        return F.linear(F.gelu(F.linear(y, w1, b1), approximate="tanh"), w2, b2)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dm):
+        ### BEGIN SOLUTION
+        x, weight, bias, w1, b1, w2 = ctx.saved_tensors
+        leaves = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        with torch.enable_grad():
+            y = F.layer_norm(leaves[0], x.shape[-1:], *leaves[1:], ctx.eps)
+        rows, dm = y.detach().flatten(0, -2), dm.flatten(0, -2)
+        # the one product that is made again
+        h = F.linear(rows, w1, b1).requires_grad_()
+        with torch.enable_grad():
+            a = F.gelu(h, approximate="tanh")
+        (dh,) = torch.autograd.grad(a, h, dm @ w2)
+        dnorm = torch.autograd.grad(y, leaves, (dh @ w1).view_as(y))
+        return *dnorm, None, dh.mT @ rows, dh.sum(0), dm.mT @ a.detach(), dm.sum(0)
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_memory", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class FrugalBlock(strong.Block):
+    def forward(self, x, mask):  # (B, N, width), (B, 1, 1, N) to add to the scores
+        ### BEGIN SOLUTION
+        x = x + self.attention(self.before_attention(x), mask)
+        norm, up, down = self.before_mlp, self.up, self.down
+        weights = up.weight, up.bias, down.weight, down.bias
+        return x + NormMLP.apply(x, norm.weight, norm.bias, norm.eps, *weights)
+        ### END SOLUTION
+
+
+class FrugalTower(strong.Tower):
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self.blocks = nn.ModuleList(FrugalBlock(sizes) for _ in range(sizes.layers))
+
+    @staticmethod
+    def planned(sizes, images, bytes_a_number):
+        """What is held -> bytes, over all layers."""
+        ### BEGIN SOLUTION
+        number = images * sizes.patches * bytes_a_number  # one for each row
+        width = number * sizes.width
+        layer = {
+            "x before both norms": 2 * width,
+            "the first norm's result": width,
+            "its mean and 1 / deviation": 2 * number,
+            "q, k, v and o": 4 * width,
+            "log-sum-exp": number * sizes.heads,
+        }
+        beside = {
+            "patches, padding set to 0": number * sizes.patch,
+            "the last norm's x, mean, 1 / deviation": width + 2 * number,
+            "mask, and which patches are real": 2 * number,
+        }
+        return {name: size * sizes.layers for name, size in layer.items()} | beside
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_memory_check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("capstone.memory", FrugalTower)
+
+# %% [markdown]
+# <details><summary>Hint 1: which cut</summary>
+#
+# Without gelu(h) the tower is just above 0.75, and without the norms' results too it is below. For 0.55 both hidden
+# tensors have to go, and then it is enough. h comes back from the norm's result by one product; gelu(h) comes back from
+# h by none. So cut out of the block what lies between x and the second product.
+# </details>
+# <details><summary>Hint 2: backward by hand, and by autograd in pieces</summary>
+#
+# Inside of `backward` nothing is recorded. To go back through a norm or GELU without writing its formula, make leaves
+# with `t.detach().requires_grad_()`, compute the piece under `torch.enable_grad()`, and ask `torch.autograd.grad` for
+# it. The products are easier by hand: dw = dyᵀ x and dx = dy w, on rows (`flatten(0, -2)`). If you let autograd go back
+# through the whole branch, `down` is multiplied again too, and its result is used by nobody.
+# </details>
+# <details><summary>Hint 3: or a checkpoint</summary>
+#
+# `checkpoint(f, x, use_reentrant=False)` holds x and runs f again when the first tensor that f would have kept is
+# asked for. It stops when it has all of them: a product at the end of f keeps only what goes into it, so it is not made
+# again. Around the norm and the MLP this is one product; around a whole block it is five, and attention.
+# </details>
+# <details><summary>Hint 4: the plan is off by a few per cent</summary>
+#
+# Compare it with the sum over `memory.saved(y)` of what is not given (lesson 05), at small sizes and one layer, and
+# then with a second layer: what does not double lies outside of the layers. Often forgotten: padding was set to 0, so
+# the product `embed` keeps other patches than those that came; the last norm keeps its input; attention keeps one
+# number for each query and head; `torch.cat` of weights is a copy in every layer.
+# </details>
+
+# %% [markdown]
+# One product of eight a layer, made again, buys more than half of the memory, because the two hidden tensors are the
+# widest and the cheap half of them, gelu(h), comes back with the other. What follows a norm or a pointwise function is
+# kept for a product's weight, and is always a candidate: it costs passes over memory, not products. A checkpoint is the
+# same idea with the cut left to you, and around a whole layer it pays for everything to save what was cheap. A plan in
+# bytes before the first run is short, and it is exact: what autograd keeps follows from the operators, not from luck.
 
 # %% [markdown]
 # ### The plan, beside what came
@@ -1183,11 +1923,11 @@ results.beside("lesson09.peaks", rows, unit="MiB", size=f"{RATE}, {AT}")
 
 # %% [markdown]
 # ### Verdict on the case
-# The report's optimised tower takes two thirds of the memory, and its backward pass got slower although everything around it
-# got faster. Both follow from one choice: the MLP's first product is made again. The ratio of the passes said so in
-# section 1, and the table above has the price. **Recomputing pays where it frees the most bytes for its time**: GELU at
-# the end of a product first, norms next, products last, and only until the model fits. Who wanted a faster backward
-# pass should have kept h.
+# The report's optimised tower takes two thirds of the memory, and its backward pass got slower although everything
+# around it got faster. Both follow from one choice: the MLP's first product is made again. The ratio of the passes said
+# so in section 1, and the table above has the price. **Recomputing pays where it frees the most bytes for its time**:
+# GELU at the end of a product first, norms next, products last, and only until the model fits. Who wanted a faster
+# backward pass should have kept h.
 
 # %% [markdown]
 # ## 8. Small batches, and who sets the pace
@@ -1270,8 +2010,8 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # What the report left out was left out for reasons that it does not give. For **CUDA graphs** a good one is at hand:
 # batches of many sizes need many graphs, each with memory of its own, and at 1024 images they gain nothing that a mask
 # without a loop does not gain. For **seeded dropout** the reason given, that it did not compose with compile, is one of
-# a hidden state, and lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by the tower
-# of this lesson, which has no dropout.
+# a hidden state, and lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by the
+# tower of this lesson, which has no dropout.
 
 # %% [markdown]
 # ## 9. Speed
@@ -1309,7 +2049,368 @@ for phase in ("forward", "backward"):
 # how near one of your own can come.
 
 # %% [markdown]
-# EXERCISE capstone.speed
+# ## Exercise 9.5 `capstone.speed` (120 min, 3 points and 10 for speed)
+# Write `block_step(...)`: one block of the tower, forward and backward, into memory of the caller. No autograd and no
+# module: a function that launches kernels in the order you choose.
+#
+# | argument | shape | |
+# |---|---|---|
+# | `x`, `dy` | (B, N, d) | the block's input, and the gradient of its result |
+# | `lengths` | (B,) int32 | patches of each image, from 1 to N |
+# | `n1_w`, `n1_b`, `n2_w`, `n2_b` | (d,) | the norms before attention and before the MLP, eps 1e-5 |
+# | `qkv_w`, `qkv_b` | (3 d, d), (3 d,) | first the rows of q, then those of k, then those of v |
+# | `out_w`, `out_b` | (d, d), (d,) | behind attention |
+# | `up_w`, `up_b`, `down_w`, `down_b` | (n, d), (n,), (d, n), (d,) | the MLP |
+# | `heads` | H | D = d / H is from 16 to 128 |
+# | `y`, `dx`, `d_n1_w`, ... `d_down_b` | as `x` and the parameters | to be filled |
+#
+# - $h = x + \mathrm{out}(\mathrm{attention}(\mathrm{norm}_1(x)))$, then
+#   $y = h + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}_2(h))))$, with GELU's tanh form
+# - keys behind the length are not used; queries behind it are computed like all others, and x is finite there. The
+#   gradient of a parameter is a sum over all rows, padding included
+# - everything is contiguous and of one type, fp32 or fp16 (bf16 on a GPU). Arithmetic is in fp32; what goes through
+#   memory between two products has the type of x. Inputs stay as they are
+# - products, sums over rows, additions and norms may be the library's (`torch.mm`, `torch.addmm`, `F.linear`,
+#   `torch.sum`, `torch.add`, with `out=` where you like; `F.layer_norm`, and `torch.autograd.grad` of it).
+#   **Attention and GELU are in your kernels, both ways.** No atomic additions: a call gives the same bits each time
+# - kernels of exercises 9.2 and 9.3 may be used again: below, the attention is that of 9.2
+#
+# Timed in bf16 at So400m's widths, 64 and 256 images of 256 patches, lengths from 128 to 256. The clock's reference is
+# the block of the strong tower, `course_lib/models/siglip/timed.py`: torch's operators, eager. Points begin at 0.8
+# times its speed and are full at 1.15 times, so you are asked to beat what torch alone does well.
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_speed_gelu", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _step_gelu_kernel(g_ptr, u_ptr, size, BLOCK: tl.constexpr):
+    """g = gelu(u), both contiguous."""
+    ### BEGIN SOLUTION
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    u = tl.load(u_ptr + offs, mask=offs < size, other=0.0).to(tl.float32)
+    g = u * tl.sigmoid(1.5957691216057308 * (u + 0.044715 * u * u * u))
+    tl.store(g_ptr + offs, g.to(g_ptr.dtype.element_ty), mask=offs < size)
+    ### END SOLUTION
+
+
+@triton.jit
+def _step_slope_kernel(
+    du_ptr, sums_ptr, u_ptr, rows, hidden,
+    ROWS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """du in place of dg, for ROWS rows of some columns, and the sums of these rows."""
+    ### BEGIN SOLUTION
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    offs_n = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for start in range(0, ROWS, STEP):
+        offs_m = first + start + tl.arange(0, STEP)
+        mask = (offs_m < rows)[:, None] & (offs_n < hidden)[None, :]
+        at = offs_m[:, None] * hidden + offs_n[None, :]
+        u = tl.load(u_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        dg = tl.load(du_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        two_u = 1.5957691216057308 * (u + 0.044715 * u * u * u)
+        s = tl.sigmoid(two_u)
+        inner = 1.5957691216057308 * (1.0 + 0.134145 * u * u)
+        du = dg * (s + u * s * tl.sigmoid(-two_u) * inner)
+        tl.store(du_ptr + at, du.to(du_ptr.dtype.element_ty), mask=mask)
+        total += tl.sum(du, axis=0)
+    sums_ptr += tl.program_id(0) * hidden
+    tl.store(sums_ptr + offs_n, total, mask=offs_n < hidden)
+    ### END SOLUTION
+
+
+@triton.jit
+def _step_sum_kernel(
+    out_ptr, parts_ptr, parts, stride, size, STEP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out = the sum of `parts` rows that lie `stride` apart."""
+    ### BEGIN SOLUTION
+    offs_n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, parts, STEP):
+        offs_p = first + tl.arange(0, STEP)
+        mask = (offs_p < parts)[:, None] & (offs_n < size)[None, :]
+        at = offs_p[:, None] * stride + offs_n[None, :]
+        total += tl.sum(tl.load(parts_ptr + at, mask=mask, other=0.0), axis=0)
+    total = total.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offs_n, total, mask=offs_n < size)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_speed_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _step_norm_kernel(
+    out_ptr, mean_ptr, rstd_ptr, h_ptr, y_ptr,
+    x_ptr, branch_ptr, last_ptr, weight_ptr, bias_ptr, rows, width,
+    ADDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Norms of rows. ADDS: of x + branch, which is kept as h, and y = h + last."""
+    ### BEGIN SOLUTION
+    offs_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    offs_n = tl.arange(0, BLOCK)
+    mask_n = offs_n < width
+    mask = (offs_m < rows)[:, None] & mask_n[None, :]
+    at = offs_m[:, None] * width + offs_n[None, :]
+    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    if ADDS:
+        x += tl.load(branch_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        h = x.to(h_ptr.dtype.element_ty)
+        tl.store(h_ptr + at, h, mask=mask)
+        x = h.to(tl.float32)
+        last = tl.load(last_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+        y = (x + last[None, :]).to(y_ptr.dtype.element_ty)
+        tl.store(y_ptr + at, y, mask=mask)
+    mean = tl.sum(x, axis=1) / width
+    centred = tl.where(mask, x - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1) / width + 1e-5)
+    weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+    out = centred * rstd[:, None] * weight[None, :] + bias[None, :]
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(mean_ptr + offs_m, mean, mask=offs_m < rows)
+    tl.store(rstd_ptr + offs_m, rstd, mask=offs_m < rows)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_speed_norm_back", "locked": false, "schema_version": 3, "solution": true, "task": false}
+@triton.jit
+def _step_norm_back_kernel(
+    dx_ptr, sums_ptr, dn_ptr, around_ptr, x_ptr, mean_ptr, rstd_ptr, weight_ptr,
+    rows, width,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient through the norm and around it, and four sums over this program's
+    rows: for the norm's weight and bias, of dx, and of what goes around."""
+    ### BEGIN SOLUTION
+    offs_n = tl.arange(0, BLOCK)
+    mask_n = offs_n < width
+    weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+    of_weight = tl.zeros((BLOCK,), tl.float32)
+    of_bias = tl.zeros((BLOCK,), tl.float32)
+    of_dx = tl.zeros((BLOCK,), tl.float32)
+    of_around = tl.zeros((BLOCK,), tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        offs_m = first + tl.arange(0, ROWS)
+        mask = (offs_m < rows)[:, None] & mask_n[None, :]
+        at = offs_m.to(tl.int64)[:, None] * width + offs_n[None, :]
+        dn = tl.load(dn_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        around = tl.load(around_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + offs_m, mask=offs_m < rows, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + offs_m, mask=offs_m < rows, other=0.0)[:, None]
+        hat = tl.where(mask, (x - mean) * rstd, 0.0)
+        g = dn * weight[None, :]
+        of_g = tl.sum(g, axis=1)[:, None] / width
+        of_both = tl.sum(g * hat, axis=1)[:, None] / width
+        dx = tl.where(mask, rstd * (g - of_g - hat * of_both) + around, 0.0)
+        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        of_weight += tl.sum(dn * hat, axis=0)
+        of_bias += tl.sum(dn, axis=0)
+        of_dx += tl.sum(dx, axis=0)
+        of_around += tl.sum(around, axis=0)
+    sums_ptr += tl.program_id(0) * 4 * width + offs_n
+    tl.store(sums_ptr, of_weight, mask=mask_n)
+    tl.store(sums_ptr + width, of_bias, mask=mask_n)
+    tl.store(sums_ptr + 2 * width, of_dx, mask=mask_n)
+    tl.store(sums_ptr + 3 * width, of_around, mask=mask_n)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_speed_parts", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def added_up(out, parts):
+    """Fill out (size,) with the sum of the rows of parts (count, size), which is fp32;
+    its rows may lie apart."""
+    ### BEGIN SOLUTION
+    sizes = len(parts), parts.stride(0), len(out)
+    grid = (triton.cdiv(len(out), 32),)
+    _step_sum_kernel[grid](out, parts, *sizes, STEP=64, BLOCK=32)
+    ### END SOLUTION
+
+
+def step_norm(x, weight, bias, branch=None, last=None, y=None):
+    """norm(x), mean and 1 / deviation, and x; where a branch is given, of x + branch,
+    and y is filled with x + branch + last."""
+    ### BEGIN SOLUTION
+    (rows, width), at_once = x.shape, 1 if x.is_cuda else 64
+    out, h = torch.empty_like(x), x if branch is None else torch.empty_like(x)
+    mean, rstd = (x.new_empty(rows, dtype=torch.float32) for _ in "12")
+    _step_norm_kernel[(triton.cdiv(rows, at_once),)](
+        out, mean, rstd, h, y, x, branch, last, weight, bias, rows, width,
+        ADDS=branch is not None, ROWS=at_once, BLOCK=triton.next_power_of_2(width),
+    )  # fmt: skip
+    return out, mean, rstd, h
+    ### END SOLUTION
+
+
+def step_norm_back(dx, sums_of, dn, around, x, mean, rstd, weight):
+    """Fill dx, and sums_of: the gradients of the norm's weight and bias, and where they
+    are asked for the sums of dx and of around."""
+    ### BEGIN SOLUTION
+    (rows, width), at_once = x.shape, 1 if x.is_cuda else 32
+    programs = min(rows, 528) if x.is_cuda else 2  # four on each of 132
+    sums = x.new_empty(programs, 4, width, dtype=torch.float32)
+    _step_norm_back_kernel[(programs,)](
+        dx, sums, dn, around, x, mean, rstd, weight, rows, width,
+        ROWS=at_once, BLOCK=triton.next_power_of_2(width), num_warps=8,
+    )  # fmt: skip
+    for number, out in enumerate(sums_of):
+        added_up(out, sums[:, number])
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": false, "grade_id": "capstone_speed", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def block_step(
+    x, lengths, dy, n1_w, n1_b, qkv_w, qkv_b, out_w, out_b,
+    n2_w, n2_b, up_w, up_b, down_w, down_b, heads,
+    y, dx, d_n1_w, d_n1_b, d_qkv_w, d_qkv_b, d_out_w, d_out_b,
+    d_n2_w, d_n2_b, d_up_w, d_up_b, d_down_w, d_down_b,
+):  # fmt: skip
+    """One block, forward and then backward."""
+    ### BEGIN SOLUTION
+    (B, N, d), D = x.shape, x.shape[2] // heads
+    x, dy, y, dx = (t.view(B * N, d) for t in (x, dy, y, dx))
+    rows, hidden, chunk = B * N, len(up_b), 256 if x.is_cuda else 64
+    # queries, keys, warps, stages: forward, dq, dk and dv
+    tiles = [(128, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 2)]
+    if x.element_size() == 4 or not x.is_cuda:
+        tiles = [(32, 32, 4, 1)] * 3
+    forward, for_q, for_k = (
+        {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages, "D": D}
+        | {"BLOCK_D": triton.next_power_of_2(D)}
+        for m, n, warps, stages in tiles
+    )
+
+    n1, mean1, rstd1, _ = step_norm(x, n1_w, n1_b)
+    qkv = torch.addmm(qkv_b, n1, qkv_w.mT).view(B, N, 3, heads, D)
+    o, l = torch.empty_like(x), x.new_empty(B, N, heads, dtype=torch.float32)
+    sizes = heads, N, D**-0.5, *qkv.stride()[:4]
+    _attend_kernel[(B * heads, triton.cdiv(N, forward["BLOCK_M"]))](
+        o, l, qkv, lengths, *sizes, **forward
+    )
+    branch = torch.addmm(out_b, o, out_w.mT)
+    # y begins as h and the last bias; the last product is added to it
+    n2, mean2, rstd2, h = step_norm(x, n2_w, n2_b, branch, down_b, y)
+    u = torch.addmm(up_b, n2, up_w.mT)
+    g, grid = torch.empty_like(u), (triton.cdiv(u.numel(), 1024),)
+    _step_gelu_kernel[grid](g, u, u.numel(), BLOCK=1024)
+    torch.addmm(y, g, down_w.mT, out=y)
+
+    torch.mm(dy.mT, g, out=d_down_w)
+    du = torch.mm(dy, down_w, out=g)  # g has been read for the last time
+    parts = x.new_empty(triton.cdiv(rows, chunk), hidden, dtype=torch.float32)
+    step = {"ROWS": chunk, "STEP": 16 if x.is_cuda else 64, "COLUMNS": 128}
+    _step_slope_kernel[(len(parts), triton.cdiv(hidden, 128))](
+        du, parts, u, rows, hidden, **step
+    )
+    added_up(d_up_b, parts)
+    torch.mm(du.mT, n2, out=d_up_w)
+    dn2, dh = torch.mm(du, up_w, out=n2), branch
+    sums_of = d_n2_w, d_n2_b, d_out_b, d_down_b
+    step_norm_back(dh, sums_of, dn2, dy, h, mean2, rstd2, n2_w)
+    torch.mm(dh.mT, o, out=d_out_w)
+    do = torch.mm(dh, out_w, out=n2).view(B, N, heads, D)
+    dqkv, delta = torch.empty_like(qkv), torch.empty_like(l)
+    _attend_dq_kernel[(B * heads, triton.cdiv(N, for_q["BLOCK_M"]))](
+        dqkv, delta, qkv, o, l, do, lengths, *sizes, *do.stride(), **for_q
+    )
+    _attend_dkdv_kernel[(B * heads, triton.cdiv(N, for_k["BLOCK_N"]))](
+        dqkv, delta, qkv, l, do, lengths, *sizes, *do.stride(), **for_k
+    )
+    dqkv = dqkv.view(rows, 3 * d)
+    torch.mm(dqkv.mT, n1, out=d_qkv_w)
+    torch.sum(dqkv, 0, out=d_qkv_b)
+    dn1 = torch.mm(dqkv, qkv_w, out=n1)
+    step_norm_back(dx, (d_n1_w, d_n1_b), dn1, dh, x, mean1, rstd1, n1_w)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_speed_check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check("capstone.speed", block_step)
+
+# %% nbgrader={"grade": true, "grade_id": "capstone_speed_speed", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
+check_speed("capstone.speed", block_step)
+
+# %% [markdown]
+# <details><summary>Hint 1: right first</summary>
+#
+# Write it with the library's additions and norms, your attention and two kernels for GELU. A norm of leaves that
+# require a gradient, `out = F.layer_norm(...)`, is differentiated by `torch.autograd.grad(out, leaves, d_out)`. That is
+# 30 lines, and the check says which outputs are right. Then each kernel that you write takes the place of some of them.
+# </details>
+# <details><summary>Hint 2: what there is to save</summary>
+#
+# The products take most of the time, and the library's are good. So count the bytes of everything else: in bf16 a pass
+# over (B N, d) moves 2 B N d, one over (B N, n) nearly four times as much. An addition by itself moves three matrices.
+# In the kernel of the norm behind it, it costs one. `torch.addmm(y, g, down_w.mT, out=y)` adds at the end of a product.
+# The sum for a bias reads a matrix that some kernel has just had in its registers.
+# </details>
+# <details><summary>Hint 3: attention with D = 72</summary>
+#
+# A block of 128 columns computes 128 / 72 = 1.8 times what is asked. Two blocks, of 64 and of 16 columns, compute 1.1
+# times: `s = tl.dot(q0, k0)`, then `s = tl.dot(q1, k1, s)`, and two accumulators. End the loop over keys at the length;
+# blocks of keys behind it store zeros. `exp2` with a scale that has log2(e) in it. No block of queries can be left out.
+# </details>
+# <details><summary>Hint 4: the host</summary>
+#
+# 64 images take a GPU a few milliseconds, some forty launches from Python about one. Nothing may ask the device for a
+# number on the way (`.item()`, `if lengths.max() ...`), or the host waits and the device then waits for the host.
+# </details>
+
+# %% [markdown]
+# ### Measure
+# The clock compares with one block, the strong tower's. Here the naive one stands beside it, at the smaller of the two
+# sizes that are timed. (On a CPU a small block is timed, and yours runs in the interpreter: its row is left out.)
+
+# %%
+from course_lib.models.siglip import timed as of_the_clock
+
+
+def one_block(images):
+    """The arguments of a block, as `block_step` takes them, and the naive block."""
+    block = naive.Block(SIZES).to(DEVICE, DTYPE)
+    shape = images, SIZES.patches, SIZES.width
+    x, dy = (torch.randn(shape, device=DEVICE, dtype=DTYPE) for _ in "12")
+    lengths = torch.randint(shape[1] // 2, shape[1] + 1, (images,), dtype=torch.int32)
+    a = block.attention
+    thirds = zip(*(layer.parameters() for layer in (a.q, a.k, a.v)))
+    qkv_w, qkv_b = (torch.cat(three) for three in thirds)
+    layers = block.before_attention, a.out, block.before_mlp, block.up, block.down
+    first, *rest = [[p.detach() for p in layer.parameters()] for layer in layers]
+    weights = [
+        *first,
+        qkv_w.detach(),
+        qkv_b.detach(),
+        *[p for each in rest for p in each],
+    ]
+    outputs = [torch.empty_like(t) for t in (x, x, *weights)]
+    return [x, lengths.to(DEVICE), dy, *weights, SIZES.heads, *outputs], block
+
+
+# %%
+args, naive_block = one_block(max(1, IMAGES // 4))
+leaf = args[0].requires_grad_()
+
+
+def naive_step():
+    parameters = [leaf, *naive_block.parameters()]
+    return torch.autograd.grad(naive_block(leaf, args[1]), parameters, args[2])
+
+
+ways = {"naive": naive_step, "strong": lambda: of_the_clock.block_step(*args)}
+if GPU:
+    ways["mine"] = lambda: block_step(args[0].detach(), *args[1:])
+took = {name: timed(way).median_s for name, way in ways.items()}
+Table(
+    ("a block, both ways", "ms", "times naive's speed"),
+    [(name, f"{1e3 * s:.2f}", f"{took['naive'] / s:.2f}") for name, s in took.items()],
+)
+
+# %% [markdown]
+# **What this was about.** A block has 15 lines and, in torch, dozens of kernels, and the price of its products is
+# fixed. What can be gained lies between them, in bytes that are written by one kernel and read by the next. So every
+# step here has the same form: find two kernels with a matrix between them that nobody else needs, and make them one.
+# What the library does well stays the library's. The last 15 % are no single idea but several small ones, and each can
+# be counted beforehand.
 
 # %% [markdown]
 # ## 10. From naive to fast
@@ -1372,8 +2473,8 @@ plots.show(
 # at a time; and write down what you expected. Everything that could not be known here was one line away.
 #
 # ### The engineering log
-# Everything that you predicted, beside what came. Now the last column: for each step, what do you decide, and why? "Keep"
-# and "drop" are decisions, and so is "keep where the batch is small".
+# Everything that you predicted, beside what came. Now the last column: for each step, what do you decide, and why?
+# "Keep" and "drop" are decisions, and so is "keep where the batch is small".
 
 # %%
 decided = {  # replace None: keep, drop or when, and why, in a line
@@ -1404,9 +2505,9 @@ log
 # Two answers in your own words, graded by a person.
 #
 # ### Question 9.6 (20 min, 6 points)
-# Your log. Copy its rows if you like, and answer: (a) Which prediction was furthest off, and which assumption was wrong?
-# Name the mechanism, not the number. (b) Which step would you leave out if you could take only half of them, for a
-# training run of 1024 images on one GPU, and for a service that gets images one by one? (c) What would you measure
+# Your log. Copy its rows if you like, and answer: (a) Which prediction was furthest off, and which assumption was
+# wrong? Name the mechanism, not the number. (b) Which step would you leave out if you could take only half of them, for
+# a training run of 1024 images on one GPU, and for a service that gets images one by one? (c) What would you measure
 # next, what do you predict, and which outcome would change a decision?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "capstone_question_log", "locked": false, "points": 6, "schema_version": 3, "solution": true, "task": false}
@@ -1420,9 +2521,9 @@ log
 # own tower in a direction, the baseline of that direction changes, and one's own kernel there is not worth keeping.
 #
 # *Marking guide.* The log itself, above: 1 point where every step has a prediction that was made before (numbers that
-# agree to the last digit everywhere were not). (a) 2 points: 1 for a prediction that is really off, 1 for the mechanism.
-# (b) 2 points: 1 for each setting, with what sets its time (bytes, products, the host). (c) 1 point for a measurement
-# with a predicted outcome and a decision that depends on it.
+# agree to the last digit everywhere were not). (a) 2 points: 1 for a prediction that is really off, 1 for the
+# mechanism. (b) 2 points: 1 for each setting, with what sets its time (bytes, products, the host). (c) 1 point for a
+# measurement with a predicted outcome and a decision that depends on it.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -1447,8 +2548,8 @@ log
 
 # %% [markdown]
 # ## What you have now
-# You began with one kernel that adds a multiple of a vector, and a number for how fast this machine copies. You end with
-# a model of which you can say, for every part: what it must cost, what it costs, why the difference is there, and
+# You began with one kernel that adds a multiple of a vector, and a number for how fast this machine copies. You end
+# with a model of which you can say, for every part: what it must cost, what it costs, why the difference is there, and
 # whether it is worth taking away. That is all there is to it: **count, predict, measure, explain, decide**, and write
 # it down. The next model will have other layers, and the same floor under them.
 
