@@ -119,10 +119,11 @@ def test_what_torch_keeps_of_it_is_found():
 
 
 def test_every_limit_of_fp32_comes_from_outputs_that_are_large_enough():
+    """Where none is, it is twice the honest error. What is honest is wide where all scores are far from 0."""
     every = [drawn(case.name) for case in QKV.cases if "interpreter" in case.tiers]
     limits = tolerance.derive(QKV, [(v, QKV.oracle(v)) for v in every])
     fp32 = [by[metric] for (_, dtype), by in limits.items() if dtype == torch.float32 for metric in by]
-    assert fp32 and all(limit.lower > 8 * limit.good for limit in fp32), limits
+    assert fp32 and all(limit.lower > 5 * limit.good for limit in fp32), limits
 
 
 def test_places_in_words():

@@ -4,7 +4,7 @@ x (B, N, d), w (3 d, d), b (3 d,), lengths (B,), `do` (B, N, d) or one number. B
 autograder/exercises/flash/attention.py, with q, k and v (B, H, N, D). A mistake changes one keyword.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -79,17 +79,22 @@ def passes(
 
 
 def honest(v) -> dict:
-    """fp32 arithmetic; what goes through memory between two steps has the type of x, and so have p and ds."""
+    """fp32 arithmetic; what goes through memory between two steps has the type of x, and so have p and ds.
+
+    A score is a sum over D. Backward adds it up in another order than forward, as a kernel does whose product has keys
+    and queries exchanged: p is then no longer exactly what forward divided by its sum.
+    """
     dtype = v["x"].dtype
 
-    def typed(step: Callable) -> Callable:
+    def typed(t) -> dict:
         """A step of flash.attention rounds p and ds to the type of the tensors it is given."""
-        names = ("q", "k", "v", "out", "dout")
-        return lambda t: step(t | {name: t[name].to(dtype) for name in names if name in t})
+        return t | {name: t[name].to(dtype) for name in ("q", "k", "v", "out", "dout") if name in t}
 
-    made = passes(
-        v, torch.float32, typed(forward_in_fp32), typed(backward_in_fp32), rounded=lambda t: t.to(dtype).float()
-    )
+    def back(t) -> dict:
+        other = {name: t[name].flip(-1) for name in ("q", "k", "v", "out", "dout")}
+        return {name: made.flip(-1) for name, made in backward_in_fp32(typed(t | other)).items()}
+
+    made = passes(v, torch.float32, lambda t: forward_in_fp32(typed(t)), back, rounded=lambda t: t.to(dtype).float())
     return {name: t.to(dtype) for name, t in made.items()}
 
 

@@ -13,7 +13,7 @@ from autograder.inside.probes.rotating import attributes, kept, of_the_module
 from course_lib.interpreter.launch import is_running
 
 NAMES = ("x", "w", "b")
-LARGE = 96  # rows of x, from which on the passes are looked at: below, what is small beside o is not small
+LARGE = 140  # rows of x, from which on the passes are looked at: below, what is small beside o is not small
 COPIES = {"copy_", "_to_copy", "clone", "cat", "stack", "constant_pad_nd", "repeat"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
