@@ -84,7 +84,7 @@ class Recorder:
         self._allowed = MOVES.union(allowed)
         for number, slab in enumerate(slabs):
             self._program["arguments"][self._new(slab.untyped_storage())] = number
-        with _launches_go_to(self._launched), _Watch(self._called):
+        with launches_go_to(self._launched), _Watch(self._called):
             answer = calling.call(function, args)
         if answer.error is None:
             self._attempt(lambda: self._program.update(returned=self._value(answer.value)))
@@ -318,7 +318,7 @@ def _in_its_head(function: types.FunctionType) -> set[str]:
 
 
 @contextlib.contextmanager
-def _launches_go_to(tell: Callable) -> Iterator[None]:
+def launches_go_to(tell: Callable) -> Iterator[None]:
     """Inside, Triton's kernels are told of in place of being run: tell(function, grid, args, kwargs).
 
     Only an autotuner's trials run on a GPU, on noise: which configuration is the fastest does not depend on values.

@@ -486,9 +486,10 @@ COMPILED = (
         sign=lambda e: e.raised("the fake result of") or e.raised("raised TorchRuntimeError"),
     ),
     Mistake(
-        "writes_untold",
-        "Under the compiler a kernel runs less often than without: an operator that writes into an argument, and does "
-        "not name it in `mutates_args`, looks useless there and is dropped.",
+        "kernels_left_out",
+        "Under the compiler a kernel runs less often than without. An operator that writes into an argument, and does "
+        "not name it in `mutates_args`, looks useless there and is dropped; and a way of its own for the compiler has "
+        "to launch the kernels too.",
         sign=lambda e: e.raised("under torch.compile the kernel"),
     ),
     Mistake(

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from autograder.inside.calling import Found
 from autograder.inside.probes.norming import fresh_memory_is_nan
-from autograder.inside.recording import _launches_go_to
+from autograder.inside.recording import launches_go_to
 from course_lib.interpreter.launch import is_running
 from course_lib.models.siglip import Sizes
 from course_lib.models.siglip.frame import unpacked
@@ -302,7 +302,7 @@ def _launches_noted(names: Counter) -> Iterator[None]:
     def note(function, grid, args, kwargs) -> None:
         names[function.__name__] += 1
 
-    with _launches_go_to(note):
+    with launches_go_to(note):
         yield
 
 

@@ -1,0 +1,73 @@
+"""capstone.tower: what is true of it is the naive tower, and what its probe sees."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autograder.exercise import get
+from autograder.exercises.capstone.tower_formula import step
+from autograder.inside.calling import Found
+from autograder.inside.probes import assembled
+from course_lib.models.siglip import Sizes, naive
+
+EXERCISE = get("capstone.tower")
+TWO = next(case for case in EXERCISE.cases if case.name == "two layers")
+
+
+def drawn():
+    args = EXERCISE.draw(TWO, 1, "cpu", "interpreter").args
+    return {
+        name: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in args.items()
+    }
+
+
+def test_the_formula_is_the_naive_tower():
+    args = drawn()
+    n, patch = args["patches"].shape[1:]
+    sizes = Sizes(patch, n, args["places"].shape[1], args["up_w"].shape[1], args["heads"], len(args["up_w"]))
+    tower = naive.Tower(sizes).double()
+    tower.load_state_dict(assembled._apart({name: args[name] for name in assembled.KINDS}))
+    y, gradients = assembled._pass(tower, args["patches"], args["lengths"], args["dy"])
+    by_kind = {kind: assembled._together(gradients, name) for kind, name in assembled.KINDS.items()}
+    for name, want in {"y": y, **assembled.grouped(by_kind)}.items():
+        torch.testing.assert_close(step(args)[name], want.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_a_tower_that_writes_scores_is_told():
+    args = drawn()
+    with pytest.raises(Found, match="for all pairs of patches"):
+        assembled.stepped(naive.Tower, *args.values())
+
+
+def test_operators_of_ones_own_are_seen_in_their_parts():
+    @torch.library.custom_op("tests_capstone::through", mutates_args=())
+    def through(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    with Noted(), assembled._Within(1, Sizes()):
+        through(torch.ones(3))
+    assert "aten::sin" in seen and "tests_capstone::through" not in seen
+
+
+def test_an_operator_is_registered_again_under_its_name():
+    def register(factor):
+        @torch.library.custom_op("tests_capstone::again", mutates_args=())
+        def again(x: torch.Tensor) -> torch.Tensor:
+            return x * factor
+
+    register(2.0)
+    register(3.0)
+    assert torch.ops.tests_capstone.again(torch.ones(1)).item() == 3.0
+
+
+def test_gradients_that_are_missing_are_told_by_kind():
+    names = [one for name in assembled.KINDS.values() for one in assembled._of_layers(name, 2)]
+    there = {name: torch.ones(1) for name in names if "before_mlp" not in name and name != "blocks.1.up.bias"}
+    stars = ["blocks.*.before_mlp.weight", "blocks.*.before_mlp.bias"]
+    assert assembled._missing(there, 2) == [*stars, "blocks.1.up.bias"]
