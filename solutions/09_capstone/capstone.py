@@ -22,9 +22,9 @@
 # - plan how much memory a training step holds, to the byte, and trade it for time on purpose,
 # - keep an engineering log that someone else can check.
 #
-# **Time** 15 hours; the five exercises take about seven of them. Each row is a sitting or two. Run the cells from the top
-# each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go on with the cell
-# below it.
+# **Time** 15 hours; the five exercises take about seven of them. Each row is a sitting or two. Run the cells from the
+# top each time. A cell that needs an exercise which you have not solved stops with "not written yet"; go on with the
+# cell below it.
 #
 # | sections | what they are about | exercises | hours |
 # |---|---|---|---|
@@ -372,11 +372,11 @@ print(f"826 ms are {826e3 / 27 / 1024:.1f} us for each image in each layer")
 results.beside("lesson09.mask", took)
 
 # %% [markdown]
-# **The prediction, counted.** The numbers are your machine's. On any machine the two ways without a loop cost
-# next to nothing, and the loop costs many times as much, because it grows with the batch. What the report lost, 29.9 us
-# for each image in each layer, are a few operators more than this loop has, or a slower host, or a device that each
-# read has to wait for. So a scalar a layer is not the reason, and a loop over images is large enough. This is a hypothesis that the numbers allow. It is not a finding: the report does not show its
-# mask code.
+# **The prediction, counted.** The numbers are your machine's. On any machine the two ways without a loop cost next to
+# nothing, and the loop costs many times as much, because it grows with the batch. What the report lost, 29.9 us for
+# each image in each layer, are a few operators more than this loop has, or a slower host, or a device that each read
+# has to wait for. So a scalar a layer is not the reason, and a loop over images is large enough. This is a hypothesis
+# that the numbers allow. It is not a finding: the report does not show its mask code.
 #
 # (The published code of this model, in the library *transformers*, has such a loop elsewhere: it resizes the table of
 # positions for each image, once a call. That one has a gradient, so it would cost backward as well.)
@@ -678,9 +678,9 @@ against(predicted_hoist, came_hoist)
 log.note("one mask for all layers", predicted_hoist, came_hoist)
 
 # %% [markdown]
-# **The prediction, counted.** 11 nodes with one layer, 19 with three, 43 with nine: 7 in the frame and 4 in each layer.
-# As for the time, look at what else your tower does in another way than the naive one. If its softmax is not in fp32 any
-# more, you have measured two changes at once, and the second moves bytes.
+# **The prediction, counted.** 11 nodes with one layer, 19 with three, 43 with nine: 7 in the frame and 4 in each
+# layer. As for the time, look at what else your tower does in another way than the naive one. If its softmax is not
+# in fp32 any more, you have measured two changes at once, and the second moves bytes.
 #
 # **Verdict.** A mask of this tower is a comparison of 256 x 256 numbers, so building it in every layer costs launches
 # and no bytes that count. With a large batch hoisting gains nothing by itself, and with a small one a few launches a
@@ -690,8 +690,8 @@ log.note("one mask for all layers", predicted_hoist, came_hoist)
 
 # %% [markdown]
 # ## 4. What torch alone does well
-# A fair opponent comes before any kernel. `course_lib.models.siglip.strong` is the tower with one mask that is added to
-# the scores, and `scaled_dot_product_attention`, which never writes them. On a GPU there are two of its backends that
+# A fair opponent comes before any kernel. `course_lib.models.siglip.strong` is the tower with one additive mask for
+# all layers, and `scaled_dot_product_attention`, which never writes scores. On a GPU there are two of its backends that
 # take a mask, and each may run eager or compiled. **The strong baseline of each direction is the best of all of them**,
 # chosen for forward and backward apart, which no single program reaches.
 #
@@ -968,10 +968,10 @@ Table(
 # its last addition, and the next one begins with it.
 #
 # ### Why operators
-# A kernel of yours is launched by Python that no compiler should run through. Behind `torch.library.custom_op` it is one
-# node: with a rule for fake tensors, so that the graph knows its result's shape, and with a rule for gradients (lesson
-# 02, section 8). The report says that operators which return tuples broke under compile. Does that hold for the torch
-# at hand? A tuple of two in a compiled function, forward and backward:
+# A kernel of yours is launched by Python that no compiler should run through. Behind `torch.library.custom_op` it is
+# one node: with a rule for fake tensors, so that the graph knows its result's shape, and with a rule for gradients
+# (lesson 02, section 8). The report says that operators which return tuples broke under compile. Does that hold for
+# the torch at hand? A tuple of two in a compiled function, forward and backward:
 
 
 # %%
@@ -1044,9 +1044,9 @@ results.beside(
 
 # %% [markdown]
 # ## 7. Memory, planned
-# The report's peak went from 19288 MiB to 12137 MiB, to less than two thirds, with "part of the activation made again".
-# What would be possible? Look first at what the strong tower holds, at its full widths. (On tensors without memory the library's
-# attention falls back to writing scores; a stand-in keeps what a fused kernel keeps.)
+# The report's peak went from 19288 MiB to 12137 MiB, to less than two thirds, with "part of the activation made
+# again". What would be possible? Look first at what the strong tower holds, at its full widths. (On tensors without
+# memory the library's attention falls back to writing scores; a stand-in keeps what a fused kernel keeps.)
 
 # %%
 paper["strong"] = on_paper.step_on_paper(strong.Tower, SO400M, LARGE)
@@ -1183,11 +1183,12 @@ results.beside("lesson09.peaks", rows, unit="MiB", size=f"{RATE}, {AT}")
 
 # %% [markdown]
 # ### Verdict on the case
-# The report's optimised tower takes two thirds of the memory, and its backward pass got slower although everything around it
-# got faster. Both follow from one choice: the MLP's first product is made again. The ratio of the passes said so in
-# section 1, and the table above has the price. **Recomputing pays where it frees the most bytes for its time**: GELU at
-# the end of a product first, norms next, products last, and only until the model fits. Who wanted a faster backward
-# pass should have kept h.
+# The report's optimised tower takes two thirds of the memory, and its backward pass got slower although everything
+# around it got faster. Both follow from one choice: the MLP's first product is made again. Memory alone could not
+# tell, since the norms' results and gelu(h) made again come to the same share; the ratio of the passes in section 1
+# can. The table above has the price. **Recomputing pays where it frees the most bytes for its time**: GELU at the end
+# of a product first, norms next, products last, and only until the model fits. Who wanted a faster backward pass
+# should have kept h.
 
 # %% [markdown]
 # ## 8. Small batches, and who sets the pace
@@ -1251,7 +1252,7 @@ took = {}
 if GPU:
     small = batch(8)
     for name, tower in {
-        "naive": FIRST, "strong": made(strong.Tower), "mine": mine,
+        "naive": FIRST, "strong": made(strong.Tower), "mine": made(Tower),
     }.items():  # fmt: skip
         weights = list(tower.parameters())
 
@@ -1268,10 +1269,10 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # %% [markdown]
 # ### Verdict on the case
 # What the report left out was left out for reasons that it does not give. For **CUDA graphs** a good one is at hand:
-# batches of many sizes need many graphs, each with memory of its own, and at 1024 images they gain nothing that a mask
-# without a loop does not gain. For **seeded dropout** the reason given, that it did not compose with compile, is one of
-# a hidden state, and lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by the tower
-# of this lesson, which has no dropout.
+# batches of many sizes need many graphs, each with memory of its own, and at 1024 images they gain nothing that a
+# mask without a loop does not gain. For **seeded dropout** the reason given, that it did not compose with compile, is
+# one of a hidden state, and lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by
+# the tower of this lesson, which has no dropout.
 
 # %% [markdown]
 # ## 9. Speed
@@ -1315,8 +1316,8 @@ for phase in ("forward", "backward"):
 # ## 10. From naive to fast
 # ### The waterfall
 # `python -m benchmarks tower` runs the naive tower, the strong one in all its ways, and the course's own in three
-# settings, in one process on one GPU: each in the better of eager and compiled, for each direction. The figure is drawn
-# from its recorded rows.
+# settings, in one process on one GPU: each in the better of eager and compiled, for each direction. The figure, a waterfall, is
+# drawn from its recorded rows.
 
 # %%
 rows = recorded("tower")
@@ -1372,8 +1373,8 @@ plots.show(
 # at a time; and write down what you expected. Everything that could not be known here was one line away.
 #
 # ### The engineering log
-# Everything that you predicted, beside what came. Now the last column: for each step, what do you decide, and why? "Keep"
-# and "drop" are decisions, and so is "keep where the batch is small".
+# Everything that you predicted, beside what came. Now the last column: for each step, what do you decide, and why?
+# "Keep" and "drop" are decisions, and so is "keep where the batch is small".
 
 # %%
 decided = {  # replace None: keep, drop or when, and why, in a line
@@ -1404,10 +1405,10 @@ log
 # Two answers in your own words, graded by a person.
 #
 # ### Question 9.6 (20 min, 6 points)
-# Your log. Copy its rows if you like, and answer: (a) Which prediction was furthest off, and which assumption was wrong?
-# Name the mechanism, not the number. (b) Which step would you leave out if you could take only half of them, for a
-# training run of 1024 images on one GPU, and for a service that gets images one by one? (c) What would you measure
-# next, what do you predict, and which outcome would change a decision?
+# Your log. Copy its rows if you like, and answer: (a) Which prediction was furthest off, and which assumption was
+# wrong? Name the mechanism, not the number. (b) Which step would you leave out if you could take only half of them,
+# for a training run of 1024 images on one GPU, and for a service that gets images one by one? (c) What would you
+# measure next, what do you predict, and which outcome would change a decision?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "capstone_question_log", "locked": false, "points": 6, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
@@ -1420,9 +1421,9 @@ log
 # own tower in a direction, the baseline of that direction changes, and one's own kernel there is not worth keeping.
 #
 # *Marking guide.* The log itself, above: 1 point where every step has a prediction that was made before (numbers that
-# agree to the last digit everywhere were not). (a) 2 points: 1 for a prediction that is really off, 1 for the mechanism.
-# (b) 2 points: 1 for each setting, with what sets its time (bytes, products, the host). (c) 1 point for a measurement
-# with a predicted outcome and a decision that depends on it.
+# agree to the last digit everywhere were not). (a) 2 points: 1 for a prediction that is really off, 1 for the
+# mechanism. (b) 2 points: 1 for each setting, with what sets its time (bytes, products, the host). (c) 1 point for a
+# measurement with a predicted outcome and a decision that depends on it.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -1447,10 +1448,10 @@ log
 
 # %% [markdown]
 # ## What you have now
-# You began with one kernel that adds a multiple of a vector, and a number for how fast this machine copies. You end with
-# a model of which you can say, for every part: what it must cost, what it costs, why the difference is there, and
-# whether it is worth taking away. That is all there is to it: **count, predict, measure, explain, decide**, and write
-# it down. The next model will have other layers, and the same floor under them.
+# You began with one kernel that adds a multiple of a vector, and a number for how fast this machine copies. You end
+# with a model of which you can say, for every part: what it must cost, what it costs, why the difference is there,
+# and whether it is worth taking away. That is all there is to it: **count, predict, measure, explain, decide**, and
+# write it down. The next model will have other layers, and the same floor under them.
 
 # %% [markdown]
 # ## Further reading
