@@ -745,7 +745,8 @@ check("capstone.mask", HoistedTower)
 # <details><summary>Hint 4: a gradient is NaN</summary>
 #
 # A weight of 0 hides no NaN, and neither does a mask that comes late. The gradient of `embed.weight` is a product with
-# the patches as they were when `embed` read them. And where exp came before the mask, its gradient is 0 times infinity.
+# the patches as they were when `embed` read them. And where exp came before the mask, its gradient is a zero times
+# infinity.
 # </details>
 
 # %% [markdown]
@@ -1769,7 +1770,7 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 #   holds it; parameters, patches, lengths and the result do not count. At most 0.75 of what the strong tower holds is
 #   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass
 # - **made again** costs time, so products are counted: those of the backward pass take at most 1.2 times the FLOP of
-#   the strong tower's. `torch.utils.checkpoint` around a whole block takes 1.34 times
+#   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than it
 # - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
 #   over all layers. Its sum is within 1 % of what is then held. It is asked before there is a tower, and computes with
 #   numbers, not with tensors. `bytes_a_number` is 4 in fp32 and 8 in fp64
@@ -2077,9 +2078,9 @@ for phase in ("forward", "backward"):
 # - products, sums over rows, additions and norms may be the library's (`torch.mm`, `torch.addmm`, `F.linear`,
 #   `torch.sum`, `torch.add`, with `out=` where you like; `F.layer_norm`, and `torch.autograd.grad` of it).
 #   **Attention and GELU are in your kernels, both ways.** No atomic additions: a call gives the same bits each time
-# - kernels of exercises 9.2 and 9.3 may be used again: below, the attention is that of 9.2
+# - kernels of exercises 9.2 and 9.3 may be used again: below, the attention is that of exercise 9.2
 #
-# Timed in bf16 at So400m's widths, 64 and 256 images of 256 patches (fewer on a GPU with less memory than 40 GB), with
+# Timed in bf16 at So400m's widths, 64 and 256 images of 256 patches (fewer on a GPU with little memory), with
 # lengths from 128 to 256. The clock's reference is the block of the strong tower, `course_lib/models/siglip/timed.py`:
 # torch's operators, eager. Points begin at 0.8 times its speed and are full at 1.15 times, so you are asked to beat
 # what torch alone does well. The worse of the two sizes counts.
@@ -2351,9 +2352,10 @@ check_speed("capstone.speed", block_step)
 # </details>
 # <details><summary>Hint 3: attention with D = 72</summary>
 #
-# A block of 128 columns computes 128 / 72 = 1.8 times what is asked. Two blocks, of 64 and of 16 columns, compute 1.1
-# times: `s = tl.dot(q0, k0)`, then `s = tl.dot(q1, k1, s)`, and two accumulators. End the loop over keys at the length;
-# blocks of keys behind it store zeros. `exp2` with a scale that has log2(e) in it. No block of queries can be left out.
+# A block of 128 columns computes 128 / 72 = 1.8 times what is asked. Two blocks, of 64 and of 16 columns, compute 80 /
+# 72 = 1.1 times: `s = tl.dot(q0, k0)`, then `s = tl.dot(q1, k1, s)`, and two accumulators. End the loop over keys at
+# the length; blocks of keys behind it store zeros. `exp2` with a scale that has log2(e) in it. No block of queries can
+# be left out.
 # </details>
 # <details><summary>Hint 4: the host</summary>
 #
