@@ -25,13 +25,19 @@ def withheld(function: Callable) -> Iterator[frozenset[str]]:
     A function that a demonstration cell defines is no answer: the lesson shows it with the names beside it.
     """
     names = _only_demonstrated()
-    space: dict[str, Any] = getattr(function, "__globals__", {})
+    space = _space_of(function)
     lacking = names & space.keys() if getattr(function, "__name__", "") not in names else ()
     kept = {name: space.pop(name) for name in lacking}
     try:
         yield names
     finally:
         space.update(kept)
+
+
+def _space_of(function: Callable) -> dict[str, Any]:
+    """Where the code behind an answer looks its names up; a class, which has no globals, looks in the notebook."""
+    shell = _shell()
+    return getattr(function, "__globals__", shell.user_ns if shell else {})
 
 
 def said_of(missing: str) -> str:

@@ -55,7 +55,9 @@ import triton.language as tl
 from torch import nn
 
 from autograder import check, check_speed
+from course_lib.models import vision
 from course_lib.models.siglip import Sizes, naive, strong
+from course_lib.models.siglip.frame import Framed, packed, real_patches, unpacked
 
 HERE = machine()
 HERE
@@ -674,10 +676,6 @@ for layers in (1, 3, 9):
 
 
 # %% nbgrader={"grade": false, "grade_id": "capstone_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
-from course_lib.models import vision
-from course_lib.models.siglip.frame import Framed, real_patches
-
-
 class HoistedAttention(vision.Attention):
     # x: (B, N, width); mask: whatever form your layers read
     def forward(self, x, mask):
@@ -1369,11 +1367,6 @@ print(
 #
 # Three cells: GELU as an operator; attention as an operator, from the kernels of exercise 9.2; the modules. Every run
 # of a cell registers its operators anew under the same names: `custom_op` replaces the one that was there.
-
-# %%
-from course_lib.models import vision
-from course_lib.models.siglip import Sizes
-from course_lib.models.siglip.frame import Framed, packed, real_patches, unpacked
 
 
 # %% nbgrader={"grade": false, "grade_id": "capstone_tower_gelu", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -197,6 +197,16 @@ def test_a_name_that_only_a_demonstration_cell_binds_is_missing_in_a_check_as_it
     assert names["GPU"] is not None, "the notebook has it again"
 
 
+def test_a_class_lacks_too_what_only_a_demonstration_cell_binds(notebook, monkeypatch):
+    monkeypatch.setattr(demonstrated, "_demonstrations", lambda: {demonstrated._bare(SHOWN): frozenset({"GPU"})})
+    notebook("TIER = 'gpu'")
+    notebook(SHOWN)
+    answer = notebook("class Answer:\n    def __init__(self):\n        self.gpu = GPU")["Answer"]
+    with demonstrated.withheld(answer), pytest.raises(NameError, match="GPU"):
+        answer()
+    assert answer().gpu
+
+
 def test_an_answer_in_a_demonstration_cell_earns_nothing_and_is_told(notebook, monkeypatch):
     monkeypatch.setattr(demonstrated, "_demonstrations", lambda: {demonstrated._bare(WORK): frozenset({"work"})})
     score = check("roofline.work", notebook(WORK)["work"])
