@@ -42,6 +42,8 @@
 # that the answer is right, and its points for speed need a GPU. Counting needs no GPU anywhere: floors, bytes and plans
 # are made for the tower at its full widths. Times come from the machine at hand, where a CPU takes a small tower. Where
 # a cell shows recorded numbers of a GPU, it says on which one; where nothing was recorded yet, it says so.
+#
+# **This lesson was not yet run on a GPU**: the times that are printed below were measured on a CPU.
 
 # %% tags=["setup"]
 from course_lib.device import DEVICE, TIER, half, machine, share_of_sizes
