@@ -138,6 +138,7 @@ CASES = (
     Case("lengths in int32", lambda d: _call(d, images=2, of=torch.int32)),
     Case("padding of NaN", lambda d: _call(d, layers=2, images=2, filled=float("nan"))),
     Case("fp16", lambda d: _call(d, layers=2, images=2, dtype=FP16)),
+    Case("fp16, head size 24", lambda d: _call(d, head_size=24, dtype=FP16)),
     Case("compiled, other lengths", _other_lengths),
     Case("compiled, other batches", _other_batches),
     Case("bf16", lambda d: _call(d, layers=2, head_size=72, patches=d.odd(99, 131), dtype=BF16), tiers=ON_GPU),

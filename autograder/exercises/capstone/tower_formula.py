@@ -37,6 +37,24 @@ class _Gelu(torch.autograd.Function):
         return da * ctx.rise(h), None, None
 
 
+class _Scaled(torch.autograd.Function):
+    """x w + b, whose sums over rows are rounded at each step, as in torch's own norm of 16 bits on a CPU."""
+
+    @staticmethod
+    def forward(ctx, x, w, b, rounded):
+        ctx.save_for_backward(x, w)
+        ctx.rounded = rounded
+        return x * w + b
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        dw, db = (torch.zeros_like(w) for _ in "wb")
+        for of_w, of_b in zip((dy * x).flatten(0, -2), dy.flatten(0, -2), strict=True):
+            dw, db = ctx.rounded(dw + of_w), ctx.rounded(db + of_b)
+        return dy * w, dw, db, None
+
+
 class _Weighted(torch.autograd.Function):
     """softmax(scale q kᵀ) v over the keys that are seen, with gradients that may be wrong."""
 
@@ -98,7 +116,7 @@ def step(
     renamed: the gradients by kind, as they are called. backward: what the gradient of attention lacks, or the order in
     which its three parts come.
     """
-    rounded = rounded or (lambda t: t)
+    cut, rounded = rounded is not None, rounded or (lambda t: t)
     given = {name: v[name].detach().to(dtype).requires_grad_() for name in KINDS}
     patches, lengths, heads = v["patches"], v["lengths"].long(), v["heads"]
     real = torch.arange(patches.shape[1], device=patches.device) < lengths[:, None]
@@ -108,8 +126,10 @@ def step(
         return rounded(x @ p[f"{name}_w"].mT + p[f"{name}_b"])
 
     def norm(x, w, b):
-        x = x - x.mean(-1, keepdim=True)
-        return rounded(x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * w + b)
+        # statistics that are kept for the backward pass are of that type too, on a CPU
+        x = x - rounded(x.mean(-1, keepdim=True))
+        x = x * rounded((x.square().mean(-1, keepdim=True) + EPS).rsqrt())
+        return rounded(_Scaled.apply(x, w, b, rounded) if v["patches"].element_size() == 2 and cut else x * w + b)
 
     def attend(p, x):
         q, k, val = (apart(linear(x, p, name), heads) for name in "qkv")
