@@ -89,9 +89,9 @@ def html(verdict: Verdict) -> str:
 def speed_lines(verdict: SpeedVerdict) -> list[str]:
     if not verdict.rows:
         return [f"{verdict.exercise}, speed: {verdict.note}"]
-    said = [
-        f"{verdict.exercise}, speed: {min(r.share for r in verdict.rows):.0%} of the reachable speed at the worst size."
-    ]
+    worst = min(verdict.rows, key=lambda row: row.share)
+    than = "reference's" if worst.share > worst.floor_s / worst.seconds else "floor's"
+    said = [f"{verdict.exercise}, speed: {worst.share:.0%} of the {than} speed at the worst size."]
     said += [verdict.note] if verdict.note else []
     for row in verdict.rows:
         reference = f", reference {row.reference_s * 1e6:.1f} us" if row.reference_s else ""
