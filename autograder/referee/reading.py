@@ -48,6 +48,12 @@ PARTS = (
     "typing.get_type_hints",
     "typing.ForwardRef",
 )
+# of the above, what answers have a use for
+HARMLESS = {"torch.utils.checkpoint.checkpoint"}
+OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
+TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
+# of torch.nn what a model is made of, and the allowed operator that a part runs
+OF_MODELS = {"nn.Module": "", "nn.Linear": "linear", "nn.LayerNorm": "layer_norm"}
 # Modules of Python that are reached through another one: warnings.sys
 FOREIGN = (
     set(sys.stdlib_module_names)
@@ -143,9 +149,10 @@ def suspicious(
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits) if node not in unused}
+        unread = unused | _own_operators(tree, aliases)
+        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits) if node not in unread}
         host = [top for top in _statements(tree) if top in beside]
-        lines |= {(n.lineno, why) for top in host for n, why in _read_host(top, aliases, allowed)}
+        lines |= {(n.lineno, why) for top in host for n, why in _read_host(top, aliases, allowed) if n not in unread}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
     return found
 
@@ -284,6 +291,14 @@ def _unused(trees: list[ast.Module]) -> set[ast.stmt]:
     return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
 
 
+def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
+    """Where `torch.library.custom_op` is called with a name of one's own."""
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _dotted(n.func, aliases) == OPERATOR and n.args]
+    names = [(call.func, getattr(call.args[0], "value", None)) for call in calls]
+    own = [func for func, name in names if isinstance(name, str) and name.partition("::")[0] not in TORCHS]
+    return {part for func in own for part in ast.walk(func)}
+
+
 def _texts(node: ast.AST) -> Iterator[str]:
     """Names and strings that stand in one node."""
     for _, value in ast.iter_fields(node):
@@ -387,7 +402,8 @@ def _read_host(
 
 def _leads(dotted: str, allowed: frozenset[str]) -> bool:
     """Whether a name of torch is an allowed operator, or a part of the way to one: nn.functional of linear."""
-    return dotted.rpartition(".")[2] in allowed or (bool(allowed) and dotted in ("nn", "nn.functional"))
+    parts = ("nn", "nn.functional", *(part for part, runs in OF_MODELS.items() if not runs or runs in allowed))
+    return dotted.rpartition(".")[2] in allowed or (bool(allowed) and dotted in parts)
 
 
 def _beside_kernels(
@@ -495,7 +511,7 @@ def _root(node: ast.AST) -> str:
 
 def _is_foreign(name: str) -> bool:
     first, *others = name.split(".")
-    return (
+    return name not in HARMLESS and (
         first not in IMPORTS
         or not FOREIGN.isdisjoint(others)
         or any(name == part or name.startswith(part + ".") for part in PARTS)

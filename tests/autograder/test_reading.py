@@ -23,7 +23,13 @@ def unit_of(name):
     return name.partition(".")[0]
 
 
-HONEST = [entry for entry in entries(kinds=("right", "slow")) if unit_of(entry.exercise) in KERNELS]
+# Names operators of torch, as a selective checkpoint does. Of a notebook with it points for speed wait for a person.
+NAMES_OPERATORS = "capstone.memory/right/selective"
+HONEST = [
+    entry
+    for entry in entries(kinds=("right", "slow"))
+    if unit_of(entry.exercise) in KERNELS and str(entry) != NAMES_OPERATORS
+]
 LESSONS = [p for p in sorted((Path(__file__).parents[2] / "solutions").glob("*/*.py")) if p.stem in KERNELS]
 AXPY = find("start.axpy/right/masked").source
 
@@ -34,6 +40,21 @@ def test_an_honest_answer_of_the_bank_gives_no_reason_to_look(entry):
     own = get(entry.exercise)
     asked = own if own.asks_for_kernels else ASKED[unit_of(own.name)][0]
     assert suspicious((Cell("mine", entry.source),), *entries_of(asked)) == []
+
+
+def test_who_names_operators_of_torch_waits_for_a_person():
+    found = suspicious((Cell("mine", find(NAMES_OPERATORS).source),), *entries_of(get("capstone.speed")))
+    assert ("mine", 10, "uses torch.ops.aten.addmm") in found
+
+
+def test_an_operator_may_have_a_name_of_ones_own_and_none_of_torchs(read):
+    text = 'import torch\n@torch.library.custom_op("{}::mine", mutates_args=())\ndef f(x: torch.Tensor) -> None: pass'
+    assert read((Cell("a", text.format("lesson09")),)) == []
+    assert [why for _, _, why in read((Cell("a", text.format("aten")),))] == [
+        "uses torch.library", "uses torch.library.custom_op"
+    ]  # fmt: skip
+    named = 'import torch\nname = "aten::mm"\ntorch.library.custom_op(name, mutates_args=())\ntorch.library.impl'
+    assert len(read((Cell("a", named),))) == 4
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)

@@ -310,7 +310,7 @@ def _as_told(module: fx.GraphModule, described: list[str]) -> Callable:
     """The graph, run node by node. In its first run results of operators of one's own are compared with what the
     compiler was told of them.
     """
-    from functorch.compile import make_boxed_func
+    from torch._functorch.aot_autograd import make_boxed_func  # slow to import as well
 
     return make_boxed_func(_Told(module, described).run)
 
