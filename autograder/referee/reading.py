@@ -53,7 +53,13 @@ HARMLESS = {"torch.utils.checkpoint.checkpoint"}
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
 # of torch.nn what a model is made of, and the allowed operator that a part runs
-OF_MODELS = {"nn.Module": "", "nn.Linear": "linear", "nn.LayerNorm": "layer_norm"}
+OF_MODELS = {
+    "nn.Module": "",
+    "nn.ModuleList": "",
+    "nn.Parameter": "",
+    "nn.Linear": "linear",
+    "nn.LayerNorm": "layer_norm",
+}
 # Modules of Python that are reached through another one: warnings.sys
 FOREIGN = (
     set(sys.stdlib_module_names)

@@ -47,14 +47,14 @@ def test_who_names_operators_of_torch_waits_for_a_person():
     assert ("mine", 10, "uses torch.ops.aten.addmm") in found
 
 
-def test_an_operator_may_have_a_name_of_ones_own_and_none_of_torchs(read):
+def test_an_operator_may_have_a_name_of_ones_own_and_none_of_torchs():
     text = 'import torch\n@torch.library.custom_op("{}::mine", mutates_args=())\ndef f(x: torch.Tensor) -> None: pass'
-    assert read((Cell("a", text.format("lesson09")),)) == []
-    assert [why for _, _, why in read((Cell("a", text.format("aten")),))] == [
+    assert suspicious((Cell("a", text.format("lesson09")),)) == []
+    assert [why for _, _, why in suspicious((Cell("a", text.format("aten")),))] == [
         "uses torch.library", "uses torch.library.custom_op"
     ]  # fmt: skip
     named = 'import torch\nname = "aten::mm"\ntorch.library.custom_op(name, mutates_args=())\ntorch.library.impl'
-    assert len(read((Cell("a", named),))) == 4
+    assert len(suspicious((Cell("a", named),))) == 4
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)

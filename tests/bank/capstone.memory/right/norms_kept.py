@@ -56,7 +56,7 @@ class MLP(torch.autograd.Function):
         return (dh @ w1).view_as(y), dh.mT @ rows, dh.sum(0), dm.mT @ a, dm.sum(0)
 
 
-class Block(nn.Module):
+class FrugalBlock(nn.Module):
     def __init__(self, sizes):
         super().__init__()
         self.heads = sizes.heads
@@ -76,7 +76,7 @@ class Block(nn.Module):
 
 class FrugalTower(Framed):
     def __init__(self, sizes):
-        super().__init__(sizes, Block)
+        super().__init__(sizes, FrugalBlock)
         self.register_load_state_dict_pre_hook(self.pack)
         self.register_state_dict_post_hook(self.unpack)
 
