@@ -93,21 +93,19 @@ def peers() -> dict[str, Callable]:
 
 
 def _main_rows(width: int) -> Iterator[dict]:
-    floor, errors = Given(width).floor_us(), {}
-    for case, target in zip(cases(width, errors), (FORWARD, BACKWARD)):
-        more = {f"{what} of {name}": e for name, seen in errors.items() for what, e in seen.items()}
-        yield measure(replace(case, target=target)) | {"floor us": floor} | more
+    for (case, more), target in zip(cases(width), (FORWARD, BACKWARD)):
+        yield measure(replace(case, target=target)) | more
 
 
-def cases(width: int, errors: dict[str, dict[str, float]] | None = None) -> Iterator[Case]:
-    """Both directions, without a target; into `errors` come those of everybody."""
+def cases(width: int) -> Iterator[tuple[Case, dict]]:
+    """Both directions, without a target; with each what its row says besides: the floor, and everybody's errors."""
     given, others = Given(width), peers()
-    errors = {} if errors is None else errors
-    errors |= {name: errors_of(f, given) for name, f in {"ours": add_norm, **others}.items()}
+    errors = {name: errors_of(f, given) for name, f in {"ours": add_norm, **others}.items()}
     others = {name: f for name, f in others.items() if all(errors[name][n] < 2 * LIMIT[n] for n in LIMIT)}
+    more = {f"{what} of {name}": e for name, seen in errors.items() for what, e in seen.items()}
     for direction in ("forward", "backward"):
         make = getattr(given, direction)
-        yield Case(
+        case = Case(
             f"add_norm {direction} {ROWS} x {width}",
             make(add_norm),
             {name: make(f) for name, f in others.items()},
@@ -116,6 +114,7 @@ def cases(width: int, errors: dict[str, dict[str, float]] | None = None) -> Iter
             method="events",
             work={"TB/s": given.size / 1e12},
         )
+        yield case, {"floor us": given.floor_us()} | more
 
 
 def _check(errors: dict[str, float]) -> None:

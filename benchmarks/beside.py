@@ -234,4 +234,4 @@ def _linear_gelu(shape: tuple[int, int, int]) -> Iterator[Case]:
 
 
 def _add_norm(width: int) -> Iterator[Case]:
-    yield from norms.cases(width)
+    yield from (case for case, _ in norms.cases(width))

@@ -2354,8 +2354,9 @@ check_speed("capstone.speed", block_step)
 # </details>
 # <details><summary>Hint 4: the host</summary>
 #
-# 64 images take a GPU a few milliseconds, some forty launches from Python about one. Nothing may ask the device for a
-# number on the way (`.item()`, `if lengths.max() ...`), or the host waits and the device then waits for the host.
+# A block of 64 images is short work for a GPU, and each launch from Python costs the host some microseconds (lesson 01).
+# Nothing may ask the device for a number on the way (`.item()`, `if lengths.max() ...`), or the host waits for the
+# device, and then the device for the host.
 # </details>
 
 # %% [markdown]

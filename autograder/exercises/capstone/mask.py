@@ -22,6 +22,7 @@ import itertools
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.capstone.mask_mistakes import LIMIT, MISTAKES, truth
+from autograder.exercises.compiled_towers import graphs_wrong, largest, results_wrong
 from autograder.exercises.number_lists import differ
 from autograder.exercises.places import counted, listed
 from autograder.inside.probes.hoisting import GIVEN
@@ -31,63 +32,23 @@ from autograder.inside.probes.hoisting import GIVEN
 
 def accept(got, want, args) -> str | None:
     if isinstance(want, list):
-        return _results_wrong(got, want)
+        return results_wrong(got, want, LIMIT, "the naive tower")
     if not isinstance(got, dict):
         return "the tower could not be looked into"
-    judged = {"first": _graphs_wrong, "again": _hoisting_wrong}
+    judged = {"first": graphs_wrong, "again": _hoisting_wrong}
     return next((judge for key, judge in judged.items() if key in want), _gradients_wrong)(got, want)
-
-
-def _results_wrong(got, want) -> str | None:
-    if not isinstance(got, list | tuple) or len(got) != len(want):
-        return "the tower should return a tensor in every call"
-    for number, (here, true) in enumerate(zip(got, want, strict=True), 1):
-        if _shape(here) != _shape(true):
-            return f"call {number} returned shape {_shape(here)}; (images, width) was expected"
-        limit = LIMIT * _size(true)
-        wrong = [image for image, rows in enumerate(zip(here, true, strict=True)) if differ(*rows, limit)]
-        if wrong:
-            nan = any(value != value for image in wrong for value in here[image])
-            what = "NaN" if nan else "other numbers than the naive tower"
-            return f"call {number} of {len(want)} gives {what} for {len(wrong)} of {counted(len(true), 'image')}"
-    return None
-
-
-def _shape(rows) -> tuple[int, ...] | None:
-    if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == len(rows[0]) for r in rows):
-        return None
-    return len(rows), len(rows[0]) if rows else 0
-
-
-def _size(rows) -> float:
-    return max((abs(value) for row in rows for value in row if abs(value) < float("inf")), default=1.0)
 
 
 def _gradients_wrong(got, want) -> str | None:
     if missing := sorted(set(want) - set(got)):
         return f"{listed(missing)} got no gradient"
-    limit = LIMIT * _size(want.values())
+    limit = LIMIT * largest(want.values())
     wrong = [name for name, true in want.items() if differ(got[name], true, limit)]
     if not wrong:
         return None
     nan = any(value != value for name in wrong if isinstance(got[name], list) for value in got[name])
     what = "holds NaN" if nan else "is another one than the naive tower's"
     return f"the results are judged apart; the gradient of {listed(wrong)} {what}"
-
-
-def _graphs_wrong(got, want) -> str | None:
-    if set(got) != set(want):
-        return "the graphs could not be counted"
-    because = f", for a graph ends because {got['ended'][0]!s:.300}" if got["ended"] else ""
-    if got["first"] != want["first"]:
-        return f"the first call made {counted(got['first'], 'graph')} where one was asked for{because}"
-    if got["ended"]:  # around one graph there may be much that is in none
-        return f"beside the graph Python runs{because}"
-    if got["opaque"]:
-        return f"the graph calls {got['opaque'][0]!s:.80}: no compiler can look into that"
-    if got["later"] != want["later"]:
-        return f"later calls were compiled again: {counted(got['later'], 'graph')} more"
-    return None
 
 
 def _hoisting_wrong(got, want) -> str | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
 from autograder.exercises.compile.breaks_mistakes import MISTAKES, truth
-from autograder.exercises.number_lists import differ
+from autograder.exercises.compiled_towers import graphs_wrong, results_wrong
 from autograder.exercises.places import counted
 
 LIMIT = 1e-9  # of the largest number: float64, the same maths in another order
@@ -26,42 +26,9 @@ LIMIT = 1e-9  # of the largest number: float64, the same maths in another order
 
 
 def accept(got, want, args) -> str | None:
-    return _graphs_wrong(got, want) if isinstance(want, dict) else _results_wrong(got, want)
-
-
-def _results_wrong(got, want) -> str | None:
-    if not isinstance(got, list | tuple) or len(got) != len(want):
-        return "the tower should return a tensor in every call"
-    for number, (here, true) in enumerate(zip(got, want, strict=True), 1):
-        if _shape(here) != _shape(true):
-            return f"call {number} returned shape {_shape(here)}; (images, width) was expected"
-        size = max((abs(t) for row in true for t in row if t == t), default=1.0)
-        wrong = [i for i, rows in enumerate(zip(here, true, strict=True)) if differ(*rows, LIMIT * size)]
-        if wrong:
-            images = f"{len(wrong)} of {counted(len(true), 'image')}"
-            return f"call {number} of {len(want)} gives other numbers than the broken tower for {images}"
-    return None
-
-
-def _shape(rows) -> tuple[int, ...] | None:
-    if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == len(rows[0]) for r in rows):
-        return None
-    return len(rows), len(rows[0]) if rows else 0
-
-
-def _graphs_wrong(got, want) -> str | None:
-    if not isinstance(got, dict) or set(got) != set(want):
-        return "the graphs could not be counted"
-    if got["first"] != want["first"]:
-        because = f" A graph ends because {got['ended'][0]}." if got["ended"] else ""
-        return f"the first call made {counted(got['first'], 'graph')} where one was asked for.{because}"
-    if got["ended"]:  # around one graph there may be much that is in none
-        return f"beside the graph Python runs, for a graph ends because {got['ended'][0]!s:.300}."
-    if got["opaque"]:
-        return f"the graph calls {got['opaque'][0]!s:.80}: no compiler can look into that"
-    if got["later"] != want["later"]:
-        return f"later calls were compiled again: {counted(got['later'], 'graph')} more"
-    return None
+    if isinstance(want, dict):
+        return graphs_wrong(got, want)
+    return results_wrong(got, want, LIMIT, "the broken tower")
 
 
 # ------------------------------------------------------------------------------------------------- the cases
