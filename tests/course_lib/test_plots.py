@@ -442,4 +442,6 @@ def test_waterfall_says_what_each_step_took_away_or_added():
     ax = plots.waterfall(FASTER, 2e-3)
     assert ax.get_title(loc="left") == "From 12 ms to 3 ms: 1.5 times the floor of the products"
     assert "15 ms\n(+3 ms)" in words(ax) and "3 ms\n(−12 ms)" in words(ax)
+    (outline,) = (bar for bar in ax.patches if bar.get_linestyle() == ":")  # what the last step took away
+    assert outline.get_y() == pytest.approx(3e-3) and outline.get_height() == pytest.approx(12e-3)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["naive", "worse", "ours", "floor of the\nproducts"]
