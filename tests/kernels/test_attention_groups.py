@@ -135,7 +135,7 @@ def test_without_gluon_the_first_rung_runs(missing, monkeypatch):
         gluon_is_known.cache_clear()
 
 
-def compiled(name, columns, causal, groups, whole=True):
+def compiled(name, columns, causal, groups, whole=True, padded=False):
     """What the compiler makes of one kernel, one head of keys for each of queries."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_dkdv import dkdv_in_groups_kernel
@@ -155,14 +155,16 @@ def compiled(name, columns, causal, groups, whole=True):
         tensor, _, part = one.rpartition("_")
         walked = tensor in (("k", "v") if name == "forward" else ("q", "do"))
         rows, width = groups.block if walked else HALF.value, main if part == "desc" else rest
-        if one in ("shift_desc", "delta_desc"):
+        if one == "lengths_ptr" and not padded:
+            fixed[one] = None
+        elif one in ("shift_desc", "delta_desc"):
             signature[one] = f"tensordesc<fp32[1, {groups.block}],{_plain()!r}>"
         elif part == "rest" and not rest:
             fixed[one] = None
         elif part in ("desc", "rest"):
             signature[one] = f"tensordesc<bf16[1, 1, {rows}, {width}],{_layout(width)!r}>"
         else:
-            signature[one] = {"l_ptr": "*fp32", "scale": "fp32", "scale_log2": "fp32"}.get(one, "i32")
+            signature[one] = {"l_ptr": "*fp32", "lengths_ptr": "*i32", "scale": "fp32", "scale_log2": "fp32"}.get(one, "i32")
     options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
     return compile_kernel(kernel, signature, fixed, divisible_by_16=False, **options)
 

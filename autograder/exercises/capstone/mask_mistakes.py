@@ -72,14 +72,14 @@ class NoMask(Variant):
 
 class MaskOffByOne(Variant):
     def keys(self, patches, lengths):
-        return torch.arange(patches) <= lengths[:, None]
+        return torch.arange(patches, device=lengths.device) <= lengths[:, None]
 
 
 class MaskOneShort(Variant):
     """An image of one patch has no key left."""
 
     def keys(self, patches, lengths):
-        return torch.arange(patches) < lengths[:, None] - 1
+        return torch.arange(patches, device=lengths.device) < lengths[:, None] - 1
 
 
 class AllOneLong(Variant):
@@ -105,7 +105,7 @@ class AllOneShortButTheirNumber(Variant):
 
 class MaskOfTheLongest(Variant):
     def keys(self, patches, lengths):
-        return (torch.arange(patches) < lengths.max()).expand(len(lengths), patches)
+        return (torch.arange(patches, device=lengths.device) < lengths.max()).expand(len(lengths), patches)
 
 
 class MaskInverted(Variant):

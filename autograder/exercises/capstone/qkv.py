@@ -47,7 +47,8 @@ def _call(
     row = width + row_gap
     bias = d.normal(3, heads, head_size, std=0.5 * spread)
     if offset:
-        bias[:2] += (abs(offset) * head_size**-0.5) ** 0.5 * torch.tensor([1, 1 if offset > 0 else -1])[:, None, None]
+        signs = torch.tensor([1, 1 if offset > 0 else -1], device=bias.device)  # of q and of k
+        bias[:2] += (abs(offset) * head_size**-0.5) ** 0.5 * signs[:, None, None]
     shape = (batch, length, width)
     do = d.normal(*(() if of_a_sum else shape), dtype=dtype, mean=do_mean, strides=do_strides and do_strides(*shape))
     given = _lengths(d, batch, length) if lengths is None else lengths

@@ -297,7 +297,7 @@ def write_dkdv(
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups  # Gluon need not be there
 
-        return write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, scale, blocks)
+        return write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
     main, rest = split(D)
     tensors = (dk, dv, q, k, v, do)
     unit = unit_of(*tensors)

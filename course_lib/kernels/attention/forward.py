@@ -163,7 +163,7 @@ def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: 
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 
-        return write_forward_in_groups(o, l, q, k, v, causal, scale, blocks)
+        return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks)
     main, rest = split(D)
     unit = unit_of(q, k, v, o)
     walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n

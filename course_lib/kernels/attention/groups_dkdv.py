@@ -28,7 +28,7 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.masks import probabilities, query_range
+from course_lib.kernels.attention.masks import keys_of, probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
@@ -46,20 +46,24 @@ def _place(tile, kv_heads, n_k):
 
 
 @gluon.jit
-def _blocks(first_n, n_q, n_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr):
+def _blocks(first_n, n_q, n_k, n_valid, PADDED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr):
     """Blocks of queries: the first that sees any of the tile's keys (one is always walked), the first that sees all of
-    them, the end. Keys behind the last one are zeros that nobody stores: they need no mask."""
-    n_valid = first_n + 2 * HALF
-    first, full, end = query_range(first_n, n_q, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
-    end = gl.cdiv(end, BLOCK_M)
+    them, the end. A key has a row of its own in all sums, so keys behind the last one need no mask: with k_lengths
+    their rows become zeros at the end (`_cut`), and of a tile that has only such keys one block is walked."""
+    last = first_n + 2 * HALF
+    if PADDED:
+        last = gl.where(first_n < n_valid, last, first_n)
+    first, full, end = query_range(first_n, n_q, last, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
+    end = gl.maximum(gl.cdiv(end, BLOCK_M), 1)
     return gl.minimum(first // BLOCK_M, end - 1), gl.cdiv(full, BLOCK_M), end
 
 
 @gluon.jit
 def _produce(
-    held, walked, rings, sizes, tiles,
+    held, walked, rings, lengths_ptr, sizes, tiles,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
+    PADDED: gl.constexpr = lengths_ptr is not None
     q_tiles, do_tiles, shift_terms, delta_terms = walked
     ring = rings[2]
     kv_heads, n_q, n_k = sizes
@@ -68,7 +72,8 @@ def _produce(
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_n, batch, kv_head = _place(tile, kv_heads, n_k)
-        first, _full, end = _blocks(first_n, n_q, n_k, CAUSAL, BLOCK_M)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        first, _full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M)
         for half in gl.static_range(2):
             place, bar = claim(rings[half], count, K_BYTES)
             fetch(held[half][0], place, bar, batch, kv_head, first_n + half * HALF, REST)  # (HALF, MAIN), (HALF, REST)
@@ -145,6 +150,18 @@ def _zeros(MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
+def _cut(acc, rows, REST: gl.constexpr):
+    """Zeros behind the first `rows` rows: keys behind the length get no gradient, whatever their memory holds."""
+    main, rest = acc
+    inside = gl.arange(0, HALF, gl.SliceLayout(1, main.type.layout)) < rows
+    main = gl.where(inside[:, None], main, 0.0)
+    if REST:
+        inside = gl.arange(0, HALF, gl.SliceLayout(1, rest.type.layout)) < rows
+        rest = gl.where(inside[:, None], rest, 0.0)
+    return main, rest
+
+
+@gluon.jit
 def _store(to, acc, REST: gl.constexpr):
     to[0].store(acc[0].to(to[0].dtype))
     if REST:
@@ -153,12 +170,13 @@ def _store(to, acc, REST: gl.constexpr):
 
 @gluon.jit
 def _consume(
-    ours,
+    ours, lengths_ptr,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
+    PADDED: gl.constexpr = lengths_ptr is not None
     outs, held, walked, rings, sizes, tiles, scale, scale_log2 = ours
     k_tiles, v_tiles = held[WHICH]
     ring = rings[2]
@@ -167,7 +185,8 @@ def _consume(
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_n, batch, kv_head = _place(tile, kv_heads, n_k)
-        first, full, end = _blocks(first_n, n_q, n_k, CAUSAL, BLOCK_M)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        first, full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M)
         first_own = first_n + WHICH * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
         dk, dv = _zeros(MAIN, REST), _zeros(MAIN, REST)
@@ -207,6 +226,8 @@ def _consume(
             sync()
             release(ring, turn - 1)
         # k and v were read for the last time: dk and dv leave through their places.
+        if PADDED:
+            dk, dv = _cut(dk, n_valid - first_own, REST), _cut(dv, n_valid - first_own, REST)
         dk_scaled = dk[0] * scale, dk[1] * scale
         _store(k, dk_scaled, REST)
         _store(v, dv, REST)
@@ -223,7 +244,7 @@ def _consume(
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k", "tiles"])
 def dkdv_in_groups_kernel(
     dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
-    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc,
+    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, lengths_ptr,
     kv_heads, n_q, n_k, tiles, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr,
@@ -239,16 +260,18 @@ def dkdv_in_groups_kernel(
     ours = outs, held, walked, rings, sizes, tiles, scale, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, 0, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
-            (_consume, (ours, 1, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
-            (_produce, (held, walked, rings, sizes, tiles, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
+            (_consume, (ours, lengths_ptr, 0, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
+            (_consume, (ours, lengths_ptr, 1, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
+            (_produce, (held, walked, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
     )
 
 
-def write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, groups: Groups) -> None:
+def write_dkdv_in_groups(
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, groups: Groups
+) -> None:  # fmt: skip
     """Into dk and dv, like k and v, all in reach of the copy engine (tuning.py says when); shift and delta as write_dq
     made them."""
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
@@ -256,7 +279,7 @@ def write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal: bool, scale:
     tiles = triton.cdiv(n_k, ROWS) * B * kv_heads
     dkdv_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(groups.block, main, rest, q, do),
-        *term_descriptors(groups.block, shift, delta),
+        *term_descriptors(groups.block, shift, delta), k_lengths,
         kv_heads, n_q, n_k, tiles, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, BLOCK_M=groups.block, STAGES=groups.stages, HELD=groups.held,
         MAIN=main, REST=rest,

@@ -43,7 +43,7 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.masks import key_range, visible
+from course_lib.kernels.attention.masks import key_range, keys_of, visible
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
@@ -108,15 +108,15 @@ def _place(tile, sizes, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
 
 
 @gluon.jit
-def _blocks(first_m, n_q, n_k, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+def _blocks(first_m, n_q, n_k, n_valid, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
     """How many blocks of keys all queries of the tile see whole, and how many any sees; at least one is walked."""
-    full, end = key_range(first_m, n_k, n_k - n_q, CAUSAL, 2 * HALF, BLOCK_N)
+    full, end = key_range(first_m, n_valid, n_k - n_q, CAUSAL, 2 * HALF, BLOCK_N)
     return full // BLOCK_N, gl.maximum(gl.cdiv(end, BLOCK_N), 1)
 
 
 @gluon.jit
 def _produce(
-    tensors, rings, sizes, tiles,
+    tensors, rings, lengths_ptr, sizes, tiles,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def _produce(
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        _full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
+        _full, end = _blocks(first_m, n_q, n_k, keys_of(lengths_ptr, batch, n_k), CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
             place, bar = claim(k_ring, turn, BYTES)
@@ -146,7 +146,7 @@ def _produce(
 
 @gluon.jit
 def _softmax(
-    s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2,
+    s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2,
     BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     """p (HALF, BLOCK_N) of one block, and what the sums so far are to be multiplied by (HALF,); as in forward.py."""
@@ -154,7 +154,7 @@ def _softmax(
         offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
         # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
         # them out again, 893 instructions a turn at 80 columns instead of 771.
-        see = visible(offs_m[:, None], offs_n[None, :], n_k, diagonal, CAUSAL, False)
+        see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, False)
         s = gl.where(see, s * scale_log2, -float("inf"))
         new_max = gl.maximum(row_max, gl.max(s, 1))
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
@@ -178,8 +178,30 @@ def _scale(acc, factor, REST: gl.constexpr):
 
 
 @gluon.jit
+def _rows_cut(x, rows):
+    """Zeros behind the first `rows` rows of a tile in shared memory."""
+    COLUMNS: gl.constexpr = x.shape[1]
+    EIGHTS: gl.constexpr = COLUMNS // 8  # 16 bytes a thread
+    BY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // EIGHTS, EIGHTS], [4, 1], [1, 0])
+    inside = gl.arange(0, x.shape[0], gl.SliceLayout(1, BY)) < rows
+    values = x.load(BY)
+    x.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
+
+
+@gluon.jit
+def _cut(x, rows, REST: gl.constexpr):
+    """Keys of a block behind the length become zeros where they lie. Both groups do it: what they write is the same."""
+    main, rest = x
+    _rows_cut(main, rows)
+    if REST:
+        _rows_cut(rest, rows)
+    fence_async_shared()  # wgmma reads shared memory by another way than threads write it
+    sync()
+
+
+@gluon.jit
 def _step(
-    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_k, diagonal, scale_log2,
+    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
     CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
@@ -198,7 +220,7 @@ def _step(
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
     p_next, row_max, row_sum, correction = _softmax(
-        s, row_max, row_sum, offs_m, first_n, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
+        s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
     )  # fmt: skip
     # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
     # moves none across a branch.
@@ -211,7 +233,7 @@ def _step(
 
 @gluon.jit
 def _consume(
-    ours,
+    ours, lengths_ptr,
     WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
@@ -222,6 +244,7 @@ def _consume(
     ACC_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else MAIN, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)  # p as the left operand: the registers in which s came
     ROW: gl.constexpr = gl.SliceLayout(1, S)
+    PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
     outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
     q_tiles, k_tiles, v_tiles = tensors[WHICH], tensors[2], tensors[3]
@@ -231,7 +254,8 @@ def _consume(
     turn, taken, count = 0, 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        full, end = _blocks(first_m, n_q, n_k, CAUSAL, BLOCK_N)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
         offs_m = first_own + gl.arange(0, HALF, ROW)
         row_max = gl.full([HALF], -float("inf"), gl.float32, ROW)
@@ -249,21 +273,25 @@ def _consume(
         s = warpgroup_mma_wait(0, deps=[products(q, k, REST, S)])
         release(k_ring, turn)
         p, row_max, row_sum, _correction = _softmax(
-            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_k, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASK, False
+            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
+            BLOCK_N, S, CAUSAL, MASK, False,
         )  # fmt: skip
+        if PADDED:  # a probability of 0 hides no NaN
+            if end * BLOCK_N > n_valid:
+                _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         turn += 1
         if MASK:
             for i in range(gl.maximum(end - 1 - full, 0)):
                 acc, row_max, row_sum, p = _step(
                     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
+                    offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
             acc, row_max, row_sum, p = _step(
                 acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
-                offs_m, n_k, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
+                offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
             )  # fmt: skip
             turn += 1
             taken += 1
@@ -293,7 +321,7 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["heads", "batch_heads", "n_q", "n_k", "tiles"])
 def forward_in_groups_kernel(
-    o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
+    o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest, lengths_ptr,
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
@@ -310,25 +338,25 @@ def forward_in_groups_kernel(
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_consume, (ours, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_produce, (tensors, rings, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST)),
+            (_consume, (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
+            (_consume, (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
+            (_produce, (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST)),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
     )
 
 
-def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, groups: Groups) -> None:
+def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
     tiles = triton.cdiv(n_q, ROWS) * B * H
     forward_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
         *descriptors(HALF.value, main, rest, o), l,
-        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
+        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v), k_lengths,
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
-        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=n_k % groups.block == 0,
+        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
         MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial,
         **LAUNCH,

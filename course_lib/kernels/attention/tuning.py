@@ -172,7 +172,7 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     of the device.
     """
     entry = GROUPS.get((kernel, sum(split(tensors[0].shape[-1])), causal))
-    if entry is None or capability != HOPPER or padded or not all(map(aligned, tensors)) or not gluon_is_known():
+    if entry is None or capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     return entry
 
