@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
 from autograder.call.trial import judged_part
 from autograder.exercise import Exercise
 from autograder.judging.judge import Trial
@@ -36,8 +34,7 @@ def several() -> int:
     """How many workers this machine has room for."""
     if device.DEVICE != "cuda":
         return 1
-    memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    return max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES, memory // MEMORY))
+    return max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES, device.memory_bytes() // MEMORY))
 
 
 def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Trial]:

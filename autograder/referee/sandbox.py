@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from course_lib.device import MEMORY_LIMIT
+
 NOBODY = 65534
 COURSE = Path(__file__).resolve().parents[2]
 COURSE_LIB = COURSE / "course_lib"
@@ -174,7 +176,7 @@ def _gpu(number: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = ("LANG", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
+    kept = ("LANG", "TRITON_INTERPRET", "OMP_NUM_THREADS", "LD_LIBRARY_PATH", MEMORY_LIMIT)
     ours = {
         "PATH": f"{sys.prefix}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "PYTHONPATH": os.pathsep.join([str(COURSE), *_elsewhere_on_path()]),

@@ -36,6 +36,19 @@ def judged(source, several, monkeypatch):
         return there.examine(AXPY, seed=3)
 
 
+def test_a_card_of_8_gb_has_room_for_one_worker_also_where_the_limit_only_says_so(monkeypatch):
+    monkeypatch.setattr(lanes.device, "DEVICE", "cuda")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    for gib, workers in ((7, 1), (23, 1), (40, 3), (140, lanes.MOST)):
+        monkeypatch.setattr(lanes.device, "memory_bytes", lambda gib=gib: gib << 30)
+        assert lanes.several() == workers
+
+
+def test_what_a_process_may_take_of_the_gpu_holds_inside_too(monkeypatch):
+    monkeypatch.setenv(sandbox.MEMORY_LIMIT, "7")
+    assert sandbox._environment()[sandbox.MEMORY_LIMIT] == "7"
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_several_workers_find_what_one_finds(name, monkeypatch):
     one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))

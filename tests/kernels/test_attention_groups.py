@@ -25,7 +25,7 @@ HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["
 HEADS = {64: 64, 80: 72, 128: 128}
 # The table, and where it has nothing what fits: a kernel that is not the fastest today must be right all the same.
 EVERYWHERE = {
-    (kernel, columns, causal): GROUPS.get((kernel, columns, causal), blocks)
+    (kernel, columns, causal): replace(GROUPS.get((kernel, columns, causal), blocks), lengths=True)
     for kernel, columns, blocks in (
         ("forward", 64, Groups(128, 2)),
         ("forward", 80, Groups(128, 2)),
@@ -103,8 +103,10 @@ def test_what_the_copy_engine_does_not_reach_goes_to_the_first_rung():
     assert chosen(q, k[:, :, :0], v[:, :, :0], o) is None, "no keys"
 
 
-def test_lengths_of_sequences_go_to_the_first_rung():
-    assert chosen(*four(), padded=True) is None
+def test_sequences_with_lengths_go_to_the_second_rung_too_where_it_was_measured_faster():
+    assert chosen(*four(), padded=True) is GROUPS["forward", 128, False]
+    assert chosen(*four(), kernel="dkdv") is GROUPS["dkdv", 128, False]
+    assert chosen(*four(), kernel="dkdv", padded=True) is None
 
 
 def test_on_a_cpu_the_first_rung_runs():
@@ -164,7 +166,9 @@ def compiled(name, columns, causal, groups, whole=True, padded=False):
         elif part in ("desc", "rest"):
             signature[one] = f"tensordesc<bf16[1, 1, {rows}, {width}],{_layout(width)!r}>"
         else:
-            signature[one] = {"l_ptr": "*fp32", "lengths_ptr": "*i32", "scale": "fp32", "scale_log2": "fp32"}.get(one, "i32")
+            signature[one] = {"l_ptr": "*fp32", "lengths_ptr": "*i32", "scale": "fp32", "scale_log2": "fp32"}.get(
+                one, "i32"
+            )
     options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
     return compile_kernel(kernel, signature, fixed, divisible_by_16=False, **options)
 
@@ -220,9 +224,10 @@ def test_an_eighth_of_the_exponentials_can_leave_their_unit(causal):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("name", "columns", "causal"), EVERYWHERE, ids=str)
-def test_tails_compile_and_fit_too(name, columns, causal):
-    assert compiled(name, columns, causal, EVERYWHERE[name, columns, causal], whole=False).fits
+def test_tails_and_lengths_compile_and_fit_too(name, columns, causal, padded):
+    assert compiled(name, columns, causal, EVERYWHERE[name, columns, causal], whole=False, padded=padded).fits
 
 
 SHAPES = [  # B, H, H_kv, n_q, n_k, D
@@ -256,6 +261,26 @@ def test_the_second_rung_is_right_for_any_shape(shape, causal, kind, make, check
     empty = want == -float("inf")
     assert (l[empty] == -float("inf")).all() and (o[empty] == 0).all() and (got["dq"][empty] == 0).all()
     assert ((l - want).abs() <= bound + 1e-6 * want.abs())[~empty].all()
+
+
+@pytest.mark.gpu
+@HALVES
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_lengths_hide_keys_on_the_second_rung_whatever_lies_there(shape, causal, kind, make, check, everywhere):
+    q, k, v, do = make(*shape, kind)
+    batch, n_k = shape[0], shape[4]
+    some = [n_k, n_k // 2, 0, 1, n_k - 1, min(n_k, 128), min(n_k, 129), 3 * n_k // 4]
+    lengths = torch.tensor([max(0, some[i % len(some)]) for i in range(batch)], device=DEVICE, dtype=torch.int32)
+    before = check(q, k, v, do, causal=causal, k_lengths=lengths)
+    assert [kernel for kernel, groups in everywhere if groups] == ["forward", "dkdv"]
+    for i, length in enumerate(lengths.tolist()):
+        k[i, :, length:], v[i, :, length:] = float("nan"), float("inf")
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    o = attention(*leaves, causal=causal, k_lengths=lengths)
+    after = dict(zip(("o", "dq", "dk", "dv"), (o.detach(), *torch.autograd.grad(o, leaves, do))))
+    for name, value in after.items():
+        assert torch.equal(value, before[name]), f"{name} is another one when NaN lies behind the lengths"
 
 
 @pytest.mark.gpu

@@ -62,6 +62,32 @@ def test_result_and_gradients_are_right_whatever_is_kept(sizes, keep, biased, fu
     check(gradients(lambda *t: mlp(*t, keep=keep), given, dy), want, LIMIT[dtype])
 
 
+@pytest.mark.parametrize("keep", KEEP)
+@pytest.mark.parametrize("at_once", [1, 10, 36, 37, 100])
+def test_rows_in_pieces_give_the_same(at_once, keep, fused, dtype, make, random):
+    given, dy = make(37, 24, 72, 16, dtype), random(37, 16, dtype=dtype)
+    want = gradients(mlp_reference, [t.double() for t in given], dy)
+    limit = LIMIT[dtype] * (1 + (dtype != torch.float32) * (37 // at_once) ** 0.5 / 4)  # sums are rounded once a piece
+    check(gradients(lambda *t: mlp(*t, keep=keep, at_once=at_once), given, dy), want, limit)
+
+
+def test_no_more_rows_of_a_hidden_layer_exist_at_once_than_were_asked_for(make, monkeypatch):
+    rows = []
+    for name, of in (("linear_gelu", 0), ("product_through_gelu", 2)):
+        original = getattr(module, name)
+
+        def spy(*args, original=original, of=of, **options):
+            rows.append(len(args[of]))
+            return original(*args, **options)
+
+        monkeypatch.setattr(module, name, spy)
+    for keep, calls in (("input", 3), ("pre-activation", 2)):
+        given = [t.requires_grad_() for t in make(37, 16, 32, 16, torch.float32)]
+        mlp(*given, keep=keep, at_once=10).sum().backward()
+        assert sorted(rows) == [7] * calls + [10] * 3 * calls, keep
+        rows.clear()
+
+
 def test_keeping_less_changes_no_result_and_the_input_alone_no_bit_of_a_gradient(make, random):
     given, dy = make(37, 24, 72, 16, torch.float16), random(37, 16, dtype=torch.float16)
     everything, pre, only = (gradients(lambda *t, k=k: mlp(*t, keep=k), given, dy) for k in KEEP)

@@ -178,23 +178,28 @@ def _scale(acc, factor, REST: gl.constexpr):
 
 
 @gluon.jit
-def _rows_cut(x, rows):
-    """Zeros behind the first `rows` rows of a tile in shared memory."""
+def _cut_rows(x, rows):
+    """Zeros behind the first `rows` rows of a tile in shared memory, 16 rows at a time."""
     COLUMNS: gl.constexpr = x.shape[1]
-    EIGHTS: gl.constexpr = COLUMNS // 8  # 16 bytes a thread
+    EIGHTS: gl.constexpr = COLUMNS // 8  # of a row: 16 bytes a thread
     BY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // EIGHTS, EIGHTS], [4, 1], [1, 0])
-    inside = gl.arange(0, x.shape[0], gl.SliceLayout(1, BY)) < rows
-    values = x.load(BY)
-    x.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
+    zeros = gl.zeros([16, COLUMNS], x.dtype, BY)
+    for i in gl.static_range(x.shape[0] // 16):
+        some = x.slice(16 * i, 16)
+        if 16 * i >= rows:
+            some.store(zeros)
+        elif 16 * (i + 1) > rows:
+            inside = gl.arange(0, 16, gl.SliceLayout(1, BY)) < rows - 16 * i
+            some.store(gl.where(inside[:, None], some.load(BY), zeros))
 
 
 @gluon.jit
 def _cut(x, rows, REST: gl.constexpr):
     """Keys of a block behind the length become zeros where they lie. Both groups do it: what they write is the same."""
     main, rest = x
-    _rows_cut(main, rows)
+    _cut_rows(main, rows)
     if REST:
-        _rows_cut(rest, rows)
+        _cut_rows(rest, rows)
     fence_async_shared()  # wgmma reads shared memory by another way than threads write it
     sync()
 
@@ -270,17 +275,18 @@ def _consume(
         q_place = arrived(q_ring, count)
         q = view(q_tiles, q_place, REST)  # (HALF, MAIN), (HALF, REST)
         k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
-        s = warpgroup_mma_wait(0, deps=[products(q, k, REST, S)])
+        s = products(q, k, REST, S)
+        if PADDED:  # a probability of 0 hides no NaN; the tensor cores are busy meanwhile
+            if end * BLOCK_N > n_valid:
+                _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
+        s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
         p, row_max, row_sum, _correction = _softmax(
             s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
             BLOCK_N, S, CAUSAL, MASK, False,
         )  # fmt: skip
-        if PADDED:  # a probability of 0 hides no NaN
-            if end * BLOCK_N > n_valid:
-                _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         turn += 1
-        if MASK:
+        if CAUSAL:  # without, the first block is the only one that some query does not see whole
             for i in range(gl.maximum(end - 1 - full, 0)):
                 acc, row_max, row_sum, p = _step(
                     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
@@ -338,9 +344,18 @@ def forward_in_groups_kernel(
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_consume, (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL)),
-            (_produce, (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST)),
+            (
+                _consume,
+                (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
+            ),
+            (
+                _consume,
+                (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
+            ),
+            (
+                _produce,
+                (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST),
+            ),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers

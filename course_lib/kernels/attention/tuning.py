@@ -62,6 +62,7 @@ class Groups:
     heads_interleaved: int = 1  # causal: the longest tiles of so many heads come before their shorter ones
     turns: bool = True  # forward: the two groups take turns at the tensor cores
     polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
+    lengths: bool = True  # also where sequences have lengths of their own
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ GROUPS = {
     ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
-    ("dkdv", 128, False): Groups(32, 4),
+    ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -172,7 +173,9 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     of the device.
     """
     entry = GROUPS.get((kernel, sum(split(tensors[0].shape[-1])), causal))
-    if entry is None or capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
+    if entry is None or (padded and not entry.lengths):
+        return None
+    if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     return entry
 

@@ -53,11 +53,11 @@ class _AddedLinear(torch.autograd.Function):
 
 class _AddedMLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, branch, x, weight, bias, eps, w1, b1, w2, b2, keep):
+    def forward(ctx, branch, x, weight, bias, eps, w1, b1, w2, b2, keep, at_once):
         y, x, mean, rstd = _added(branch, x, weight, bias, eps)
-        m, h, a = mlp_operator(y, w1, b1, w2, b2, keep)
+        m, h, a = mlp_operator(y, w1, b1, w2, b2, keep, at_once)
         ctx.save_for_backward(x, mean, rstd, weight, bias, w1, b1, w2, h, a)
-        ctx.eps = eps
+        ctx.eps, ctx.at_once = eps, at_once
         return m, x
 
     @staticmethod
@@ -65,10 +65,10 @@ class _AddedMLP(torch.autograd.Function):
         x, mean, rstd, weight, bias, w1, b1, w2, h, a = ctx.saved_tensors
         y = F.layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)
         needs = [True] * 5
-        dy, dw1, db1, dw2, db2 = torch.ops.speed_of_light.mlp_backward(dm, y, w1, b1, w2, h, a, needs)
+        dy, dw1, db1, dw2, db2 = torch.ops.speed_of_light.mlp_backward(dm, y, w1, b1, w2, h, a, needs, ctx.at_once)
         del y
         d, dweight, dbias = _added_backward(dy, dx, x, weight, mean, rstd)
-        return d, d, dweight, dbias, None, dw1, db1, dw2, db2, None
+        return d, d, dweight, dbias, None, dw1, db1, dw2, db2, None, None
 
 
 def added_linear(branch, x, norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,10 +78,11 @@ def added_linear(branch, x, norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torc
     return out.view(*x.shape[:-1], -1), s.view(x.shape)
 
 
-def added_mlp(branch, x, norm: nn.LayerNorm, up: nn.Linear, down: nn.Linear, keep: Keep):
-    """(down(gelu(up(norm(branch + x)))), branch + x); `keep` as in course_lib.kernels.mlp, its input apart."""
+def added_mlp(branch, x, norm: nn.LayerNorm, up: nn.Linear, down: nn.Linear, keep: Keep, at_once: int):
+    """(down(gelu(up(norm(branch + x)))), branch + x); `keep` and `at_once` as in course_lib.kernels.mlp, its input
+    apart."""
     weights = up.weight, up.bias, down.weight, down.bias
-    m, s = _AddedMLP.apply(_rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, *weights, keep)
+    m, s = _AddedMLP.apply(_rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, *weights, keep, at_once)
     return m.view(x.shape), s.view(x.shape)
 
 

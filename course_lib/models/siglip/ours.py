@@ -38,6 +38,7 @@ __all__ = ["NORMS", "Attention", "Block", "Tower", "bytes_kept"]
 
 Norms = Literal["kept", "again"]
 NORMS = ("kept", "again")
+AT_ONCE = 2**14  # rows of the MLP: enough to keep all multiprocessors busy with one product
 
 
 class Attention(nn.Module):
@@ -69,9 +70,10 @@ class Block(vision.Block):
         """What the MLP adds, and x before that: (m, x)."""
         a = self.attention(qkv, lengths)
         if self.norms == "again" and torch.is_grad_enabled():
-            return added_mlp(a, x, self.before_mlp, self.up, self.down, self.keep)
+            return added_mlp(a, x, self.before_mlp, self.up, self.down, self.keep, AT_ONCE)
         y, x = _added(a, x, self.before_mlp)
-        return mlp(y, self.up.weight, self.up.bias, self.down.weight, self.down.bias, self.keep), x
+        up, down = self.up, self.down
+        return mlp(y, up.weight, up.bias, down.weight, down.bias, self.keep, AT_ONCE), x
 
     def go_on(self, m, x):
         """From the block before: (qkv, x)."""
