@@ -26,6 +26,19 @@ CUDA = torch.device("cuda")
 ROOT = Path(__file__).resolve().parents[2]
 # Bytes a thread that may spill. Plain arithmetic has no room for wide rows, and fp32 rows of 16384 fill every register.
 SPILLS = {True: 900, False: 1300}
+# (call, type) where rows start anywhere, so that threads fetch number by number, or where fp32 keeps all its bits, which
+# is for checking: right and slow, and this slow.
+MORE = {
+    ("attention 128 odd", "fp32"): 4500,
+    ("attention 128 causal odd", "fp32"): 4500,
+    ("attention 64 in one pass, atomic", "fp32"): 2700,
+    ("attention 112 odd", "fp16"): 1500,
+    ("attention 16 causal odd", "fp16"): 1000,
+    ("mx_linear 64 333 100", "fp16"): 3700,
+    ("mx_linear 64 333 100", "fp32"): 3700,
+    ("mx_linear 100 333 100", "fp16"): 1200,
+    ("mx_linear 100 333 100", "fp32"): 1200,
+}
 PARTS = 6  # of what is compiled for one architecture: hours on two cores, minutes on many
 
 
@@ -189,7 +202,8 @@ def assert_all_start(found: list[dict]) -> None:
     for one in found:
         launch = Launch(**one)
         assert not launch.wrong(), (launch.wrong(), one)
-        assert launch.spills_bytes <= SPILLS[ARCHITECTURES[launch.arch].tensor_cores], one
+        most = MORE.get((launch.call, launch.dtype), SPILLS[ARCHITECTURES[launch.arch].tensor_cores])
+        assert launch.spills_bytes <= most, one
         assert "wgmma" not in launch.instructions or launch.arch == 90, one
         assert "tma" not in launch.instructions or launch.arch >= 90, one
 

@@ -160,6 +160,8 @@ def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limit
     else:  # only scores are, once more, as operands; on their way there they may pass through shared memory
         registers += tiles * held * walked * itemsize // 4 // (32 * blocks.warps)
         shared += (kernel != "forward") * (tiles * held * walked * itemsize + 8192)
+        if kernel == "dkdv" and has.capability > HOPPER and walked > 64:  # Blackwell: a walked block lies there once more
+            shared += walked * columns * itemsize
     # Two products forward, three for dq, four for dk and dv; every turn reads both walked tensors and its own rows.
     products = {"forward": 2, "dq": 3, "dkdv": 4}[kernel]
     reuse = 2 * products * held * walked / ((2 * walked + held) * itemsize)
