@@ -2859,7 +2859,6 @@ if forward_in_groups_kernel:  # head size 128, not causal, as the course's table
         "GROUP": 1,
         "CAUSAL": False,
         "WHOLE": True,
-        "lengths_ptr": None,
     }
     fixed |= {
         "HEADS_INTERLEAVED": 1, "BLOCK_N": 128,

@@ -13,7 +13,7 @@ from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, tuning
 from course_lib.kernels.attention.backward import backward, write_backward
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.tuning import GROUPS, Groups, tuned
+from course_lib.kernels.attention.tuning import GROUPS, SHORT, Groups, tuned
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import gluon_is_known
 from course_lib.kernels.timed import attention_step
@@ -46,6 +46,7 @@ def everywhere(monkeypatch):
     """The second rung wherever it is valid; the list says what it was asked for and what it answered."""
     asked, original = [], tuning.groups_for
     monkeypatch.setattr(tuning, "GROUPS", EVERYWHERE)
+    monkeypatch.setattr(tuning, "SHORT", {})
 
     def spy(kernel, *rest):
         asked.append((kernel, original(kernel, *rest)))
@@ -55,7 +56,7 @@ def everywhere(monkeypatch):
     return asked
 
 
-def four(B=2, H=4, H_kv=2, n_q=50, n_k=60, D=128, dtype=torch.bfloat16):
+def four(B=2, H=4, H_kv=2, n_q=50, n_k=600, D=128, dtype=torch.bfloat16):
     """q, k, v and o, whose values do not matter."""
     q, k, v = (torch.zeros(B, h, n, D, dtype=dtype) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k)))
     return q, k, v, torch.zeros_like(q)
@@ -70,6 +71,12 @@ def test_on_hopper_the_table_decides(kernel, columns, causal):
     want = GROUPS.get((kernel, columns, causal))
     for dtype in (torch.float16, torch.bfloat16):
         assert chosen(*four(D=HEADS[columns], dtype=dtype), kernel=kernel, causal=causal) is want
+
+
+def test_few_keys_have_blocks_of_their_own():
+    for (kernel, columns, causal), (most, groups) in SHORT.items():
+        for n_k, want in ((most, groups), (most + 1, GROUPS[kernel, columns, causal])):
+            assert chosen(*four(D=HEADS[columns], n_k=n_k), kernel=kernel, causal=causal) is want
 
 
 def test_head_sizes_that_the_second_rung_does_not_know_stay_on_the_first():
@@ -158,8 +165,8 @@ def compiled(name, columns, causal, groups, whole=True, padded=False):
         walked = tensor in (("k", "v") if name == "forward" else ("q", "do"))
         rows, width = groups.block if walked else HALF.value, main if part == "desc" else rest
         if one == "lengths_ptr" and not padded:
-            fixed[one] = None
-        elif one in ("shift_desc", "delta_desc"):
+            continue
+        if one in ("shift_desc", "delta_desc"):
             signature[one] = f"tensordesc<fp32[1, {groups.block}],{_plain()!r}>"
         elif part == "rest" and not rest:
             fixed[one] = None
@@ -288,6 +295,7 @@ def test_lengths_hide_keys_on_the_second_rung_whatever_lies_there(shape, causal,
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check, monkeypatch):
     monkeypatch.setattr(tuning, "GROUPS", {})
+    monkeypatch.setattr(tuning, "SHORT", {})
     check(*make(*shape, torch.bfloat16), causal=causal)
 
 
@@ -296,7 +304,7 @@ def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check,
 @pytest.mark.parametrize(("name", "columns", "causal"), GROUPS, ids=str)
 def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, make, check):
     """With more tiles than multiprocessors, so that a program goes on to the next tile."""
-    for n_q, n_k in ((300, 300), (256, 512), (515, 200)):
+    for n_q, n_k in ((300, 300), (256, 640), (515, 200)):
         got = check(*make(12, 8, 4, n_q, n_k, HEADS[columns], kind), causal=causal)
         assert not any(x.isnan().any() for x in got.values())
 

@@ -26,8 +26,8 @@ CUDA = torch.device("cuda")
 ROOT = Path(__file__).resolve().parents[2]
 # Bytes a thread that may spill. Plain arithmetic has no room for wide rows, and fp32 rows of 16384 fill every register.
 SPILLS = {True: 900, False: 1300}
-# (call, type) where rows start anywhere, so that threads fetch number by number, or where fp32 keeps all its bits, which
-# is for checking: right and slow, and this slow.
+# (call, type) where rows start anywhere, so that threads fetch number by number, or where fp32 keeps all its bits,
+# which is for checking: right and slow, and this slow.
 MORE = {
     ("attention 128 odd", "fp32"): 4500,
     ("attention 128 causal odd", "fp32"): 4500,

@@ -244,10 +244,10 @@ def _consume(
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k", "tiles"])
 def dkdv_in_groups_kernel(
     dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
-    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, lengths_ptr,
+    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc,
     kv_heads, n_q, n_k, tiles, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, lengths_ptr=None,
 ):  # fmt: skip
     first = allocate(k_desc, k_rest, HELD, REST), allocate(v_desc, v_rest, HELD, REST)
     second = allocate(k_desc, k_rest, HELD, REST), allocate(v_desc, v_rest, HELD, REST)
@@ -279,9 +279,9 @@ def write_dkdv_in_groups(
     tiles = triton.cdiv(n_k, ROWS) * B * kv_heads
     dkdv_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(groups.block, main, rest, q, do),
-        *term_descriptors(groups.block, shift, delta), k_lengths,
+        *term_descriptors(groups.block, shift, delta),
         kv_heads, n_q, n_k, tiles, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, BLOCK_M=groups.block, STAGES=groups.stages, HELD=groups.held,
-        MAIN=main, REST=rest,
+        MAIN=main, REST=rest, lengths_ptr=k_lengths,
         **LAUNCH,
     )  # fmt: skip

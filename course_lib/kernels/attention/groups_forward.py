@@ -179,18 +179,14 @@ def _scale(acc, factor, REST: gl.constexpr):
 
 @gluon.jit
 def _cut_rows(x, rows):
-    """Zeros behind the first `rows` rows of a tile in shared memory, 16 rows at a time."""
+    """Zeros behind the first `rows` rows of a tile in shared memory. What it holds before is written again: storing
+    zeros alone, 16 rows at a time, costs a barrier each and was slower."""
     COLUMNS: gl.constexpr = x.shape[1]
     EIGHTS: gl.constexpr = COLUMNS // 8  # of a row: 16 bytes a thread
     BY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // EIGHTS, EIGHTS], [4, 1], [1, 0])
-    zeros = gl.zeros([16, COLUMNS], x.dtype, BY)
-    for i in gl.static_range(x.shape[0] // 16):
-        some = x.slice(16 * i, 16)
-        if 16 * i >= rows:
-            some.store(zeros)
-        elif 16 * (i + 1) > rows:
-            inside = gl.arange(0, 16, gl.SliceLayout(1, BY)) < rows - 16 * i
-            some.store(gl.where(inside[:, None], some.load(BY), zeros))
+    inside = gl.arange(0, x.shape[0], gl.SliceLayout(1, BY)) < rows
+    values = x.load(BY)
+    x.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
 
 
 @gluon.jit
@@ -327,11 +323,11 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["heads", "batch_heads", "n_q", "n_k", "tiles"])
 def forward_in_groups_kernel(
-    o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest, lengths_ptr,
+    o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
 ):  # fmt: skip
     q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
@@ -369,10 +365,10 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
     tiles = triton.cdiv(n_q, ROWS) * B * H
     forward_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
         *descriptors(HALF.value, main, rest, o), l,
-        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v), k_lengths,
+        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
         GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
-        MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial,
+        MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
         **LAUNCH,
     )  # fmt: skip

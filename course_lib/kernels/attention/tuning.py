@@ -27,6 +27,7 @@ __all__ = [
     "GROUPS",
     "OTHERS",
     "PLAIN",
+    "SHORT",
     "SPILL_LIMIT",
     "TABLE",
     "Blocks",
@@ -100,6 +101,11 @@ GROUPS = {
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
+# The same key -> up to so many keys, this in place of it; None: the first rung.
+SHORT = {
+    ("forward", 80, True): (512, Groups(128, 3, held=2)),
+    ("forward", 128, True): (512, Groups(128, 2, held=2)),
+}
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
 # The interpreter gets blocks so small that short sequences have several, and not square ones.
@@ -160,7 +166,7 @@ def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limit
     else:  # only scores are, once more, as operands; on their way there they may pass through shared memory
         registers += tiles * held * walked * itemsize // 4 // (32 * blocks.warps)
         shared += (kernel != "forward") * (tiles * held * walked * itemsize + 8192)
-        if kernel == "dkdv" and has.capability > HOPPER and walked > 64:  # Blackwell: a walked block lies there once more
+        if kernel == "dkdv" and has.capability > HOPPER and walked > 64:  # Blackwell: such a block lies there twice
             shared += walked * columns * itemsize
     # Two products forward, three for dq, four for dk and dv; every turn reads both walked tensors and its own rows.
     products = {"forward": 2, "dq": 3, "dkdv": 4}[kernel]
@@ -171,10 +177,13 @@ def need_of(kernel: str, blocks: Blocks, columns: int, itemsize: int, has: Limit
 def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: torch.Tensor) -> Groups | None:
     """The second rung's blocks for "forward" or "dkdv", or None where that rung is not valid or not faster.
 
-    `tensors`: all that the copy engine is to fetch or to write, q first; `padded`: k_lengths are given; `capability`:
-    of the device.
+    `tensors`: all that the copy engine is to fetch or to write, q and k first; `padded`: k_lengths are given;
+    `capability`: of the device.
     """
-    entry = GROUPS.get((kernel, sum(split(tensors[0].shape[-1])), causal))
+    q, k, *_ = tensors
+    key = kernel, sum(split(q.shape[-1])), causal
+    most, short = SHORT.get(key, (-1, None))
+    entry = short if k.shape[2] <= most else GROUPS.get(key)
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():

@@ -325,19 +325,21 @@ def norm(x, weight, bias, branch=None, last=None, y=None):
 
 def norm_back(dx, sums_of, dn, around, x, mean, rstd, weight):
     rows, width = x.shape
-    at_once, programs = (1, min(rows, 528)) if x.is_cuda else (32, 2)
+    at_once, programs = (1, min(rows, NORM_BACK[0])) if x.is_cuda else (32, 2)
     sums = torch.empty(programs, len(sums_of), width, dtype=torch.float32, device=x.device)
     _norm_back_kernel[(programs,)](
         dx, sums, dn, around, x, mean, rstd, weight, rows, width,
-        SUMS=len(sums_of), ROWS=at_once, BLOCK=triton.next_power_of_2(width), num_warps=8,
+        SUMS=len(sums_of), ROWS=at_once, BLOCK=triton.next_power_of_2(width), num_warps=NORM_BACK[1],
     )
     for number, out in enumerate(sums_of):
         add_up(out, sums[:, number])
 
 
 # queries, keys, warps, stages: forward, dq, dk and dv
-FAST = ((128, 64, 4, 3), (64, 32, 4, 3), (32, 64, 4, 3))
+FAST = ((128, 64, 4, 3), (64, 32, 4, 2), (64, 64, 4, 3))
 SMALL = ((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))
+NORM_BACK = (528, 8)  # programs, warps
+SLOPE = (256, 16, 128, 4)  # rows a program, rows a turn, columns, warps
 
 
 def block_step(
@@ -371,10 +373,10 @@ def block_step(
 
     torch.mm(dy.mT, g, out=d_down_w)
     du = torch.mm(dy, down_w, out=g)
-    chunk = 256 if x.is_cuda else 64
+    chunk, step, columns, warps = SLOPE if x.is_cuda else (64, 64, 128, 4)
     parts = torch.empty(triton.cdiv(rows, chunk), hidden, **fp32)
-    _slope_kernel[(len(parts), triton.cdiv(hidden, 128))](
-        du, parts, u, rows, hidden, ROWS=chunk, STEP=16 if x.is_cuda else 64, COLUMNS=128
+    _slope_kernel[(len(parts), triton.cdiv(hidden, columns))](
+        du, parts, u, rows, hidden, ROWS=chunk, STEP=step, COLUMNS=columns, num_warps=warps
     )
     add_up(d_up_b, parts)
     torch.mm(du.mT, n2, out=d_up_w)
