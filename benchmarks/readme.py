@@ -41,6 +41,11 @@ SHOWN = {  # section -> rows of the table, in order
     "rope": [f"rope {direction} 8192, against libraries" for direction in ("forward", "backward")],
     "mx": ["dequantize 8192 x 28672", "product 1 x 14336 x 4096", "product 16 x 14336 x 4096"],
     "pointwise": ["axpy fp32 2^27", "cos_chain fp32 2^27, 2 times"],
+    "tower": [
+        f"tower {direction} 256 x 256 x 1152, 4 layers, {kept} kept, against strong"
+        for kept in ("pre-activation", "input")
+        for direction in ("forward", "backward")
+    ],
 }
 FAMILY = {"mx": "MXINT8 "}  # what the names of a section's rows leave out
 POINTS = {  # section, row -> label, work of one call, roof

@@ -74,22 +74,19 @@ def _forward(x, w1, b1, w2, b2, keep: Keep, at_once: int = 0):
 @torch.no_grad()
 def _backward(dy, x, w1, b1, w2, h, a, needs: Sequence[bool], at_once: int = 0):
     """Gradients of x, w1, b1, w2, b2, those that `needs` names; h and a as `_forward` left them."""
-    need_x, _, need_b1, _, need_b2 = needs
     dy = dy.contiguous()
-    dx = x.new_empty(x.shape) if need_x else None
-    db2 = dy.sum(0) if need_b2 else None
-    sums = None, None, None
+    db2 = dy.sum(0) if needs[4] else None
+    dx = dw1 = db1 = dw2 = None
     for piece in _pieces(x.shape[0], at_once):
-        dy_piece, x_piece, h_piece, a_piece, dx_piece = (_rows_of(t, piece) for t in (dy, x, h, a, dx))
-        sums = _add_piece(sums, dx_piece, dy_piece, x_piece, w1, b1, w2, h_piece, a_piece, needs)
-    dw1, db1, dw2 = sums
-    return dx, dw1, db1.to(b1.dtype) if need_b1 else None, dw2, db2
+        dx, dw1, db1, dw2 = _add_piece(piece, dx, dw1, db1, dw2, dy, x, w1, b1, w2, h, a, needs)
+    return dx, dw1, db1.to(b1.dtype) if needs[2] else None, dw2, db2
 
 
-def _add_piece(sums, dx, dy, x, w1, b1, w2, h, a, needs: Sequence[bool]):
-    """dx of some rows, written, and with what they add: dw1, db1 in fp32, dw2."""
+def _add_piece(piece: slice, dx, dw1, db1, dw2, dy, x, w1, b1, w2, h, a, needs: Sequence[bool]):
+    """The same gradients, db1 in fp32, with what some rows give or add. None: nothing yet."""
     need_x, need_w1, need_b1, need_w2, _ = needs
-    dw1, db1, dw2 = sums
+    all_rows = x.shape
+    dy, x, h, a = (_rows_of(t, piece) for t in (dy, x, h, a))
     dh = None
     if h is None:  # both are ours: a goes when it has been used, and dh takes the place of h
         dh = h = x.new_empty(x.shape[0], w1.shape[0])
@@ -109,8 +106,9 @@ def _add_piece(sums, dx, dy, x, w1, b1, w2, h, a, needs: Sequence[bool]):
     if need_w1:
         dw1 = _plus_product(dw1, dh.mT, x)
     if need_x:
-        torch.mm(dh, w1, out=dx)
-    return dw1, db1, dw2
+        dx = x.new_empty(all_rows) if dx is None else dx
+        torch.mm(dh, w1, out=dx[piece])
+    return dx, dw1, db1, dw2
 
 
 def _plus_product(total: torch.Tensor | None, a, b) -> torch.Tensor:

@@ -101,10 +101,10 @@ GROUPS = {
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# The same key -> up to so many keys, this in place of it; None: the first rung.
+# The same key -> up to so many keys, this in place of it: of short tiles, programs that stay fetch the next one early.
 SHORT = {
-    ("forward", 80, True): (512, Groups(128, 3, held=2)),
-    ("forward", 128, True): (512, Groups(128, 2, held=2)),
+    ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
+    ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -182,7 +182,7 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     """
     q, k, *_ = tensors
     key = kernel, sum(split(q.shape[-1])), causal
-    most, short = SHORT.get(key, (-1, None))
+    most, short = SHORT.get(key, (0, None))
     entry = short if k.shape[2] <= most else GROUPS.get(key)
     if entry is None or (padded and not entry.lengths):
         return None

@@ -338,7 +338,7 @@ def norm_back(dx, sums_of, dn, around, x, mean, rstd, weight):
 # queries, keys, warps, stages: forward, dq, dk and dv
 FAST = ((128, 64, 4, 3), (64, 32, 4, 2), (64, 64, 4, 3))
 SMALL = ((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))
-NORM_BACK = (528, 8)  # programs, warps
+NORM_BACK = (396, 8)  # programs, warps
 SLOPE = (256, 16, 128, 4)  # rows a program, rows a turn, columns, warps
 
 
