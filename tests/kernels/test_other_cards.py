@@ -39,7 +39,7 @@ MORE = {
     ("mx_linear 100 333 100", "fp16"): 1200,
     ("mx_linear 100 333 100", "fp32"): 1200,
 }
-PARTS = 6  # of what is compiled for one architecture: hours on two cores, minutes on many
+PARTS = 6  # of what is compiled for one architecture: half an hour for all of them on two cores
 
 
 def launched(archs: str, calls: str = "", only: str = "1/1") -> list:
