@@ -22,6 +22,7 @@ TITLES = {
     "mx": "MXINT8",
     "pointwise": "Pointwise",
     "dropout": "Dropout",
+    "tower": "A vision tower",
     "parallel": "Data parallel training",
 }
 

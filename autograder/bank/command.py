@@ -73,7 +73,8 @@ def _main(args: argparse.Namespace) -> int:
     alone = [entry for entry in todo if entry.needs_machine_to_itself]
     together = [entry for entry in todo if entry not in alone]
     results, left = [], Counter(entry.exercise for entry in todo)
-    for some, beside in ((together, workers), (alone, 1)):
+    # Those alone come first: an exercise is kept when its last one is through, also where time ends before all are.
+    for some, beside in ((alone, 1), (together, workers)):
         for result in run(some, seed, args.quick, beside, limit_s):
             results.append(result)
             left[result.entry.exercise] -= 1
