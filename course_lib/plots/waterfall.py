@@ -45,7 +45,8 @@ def waterfall(steps, floor=None, ax=None, *, title=None, device=""):
     ax.yaxis.set_major_formatter(lambda value, _: quantity(value, "s"))
     ax.grid(True, axis="y")
     ax.legend(loc="upper right")
-    said = f"From {quantity(whole[0], 's')} to {quantity(whole[-1], 's')}"
+    least = min(whole)  # steps after it were taken for something else, such as memory
+    said = f"From {quantity(whole[0], 's')} to {quantity(least, 's')}"
     if floor:
-        said += f": {whole[-1] / floor:.3g} times the floor of the products"
+        said += f": {least / floor:.3g} times the floor of the products"
     return finish(ax, title or said, device)

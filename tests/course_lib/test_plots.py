@@ -438,6 +438,11 @@ def test_families_says_which_takes_most_and_what_of_all_is_floor():
     assert words(ax).count("3 ms") == 2 and "own operators" in words(ax)
 
 
+def test_waterfall_tells_of_the_fastest_step_also_where_later_ones_cost_time():
+    ax = plots.waterfall([*FASTER, ("for memory", {"forward": 2e-3, "backward": 3e-3})], 2e-3)
+    assert ax.get_title(loc="left") == "From 12 ms to 3 ms: 1.5 times the floor of the products"
+
+
 def test_waterfall_says_what_each_step_took_away_or_added():
     ax = plots.waterfall(FASTER, 2e-3)
     assert ax.get_title(loc="left") == "From 12 ms to 3 ms: 1.5 times the floor of the products"
