@@ -45,7 +45,7 @@
 # yours.
 
 # %% tags=["setup"]
-from course_lib.device import TIER, machine
+from course_lib.device import TIER, machine, share_of_sizes
 
 import contextlib
 import math
@@ -828,7 +828,10 @@ plots.show(
 # s on the other. You know by now what those two figures hold. Predict from your line what the calls alone cost.
 
 # %%
-sizes = Sizes(16000, 512, 1024, 16, 8) if ON_GPUS else Sizes(512, 64, 128, 4, 4)
+if ON_GPUS:  # below, eight of this model stand side by side
+    sizes = Sizes(16000, 512, 1024, 16, 8 if share_of_sizes() >= 1 / 4 else 2)
+else:
+    sizes = Sizes(512, 64, 128, 4, 4)
 gradients = [4 * p.numel() for p in Transformer(sizes).parameters()][::-1]
 print(
     f"{len(gradients)} gradients, {sum(gradients) / MIB:.1f} MiB, the smallest "
