@@ -327,7 +327,9 @@ print(f"forward lost {gone:.0f} ms, backward took {more:.0f} ms more")
 #
 # ### What can take 826 ms?
 # Hypothesis one: a scalar is read in every layer, and each read waits until the device has nothing left to do.
-# Hypothesis two: the mask is built in Python, image by image. The next cell has both, and the mask made at once.
+# Hypothesis two: the mask is built in Python, image by image. The next cell has both, and the mask made at once. It
+# measures the mask's code by itself, with nothing else on the device. So of hypothesis one it has the price of the
+# reads. A read that has to wait for a layer costs the host that layer's time, and the device no more than a gap.
 
 
 # %%
@@ -1018,9 +1020,10 @@ print(f"either moves {6 * tensor:.0f} MB, and takes {each_ms:.2f} ms a layer or 
 # - products with x and w may be the library's (`@`, `torch.mm`, `torch.addmm`, `torch.bmm`, `F.linear`), **one forward
 #   and two backward**, and so may sums. Attention is in your kernels
 # - **between** the passes: the arguments, qkv, o, and one fp32 number a query and head
-# - **within** a pass: forward qkv and o, backward dqkv and the results, and small things. **Nothing as large as o is
-#   copied.** (Where the rows of x are no matrix, as in a part of a larger batch, `x.reshape(B * N, d)` has to copy
-#   them; that is granted.) The referee looks at this where B N is large. `torch.empty` gives NaN
+# - **within** a pass: forward qkv and o, backward dqkv and the results, and sums and numbers of rows that are much
+#   smaller than o. **Nothing as large as o is copied.** (Where the rows of x are no matrix, as in a part of a larger
+#   batch, `x.reshape(B * N, d)` has to copy them; that is granted.) Check and grading look at this where B N is large.
+#   `torch.empty` gives NaN
 
 
 # %% nbgrader={"grade": false, "grade_id": "capstone_qkv_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1306,8 +1309,8 @@ results.beside("lesson09.qkv", took, size=AT if GPU else "")
 # %% [markdown]
 # ## 6. The whole tower behind operators
 # Now everything that the lessons before this one made comes together: attention from packed rows, GELU at the end of a
-# product or in a pass of its own, addition and norm in one kernel, the MLP that makes GELU again. And the tower must
-# still be one graph.
+# product or in a pass of its own, addition and norm in one kernel, the MLP that makes GELU again. The exercise below
+# asks for attention and GELU in your kernels; the rest may stay torch's. And the tower must still be one graph.
 #
 # ### The walk of the data
 # Before any code, write down what each step reads, what it writes and what stays until backward. This is such a walk
@@ -1384,7 +1387,8 @@ print(
 #   tower's state dict. If q, k and v are one layer, call it `attention.qkv`, with the rows of q first, then k, then v;
 #   `frame.packed` makes its entries out of the others
 # - **Torch may** multiply matrices, sum, normalise (`nn.LayerNorm`), add, mask and move. It may write no score for a
-#   pair of patches to memory, and apply nothing to single numbers of the hidden layer
+#   pair of patches to memory. Of the hidden layer it may make products alone: what is done to each number by itself,
+#   GELU and its slope, is in your kernels (the bias belongs to the product). A report names what ran and was not allowed
 # - **Compiled**, the tower is one graph, forward and backward, for all lengths and all batches of 2 and more images. It
 #   launches the same kernels as without the compiler. So kernels sit behind operators (`torch.library.custom_op`,
 #   exercise 2.6), and the fakes of these operators tell shape, strides and type of the results
@@ -1798,7 +1802,8 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 #   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than it
 # - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
 #   over all layers. Its sum is within 1 % of what is then held. It is asked before there is a tower, and computes with
-#   numbers, not with tensors. `bytes_a_number` is 4 in fp32 and 8 in fp64
+#   numbers, not with tensors. `bytes_a_number` is 2 in bf16, 4 in fp32 and 8 in fp64; a number that a row's softmax or norm
+#   notes is of fp32, or of a wider type where the tower is
 # - only torch's own operators run, in the thread that calls, and what is held is held in tensors
 #
 # At the widths of the check the MLP is 3.75 to 3.95 times as wide as the tower. Which lines of the table above are

@@ -62,9 +62,9 @@ ALONE: dict[str, tuple[Traits, float, float]] = {
     # a launch takes longer than an event, so that a device that waits for it shows here in every draw
     EVENTS: (replace(PITFALLS["events"], launch_s=10e-6), 20, 30),
 }
-# Several difficulties each. What a timer ignores costs it much less than LIMIT here or much more, in every draw: else an
-# answer would earn other points with other devices. So a slow run of the laptop is not so slow that a few of them make
-# up for a warm cache.
+# Several difficulties each. What a timer ignores costs it much less than LIMIT here or much more, in every draw: else
+# an answer would earn other points with other devices. So a slow run of the laptop is not so slow that a few of them
+# make up for a warm cache.
 LAPTOP = replace(
     PRESETS["laptop"], launch_s=6e-6, flush_s=80e-6, ramp_s=0.12, outlier_rate=0.15, outlier_factor=2.5, noise=0.042
 )
