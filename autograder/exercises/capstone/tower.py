@@ -18,9 +18,10 @@ and torch multiplies nothing of the hidden layer by elements. Products, sums, no
 An operator of one's own that takes the hidden layer alone (GELU: h; its gradient: da and h) and returns a new tensor
 takes it whatever its strides: in one case it gets the same values in rows with gaps between them.
 
-Cases that compile the tower ask for one graph of the first call, forward and backward, and for none more when lengths
-or the number of images (2 and more) change, both of which were said to be dynamic. The same kernels are launched as
-without the compiler, as often, and what the compiler was told of an operator's result (shape, strides, type) is so.
+Cases that compile the tower, in fp16 with other lengths and in fp32 with other batches, ask for one graph of the first
+call, forward and backward, and for none more when lengths or the number of images (2 and more) change, both of which
+were said to be dynamic. The same kernels are launched as without the compiler, as often, and what the compiler was told
+of an operator's result (shape, strides, type) is so.
 A custom operator does that; in an eager call it is taken apart, so that its kernels and allocations are seen.
 """
 
