@@ -461,7 +461,7 @@ def _plans(lacks: Callable[[Rows], float], *seen_in: str):
 
 def _statistics_forgotten(e) -> bool:
     """The plan lacks at most 4 numbers of each row and layer, and at most 4 of each row besides."""
-    if not _only_the_plan(e) or not e.failed("the plan, many layers"):
+    if not _only_the_plan(e) or not all(map(e.failed, ("the plan, one layer", "the plan, many heads"))):
         return False
     lacks = [((r.held - r.planned) / (r.item * r.rows), r.layers) for r in map(Rows, e.failing)]
     ways = ((a, b) for a in range(5) for b in range(5) if a + b)
