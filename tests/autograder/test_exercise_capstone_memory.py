@@ -129,9 +129,10 @@ def test_a_right_answer_is_far_from_every_limit(entry):
         if not args["asks"]:
             continue
         got, want = holding.measured(function, args)[2], memory_rules.truth({"case": args})["memory"]
-        assert abs(got["planned"] - got["held"]) < 0.002 * got["held"], case.name
+        number = memory_rules.one_a_row(args)
+        assert abs(got["planned"] - got["held"]) < 0.3 * number, case.name
         assert got["held"] < args["asks"]["share"] * 0.99 * want["held"], case.name
-        assert got["backward"] < 1.18 * want["backward"] and got["in_vain"] <= 0.01 * got["held"]
+        assert got["backward"] < 1.18 * want["backward"] and got["in_vain"] <= 0.3 * number
 
 
 def test_errors_of_honest_arithmetic_are_a_tenth_of_what_is_allowed():
@@ -152,6 +153,15 @@ def test_who_stops_at_three_quarters_or_plans_nothing_gets_a_part_of_the_points(
         for name in ("no_product_again", "no_plan", "nothing_again")
     }
     assert points == {"no_product_again": 3.0, "no_plan": 1.76, "nothing_again": 0.0}
+
+
+@pytest.mark.parametrize("seed", [63, 89])
+def test_where_h_is_as_large_as_copies_of_weights_they_are_told_apart(seed):
+    named = {
+        name: examine(MEMORY, bank.find(f"{MEMORY.name}/mistakes/{name}").function, seed=seed).diagnosis.mistake
+        for name in ("no_product_again", "weights_copied")
+    }
+    assert named == {name: name for name in named}
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")

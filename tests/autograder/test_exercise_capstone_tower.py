@@ -55,6 +55,26 @@ def test_operators_of_ones_own_are_seen_in_their_parts():
     assert "aten::sin" in seen and "tests_capstone::through" not in seen
 
 
+def test_operators_on_the_hidden_layer_alone_get_it_with_gaps_between_its_rows():
+    @torch.library.custom_op("tests_capstone::noted", mutates_args=())
+    def noted(h: torch.Tensor) -> torch.Tensor:
+        strides.append(h.stride())
+        return h.contiguous() * 2
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    sizes, strides, seen = Sizes(), [], []
+    h, other = torch.randn(2, sizes.patches, sizes.mlp), torch.randn(2, sizes.patches, sizes.width)
+    with Noted(), assembled._Within(2, sizes, gaps=True):
+        assert torch.equal(noted(h), 2 * h)
+        noted(other)
+    assert strides == [(2 * sizes.patches * sizes.mlp, 2 * sizes.mlp, 1), other.stride()]
+    assert "aten::contiguous" not in seen and "aten::clone" in seen  # in parts that a recorder knows
+
+
 def test_an_operator_is_registered_again_under_its_name():
     def register(factor):
         @torch.library.custom_op("tests_capstone::again", mutates_args=())

@@ -13,15 +13,18 @@ others. Everything runs on the CPU, in fp32 and in fp64.
 **Held** is all memory that exists between the two passes and that operators made or wrote in the first, whoever holds
 it: autograd, a context, a list, the module. Parameters, patches, lengths and the result do not count. In the cases
 "within 0.75" at most 0.75 of what course_lib.models.siglip.strong.Tower holds at the same sizes may be held, in those
-"within 0.55" at most 0.55, in those of "the plan" 0.75. What is held is read by the backward pass.
+"within 0.55" at most 0.55, in those of "the plan" 0.75. What is held is read by the backward pass, but for 2 %; in the
+cases of "the plan" but for less than one number of each patch.
 
 **Computing again** has a price: the products of the backward pass take at most 1.2 times the FLOP of the strong
 tower's. Counted are 2 m n k of each product; attention as one operator counts as 2 products forward and 5 backward. So
 one product of the MLP may be made again, or q, k and v, and not all of them. torch.utils.checkpoint is allowed: around
 the norm and the MLP it is a right answer, around a whole block it takes too many products.
 
-**planned** is asked before the tower exists, in the cases of "the plan": its sum is within 1 % of what is then held. It
-computes with numbers, not with tensors. bytes_a_number is 4 in fp32 and 8 in fp64.
+**planned** is asked before the tower exists, in the cases of "the plan": its sum is off by less than one number of each
+patch, images * patches * bytes_a_number, from what is then held. So it may leave out a mask of booleans and the number
+of patches of each image, and not what a norm notes of each row. It computes with numbers, not with tensors.
+bytes_a_number is 4 in fp32 and 8 in fp64.
 
 Only torch's own operators run, in the thread that calls. What is held is held in tensors.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
 
 from autograder.exercise import Mistake
-from autograder.exercises.capstone.memory_rules import accept, faults, truth, wrong_gradients
+from autograder.exercises.capstone.memory_rules import accept, bytes_of, faults, truth, wrong_gradients
 from autograder.exercises.everywhere import NOT_DIFFERENTIABLE, number_of_gradients
 from autograder.inside.probes import holding
 from course_lib.models.siglip import naive
@@ -53,10 +53,17 @@ class Variant(naive.Tower):
     def normed(self, norm, x):
         return norm(x)
 
+    def normed_before_mlp(self, norm, x):
+        return self.normed(norm, x)
+
     def attend(self, block, x, real):
-        a, y = block.attention, self.normed(block.before_attention, x)
-        q, k, v = (self.heads_of(f(y), a.heads) for f in (a.q, a.k, a.v))
+        a = block.attention
+        q, k, v = (self.heads_of(t, a.heads) for t in self.qkv(a, block.before_attention, x))
         return a.out(self.out_of_heads(self.attention(q, k, v, self.hidden(real))))
+
+    def qkv(self, a, norm, x):
+        y = self.normed(norm, x)
+        return a.q(y), a.k(y), a.v(y)
 
     def heads_of(self, t, heads):
         return t.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -77,7 +84,7 @@ class Variant(naive.Tower):
         return scores.softmax(-1)
 
     def mlp(self, block, x):
-        y = self.normed(block.before_mlp, x)
+        y = self.normed_before_mlp(block.before_mlp, x)
         return self.products(y, block.up.weight, block.up.bias, block.down.weight, block.down.bias)
 
     def products(self, y, w1, b1, w2, b2):
@@ -86,6 +93,10 @@ class Variant(naive.Tower):
 
     def gelu(self, h):
         return _tanh(h)
+
+
+def naive_mlp(block, x):
+    return block.down(_tanh(block.up(block.before_mlp(x))))
 
 
 class NoMask(Variant):
@@ -160,6 +171,38 @@ class BiasNotAddedAgain(Variant):
         return backward_of(again, super().products(y, w1, b1, w2, b2))
 
 
+class BiasBeforeSlope(Variant):
+    """db1 is the sum of da, not of dh."""
+
+    def products(self, y, w1, b1, w2, b2):
+        right = super().products(y, w1, b1.detach(), w2, b2)
+        rows = (b1 - b1.detach()).expand(*y.shape[:-1], -1)
+        return right + F.linear(rows, w2)
+
+
+class LastRowMissing(Variant):
+    """The gradient of the second bias lacks the last row, or that of the first, or both."""
+
+    of_first, of_second = False, True
+
+    def products(self, y, w1, b1, w2, b2):
+        last = torch.zeros(y.shape[:-1], dtype=torch.bool)
+        last[-1, -1] = True
+        first, second = (
+            torch.where(last[..., None], b.detach(), b) if lacks else b
+            for b, lacks in ((b1, self.of_first), (b2, self.of_second))
+        )
+        return F.linear(self.gelu(F.linear(y, w1) + first), w2) + second
+
+
+class LastRowMissingOfFirst(LastRowMissing):
+    of_first, of_second = True, False
+
+
+class LastRowMissingOfBoth(LastRowMissing):
+    of_first = True
+
+
 class WeightOfPreActivation(Variant):
     """dw2 is made from h."""
 
@@ -177,18 +220,45 @@ class BiasesAveraged(Variant):
 class NormPassed(Variant):
     """The gradient passes the norm of the MLP, or both, unchanged."""
 
-    both = False
-
-    def normed(self, norm, x):
-        return backward_of(x + norm(x.detach()), norm(x)) if self.both else norm(x)
-
-    def mlp(self, block, x):
-        y = backward_of(x + block.before_mlp(x.detach()), block.before_mlp(x))
-        return self.products(y, block.up.weight, block.up.bias, block.down.weight, block.down.bias)
+    def normed_before_mlp(self, norm, x):
+        return backward_of(x + norm(x.detach()), norm(x))
 
 
 class BothNormsPassed(NormPassed):
-    both = True
+    def normed(self, norm, x):
+        return self.normed_before_mlp(norm, x)
+
+
+class OtherEps(Variant):
+    """1e-6 in the norm of the MLP."""
+
+    def normed_before_mlp(self, norm, x):
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, 1e-6)
+
+
+class OtherEpsOfBoth(OtherEps):
+    def normed(self, norm, x):
+        return self.normed_before_mlp(norm, x)
+
+
+class OtherEpsOfAll(OtherEpsOfBoth):
+    def forward(self, patches, lengths):
+        self.norm.eps = 1e-6
+        return super().forward(patches, lengths)
+
+
+class OtherEpsAgain(OtherEps):
+    """Only where backward makes the norm of the MLP again, and from it the rest."""
+
+    def mlp(self, block, x):
+        return backward_of(super().mlp(block, x), naive_mlp(block, x))
+
+
+class OtherEpsOfBothAgain(OtherEpsAgain):
+    def qkv(self, a, norm, x):
+        wrong = super().qkv(a, partial(self.normed_before_mlp, norm), x)
+        right = super().qkv(a, norm, x)
+        return [backward_of(*both) for both in zip(wrong, right, strict=True)]
 
 
 class ResidualLost(Variant):
@@ -275,12 +345,13 @@ class Rows:
     def __init__(self, t):
         case = t.args["case"]
         s = case["sizes"]
-        self.item = torch.finfo(getattr(torch, case["dtype"])).bits // 8
+        self.item = bytes_of(case)
         self.images, self.layers, self.patches, self.heads = len(case["lengths"]), s["layers"], s["patches"], s["heads"]
         self.width, self.mlp, self.patch = s["width"], s["mlp"], s["patch"]
         self.rows = self.images * self.patches
         got = t.outcome.outputs["memory"]
         self.held, self.planned = got["held"], got["planned"]
+        self.more = got["backward"] - t.want["memory"]["backward"]  # FLOP
 
     @property
     def layer(self) -> float:
@@ -290,6 +361,20 @@ class Rows:
     def holds(self, numbers: float) -> bool:
         """Whether a row and layer holds so many, and besides a little."""
         return -0.01 * self.width < self.layer - numbers < 0.12 * self.width + self.heads + 4
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds so many numbers of each row, beside booleans and a number of each image: no weights."""
+        return any(
+            (self.held - images * 8 * self.images - booleans * self.rows) % (self.item * self.rows) == 0
+            for images in range(3)
+            for booleans in range(self.item)
+        )
+
+    def multiplies(self, squares: float, hidden: float, attention: float) -> bool:
+        """Whether backward takes so many products more: of width by width, width by the MLP's, queries by keys."""
+        products = squares * self.width**2 + hidden * self.width * self.mlp + attention * self.width * self.patches
+        return abs(self.more / (2 * self.rows * self.layers) - products) < 0.002 * products
 
     @property
     def weights(self) -> int:
@@ -315,6 +400,25 @@ def _weights_too(r: Rows) -> bool:
     """Copies of the weights of q, k and v, or of the MLP, a layer."""
     copies = (3 * r.width * (r.width + 1), 3 * r.width**2, 2 * r.mlp * r.width)
     return any(r.holds(some / r.rows + w * r.width) for some in copies for w in (5, 6, 7, 8))
+
+
+def _weights_copied(e) -> bool:
+    """h may happen to be as large as copies of weights. It is whole numbers of each row, and they are not in all cases:
+    3 width^2 of 60 rows, say, are with a width of 60 and not with one of 65.
+    """
+    return _each(e, "share", _weights_too) and not all(Rows(t).whole for t in _ran(e) if t.args["case"]["asks"])
+
+
+def _again(*ways: tuple[int, int, int]):
+    """A sign: too many products backward, and in every case they are those of one of the ways."""
+
+    def sign(e) -> bool:
+        if _kinds(e) - {"plan"} != {"products"}:
+            return False
+        rows = [Rows(t) for t in _ran(e) if "products" in _memory(t)]
+        return any(all(r.multiplies(*way) for r in rows) for way in ways)
+
+    return sign
 
 
 def _rounded(e) -> bool:
@@ -353,6 +457,15 @@ def _plans(lacks: Callable[[Rows], float], *seen_in: str):
         return all(abs(r.held - r.planned - lacks(r)) < 0.006 * r.held for r in map(Rows, e.failing))
 
     return {"sign": sign}
+
+
+def _statistics_forgotten(e) -> bool:
+    """The plan lacks at most 4 numbers of each row and layer, and at most 4 of each row besides."""
+    if not _only_the_plan(e) or not all(map(e.failed, ("the plan, one layer", "the plan, many heads"))):
+        return False
+    lacks = [((r.held - r.planned) / (r.item * r.rows), r.layers) for r in map(Rows, e.failing)]
+    ways = ((a, b) for a in range(5) for b in range(5) if a + b)
+    return any(all(abs(numbers - a * layers - b) < 1 for numbers, layers in lacks) for a, b in ways)
 
 
 def _per_layer(widths: float, hidden: float = 0.0):
@@ -429,6 +542,23 @@ GRADIENTS = (
         **_computes(SecondPartMissing),
     ),
     Mistake(
+        "bias_before_slope",
+        "The gradient of up.bias was summed before the slope of GELU was applied: it is the sum of dh, as in "
+        "dh = da gelu'(h), over rows.",
+        **_computes(BiasBeforeSlope),
+    ),
+    Mistake(
+        "row_missing",
+        "The gradient of up.bias or down.bias lacks the last row: all rows are summed.",
+        **_computes(LastRowMissing, LastRowMissingOfFirst, LastRowMissingOfBoth),
+    ),
+    Mistake(
+        "other_eps",
+        "A norm is computed with an eps of 1e-6, forward or where it is made again: the towers have nn.LayerNorm's "
+        "own, 1e-5. In fp64 this shows.",
+        **_computes(OtherEps, OtherEpsOfBoth, OtherEpsOfAll, OtherEpsAgain, OtherEpsOfBothAgain),
+    ),
+    Mistake(
         "bias_not_added_again",
         "Backward makes the pre-activation again without its bias.",
         **_computes(BiasNotAddedAgain),
@@ -482,11 +612,25 @@ HELD = (
         "everything_again",
         "Little is held, and backward multiplies too much again: a whole block is made once more. Find what costs no "
         "product to make again, and the one product that saves most.",
+        sign=_again(*((4, hidden, attention) for hidden in (1, 2) for attention in (0, 2))),
+    ),
+    Mistake(
+        "down_again",
+        "Both products of the MLP are made again, and nobody reads what `down` gives: autograd goes back through the "
+        "whole branch. End what it goes back through at gelu(h), and write the gradients of `down` by hand; or let a "
+        "checkpoint that is not reentrant stop before it.",
+        sign=_again((0, 2, 0)),
+    ),
+    Mistake(
+        "too_much_again",
+        "Backward multiplies too much again: one product of the MLP is granted, or q, k and v. Count what runs a "
+        "second time; a norm or GELU costs no product.",
         sign=lambda e: _kinds(e) - {"plan"} == {"products"},
     ),
     Mistake(
         "held_in_vain",
-        "Something is held that the backward pass never reads: leave it out of `save_for_backward`.",
+        "Something is held that the backward pass never reads: leave it out of `save_for_backward`, and keep it "
+        "neither on the context nor in the module.",
         sign=lambda e: "in vain" in _kinds(e),
     ),
     Mistake(
@@ -498,7 +642,7 @@ HELD = (
         "weights_copied",
         "Copies of weights are held: torch.cat of q, k and v makes one in every layer. Give the Function the "
         "parameters.",
-        sign=lambda e: _each(e, "share", _weights_too),
+        sign=_weights_copied,
     ),
     Mistake(
         "nothing_again",
@@ -578,6 +722,12 @@ PLANS = (
         **_plans(lambda r: r.item * r.rows * r.heads * r.layers, "the plan, many heads"),
     ),
     Mistake(
+        "statistics_forgotten",
+        "The plan lacks a few numbers of each row: a norm that torch computes keeps the mean and 1 / deviation beside "
+        "x, two numbers of each row, the last norm too; and a mask is held as numbers, one of each row.",
+        sign=_statistics_forgotten,
+    ),
+    Mistake(
         "hidden_planned",
         "The plan has a hidden layer that the tower makes again: what is not held is not planned.",
         **_plans(lambda r: -_per_layer(0, 1)(r)),
@@ -589,8 +739,8 @@ PLANS = (
     ),
     Mistake(
         "width_forgotten",
-        "The plan lacks one or two widths of each row and layer: x before each of the two norms; q, k and v, which are "
-        "three; what attention returns.",
+        "The plan lacks one or two widths of each row and layer: x before each of the two norms; the result of a norm "
+        "that is not made again; q, k and v, which are three; what attention returns.",
         sign=lambda e: any(_plans(_per_layer(widths))["sign"](e) for widths in (1, 2)),
     ),
     Mistake(

@@ -15,9 +15,13 @@ Attention and GELU run in kernels of one's own, forward and backward: no tensor 
 and torch multiplies nothing of the hidden layer by elements. Products, sums, norms, additions and masks may be torch's
 (`ALLOWED`). While the tower runs, torch.empty gives NaN.
 
-Cases that compile the tower ask for one graph of the first call, forward and backward, and for none more when lengths
-or the number of images (2 and more) change, both of which were said to be dynamic. The same kernels are launched as
-without the compiler, as often, and what the compiler was told of an operator's result (shape, strides, type) is so.
+An operator of one's own that takes the hidden layer alone (GELU: h; its gradient: da and h) and returns a new tensor
+takes it whatever its strides: in one case it gets the same values in rows with gaps between them.
+
+Cases that compile the tower, in fp16 with other lengths and in fp32 with other batches, ask for one graph of the first
+call, forward and backward, and for none more when lengths or the number of images (2 and more) change, both of which
+were said to be dynamic. The same kernels are launched as without the compiler, as often, and what the compiler was told
+of an operator's result (shape, strides, type) is so.
 A custom operator does that; in an eager call it is taken apart, so that its kernels and allocations are seen.
 """
 
@@ -27,7 +31,7 @@ import torch
 
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.capstone.tower_formula import NAMES, ROUGH_IS, honest, rough, step
-from autograder.exercises.capstone.tower_mistakes import MISTAKES
+from autograder.exercises.capstone.tower_mistakes import GAPS, MISTAKES
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 
 # What a library does as well as anybody, forward and backward. What is compared makes the mask of real patches.
@@ -47,10 +51,10 @@ WIDE = 16, 24  # head sizes: a power of two, and one that is none
 def _call(
     d: Draw, layers: int = 1, head_size: int = 16, heads: int = 2, images: int = 3, patches: int | None = None,
     patch: int = 12, mlp: int | None = None, lengths: list[int] | None = None, of=torch.int64, dtype=FP32,
-    filled: float | None = None, later: tuple = (),
+    filled: float | None = None, later: tuple = (), gaps: bool = False,
 ) -> Call:  # fmt: skip
     """filled: what padding holds, or values like all others. of: the type of the lengths. later: lengths of more calls,
-    given how many patches there are.
+    given how many patches there are. gaps: whether operators on the hidden layer get rows with gaps between them.
     """
     dtype = d.type_of(dtype)
     patches = patches or d.odd(17, 23)
@@ -75,6 +79,7 @@ def _call(
         "dy": d.normal(images, width, dtype=dtype),
         "heads": heads,
         "later": [list(one) for one in later],
+        "gaps": gaps,
         "embed_w": weights(width, patch),
         "embed_b": biases(width),
         "places": d.normal(patches, width, dtype=dtype, std=0.5),
@@ -106,9 +111,10 @@ def _lengths(d: Draw, images: int, patches: int) -> list[int]:
 
 
 def _other_lengths(d: Draw) -> Call:
+    """In fp16, where statistics in fp32 and what has the type of the patches are told apart."""
     n = d.odd(17, 23)
     later = [_lengths(d, 3, n), [n] * 3]
-    return _call(d, patches=n, lengths=[n, 3, d.integer(4, n - 1)], later=later)
+    return _call(d, patches=n, lengths=[n, 3, d.integer(4, n - 1)], later=later, dtype=FP16)
 
 
 def _other_batches(d: Draw) -> Call:
@@ -139,6 +145,7 @@ CASES = (
     Case("padding of NaN", lambda d: _call(d, layers=2, images=2, filled=float("nan"))),
     Case("fp16", lambda d: _call(d, layers=2, images=2, dtype=FP16)),
     Case("fp16, head size 24", lambda d: _call(d, head_size=24, dtype=FP16)),
+    Case(GAPS, lambda d: _call(d, images=2, gaps=True)),
     Case("compiled, other lengths", _other_lengths),
     Case("compiled, other batches", _other_batches),
     Case("bf16", lambda d: _call(d, layers=2, head_size=72, patches=d.odd(99, 131), dtype=BF16), tiers=ON_GPU),

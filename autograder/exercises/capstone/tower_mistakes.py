@@ -15,6 +15,7 @@ from autograder.exercises.mlp.gelu import CUBE, by_erf, by_sigmoid, gelu, slope,
 PARTS = ("q", "k", "v")
 ORDERS = tuple(one for one in itertools.permutations(PARTS) if one != PARTS)
 NO_GRADIENT = "there is no gradient of"
+GAPS = "h with gaps between its rows"  # a case
 
 
 def _with(**changes):
@@ -466,6 +467,15 @@ MODULE = (
     ),
 )
 
+OPERATORS = (
+    Mistake(
+        "strides_of_h",
+        "GELU's operator, or that of its gradient, reads h or da as if it were contiguous, and returns a new tensor: "
+        "take `h.contiguous()` and `da.contiguous()`, or load by their strides.",
+        sign=lambda e: e.failed_only(GAPS),
+    ),
+)
+
 COMPILED = (
     Mistake(
         "alias_returned",
@@ -520,4 +530,4 @@ def _reads_a_value(e) -> bool:
     return e.raised("under torch.compile the first call made") and any(map(e.raised, said))
 
 
-MISTAKES = (*MODULE, *COMPILED, *BLOCKS, *ATTENTION, *PADDING, *MLP)
+MISTAKES = (*MODULE, *OPERATORS, *COMPILED, *BLOCKS, *ATTENTION, *PADDING, *MLP)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autograder.inside.calling import Found
 from autograder.inside.probes.norming import fresh_memory_is_nan
@@ -70,10 +70,11 @@ ELEMENTWISE = set("mul mul_ div div_ reciprocal rsqrt neg clamp clamp_min where 
 SAID = 240  # letters of an error of the compiler
 
 
-def stepped(kind: Callable, patches, lengths, dy, heads: int, later: Sequence[Sequence[int]], *stacked):
+def stepped(kind: Callable, patches, lengths, dy, heads: int, later: Sequence[Sequence[int]], gaps: bool, *stacked):
     """y, and the gradients of `GROUPS` for this gradient of y.
 
-    later: lengths of the images of further calls. Where there are some, the tower is compiled as well.
+    later: lengths of the images of further calls. Where there are some, the tower is compiled as well. gaps: whether
+    operators on the hidden layer alone get it in rows with gaps between them.
     """
     given = dict(zip(KINDS, stacked, strict=True))
     sizes = Sizes(
@@ -87,7 +88,7 @@ def stepped(kind: Callable, patches, lengths, dy, heads: int, later: Sequence[Se
     state = _apart(given)
     with fresh_memory_is_nan():
         tower = _made(kind, sizes, state, patches)
-        with _Within(len(patches), sizes) as within:
+        with _Within(len(patches), sizes, gaps) as within:
             y, gradients = _pass(tower, patches, lengths, dy)
         if within.found:
             raise Found(within.found)
@@ -185,17 +186,23 @@ class _Within(TorchDispatchMode):
     found: what was made that only kernels are to make, in words; "" as long as there was nothing.
     """
 
-    def __init__(self, images: int, sizes: Sizes):
+    def __init__(self, images: int, sizes: Sizes, gaps: bool = False):
         super().__init__()
-        self.rows, self.sizes, self.found = images * sizes.patches, sizes, ""
+        self.rows, self.sizes, self.gaps, self.found = images * sizes.patches, sizes, gaps, ""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if func.namespace not in TORCHS_OWN and tensors:
             key = torch._C.DispatchKey.CUDA if tensors[0].is_cuda else torch._C.DispatchKey.CPU
+            if self.gaps and self._of_hidden_alone(func, tensors):
+                args, kwargs = tree_map_only(torch.Tensor, _with_gaps, (args, kwargs))
             with self:
                 return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+        with self:  # inside of an operator `contiguous` and the like come whole, and no recorder knows them
+            made = func.decompose(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
         made = func(*args, **kwargs)
         if not is_running():
             known = {one.untyped_storage()._cdata for one in tensors}
@@ -204,6 +211,10 @@ class _Within(TorchDispatchMode):
                 if isinstance(one, torch.Tensor) and one.is_floating_point():
                     self.found = self.found or self._wrong(name, one, one.untyped_storage()._cdata not in known)
         return made
+
+    def _of_hidden_alone(self, func, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the operator takes tensors of the hidden layer and no others, and writes into none of them."""
+        return not func._schema.is_mutable and all(one.numel() == self.rows * self.sizes.mlp for one in tensors)
 
     def _wrong(self, name: str, made: torch.Tensor, new: bool) -> str:
         pairs = list(made.shape).count(self.sizes.patches) > 1
@@ -222,6 +233,12 @@ class _Within(TorchDispatchMode):
     def _many(self) -> bool:
         sizes = self.sizes
         return sizes.patches * sizes.heads > max(3 * sizes.width, sizes.mlp, sizes.patch)
+
+
+def _with_gaps(x: torch.Tensor) -> torch.Tensor:
+    """The same values, in rows that lie twice as far from each other."""
+    wide = x.new_empty(*x.shape[:-1], 2 * x.shape[-1])
+    return wide[..., : x.shape[-1]].copy_(x)
 
 
 # ------------------------------------------------------------------------------------------------ torch.compile
