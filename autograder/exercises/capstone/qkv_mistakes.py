@@ -201,7 +201,8 @@ def _dx_of_a_part(v, names: str):
 
 def _summed_in_half(e) -> bool:
     """Only db is off, in fp16 and where there are many rows."""
-    if not e.failed("many rows, fp16") or not e.failed_only("many rows, fp16", "fp16", "bf16", "bf16, head size 72"):
+    halves = ("many rows, fp16", "memory in passing", "fp16", "bf16", "bf16, head size 72")
+    if not e.failed("many rows, fp16") or not e.failed_only(*halves):
         return False
     if e.raised_any():
         return False
@@ -309,6 +310,13 @@ MEMORY = (
     Mistake(
         "shape_of_o",
         "o has another shape than x: its heads stand side by side, (B, N, H, D) viewed as (B, N, d).",
+    Mistake(
+        "copied_to_another_type",
+        "Something as large as o is copied to another type. A copy of dqkv in fp32 for its sum: torch.sum(rows, 0, "
+        "dtype=torch.float32) adds in fp32 without it. Gradients in fp32 that are copied to the type of x: the kernels "
+        "can store them in it. Of do, q, k and v a kernel widens what it has loaded.",
+        sign=lambda e: e.raised("pass makes copies in another type"),
+    ),
         sign=lambda e: e.raised("o has shape"),
     ),
     Mistake(
