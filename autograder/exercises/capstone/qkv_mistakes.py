@@ -19,6 +19,7 @@ from course_lib.numerics import error
 NAN = float("nan")
 WHERE = ("both", "forward", "backward")
 OF_OFFSETS = ("large scores", "very negative scores")
+OF_LAST_STRIDES = ("a gradient that is transposed", "the gradient of a sum")
 
 
 def _with(**changes):
@@ -258,6 +259,24 @@ def _forward_overflows(e) -> bool:
 def _forward_underflows(e) -> bool:
     return e.failed_only("very negative scores") and all(_some_nan(t, ("o",)) for t in e.failing)
 
+def _last_stride_ignored(e) -> bool:
+    """Wrong only where the last stride of do is not 1, and o is right."""
+    if not e.failed_only(*OF_LAST_STRIDES) or not all(map(e.failed, OF_LAST_STRIDES)):
+        return False
+    ran = [t for t in e.failing if t.outcome.error is None]
+    return bool(ran) and all(back.is_right(e, t, "o") for t in ran)
+
+
+def _columns_loaded(e) -> bool:
+    """Wrong only where a head is narrower than a block of columns; what was raised, if anything, is of a load."""
+    narrow = all(_size_of_a_head(t.args) & (_size_of_a_head(t.args) - 1) for t in e.failing)
+    return narrow and (e.raised("load of") or not e.raised_any())
+
+
+def _size_of_a_head(v) -> int:
+    return v["x"].shape[-1] // v["heads"]
+
+
 
 def _hidden_overflows(e) -> bool:
     return e.failed_only("very negative scores") and all(_some_nan(t) and not _some_nan(t, ("o",)) for t in e.failing)
@@ -333,7 +352,13 @@ MEMORY = (
         "columns_stored",
         "When D is no power of two, more columns than D are stored: they belong to the next head, and behind the last "
         "head to nobody. Mask the stores with offs_d < D.",
-        sign=lambda e: e.raised("store of") or e.raised("outside every argument"),
+        sign=lambda e: e.raised("store of"),
+    ),
+    Mistake(
+        "last_stride_ignored",
+        "Right while the elements of a row of do follow each other, and wrong where its last stride is not 1: that of "
+        "a transposed gradient, and 0 for the gradient of a sum. Give the kernels do.stride(-1) too.",
+        sign=_last_stride_ignored,
     ),
     NOT_DIFFERENTIABLE,
     number_of_gradients("lengths and heads"),
@@ -580,3 +605,10 @@ def _count(rows: torch.Tensor, dims) -> int:
 
 
 MISTAKES = (*MEMORY, *LAYOUT, *DS, *LENGTHS, *BLOCKWISE, *SUMS)
+    Mistake(
+        "columns_loaded",
+        "Wrong only where D is no power of two: a block of columns is wider than a head, and what follows belongs to "
+        "the next head, or to nobody. Mask the loads of q, k, v and do with offs_d < D, other=0.0, and count strides "
+        "and the scale with D.",
+        sign=_columns_loaded,
+    ),
