@@ -118,15 +118,20 @@ def _queries_left_out(v, variant):
 
     if where == "forward":
         return _forth(forward)(v)
+    if where == "dkdv":
+        return passes(v, back=lambda t: back.only(t, numbers < ends, "dkdv"))
     return passes(v, back=backward, **_in_places(where, forward={"forth": forward}))
 
 
-def _padding_counted(t, block: int) -> dict:
-    """Keys of the last block of an image that lie behind its length have a score of 0, and a v of 0."""
+def _padding_counted(t, block: int, one=False) -> dict:
+    """Keys of the last block of an image that lie behind its length, or only the first of them, have a score of 0, and
+    a v of 0.
+    """
     behind = torch.arange(t["k"].shape[2], device=t["k"].device)[:, None] >= lengths(t)
     zeros = [0, 0, 0, -t["k"].shape[2] % block]
     padded = {name: torch.nn.functional.pad(t[name].masked_fill(behind, 0.0), zeros) for name in "kv"}
-    return attend(t | padded, see=visible(t | padded, counted=-(-lengths(t) // block) * block))
+    ends = -(-lengths(t) // block) * block
+    return attend(t | padded, see=visible(t | padded, counted=torch.minimum(ends, lengths(t) + 1) if one else ends))
 
 
 # ---- blocks
@@ -175,7 +180,22 @@ def _last_rows_unwritten(v, variant):
     return passes(v, back=lambda t: back.unwritten(t, names, rows))
 
 
+# ---- L
+
+WRONG_L = {
+    "sum alone": forth.lse_without_maximum,
+    "maximum alone": forth.lse_is_maximum,
+    "not a logarithm": forth.lse_is_sum,
+    "in base two": forth.lse_in_base_two,
+}
+
+
 # ---- sums
+
+
+def _of_real_rows(v):
+    real = torch.arange(v["x"].shape[1], device=v["x"].device) < v["lengths"][:, None]
+    return passes(v, of_b=lambda t: t["drows"][real].sum(0))
 
 
 def _of_one_block(v, variant):
@@ -239,6 +259,24 @@ def _gradient_strides_ignored(v, where: str):
 # ---- signs
 
 
+def _last_stride_ignored(e) -> bool:
+    """Wrong only where the last stride of do is not 1, and o is right."""
+    if not e.failed_only(*OF_LAST_STRIDES) or not all(map(e.failed, OF_LAST_STRIDES)):
+        return False
+    ran = [t for t in e.failing if t.outcome.error is None]
+    return bool(ran) and all(back.is_right(e, t, "o") for t in ran)
+
+
+def _columns_loaded(e) -> bool:
+    """Wrong only where a head is narrower than a block of columns; what was raised, if anything, is of a load."""
+    narrow = all(_size_of_a_head(t.args) & (_size_of_a_head(t.args) - 1) for t in e.failing)
+    return narrow and (e.raised("load of") or not e.raised_any())
+
+
+def _size_of_a_head(v) -> int:
+    return v["x"].shape[-1] // v["heads"]
+
+
 def _tf32(e) -> bool:
     """Every output of every call in fp32 that ends is off, by what 11 bits give."""
     ran = [t for t in e.failing if t.outcome.error is None]
@@ -259,24 +297,6 @@ def _forward_overflows(e) -> bool:
 def _forward_underflows(e) -> bool:
     return e.failed_only("very negative scores") and all(_some_nan(t, ("o",)) for t in e.failing)
 
-def _last_stride_ignored(e) -> bool:
-    """Wrong only where the last stride of do is not 1, and o is right."""
-    if not e.failed_only(*OF_LAST_STRIDES) or not all(map(e.failed, OF_LAST_STRIDES)):
-        return False
-    ran = [t for t in e.failing if t.outcome.error is None]
-    return bool(ran) and all(back.is_right(e, t, "o") for t in ran)
-
-
-def _columns_loaded(e) -> bool:
-    """Wrong only where a head is narrower than a block of columns; what was raised, if anything, is of a load."""
-    narrow = all(_size_of_a_head(t.args) & (_size_of_a_head(t.args) - 1) for t in e.failing)
-    return narrow and (e.raised("load of") or not e.raised_any())
-
-
-def _size_of_a_head(v) -> int:
-    return v["x"].shape[-1] // v["heads"]
-
-
 
 def _hidden_overflows(e) -> bool:
     return e.failed_only("very negative scores") and all(_some_nan(t) and not _some_nan(t, ("o",)) for t in e.failing)
@@ -289,6 +309,13 @@ MEMORY = (
         "More is kept for backward than the arguments, qkv, o and L: q, k and v are views of qkv, the rows of x are "
         "those of the argument, and o is the result itself.",
         sign=lambda e: e.raised("are kept for backward"),
+    ),
+    Mistake(
+        "copied_to_another_type",
+        "Something as large as o is copied to another type. A copy of dqkv in fp32 for its sum: torch.sum(rows, 0, "
+        "dtype=torch.float32) adds in fp32 without it. Gradients in fp32 that are copied to the type of x: the kernels "
+        "can store them in it. Of do, q, k and v a kernel widens what it has loaded.",
+        sign=lambda e: e.raised("pass makes copies in another type"),
     ),
     Mistake(
         "gradients_packed_afterwards",
@@ -329,13 +356,6 @@ MEMORY = (
     Mistake(
         "shape_of_o",
         "o has another shape than x: its heads stand side by side, (B, N, H, D) viewed as (B, N, d).",
-    Mistake(
-        "copied_to_another_type",
-        "Something as large as o is copied to another type. A copy of dqkv in fp32 for its sum: torch.sum(rows, 0, "
-        "dtype=torch.float32) adds in fp32 without it. Gradients in fp32 that are copied to the type of x: the kernels "
-        "can store them in it. Of do, q, k and v a kernel widens what it has loaded.",
-        sign=lambda e: e.raised("pass makes copies in another type"),
-    ),
         sign=lambda e: e.raised("o has shape"),
     ),
     Mistake(
@@ -469,7 +489,7 @@ LENGTHS = (
         "Queries behind the length were left out: padding is asked for nothing as a key, but as a query it is computed "
         "like all others, and its gradient counts.",
         answer=_queries_left_out,
-        variants=tuple(product((1, *BLOCKS), (0.0, NAN), WHERE)),
+        variants=tuple(product((1, *BLOCKS), (0.0, NAN), WHERE)) + tuple(product((1, *BLOCKS), (0.0,), ("dkdv",))),
     ),
     Mistake(
         "hidden_keys_unwritten",
@@ -482,8 +502,8 @@ LENGTHS = (
         "padding_counted",
         "In the last block of an image, keys behind its length count with a score of 0: the loads have a mask, and the "
         "scores need one too, -inf where offs_n >= lengths[b].",
-        answer=_forth(_padding_counted),
-        variants=BLOCKS,
+        answer=_forth(lambda t, variant: _padding_counted(t, *variant)),
+        variants=tuple(product(BLOCKS, (False, True))),
     ),
     Mistake(
         "keys_past_the_end",
@@ -523,6 +543,13 @@ BLOCKWISE = (
         variants=tuple(product(("forward", "dq", "dkdv"), BLOCKS)),
     ),
     Mistake(
+        "l_is_something_else",
+        "o is right, and p of the backward pass is not: L is the maximum plus the logarithm of the sum, "
+        "`m + tl.log(l)`, in the base that the backward pass takes it for.",
+        answer=lambda v, which: _forth(WRONG_L[which])(v),
+        variants=("sum alone", "maximum alone", "not a logarithm", "in base two"),
+    ),
+    Mistake(
         "maximum_missing",
         "NaN where scores are large: exp overflows at 88. Subtract the maximum of the row first.",
         sign=_forward_overflows,
@@ -551,6 +578,12 @@ SUMS = (
         "db is that of one image: sum over the images too.",
         answer=lambda v, image: passes(v, of_b=lambda t: t["drows"][image].sum(0)),
         variants=(0, -1),
+    ),
+    Mistake(
+        "bias_of_real_rows",
+        "db is that of the patches before the length: queries behind it have gradients too, so the sum goes over all "
+        "B N rows of dqkv.",
+        answer=_of_real_rows,
     ),
     Mistake(
         "sums_of_one_block",
@@ -597,6 +630,13 @@ SUMS = (
         '`input_precision="ieee"`, and the library does where `torch.backends.cuda.matmul.allow_tf32` is on.',
         sign=_tf32,
     ),
+    Mistake(
+        "columns_loaded",
+        "Wrong only where D is no power of two: a block of columns is wider than a head, and what follows belongs to "
+        "the next head, or to nobody. Mask the loads of q, k, v and do with offs_d < D, other=0.0, and count strides "
+        "and the scale with D.",
+        sign=_columns_loaded,
+    ),
 )
 
 
@@ -605,10 +645,3 @@ def _count(rows: torch.Tensor, dims) -> int:
 
 
 MISTAKES = (*MEMORY, *LAYOUT, *DS, *LENGTHS, *BLOCKWISE, *SUMS)
-    Mistake(
-        "columns_loaded",
-        "Wrong only where D is no power of two: a block of columns is wider than a head, and what follows belongs to "
-        "the next head, or to nobody. Mask the loads of q, k, v and do with offs_d < D, other=0.0, and count strides "
-        "and the scale with D.",
-        sign=_columns_loaded,
-    ),
