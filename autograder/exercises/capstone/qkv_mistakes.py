@@ -267,10 +267,10 @@ def _last_stride_ignored(e) -> bool:
     return bool(ran) and all(back.is_right(e, t, "o") for t in ran)
 
 
-def _columns_loaded(e) -> bool:
-    """Wrong only where a head is narrower than a block of columns; what was raised, if anything, is of a load."""
+def _columns_unmasked(e) -> bool:
+    """Wrong only where a head is narrower than a block of columns; if anything was raised, a lane left its tensor."""
     narrow = all(_size_of_a_head(t.args) & (_size_of_a_head(t.args) - 1) for t in e.failing)
-    return narrow and (e.raised("load of") or not e.raised_any())
+    return narrow and (e.raised("outside every argument") or not e.raised_any())
 
 
 def _size_of_a_head(v) -> int:
@@ -367,12 +367,6 @@ MEMORY = (
         "gradient_missing",
         "One of the three has no gradient: None was returned in its place.",
         sign=lambda e: e.raised("there is no gradient of"),
-    ),
-    Mistake(
-        "columns_stored",
-        "When D is no power of two, more columns than D are stored: they belong to the next head, and behind the last "
-        "head to nobody. Mask the stores with offs_d < D.",
-        sign=lambda e: e.raised("store of"),
     ),
     Mistake(
         "last_stride_ignored",
@@ -631,11 +625,11 @@ SUMS = (
         sign=_tf32,
     ),
     Mistake(
-        "columns_loaded",
+        "columns_unmasked",
         "Wrong only where D is no power of two: a block of columns is wider than a head, and what follows belongs to "
-        "the next head, or to nobody. Mask the loads of q, k, v and do with offs_d < D, other=0.0, and count strides "
-        "and the scale with D.",
-        sign=_columns_loaded,
+        "the next head, or to nobody. Mask with offs_d < D, the loads of q, k, v, o and do as well as all stores, and "
+        "count strides and the scale with D.",
+        sign=_columns_unmasked,
     ),
 )
 
