@@ -259,6 +259,11 @@ def _gradient_strides_ignored(v, where: str):
 # ---- signs
 
 
+def _gradient_copied(e) -> bool:
+    """In every failing case. A wrong `reshape` of do copies too, where do is not contiguous, and is wrong elsewhere."""
+    return all("the backward pass copies" in (t.outcome.error or "") for t in e.failing)
+
+
 def _last_stride_ignored(e) -> bool:
     """Wrong only where the last stride of do is not 1, and o is right."""
     if not e.failed_only(*OF_LAST_STRIDES) or not all(map(e.failed, OF_LAST_STRIDES)):
@@ -327,7 +332,7 @@ MEMORY = (
         "gradient_copied",
         "Something as large as o is copied on the way back: do, which the kernels can read with its own strides, or a "
         "gradient, which they can write where it belongs.",
-        sign=lambda e: e.raised("the backward pass copies"),
+        sign=_gradient_copied,
     ),
     Mistake(
         "copied_forward",
