@@ -19,7 +19,7 @@ from course_lib.numerics import error
 NAN = float("nan")
 WHERE = ("both", "forward", "backward")
 OF_OFFSETS = ("large scores", "very negative scores")
-OF_LAST_STRIDES = ("a gradient that is transposed", "the gradient of a sum")
+OF_LAST_STRIDES = ("memory in passing", "a gradient that is transposed", "the gradient of a sum")
 
 
 def _with(**changes):
