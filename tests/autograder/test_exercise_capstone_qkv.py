@@ -5,14 +5,15 @@ import torch
 import torch.nn.functional as F
 
 from autograder import bank
-from autograder.exercise import get
+from autograder.exercise import Draw, get
 from autograder.exercises.capstone import packed
 from autograder.exercises.capstone.qkv_places import wrong_places
 from autograder.inside.calling import Found
-from autograder.inside.probes.packing import differentiated
+from autograder.inside.probes.packing import LARGE, differentiated
 from autograder.judging import tolerance
 
 QKV = get("capstone.qkv")
+WATCHED = ("memory in passing", "the gradient of a sum")  # cases in which a copy of do would be seen
 
 
 def drawn(case: str, seed: int = 3) -> dict:
@@ -74,6 +75,8 @@ class By(torch.autograd.Function):
             torch.stack([x.new_empty(x.shape)] * 3)
         if way == "do copied":
             do.clone()
+        if way == "another type":
+            x.new_empty(3, *x.shape).float()
         if way == "products":
             [x[0] @ w.mT for _ in range(3)]
         if way == "scores":
@@ -89,6 +92,7 @@ class By(torch.autograd.Function):
         ("missing", "there is no gradient of b"),
         ("stacked", "the backward pass copies as many bytes as dq, dk and dv have"),
         ("do copied", r"the backward pass copies \d+ bytes"),
+        ("another type", r"the backward pass makes copies in another type, of \d+ bytes"),
         ("products", "the backward pass asks the library for 3 products"),
         ("scores", "of the backward pass .* bytes are alive that it made"),
     ],
@@ -106,7 +110,22 @@ def test_the_probe_finds_what_is_kept_copied_multiplied_and_held(way, says):
         differentiated(attend, *args, do)
 
 
-@pytest.mark.parametrize("case", ["memory in passing", "images of x apart", "the gradient of a sum"])
+@pytest.mark.parametrize("case", WATCHED)
+@pytest.mark.parametrize("seed", range(9))
+def test_a_copy_of_do_is_looked_for_in_every_draw_in_which_it_costs_one(case, seed):
+    args = next(c for c in QKV.cases if c.name == case).draw(Draw(seed, "cpu", "interpreter")).args
+    assert args["x"].shape[0] * args["x"].shape[1] >= LARGE
+    assert not args["do"].expand(args["x"].shape).is_contiguous()
+
+
+@pytest.mark.parametrize("case", WATCHED)
+def test_a_copy_of_do_is_found(case):
+    attend = bank.find("capstone.qkv/mistakes/gradient_copied__contiguous").function
+    with pytest.raises(Found, match="the backward pass copies"):
+        differentiated(attend, *drawn(case).values())
+
+
+@pytest.mark.parametrize("case", ["images of x apart", *WATCHED])
 def test_the_probe_has_nothing_to_say_about_a_right_answer(case):
     args = list(drawn(case).values())
     made = differentiated(bank.find("capstone.qkv/right/two_passes").function, *args)

@@ -22,8 +22,8 @@ forward and two backward, and sums may be the library's (`ALLOWED`); attention i
 arguments are kept, and beyond them at most qkv, o and one fp32 number a query. Forward these are all that is made;
 backward it is dqkv, the results, and small things. In neither pass is anything of the size of o copied, but for what a
 product of the library has to copy where the rows of x are no matrix; where x has few rows nobody looks. do comes in any
-strides, that of a sum with strides of 0, and stays as it is, as the arguments do. While the function runs, torch.empty
-gives NaN.
+strides, that of a sum with strides of 0, and stays as it is, as the arguments do: it is no more copied than anything
+else. While the function runs, torch.empty gives NaN.
 """
 
 import torch
@@ -76,9 +76,10 @@ def _int32(numbers: list[int]):
 def _in_words(args: dict, lengths: list[int]) -> str:
     (batch, length, width), heads = args["x"].shape, args["heads"]
     said = str(lengths) if batch <= 8 else f"from {min(lengths)} to {max(lengths)}"
+    of_do = "" if args["do"].is_contiguous() else f", gradient with strides {args['do'].stride()}"
     return (
         f"batch {batch}, heads {heads}, {length} patches, head size {width // heads}, {DTYPE_NAMES[args['x'].dtype]}, "
-        f"lengths {said}"
+        f"lengths {said}{of_do}"
     )
 
 
@@ -104,6 +105,16 @@ def _full(d: Draw) -> Call:
     return _call(d, 2, 1, 64, 32, lengths=[64, 64])
 
 
+def _memory_in_passing(d: Draw) -> Call:
+    """So many rows, 140 or more, that the probe looks at what a pass makes. A copy of do and one in fp32 show too."""
+    return _call(d, 2, 2, d.odd(75, 85), 16, dtype=FP16, do_strides=_transposed, do_mean=1.0)
+
+
+def _of_a_sum(d: Draw) -> Call:
+    """With as many rows, for a copy of do that is made where its strides are 0."""
+    return _call(d, 4, 2, d.odd(35, 45), 16, of_a_sum=True)
+
+
 def _far_from_zero(d: Draw, sign: int) -> Call:
     """Scores that exp does not reach. In a wide head, less is added to k, and rounding errors of scores count less."""
     return _call(d, 2, 1, d.odd(35, 45), 64, offset=sign * d.integer(104, 110))
@@ -120,12 +131,12 @@ CASES = (
     Case("three heads", lambda d: _call(d, 2, 3, d.odd(9, 15), 16)),
     Case("head size 72", lambda d: _call(d, 2, 2, d.odd(17, 29), 72)),
     Case("another head size", lambda d: _call(d, 1, 3, d.odd(33, 39), d.choice(SOME_SIZE))),
-    Case("memory in passing", lambda d: _call(d, 2, 2, d.odd(75, 85), 16)),
+    Case("memory in passing", _memory_in_passing),
     Case("rows of x apart", lambda d: _call(d, *_sizes(d), row_gap=d.integer(3, 9))),
     Case("images of x apart", lambda d: _call(d, *_sizes(d), image_gap=16 * d.integer(3, 9))),
     Case("a gradient with strided rows", lambda d: _call(d, *_sizes(d), do_strides=_apart(d.integer(3, 9)))),
     Case("a gradient that is transposed", lambda d: _call(d, *_sizes(d), do_strides=_transposed)),
-    Case("the gradient of a sum", lambda d: _call(d, *_sizes(d), of_a_sum=True)),
+    Case("the gradient of a sum", _of_a_sum),
     Case("large scores", lambda d: _far_from_zero(d, 1)),
     Case("very negative scores", lambda d: _far_from_zero(d, -1)),
     Case("fp16", lambda d: _call(d, 2, 2, d.odd(51, 61), 40, dtype=FP16)),
@@ -140,7 +151,7 @@ QKV = Exercise(
     entry="attend",
     points=7,
     about="attention of one projection, whose three gradients are written into one tensor without a copy",
-    point=("odd lengths", "head size 72", "memory in passing"),
+    point=("odd lengths", "head size 72", "memory in passing", "the gradient of a sum"),
     kind="kernel",
     cases=CASES,
     returns=NAMES,

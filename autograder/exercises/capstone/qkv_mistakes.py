@@ -19,6 +19,7 @@ from course_lib.numerics import error
 NAN = float("nan")
 WHERE = ("both", "forward", "backward")
 OF_OFFSETS = ("large scores", "very negative scores")
+OF_LAST_STRIDES = ("memory in passing", "a gradient that is transposed", "the gradient of a sum")
 
 
 def _with(**changes):
@@ -117,15 +118,20 @@ def _queries_left_out(v, variant):
 
     if where == "forward":
         return _forth(forward)(v)
+    if where == "dkdv":
+        return passes(v, back=lambda t: back.only(t, numbers < ends, "dkdv"))
     return passes(v, back=backward, **_in_places(where, forward={"forth": forward}))
 
 
-def _padding_counted(t, block: int) -> dict:
-    """Keys of the last block of an image that lie behind its length have a score of 0, and a v of 0."""
+def _padding_counted(t, block: int, one=False) -> dict:
+    """Keys of the last block of an image that lie behind its length, or only the first of them, have a score of 0, and
+    a v of 0.
+    """
     behind = torch.arange(t["k"].shape[2], device=t["k"].device)[:, None] >= lengths(t)
     zeros = [0, 0, 0, -t["k"].shape[2] % block]
     padded = {name: torch.nn.functional.pad(t[name].masked_fill(behind, 0.0), zeros) for name in "kv"}
-    return attend(t | padded, see=visible(t | padded, counted=-(-lengths(t) // block) * block))
+    ends = -(-lengths(t) // block) * block
+    return attend(t | padded, see=visible(t | padded, counted=torch.minimum(ends, lengths(t) + 1) if one else ends))
 
 
 # ---- blocks
@@ -174,7 +180,22 @@ def _last_rows_unwritten(v, variant):
     return passes(v, back=lambda t: back.unwritten(t, names, rows))
 
 
+# ---- L
+
+WRONG_L = {
+    "sum alone": forth.lse_without_maximum,
+    "maximum alone": forth.lse_is_maximum,
+    "not a logarithm": forth.lse_is_sum,
+    "in base two": forth.lse_in_base_two,
+}
+
+
 # ---- sums
+
+
+def _of_real_rows(v):
+    real = torch.arange(v["x"].shape[1], device=v["x"].device) < v["lengths"][:, None]
+    return passes(v, of_b=lambda t: t["drows"][real].sum(0))
 
 
 def _of_one_block(v, variant):
@@ -201,7 +222,8 @@ def _dx_of_a_part(v, names: str):
 
 def _summed_in_half(e) -> bool:
     """Only db is off, in fp16 and where there are many rows."""
-    if not e.failed("many rows, fp16") or not e.failed_only("many rows, fp16", "fp16", "bf16", "bf16, head size 72"):
+    halves = ("many rows, fp16", "memory in passing", "fp16", "bf16", "bf16, head size 72")
+    if not e.failed("many rows, fp16") or not e.failed_only(*halves):
         return False
     if e.raised_any():
         return False
@@ -235,6 +257,29 @@ def _gradient_strides_ignored(v, where: str):
 
 
 # ---- signs
+
+
+def _gradient_copied(e) -> bool:
+    """In every failing case. A wrong `reshape` of do copies too, where do is not contiguous, and is wrong elsewhere."""
+    return all("the backward pass copies" in (t.outcome.error or "") for t in e.failing)
+
+
+def _last_stride_ignored(e) -> bool:
+    """Wrong only where the last stride of do is not 1, and o is right."""
+    if not e.failed_only(*OF_LAST_STRIDES) or not all(map(e.failed, OF_LAST_STRIDES)):
+        return False
+    ran = [t for t in e.failing if t.outcome.error is None]
+    return bool(ran) and all(back.is_right(e, t, "o") for t in ran)
+
+
+def _columns_unmasked(e) -> bool:
+    """Wrong only where a head is narrower than a block of columns; if anything was raised, a lane left its tensor."""
+    narrow = all(_size_of_a_head(t.args) & (_size_of_a_head(t.args) - 1) for t in e.failing)
+    return narrow and (e.raised("outside every argument") or not e.raised_any())
+
+
+def _size_of_a_head(v) -> int:
+    return v["x"].shape[-1] // v["heads"]
 
 
 def _tf32(e) -> bool:
@@ -271,6 +316,13 @@ MEMORY = (
         sign=lambda e: e.raised("are kept for backward"),
     ),
     Mistake(
+        "copied_to_another_type",
+        "Something as large as o is copied to another type. A copy of dqkv in fp32 for its sum: torch.sum(rows, 0, "
+        "dtype=torch.float32) adds in fp32 without it. Gradients in fp32 that are copied to the type of x: the kernels "
+        "can store them in it. Of do, q, k and v a kernel widens what it has loaded.",
+        sign=lambda e: e.raised("pass makes copies in another type"),
+    ),
+    Mistake(
         "gradients_packed_afterwards",
         "dq, dk and dv are made in tensors of their own, and copied into one. Make dqkv, (B, N, 3, H, D), first, and "
         "let the kernels write into views of it, with its strides.",
@@ -280,7 +332,7 @@ MEMORY = (
         "gradient_copied",
         "Something as large as o is copied on the way back: do, which the kernels can read with its own strides, or a "
         "gradient, which they can write where it belongs.",
-        sign=lambda e: e.raised("the backward pass copies"),
+        sign=_gradient_copied,
     ),
     Mistake(
         "copied_forward",
@@ -322,10 +374,10 @@ MEMORY = (
         sign=lambda e: e.raised("there is no gradient of"),
     ),
     Mistake(
-        "columns_stored",
-        "When D is no power of two, more columns than D are stored: they belong to the next head, and behind the last "
-        "head to nobody. Mask the stores with offs_d < D.",
-        sign=lambda e: e.raised("store of") or e.raised("outside every argument"),
+        "last_stride_ignored",
+        "Right while the elements of a row of do follow each other, and wrong where its last stride is not 1: that of "
+        "a transposed gradient, and 0 for the gradient of a sum. Give the kernels do.stride(-1) too.",
+        sign=_last_stride_ignored,
     ),
     NOT_DIFFERENTIABLE,
     number_of_gradients("lengths and heads"),
@@ -436,7 +488,7 @@ LENGTHS = (
         "Queries behind the length were left out: padding is asked for nothing as a key, but as a query it is computed "
         "like all others, and its gradient counts.",
         answer=_queries_left_out,
-        variants=tuple(product((1, *BLOCKS), (0.0, NAN), WHERE)),
+        variants=tuple(product((1, *BLOCKS), (0.0, NAN), WHERE)) + tuple(product((1, *BLOCKS), (0.0,), ("dkdv",))),
     ),
     Mistake(
         "hidden_keys_unwritten",
@@ -449,8 +501,8 @@ LENGTHS = (
         "padding_counted",
         "In the last block of an image, keys behind its length count with a score of 0: the loads have a mask, and the "
         "scores need one too, -inf where offs_n >= lengths[b].",
-        answer=_forth(_padding_counted),
-        variants=BLOCKS,
+        answer=_forth(lambda t, variant: _padding_counted(t, *variant)),
+        variants=tuple(product(BLOCKS, (False, True))),
     ),
     Mistake(
         "keys_past_the_end",
@@ -490,6 +542,13 @@ BLOCKWISE = (
         variants=tuple(product(("forward", "dq", "dkdv"), BLOCKS)),
     ),
     Mistake(
+        "l_is_something_else",
+        "o is right, and p of the backward pass is not: L is the maximum plus the logarithm of the sum, "
+        "`m + tl.log(l)`, in the base that the backward pass takes it for.",
+        answer=lambda v, which: _forth(WRONG_L[which])(v),
+        variants=("sum alone", "maximum alone", "not a logarithm", "in base two"),
+    ),
+    Mistake(
         "maximum_missing",
         "NaN where scores are large: exp overflows at 88. Subtract the maximum of the row first.",
         sign=_forward_overflows,
@@ -518,6 +577,12 @@ SUMS = (
         "db is that of one image: sum over the images too.",
         answer=lambda v, image: passes(v, of_b=lambda t: t["drows"][image].sum(0)),
         variants=(0, -1),
+    ),
+    Mistake(
+        "bias_of_real_rows",
+        "db is that of the patches before the length: queries behind it have gradients too, so the sum goes over all "
+        "B N rows of dqkv.",
+        answer=_of_real_rows,
     ),
     Mistake(
         "sums_of_one_block",
@@ -563,6 +628,13 @@ SUMS = (
         "The error is what TF32 gives: `tl.dot` of fp32 keeps 10 fraction bits of its inputs unless told "
         '`input_precision="ieee"`, and the library does where `torch.backends.cuda.matmul.allow_tf32` is on.',
         sign=_tf32,
+    ),
+    Mistake(
+        "columns_unmasked",
+        "Wrong only where D is no power of two: a block of columns is wider than a head, and what follows belongs to "
+        "the next head, or to nobody. Mask with offs_d < D, the loads of q, k, v, o and do as well as all stores, and "
+        "count strides and the scale with D.",
+        sign=_columns_unmasked,
     ),
 )
 

@@ -19,18 +19,21 @@ PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
 class Step(InPassing):
-    """Notes besides how many products the library is asked for, and how many bytes are copied."""
+    """Notes besides how many products the library is asked for, and how many bytes are copied, some to another type."""
 
     def __init__(self, granted: int):
         super().__init__(granted)
-        self.products, self.copied = 0, 0
+        self.products, self.copied, self.retyped = 0, 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = super().__torch_dispatch__(func, types, args, kwargs)
         if not is_running():
             name = func.overloadpacket.__name__
             self.products += name in PRODUCTS
-            self.copied += made.nbytes if name in COPIES else 0
+            if name in COPIES:
+                other = any(t.dtype != made.dtype for t in args if isinstance(t, torch.Tensor))
+                self.copied += made.nbytes
+                self.retyped += made.nbytes if other else 0
         return made
 
 
@@ -90,6 +93,11 @@ def _look(step: Step, words: str, products: int, again: int, of_o: int) -> None:
         raise Found(
             f"the {words} pass asks the library for {step.products} products; with q, k and v in one tensor it needs "
             f"{products}"
+        )
+    if step.retyped > of_o // 2:
+        raise Found(
+            f"the {words} pass makes copies in another type, of {step.retyped} bytes; o has {of_o}, and nothing of its "
+            "size is to be copied"
         )
     if step.copied > again + of_o // 2:
         many = "as many bytes as dq, dk and dv have" if step.copied >= again + 3 * of_o else f"{step.copied} bytes"
