@@ -1016,14 +1016,14 @@ print(f"either moves {6 * tensor:.0f} MB, and takes {each_ms:.2f} ms a layer or 
 #   all others: x is finite there
 # - backward: lesson 04's formulas give $dq$, $dk$ and $dv$, which together are $dqkv$, and
 #   $dx = dqkv\, w$, $dw = dqkv^T x$, and $db$ is the sum of the rows of $dqkv$. The gradient of o comes in any strides,
-#   that of a sum with strides of 0, and stays as it is
+#   that of a sum with strides of 0, and stays as it is: it is read with strides of its own, and not copied
 # - products with x and w may be the library's (`@`, `torch.mm`, `torch.addmm`, `torch.bmm`, `F.linear`), **one forward
 #   and two backward**, and so may sums. Attention is in your kernels
 # - **between** the passes: the arguments, qkv, o, and one fp32 number a query and head
 # - **within** a pass: forward qkv and o, backward dqkv and the results, and sums and numbers of rows that are much
-#   smaller than o. **Nothing as large as o is copied.** (Where the rows of x are no matrix, as in a part of a larger
-#   batch, `x.reshape(B * N, d)` has to copy them; that is granted.) Check and grading look at this where B N is large.
-#   `torch.empty` gives NaN
+#   smaller than o. **Nothing as large as o is copied**, in another type neither. (Where the rows of x are no matrix, as
+#   in a part of a larger batch, `x.reshape(B * N, d)` has to copy them; that is granted.) Check and grading look at
+#   this where B N is large. `torch.empty` gives NaN
 
 
 # %% nbgrader={"grade": false, "grade_id": "capstone_qkv_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1231,15 +1231,16 @@ check("capstone.qkv", attend)
 # </details>
 # <details><summary>Hint 3: a check says that something is copied</summary>
 #
-# `.contiguous()`, `torch.cat`, `torch.stack`, `.to(another type)` and a `reshape` that a view cannot serve copy. The
-# gradient of o needs none of them: `do.view(B, N, H, D)` splits its last dimension whatever its strides are, and a
-# kernel takes all four of them. o needs none if it is made as (B, N, H, D).
+# `torch.cat`, `torch.stack`, `.to(another type)`, `.float()` and a `reshape` that a view cannot serve copy, and so does
+# `.contiguous()` where the gradient of o is not contiguous: a transposed one is among the cases. It needs none of them:
+# `do.view(B, N, H, D)` splits its last dimension whatever its strides are, and a kernel takes all four of them. o needs
+# none if it is made as (B, N, H, D). `torch.sum(rows, 0, dtype=torch.float32)` adds up in fp32 without a copy.
 # </details>
 # <details><summary>Hint 4: NaN in dw and db, and nowhere in o</summary>
 #
 # `torch.empty` holds anything, and here NaN. Some program did not store its part of dqkv: dk and dv of keys behind the
-# length are 0, and have to be written all the same. If only "head size 72" fails, look at the masks of columns: a block
-# of columns is 128 wide then, and what follows the 72 belongs to the next head.
+# length are 0, and have to be written all the same. If only "head size 72" fails, look at the masks of columns, of
+# loads as well as of stores: a block of columns is 128 wide then, and what follows the 72 belongs to the next head.
 # </details>
 
 # %% [markdown]
@@ -1391,7 +1392,9 @@ print(
 #   GELU and its slope, is in your kernels (the bias belongs to the product). A report names what ran and was not allowed
 # - **Compiled**, the tower is one graph, forward and backward, for all lengths and all batches of 2 and more images. It
 #   launches the same kernels as without the compiler. So kernels sit behind operators (`torch.library.custom_op`,
-#   exercise 2.6), and the fakes of these operators tell shape, strides and type of the results
+#   exercise 2.6), and the fakes of these operators tell shape, strides and type of the results. One compiled case is in
+#   fp16, where L stays fp32
+# - **an operator that takes the hidden layer alone**, and returns a new tensor, takes it whatever its strides are
 #
 # Three cells: GELU as an operator; attention as an operator, from the kernels of exercise 9.2; the modules. Every run
 # of a cell registers its operators anew under the same names: `custom_op` replaces the one that was there.
@@ -1797,13 +1800,15 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 #   all others. The check runs on the CPU everywhere, in fp32 and fp64, and at sizes of its own
 # - **held** is all memory that exists between the two passes and that operators made or wrote in the first one, whoever
 #   holds it; parameters, patches, lengths and the result do not count. At most 0.75 of what the strong tower holds is
-#   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass
+#   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass, but for 2 %
+#   of it
 # - **made again** costs time, so products are counted: those of the backward pass take at most 1.2 times the FLOP of
 #   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than it
 # - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
-#   over all layers. Its sum is within 1 % of what is then held. It is asked before there is a tower, and computes with
-#   numbers, not with tensors. `bytes_a_number` is 2 in bf16, 4 in fp32 and 8 in fp64; a number that a row's softmax or norm
-#   notes is of fp32, or of a wider type where the tower is
+#   over all layers. Its sum is off by less than one number of each patch (images × patches × `bytes_a_number`) from
+#   what is then held: a mask of booleans may be left out, what a norm notes may not. It is asked before there is a
+#   tower, and computes with numbers, not with tensors. `bytes_a_number` is 2 in bf16, 4 in fp32 and 8 in fp64; a number
+#   that a row's softmax or norm notes is of fp32, or of a wider type where the tower is
 # - only torch's own operators run, in the thread that calls, and what is held is held in tensors
 #
 # At the widths of the check the MLP is 3.75 to 3.95 times as wide as the tower. Which lines of the table above are
@@ -1902,13 +1907,13 @@ check("capstone.memory", FrugalTower)
 # asked for. It stops when it has all of them: a product at the end of f keeps only what goes into it, so it is not made
 # again. Around the norm and the MLP this is one product; around a whole block it is five, and attention.
 # </details>
-# <details><summary>Hint 4: the plan is off by a few per cent</summary>
+# <details><summary>Hint 4: the plan is off</summary>
 #
 # `memory.ledger(lambda: tower(patches, lengths))` on the CPU, with `.held_bytes` and a line for each owner (lesson 05),
 # counts the same, and the result besides. Compare at small sizes with one layer, and then with two: what does not
 # double lies outside of the layers. Often forgotten: padding was set to 0, so the product `embed` keeps other patches
-# than those that came; the last norm keeps its input; attention keeps one number for each query and head; `torch.cat`
-# of weights is a copy in every layer.
+# than those that came; the last norm keeps its input; each norm that torch computes keeps two numbers a row, the last one
+# too; attention keeps one number for each query and head; `torch.cat` of weights is a copy in every layer.
 # </details>
 
 # %% [markdown]
