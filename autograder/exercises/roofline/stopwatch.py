@@ -58,7 +58,7 @@ ALONE: dict[str, tuple[Traits, float, float]] = {
     # often enough that a hundred runs never miss them all, and ten in a row hardly ever do
     "other people's work": (replace(PITFALLS["outliers"], outlier_rate=0.165), 300, 600),
     "runs that vary": (replace(CALM, noise=0.05), 300, 600),
-    "a slow host": (replace(PITFALLS["slow_host"], launch_s=120e-6, flush_s=40e-6), 20, 35),
+    "a slow host": (replace(PITFALLS["slow_host"], launch_s=135e-6, flush_s=40e-6), 20, 30),
     # a launch takes longer than an event, so that a device that waits for it shows here in every draw
     EVENTS: (replace(PITFALLS["events"], launch_s=10e-6), 20, 30),
 }
@@ -70,8 +70,12 @@ LAPTOP = replace(
 )
 TOGETHER = {
     "a datacentre device": (replace(PRESETS["datacentre"], launch_s=14e-6, ramp_s=0.08, outlier_rate=0.0), 100, 150),
-    "a laptop": (LAPTOP, 420, 600),
-    "a shared device": (replace(PRESETS["shared"], ramp_s=0.11, outlier_factor=10.0, noise=0.042), 150, 300),
+    "a laptop": (LAPTOP, 480, 640),
+    "a shared device": (
+        replace(PRESETS["shared"], idle_speed=0.7, ramp_s=0.11, outlier_factor=10.0, noise=0.042),
+        150,
+        300,
+    ),
     "everything at once": (
         replace(LAPTOP, launch_s=60e-6, flush_s=40e-6, ramp_s=0.1, compile_s=0.5),
         100,
