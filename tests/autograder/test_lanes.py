@@ -45,8 +45,8 @@ def test_a_card_of_8_gb_has_room_for_one_worker_also_where_the_limit_only_says_s
 
 
 def test_what_a_process_may_take_of_the_gpu_holds_inside_too(monkeypatch):
-    monkeypatch.setenv(sandbox.MEMORY_LIMIT, "7")
-    assert sandbox._environment()[sandbox.MEMORY_LIMIT] == "7"
+    monkeypatch.setenv(lanes.device.MEMORY_LIMIT, "7")
+    assert sandbox._environment()[lanes.device.MEMORY_LIMIT] == "7"
 
 
 @pytest.mark.parametrize("name", FILES)
