@@ -83,7 +83,8 @@ def table() -> str:
     versions = ", ".join(f"{name} {entry['versions'][name]}" for name in ("torch", "triton", "driver"))
     dates = sorted({results.load(section)["date"] for section in SHOWN})
     said = [f"{entry['machine']}, {versions}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."]
-    missed = [_missed(row, FAMILY.get(section, "")) for section in SHOWN for row in _rows(section).values()]
+    measured = [(row, FAMILY.get(section, "")) for section in SHOWN for row in _rows(section).values()]
+    missed = [one for row, family in measured for one in (_missed(row, family), *_large_peaks(row))]
     said.append(f"Over the course's own targets: {', '.join(filter(None, missed)) or 'none'}.")
     changed = [section for section in SHOWN if recorded.is_stale(section)]
     if changed:
@@ -106,6 +107,16 @@ def _missed(row: dict, family: str) -> str:
     if target is None or row["ratio"] <= target:
         return ""
     return f"{family}{row['name']} ({row['ratio']:.3f}, target {target:.3f})"
+
+
+def _large_peaks(row: dict) -> list[str]:
+    """The same of a row of memory, beside the memory of others."""
+    shares = {rival: (row.get(f"of {rival}'s"), row.get(f"of {rival}'s, to reach")) for rival in ("strong", "naive")}
+    return [
+        f"{row['name']} ({share:.4g} of {rival}'s, target {target:.3g})"
+        for rival, (share, target) in shares.items()
+        if share is not None and share > target
+    ]
 
 
 def _rows(section: str) -> dict[str, dict]:

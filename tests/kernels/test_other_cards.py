@@ -208,6 +208,14 @@ def assert_all_start(found: list[dict]) -> None:
         assert "tma" not in launch.instructions or launch.arch >= 90, one
 
 
+@pytest.mark.parametrize("arch", [100, 103])
+def test_on_blackwell_a_walked_block_of_128_rows_is_counted_twice(arch):
+    """What the compiler asked for: 240,640 B at 96 columns, where a program may have 232,448."""
+    has, blocks = limits_of(arch), attention.Blocks(128, 64, 8, 3)
+    assert attention.need_of("dkdv", blocks, 96, 2, has).shared_bytes >= 240_640 > has.shared_bytes
+    assert attention._fitted(96, 2, has).dkdv != blocks
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("part", [f"{part}/{PARTS}" for part in range(1, PARTS + 1)])
