@@ -16,6 +16,7 @@ from autograder.exercise import UNITS, find, get, registry
 from course_lib import device
 
 NAMED = 0.95  # of the mistakes of an exercise, that are to be called by their name
+WORKER_BYTES = 5 << 30  # of the GPU: 24 workers took all of 80 GB, and right answers could not be judged
 NCCL_WORKERS = 8  # each has two ranks or more, and all of them share the GPUs
 NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, and a case by itself five seconds
 
@@ -57,7 +58,7 @@ def _main(args: argparse.Namespace) -> int:
         return seeds.main(args.exercise, seed, args.seeds)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
-    found, part, workers, limit_s = entries(args.exercise), "bank", len(os.sched_getaffinity(0)), 120.0
+    found, part, workers, limit_s = entries(args.exercise), "bank", workers_at_once(), 120.0
     if args.nccl:
         in_ranks.BACKEND, part, workers, limit_s = "auto", "bank_nccl", NCCL_WORKERS, NCCL_LIMIT_S
         found = [entry for entry in found if get(entry.exercise).kind == "distributed"]
@@ -92,6 +93,11 @@ def _main(args: argparse.Namespace) -> int:
     for row in few:
         print(f"{row['exercise']}: {row['named']} of {row['of_mistakes']} mistakes named; {NAMED:.0%} are asked for")
     return 0 if all(r.as_expected for r in results) and not few else 1
+
+
+def workers_at_once() -> int:
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, max(1, device.memory_bytes() // WORKER_BYTES)) if device.TIER == "gpu" else cores
 
 
 def unknown(names: Iterable[str]) -> list[str]:
