@@ -40,6 +40,7 @@ __all__ = [
     "processor",
     "require",
     "share_of_sizes",
+    "take_at_most",
 ]
 
 MEMORY_LIMIT = "SPEED_OF_LIGHT_GPU_GIB"  # in the environment: a process takes no more of the GPU's memory than this
@@ -138,6 +139,12 @@ def has_bf16() -> bool:
 def half() -> torch.dtype:
     """The 2-byte type to compute in: bf16, or fp16 on a card that has no bf16."""
     return torch.bfloat16 if has_bf16() else torch.float16
+
+
+def take_at_most(share: float) -> None:
+    """Of the GPU's memory: torch gives back what it only holds before this process takes more than this share."""
+    if TIER == "gpu":
+        torch.cuda.set_per_process_memory_fraction(share * memory_bytes() / _card()[0])
 
 
 @cache

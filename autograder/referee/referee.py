@@ -32,6 +32,7 @@ from course_lib import device
 
 ROWS = 4  # of exercises that are judged side by side, at most
 TRIES = 3  # to find the device quiet
+SMALL, OWN = 0.5, 0.5  # share of the sizes; where it is less, the referee takes this much of the GPU and no more
 WATCHED = 3  # cases of a timed exercise that are watched, and tried with the kernels switched off
 TOO_MUCH = 0.25  # of a GPU's memory, held by a submission while none was left to judge with
 
@@ -82,6 +83,9 @@ class Referee:
 
     def __enter__(self) -> Referee:
         self.room.__enter__()
+        # What torch only holds here, no worker can have. Where large cases run, the referee needs more than a part.
+        if device.share_of_sizes() < SMALL:
+            device.take_at_most(OWN)
         return self
 
     def __exit__(self, *error) -> None:

@@ -203,6 +203,8 @@ def test_a_process_may_be_held_to_some_of_the_memory():
     code = CARD.format(capability=(9, 0), gib=140) + start + "print(held, device.share_of_sizes())"
     assert python(code, SPEED_OF_LIGHT_GPU_GIB="7") == "[0.05] 0.125"
     assert "to be a number of GiB" in python(code, SPEED_OF_LIGHT_GPU_GIB="all")
+    half = CARD.format(capability=(9, 0), gib=140) + "device.take_at_most(0.5); print(held)"
+    assert python(half, SPEED_OF_LIGHT_GPU_GIB="7") == "[0.025]" and python(half) == "[0.5]"
 
 
 def test_bf16_is_refused_in_words_on_a_card_without_it():
