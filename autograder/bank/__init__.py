@@ -101,7 +101,7 @@ class Result:
     says: str = ""  # what a student would have read, or how the process ended
     seconds: float = 0.0
     skipped: bool = False  # this tier cannot show it
-    broken: bool = False  # the entry itself is wrong, so nothing was judged
+    broken: bool = False  # nothing was judged: the entry itself is wrong, or who judges raised something
 
     @property
     def as_expected(self) -> bool:
@@ -218,7 +218,7 @@ def _outcome(task, entry: Entry, seed: int, quick: bool) -> tuple[Result, bool]:
     except BadEdit as error:
         return Result(entry, says=str(error), broken=True), False
     except BaseException as error:
-        return Result(entry, says=f"could not be judged: {type(error).__name__}: {error}"), False
+        return Result(entry, says=f"could not be judged: {type(error).__name__}: {error}", broken=True), False
     return result, _well()
 
 
@@ -239,6 +239,7 @@ def joined(results: Iterable[Result]) -> list[Result]:
         if (other := found.get(str(one.entry))) is not None:
             says = " ".join(filter(None, [other.says, one.says]))
             both = {"accepted": other.accepted and one.accepted, "seconds": other.seconds + one.seconds, "says": says}
+            both |= {"broken": other.broken or one.broken}
             one = replace(one, entry=replace(one.entry, cases="all"), **both)
         found[str(one.entry)] = one
     return list(found.values())
@@ -270,7 +271,7 @@ def _counted(name: str, results: list[Result]) -> dict:
         "of_right": len(good),
         "slow": sum(r.accepted for r in slow),
         "of_slow": len(slow),
-        "caught": sum(not r.accepted for r in bad),
+        "caught": sum(not (r.accepted or r.broken) for r in bad),
         "named": sum(r.rightly_named for r in bad),
         "of_mistakes": len(bad),
         "skipped": len(results) - len(ran),

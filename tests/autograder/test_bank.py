@@ -203,6 +203,28 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     assert "ZeroDivisionError" in says["raises"]
 
 
+def _out_of_memory(entry, seed, quick):
+    raise MemoryError("no GPU memory is left")
+
+
+def test_a_mistake_that_could_not_be_judged_is_not_caught():
+    mistake = bank.find("roofline.work/mistakes/always_four_bytes")
+    (unjudged,) = bank.run([mistake], seed=1, task=_out_of_memory)
+    (judged,) = bank.run([mistake], seed=1)
+    assert judged.as_expected and not unjudged.as_expected and "no GPU memory" in unjudged.says
+    assert [bank.counts([one])[0]["caught"] for one in (unjudged, judged)] == [0, 1]
+    assert not bank.joined([judged, unjudged])[0].as_expected
+
+
+def test_a_gpu_s_memory_limits_how_many_are_judged_at_once(monkeypatch):
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda pid: set(range(24)))
+    assert command.workers_at_once() == 24
+    monkeypatch.setattr(command.device, "TIER", "gpu")
+    for gib, workers in ((139, 24), (80, 16), (8, 1), (4, 1)):
+        monkeypatch.setattr(command.device, "memory_bytes", lambda gib=gib: gib << 30)
+        assert command.workers_at_once() == workers
+
+
 def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypatch):
     folder = tmp_path / "start.axpy" / "right"
     folder.mkdir(parents=True)
