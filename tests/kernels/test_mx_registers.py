@@ -11,14 +11,15 @@ from course_lib.kernels.hardware import gluon_is_known, on_hopper
 from course_lib.kernels.mx import Quantized, dequantize_reference, quantize
 from course_lib.kernels.mx import product as mx_product
 from course_lib.kernels.mx.product import product, taught_matrix, taught_vector
-from course_lib.kernels.mx.rungs import direct_for, walk_for
-from course_lib.kernels.mx.tuning import DIRECT, WALK, direct_blocks, walk_blocks
+from course_lib.kernels.mx.rungs import direct_for, fetched_for, walk_for
+from course_lib.kernels.mx.tuning import DIRECT, FETCHED, WALK, Routes, direct_blocks, walk_blocks
 from course_lib.kernels.timed import gemv_into
 from tests.kernels.test_mx_products import product_bound
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 DIRECT_BLOCKS = [blocks for pair in DIRECT.values() for blocks in pair]
+FETCHED_BLOCKS = list(dict.fromkeys(blocks for pair in FETCHED.values() for blocks in pair))
 BRAIN = torch.bfloat16
 
 
@@ -48,6 +49,32 @@ def test_the_tables_decide():
         assert chosen(*zeros(rows)) == (None, DIRECT[most][1])
         assert chosen(*zeros(rows, N=8192, K=128)) == (None, DIRECT[most][0])
     assert chosen(*zeros(65)) == (None, None), "not measured"
+
+
+@pytest.mark.usefixtures("known")
+def test_a_table_decides_where_one_warp_fetches():
+    for rows, most in ((17, 32), (33, 64), (64, 64), (65, 128), (256, 256)):
+        assert fetched_for(*zeros(rows), True) == FETCHED[most][1]
+        assert fetched_for(*zeros(rows, N=8192, K=128), True) == FETCHED[most][0]
+    for rows in (1, 16, 257):
+        assert fetched_for(*zeros(rows), True) is None
+    x, w = zeros(100)
+    assert fetched_for(x, w, False) is None, "another GPU"
+    assert fetched_for(x[:1].expand(100, -1), w, True) is None, "the copy engine wants rows apart"
+    assert fetched_for(x.float(), w, True) is fetched_for(*zeros(100, K=1056), True) is None
+
+
+@pytest.mark.parametrize(("rows", "named"), [(64, "matrix"), (100, "matrix"), (300, "dequantize")])
+def test_weights_are_not_made_whole_where_a_warp_fetches_them(rows, named, monkeypatch):
+    taken = {name: lambda *_, name=name: seen.append(name) for name in mx_product.ROUTES}
+    seen = []
+    monkeypatch.setattr(mx_product, "ROUTES", taken)
+    monkeypatch.setattr(mx_product, "routes_for", lambda *_: Routes(2, 96))
+    monkeypatch.setattr(mx_product, "fetched_for", lambda x, *_: x.shape[0] <= 256)
+    x, w = zeros(rows)
+    product(x, w)
+    product(x, w, None, "dequantize")
+    assert seen == [named, "dequantize"]
 
 
 def test_long_rows_are_not_unrolled_and_columns_that_are_no_whole_steps_have_no_walk():
@@ -122,6 +149,7 @@ def _prmt(a, b, selector):
 
 OPERATIONS = {
     "mov.b32": lambda a: a,
+    "and.b32": lambda a, b: a & b,
     "xor.b32": lambda a, b: a ^ b,
     "shr.u32": lambda a, n: a >> n,
     "prmt.b32": _prmt,
@@ -167,6 +195,22 @@ def test_weights_become_bf16_exactly_nine_instructions_for_four(every_pair):
     assert len(lines) == 2 * 9
 
 
+def test_pairs_become_bf16_exactly_five_instructions_for_two(every_pair):
+    gemm_fetched = pytest.importorskip("course_lib.kernels.mx.gemm_fetched")
+    places, word, e = every_pair
+    (scale,) = follow(gemm_fetched.SCALE.value, 1, e * 0x00800080)
+    high = torch.tensor(gemm_fetched.HIGH.value)
+    # The second pair is bytes 2 and 3, under bits that do not count.
+    got = follow(gemm_fetched.PAIRS.value, 2, word, word >> 16 | 0xABCD0000, scale, scale, high)
+    for i, pair in enumerate(got):
+        for byte, value in zip((2 * i, 2 * i + 1), _halves(pair)):
+            m = places[byte][:, None].expand(256, 256).to(torch.int8)
+            want = dequantize_reference(Quantized(m, e.to(torch.uint8), 1)).double()
+            assert torch.equal(value.nan_to_num(7.0, 8.0, 9.0), want.nan_to_num(7.0, 8.0, 9.0))
+    lines = re.findall(r"^\s*(?:prmt|and|sub|mul)\S* ", gemm_fetched.PAIRS.value, re.MULTILINE)
+    assert len(lines) == 2 * 5
+
+
 def test_weights_become_fp32_exactly_by_choosing_bytes(every_pair):
     gemv_warps = pytest.importorskip("course_lib.kernels.mx.gemv_warps")
     places, word, _ = every_pair
@@ -204,6 +248,33 @@ def test_the_direct_kernel_compiles_to_tensor_cores_without_spills(blocks, K, bi
     products = 128 // 16 * (blocks.n // 16 // blocks.beside) * (blocks.m // 8)
     assert made.instructions["mma"] == products and 16 in access_widths(made)["ld"], str(made)
     assert not any(made.instructions[name] for name in ("wgmma", "atomic", "cp.async", "ldmatrix")), str(made)
+    assert made.sass is None or "I2F" not in made.sass, "no weight is converted by the slow instruction"
+
+
+def compiled_fetched(blocks, biased):
+    from course_lib.kernels.mx.gemm_fetched import fetched_kernel, swizzled
+    from course_lib.kernels.rings import LAUNCH
+
+    def described(kind, rows, columns):
+        return f"tensordesc<{kind}[{rows}, {columns}],{swizzled(columns)!r}>"
+
+    types = {"w_desc": described("i16", blocks.n // 2, blocks.k // 2), "x_desc": described("bf16", blocks.m, blocks.k)}
+    types |= {"out_ptr": "*bf16" if blocks.split == 1 else "*fp32", "e_ptr": "*u8", "bias_ptr": "*bf16"}
+    fixed = {"STAGES": blocks.stages} | ({} if biased else {"bias_ptr": None})
+    signature = {name: types.get(name, "i32") for name in fetched_kernel.arg_names if name not in fixed}
+    options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
+    return compile_kernel(fetched_kernel, signature, fixed, **options)
+
+
+@pytest.mark.parametrize("biased", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocks", FETCHED_BLOCKS, ids=str)
+def test_the_fetched_kernel_compiles_to_the_products_of_warp_groups_without_spills(blocks, biased):
+    needs_gluon()
+    made = compiled_fetched(blocks, biased)
+    assert made.fits and made.spills_bytes == 0 and made.registers == 168, str(made)
+    # Two groups, each with a product in the loop and one behind it; a wgmma has 64 rows of weights and 16 columns.
+    assert made.instructions["wgmma"] == 2 * 2 * (blocks.n // 128) * (blocks.k // 16), str(made)
+    assert made.instructions["tma"] and not any(made.instructions[name] for name in ("atomic", "cp.async")), str(made)
     assert made.sass is None or "I2F" not in made.sass, "no weight is converted by the slow instruction"
 
 
@@ -280,6 +351,31 @@ def test_the_direct_kernel_is_right_with_every_entry_of_its_table(blocks, apart,
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("blocks", FETCHED_BLOCKS, ids=str)
+def test_the_fetched_kernel_is_right_with_every_entry_of_its_table(blocks, apart, written):
+    from course_lib.kernels.mx.gemm_fetched import write_fetched
+
+    # One step; fewer and more steps than places, an odd number of them; rows and weights that fill no tile.
+    cases = ((1, blocks.m, blocks.n), (blocks.stages - 1, blocks.m - 3, 77), (2 * blocks.stages + 1, blocks.m + 5, 333))
+    for steps, rows, N in cases:
+        x, w, bias = apart(rows, N, 128 * steps)
+        written(write_fetched, x, w, None if steps == 1 else bias, blocks)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("here")
+def test_the_fetched_kernel_gives_the_same_bits_on_every_run(apart):
+    from course_lib.kernels.mx.gemm_fetched import write_fetched
+
+    x, w, bias = apart(128, 4096, 4096)
+    outs = [torch.full((128, 4096), float("nan"), device=DEVICE, dtype=BRAIN) for _ in range(5)]
+    for out in outs:
+        write_fetched(out, x, w, bias, FETCHED[128][1])
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", WALK)
 def test_the_walk_of_a_warp_is_right_with_every_entry_of_its_table(name, apart, written):
     from course_lib.kernels.mx.gemv_warps import write_by_warp
@@ -293,7 +389,7 @@ def test_the_walk_of_a_warp_is_right_with_every_entry_of_its_table(name, apart, 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("N", "K"), [(77, 1024), (4096, 4096), (8193, 2048), (1000, 14336), (8192, 10240)])
-@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 16, 17, 33, 64])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 200, 256])
 def test_products_take_the_tuned_rungs_and_are_right(rows, N, K, apart, assert_within, monkeypatch):
     x, w, bias = apart(rows, N, K)
     want = product_bound(x, w, bias)

@@ -13,7 +13,7 @@ from course_lib.kernels.mx.convert import dequantize
 from course_lib.kernels.mx.format import Quantized
 from course_lib.kernels.mx.gemm import write_gemm
 from course_lib.kernels.mx.gemv import write_gemv
-from course_lib.kernels.mx.rungs import direct_for, walk_for
+from course_lib.kernels.mx.rungs import direct_for, fetched_for, walk_for
 from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, routes_for, vector_blocks
 
 __all__ = ["mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
@@ -46,7 +46,11 @@ def _vector(out, x, w: Quantized, bias) -> None:
 
 
 def _matrix(out, x, w: Quantized, bias) -> None:
-    if blocks := direct_for(x, w, on_hopper(x.device)):
+    if blocks := fetched_for(x, w, on_hopper(x.device)):
+        from course_lib.kernels.mx.gemm_fetched import write_fetched  # Gluon need not be there
+
+        write_fetched(out, x, w, bias, blocks)
+    elif blocks := direct_for(x, w, on_hopper(x.device)):
         from course_lib.kernels.mx.gemm_registers import write_direct  # Gluon need not be there
 
         write_direct(out, x, w, bias, blocks)
@@ -86,7 +90,11 @@ def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> t
         route = "dequantize"
     if x.stride(1) != 1:
         x = x.contiguous()
-    ROUTES[route or route_of(rows, routes_for(N, K))](out, x, w, bias)
+    if route is None:
+        route = route_of(rows, routes_for(N, K))
+        if route == "dequantize" and fetched_for(x, w, on_hopper(x.device)):
+            route = "matrix"  # up to more rows than the taught product, which that table is for
+    ROUTES[route](out, x, w, bias)
     return out
 
 

@@ -2,7 +2,8 @@
 
                                   tuned             taught
     one row of x                  gemv_warps.py     gemv.py
-    up to 64, on tensor cores     gemm_registers.py gemm.py
+    up to 16, on tensor cores     gemm_registers.py gemm.py
+    up to 256                     gemm_fetched.py   gemm.py
 
 The tuned ones want an H100 or H200, a Triton whose Gluon was tried, x in bf16, groups of 32, and rows of x and of the
 weights that begin at multiples of 16 bytes; the taught ones take everything. Both give the same product, added up in
@@ -11,11 +12,12 @@ another order.
 
 import torch
 
+from course_lib.kernels.descriptors import describable
 from course_lib.kernels.hardware import gluon_is_known
 from course_lib.kernels.mx.format import GROUP, Quantized
-from course_lib.kernels.mx.tuning import Direct, Walk, direct_blocks, walk_blocks
+from course_lib.kernels.mx.tuning import Direct, Fetched, Walk, direct_blocks, fetched_blocks, walk_blocks
 
-__all__ = ["direct_for", "walk_for"]
+__all__ = ["direct_for", "fetched_for", "walk_for"]
 
 
 def _reached(x: torch.Tensor, w: Quantized) -> bool:
@@ -41,3 +43,10 @@ def direct_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Direct | None:
     N, K = w.mantissas.shape
     blocks = direct_blocks(x.shape[0], N, K) if hopper else None
     return blocks if blocks and blocks.n <= N and _reached(x, w) and gluon_is_known() else None
+
+
+def fetched_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Fetched | None:
+    """What gemm_fetched.py is launched with, or None where it is not valid or another one is faster."""
+    blocks = fetched_blocks(x.shape[0], w.mantissas.shape[0]) if hopper else None
+    reached = blocks and _reached(x, w) and describable(x) and describable(w.mantissas)
+    return blocks if reached and gluon_is_known() else None

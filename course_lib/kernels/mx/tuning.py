@@ -16,6 +16,7 @@ from course_lib.kernels.hardware import Limits, limits
 __all__ = [
     "DEFAULT",
     "DIRECT",
+    "FETCHED",
     "MANY",
     "MATRIX",
     "PIECE",
@@ -24,11 +25,13 @@ __all__ = [
     "VECTOR_ROWS",
     "WALK",
     "Direct",
+    "Fetched",
     "Matrix",
     "Routes",
     "Vector",
     "Walk",
     "direct_blocks",
+    "fetched_blocks",
     "matrix_blocks",
     "routes_for",
     "vector_blocks",
@@ -59,6 +62,15 @@ class Direct:
     n: int  # rows of weights a program, 16 or more for each warp beside another
     warps: int  # along K
     beside: int  # times so many along n
+
+
+@dataclass(frozen=True)
+class Fetched:
+    m: int  # rows of x a program: 16, 32, 64, 128, 256
+    n: int  # rows of weights a program: 128 or 256, half of them for each group of warps
+    k: int  # columns at once: 64 or 128
+    stages: int
+    split: int = 1  # pieces along K
 
 
 @dataclass(frozen=True)
@@ -108,6 +120,19 @@ DIRECT = {
     # 36.7 (1.10); 12.5 (1.06)
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
+# rows of x, at most -> blocks of gemm_fetched.py, as in DIRECT; where there are some they are taken before DIRECT's.
+# 4096 rows of weights make 32 tiles of 128, and with four parts along K 128 programs. Predicted, not measured.
+FETCHED = {
+    # 19-22; 9-11
+    32: (Fetched(32, 128, 128, 6), Fetched(32, 128, 128, 6, 4)),
+    # 20-23; 10-12
+    64: (Fetched(64, 128, 128, 6), Fetched(64, 128, 128, 6, 4)),
+    # 28-33; 12-15
+    128: (Fetched(128, 128, 128, 4), Fetched(128, 128, 128, 4, 4)),
+    # 52-58; 20-24
+    256: (Fetched(256, 128, 64, 5), Fetched(256, 128, 64, 5, 4)),
+}
+FETCHED_ABOVE = 16  # rows of x
 MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 111 a thread at 28672 columns, not 70
 # (N, K) -> where one route overtakes the one before, measured on an H200 by `python -m benchmarks.mx_routes`
 ROUTES = {
@@ -179,3 +204,9 @@ def direct_blocks(rows: int, N: int, K: int) -> Direct | None:
     """None for more rows of x than were measured, and for rows of weights that are too long."""
     most = min((most for most in DIRECT if rows <= most), default=None)
     return None if most is None or K > MOST_COLUMNS else DIRECT[most][0 if N >= MANY else 1]
+
+
+def fetched_blocks(rows: int, N: int) -> Fetched | None:
+    """None for more rows of x than the table has, and for rows that `direct_blocks` is for."""
+    most = min((most for most in FETCHED if rows <= most), default=None)
+    return None if most is None or rows <= FETCHED_ABOVE else FETCHED[most][0 if N >= MANY else 1]
