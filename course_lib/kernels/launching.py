@@ -180,6 +180,7 @@ class _Launch:
         return self.c_function, self.grid, (*self.before, *(arguments if self.apart else [arguments]))
 
 
+@functools.cache
 def _driver():
     from triton.backends.nvidia import driver
 
