@@ -205,7 +205,8 @@ def tower_steps() -> list[Way]:
 
 def _difference(a: tuple, b: tuple) -> float:
     """The largest |a - b| / |b| of a pair."""
-    return max(float((x.double() - y.double()).norm() / y.double().norm()) for x, y in zip(a, b, strict=True))
+    pairs = [(x.detach().double(), y.detach().double()) for x, y in zip(a, b, strict=True)]
+    return max(float((x - y).norm() / y.norm()) for x, y in pairs)
 
 
 def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, times: int = 20) -> dict:
@@ -232,8 +233,8 @@ def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, ti
     row |= {"of the fastest peer": round(median(taken[ours.name]) / fastest, 3), "to reach": TO_REACH}
     if DEVICE == "cuda":
         row["asked for in us"] = round(_batch(ours.step, 20) * 1e6, 1)
-        row["in a graph us"] = round(waited_us(captured(ours.step)), 1)
         row["calls a step with new addresses"] = _not_ready(ours.step)
+        row["in a graph us"] = round(waited_us(captured(ours.step)), 1)
     return row
 
 
@@ -254,7 +255,7 @@ def _not_ready(step: Callable, times: int = 10) -> float:
     return len(made) / times
 
 
-def profiled(step: Callable[[], object], times: int = 20, most: int = 25) -> list[dict]:
+def profiled(name: str, step: Callable[[], object], times: int = 20, most: int = 25) -> list[dict]:
     """The functions with most time of their own; backward runs in this thread, where it can be seen."""
     with torch.autograd.set_multithreading_enabled(False):
         step()
@@ -266,7 +267,9 @@ def profiled(step: Callable[[], object], times: int = 20, most: int = 25) -> lis
     for (file, line, function), (_, calls, own, with_callees, _) in pstats.Stats(profile).stats.items():
         where = f"{'/'.join(file.split('/')[-3:])}:{line} {function}" if line else function
         figures = (round(own / times * 1e6, 1), round(with_callees / times * 1e6, 1), round(calls / times, 1))
-        rows.append({"profile": where} | dict(zip(("own us", "with callees us", "calls"), figures)))
+        rows.append(
+            {"profile of": name, "function": where} | dict(zip(("own us", "with callees us", "calls"), figures))
+        )
     return sorted(rows, key=lambda row: -row["own us"])[:most]
 
 
@@ -276,12 +279,16 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     if DEVICE != "cuda":
         return
-    for name, ways in steps().items():
+    every = steps()
+    for name, ways in every.items():
         print(json.dumps(compared(name, ways)), flush=True)
-    ways = tower_steps()
-    print(json.dumps(compared("tower step of 8 images", ways, check=False, rounds=5, times=10)), flush=True)
-    for row in profiled(ways[0].step):
+    name, ways = "tower step of 8 images", tower_steps()
+    print(json.dumps(compared(name, ways, check=False, rounds=5, times=10)), flush=True)
+    for row in profiled(name, ways[0].step):
         print(json.dumps(row), flush=True)
+    for name, ways in every.items():
+        for row in profiled(name, ways[0].step, most=12):
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
