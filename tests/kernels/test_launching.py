@@ -4,15 +4,20 @@ import contextlib
 import functools
 import gc
 import inspect
+import json
+import os
 import random as dice
+import shutil
 import subprocess
 import sys
 import threading
 import types
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
+import triton
 from triton import knobs
 from triton.runtime import jit
 
@@ -535,3 +540,22 @@ def test_devices_have_plans_of_their_own():
             q, k, v = (torch.randn(1, 2, 128, 64, dtype=torch.bfloat16).cuda() for _ in range(3))
             results.append(forward(q, k, v, True, 0.2)[0].cpu())
     assert all(torch.equal(one, results[0]) for one in results[1:]) and len(launching._plans) == 2
+
+
+@pytest.mark.slow
+def test_the_driver_gets_the_same_bytes_from_this_triton(tmp_path):
+    """Without a GPU: real kernels, compiled, and a driver that writes down what it is given."""
+    compiler = shutil.which("cc")
+    if compiler is None or DEVICE == "cuda":
+        pytest.skip("no C compiler, or a driver of its own")
+    source, headers = ROOT / "tests/kernels/paper_driver.c", Path(triton.__file__).parent / "backends/nvidia/include"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-I", headers, source, "-o", tmp_path / "libcuda.so.1"]
+    subprocess.run(command, check=True)
+    (tmp_path / "libcuda.so").symlink_to("libcuda.so.1")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    command = [sys.executable, "-m", "tests.kernels.on_paper", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["compared"] > 40 and not found["differ"] and not found["only Triton"], found
