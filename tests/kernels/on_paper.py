@@ -91,7 +91,8 @@ def _told(library, known: set) -> None:
 
 def _taken(library) -> bytes:
     text = ctypes.create_string_buffer(MOST)
-    return text.raw[: library.paper_take(text)]
+    length = library.paper_take(text)
+    return text.raw[:length]
 
 
 def _tensor(*shape: int, dtype=torch.bfloat16, start: int = 0) -> torch.Tensor:
