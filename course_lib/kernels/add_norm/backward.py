@@ -28,6 +28,7 @@ from course_lib.kernels.add_norm.rows import (
 )
 from course_lib.kernels.add_norm.tuning import Backward, backward_rows
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.philox import smallest_kept
 
 __all__ = ["SUM_BLOCKS", "backward_kernel", "sum_parts_kernel", "write_backward"]
@@ -156,16 +157,27 @@ def write_backward(
     how = how or backward_rows(width, rows, s.device, widest)
     programs = max(1, min(how.programs * multiprocessors(s.device), triton.cdiv(rows, how.rows)))
     parts = torch.empty(2, programs, width, dtype=torch.float32, device=s.device)
+    _write_backward(d, dx, dw, db, parts, dy, ds, s, weight, mean, rstd, p, seed, offset, how)
+
+
+@planned
+def _write_backward(
+    d, dx, dw, db, parts, dy, ds, s, weight, mean, rstd, p: float, seed, offset: int, how: Backward
+) -> None:  # fmt: skip
+    """`parts` (2, programs, N) fp32: room for the sums of each program."""
+    (rows, width), programs = s.shape, parts.shape[1]
     parts_w, parts_b = parts[0], None if db is None else parts[1]
     unit = row_unit(d, dx, dy, ds, s)
-    backward_kernel[(programs,)](
+    launch(
+        backward_kernel, (programs,),
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
         **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, num_warps=how.warps,
     )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
-    sum_parts_kernel[(triton.cdiv(width, block_n), 2)](
+    launch(
+        sum_parts_kernel, (triton.cdiv(width, block_n), 2),
         dw, db, parts_w, parts_b,
         programs, width,
         BLOCK_P=block_p, BLOCK_N=block_n, num_warps=8,

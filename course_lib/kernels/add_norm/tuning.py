@@ -5,6 +5,7 @@ other widths are chosen by what the compiler makes of them. Elsewhere a backward
 memory as there is room for, and a multiprocessor as many programs as fit side by side.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -81,11 +82,14 @@ def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int =
     """`itemsize`: bytes of the widest of the three numbers that are read for each column."""
     if device.type != "cuda":
         return INTERPRETED[1]
+    how, has = _measured(width, triton.next_power_of_2(max(1, n_rows))), limits(device)
+    return how if has.measured else _fitted(how, how.rows * sum(parts_of(width, how.rows)) * itemsize, has)
+
+
+@functools.lru_cache(1024)
+def _measured(width: int, most_rows: int) -> Backward:
     entry, more = _entry(BACKWARD, width)
-    rows = min(entry.rows * more, triton.next_power_of_2(max(1, n_rows)))
-    how = replace(entry, rows=rows)
-    has = limits(device)
-    return how if has.measured else _fitted(how, rows * sum(parts_of(width, rows)) * itemsize, has)
+    return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
 def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:

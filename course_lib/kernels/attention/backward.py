@@ -42,9 +42,19 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for, tuned
 from course_lib.kernels.columns import split
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["backward", "dkdv_kernel", "dq_kernel", "row_terms", "write_backward", "write_dkdv", "write_dq"]
+__all__ = [
+    "backward",
+    "dkdv_kernel",
+    "dq_kernel",
+    "row_terms",
+    "write_backward",
+    "write_dkdv",
+    "write_dq",
+    "write_gradients",
+]
 
 
 @triton.jit
@@ -162,7 +172,8 @@ def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float
     tensors = (dq, q, k, v, o, do)
     unit = unit_of(*tensors)
     walked = tiles(blocks.n, k, v)
-    dq_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+    launch(
+        dq_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         dq, shift, delta, q, k, v, o, do, l, dl if dl is None else dl.contiguous(),
         *walked, k_lengths,
         H, n_q, n_k, shift.stride(0),
@@ -303,7 +314,8 @@ def write_dkdv(
     unit = unit_of(*tensors)
     walked = tiles(blocks.m, q, do)
     terms = tuple(TensorDescriptor.from_tensor(x, [1, blocks.m]) if walked[0] else None for x in (shift, delta))
-    dkdv_kernel[(triton.cdiv(n_k, blocks.n) * B * kv_heads,)](
+    launch(
+        dkdv_kernel, (triton.cdiv(n_k, blocks.n) * B * kv_heads,),
         dk, dv, q, k, v, do, shift, delta,
         *walked, *terms, k_lengths,
         kv_heads, n_q, n_k, shift.stride(0),
@@ -320,18 +332,30 @@ def write_dkdv(
 def row_terms(l: torch.Tensor) -> torch.Tensor:
     """Room for shift and delta: two of (B H, n_q) fp32, each row at a multiple of 16 bytes, as the copy engine asks."""
     *heads, n_q = l.shape
-    return torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)[..., :n_q]
+    terms = torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)
+    return terms[..., :n_q] if n_q % 4 else terms
+
+
+@planned
+def write_gradients(
+    dq, dk, dv, terms, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None
+) -> None:  # fmt: skip
+    """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
+
+    `blocks` for dk and dv; None: what is fastest.
+    """
+    shift, delta = terms
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq)
+    blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
+    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
 
 
 def write_backward(
     dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None
 ) -> None:  # fmt: skip
-    """The same into given tensors of any strides. `blocks` for dk and dv; None: what is fastest."""
-    shift, delta = row_terms(l)
-    table = tuned(q.shape[-1], causal, q.dtype, q.device)
-    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq)
-    blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
-    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
+    """The same, with room of its own."""
+    write_gradients(dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks)
 
 
 def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):

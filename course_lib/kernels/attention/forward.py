@@ -31,6 +31,7 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for
 from course_lib.kernels.columns import split
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
 __all__ = ["forward", "write_forward"]
@@ -151,15 +152,22 @@ def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
     k_lengths (B,) int32 or None. FLOP: 4 B H n_q n_k D, half of it causal. Bytes: read q, k, v, write o and L.
     """
     o, l = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    write_forward(o, l, q, k, v, causal, scale, k_lengths, blocks_for("forward", causal, k_lengths, q, k, v, o))
+    write_forward(o, l, q, k, v, causal, scale, k_lengths)
     return o, l
 
 
-def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups) -> None:
-    """o and L into given tensors: o of any strides, L contiguous. What `blocks` are says which rung makes them."""
+@planned
+def write_forward(
+    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | None = None
+) -> None:  # fmt: skip
+    """o and L into given tensors: o of any strides, L contiguous.
+
+    What `blocks` are says which rung makes them; None: what is fastest.
+    """
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     if o.numel() == 0:
         return
+    blocks = blocks or blocks_for("forward", causal, k_lengths, q, k, v, o)
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 
@@ -168,7 +176,8 @@ def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: 
     unit = unit_of(q, k, v, o)
     walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
     at_the_edge = walked if edge == blocks.n else tiles(edge, k, v)
-    _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+    launch(
+        _forward_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         o, l, q, k, v, *walked, *at_the_edge, k_lengths,
         H, n_q, n_k,
         *(in_units(x, unit) for x in (o, q, k, v)),

@@ -33,6 +33,7 @@ from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["dkdv_in_groups_kernel", "write_dkdv_in_groups"]
@@ -277,7 +278,8 @@ def write_dkdv_in_groups(
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     main, rest = split(D)
     tiles = triton.cdiv(n_k, ROWS) * B * kv_heads
-    dkdv_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
+    launch(
+        dkdv_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(groups.block, main, rest, q, do),
         *term_descriptors(groups.block, shift, delta),
         kv_heads, n_q, n_k, tiles, scale, scale * LOG2_E,

@@ -48,6 +48,7 @@ from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
@@ -363,7 +364,8 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
     tiles = triton.cdiv(n_q, ROWS) * B * H
-    forward_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
+    launch(
+        forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,

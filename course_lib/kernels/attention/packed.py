@@ -12,10 +12,10 @@ Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP 
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.attention.backward import write_backward
+from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
-from course_lib.kernels.attention.tuning import blocks_for
+from course_lib.kernels.launching import planned
 
 __all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
 
@@ -35,21 +35,28 @@ def packed_attention_reference(qkv, k_lengths=None):
     return _by_heads(attention_reference(*_apart(qkv), k_lengths=k_lengths)[0])
 
 
-@torch.no_grad()
+@planned
+def _write_forward(o, l, qkv, k_lengths) -> None:
+    write_forward(_by_heads(o), l, *_apart(qkv), False, qkv.shape[-1] ** -0.5, k_lengths)
+
+
+@planned
+def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths) -> None:
+    do, o, scale = _by_heads(do), _by_heads(o), qkv.shape[-1] ** -0.5
+    write_gradients(*_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths)
+
+
 def _forward(qkv, k_lengths):
     """o (B, N, H, D), L (B, H, N) fp32."""
     B, N, _, H, D = qkv.shape
     o, l = qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
-    q, k, v, out = *_apart(qkv), _by_heads(o)
-    write_forward(out, l, q, k, v, False, D**-0.5, k_lengths, blocks_for("forward", False, k_lengths, q, k, v, out))
+    _write_forward(o, l, qkv, k_lengths)
     return o, l
 
 
-@torch.no_grad()
 def _backward(do, qkv, o, l, k_lengths):
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    scale = qkv.shape[-1] ** -0.5
-    write_backward(*_apart(dqkv), _by_heads(do), *_apart(qkv), _by_heads(o), l, False, scale, k_lengths)
+    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths)
     return dqkv
 
 
