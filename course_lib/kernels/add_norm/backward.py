@@ -173,7 +173,7 @@ def write_backward(
     parts = torch.empty(sums, programs, width, dtype=torch.float32, device=s.device)
     parts_w, parts_b, parts_x = parts[0], None if db is None else parts[1], None if sum_x is None else parts[2]
     unit = row_unit(d, dx, dy, ds, s)
-    # At 1152 columns one sum more makes 168 registers of 127, and one program less would fit. Held to 144 nothing spills.
+    # At 1152 columns one sum more makes 168 registers of 127, and a program less fits. Held to 144 nothing spills.
     registers = None if sum_x is None else registers_of(how)
     backward_kernel[(programs,)](
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,

@@ -40,8 +40,8 @@ def _forward(x, residual, weight, bias, eps, p, seed, offset, in_place=None):
 
 
 def _backward(dy, ds, s, weight, biased: bool, mean, rstd, p, seed, offset, x_bias=None):
-    """Of rows: gradients of the residual, of x, of weight, bias and x_bias. That of x is None where it is the residual's,
-    and those of biases where there are none."""
+    """Of rows: gradients of the residual, of x, of weight, bias and x_bias. That of x is None where it is that of the
+    residual, and those of biases where there are none."""
     d = torch.empty_like(s, memory_format=torch.contiguous_format)
     other = seed is not None or dy.dtype != s.dtype
     dx = torch.empty_like(d, dtype=dy.dtype) if other else None
@@ -98,8 +98,8 @@ def _backward_operator(
     mean: torch.Tensor, rstd: torch.Tensor, p: float, seed: torch.Tensor | None, offset: int,
     x_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """d, dx, dw, db, and the gradient of x_bias; what there is not is empty, since an operator returns tensors, each with
-    memory."""
+    """d, dx, dw, db, and the gradient of x_bias; what there is not is empty, since an operator returns tensors, each
+    with memory."""
     made = _backward(dy, ds, s, weight, biased, mean, rstd, p, seed, offset, x_bias)
     return tuple(weight.new_empty(0) if one is None else one for one in made)
 
