@@ -116,12 +116,15 @@ def _attention(B, H, H_kv, n_q, n_k, D, causal=False, padded=False, start=0):
 
 def _packed(B, N, H, D):
     from course_lib.kernels.attention import packed
-    from course_lib.kernels.attention.backward import row_terms
+    from course_lib.kernels.attention.backward import row_sums, row_terms
+    from course_lib.kernels.attention.tuning import tuned
 
     qkv, dqkv, o, do = (_tensor(B, N, *rest, H, D) for rest in ((3,), (3,), (), ()))
     l, lengths = _tensor(B, H, N, dtype=torch.float32), _tensor(B, dtype=torch.int32)
     yield packed._write_forward, (o, l, qkv, lengths)
-    yield packed._write_backward, (dqkv, row_terms(l), do, qkv, o, l, lengths)
+    sums = row_sums(qkv[:, :, 0].transpose(1, 2), tuned(D, False, qkv.dtype, qkv.device).dq)
+    for room in (None, sums):
+        yield packed._write_backward, (dqkv, row_terms(l), room, do, qkv, o, l, lengths)
 
 
 def _norm(rows, width, in_place=False, start=0):
@@ -133,8 +136,9 @@ def _norm(rows, width, in_place=False, start=0):
     mean, rstd = (_tensor(rows, dtype=torch.float32) for _ in range(2))
     weight, bias, dw, db = (_tensor(width) for _ in range(4))
     yield write_forward, (x if in_place else y, s, mean, rstd, x, residual, weight, bias, 1e-5)
-    how, parts = backward_rows(width, rows, x.device), _tensor(2, 33, width, dtype=torch.float32)
-    yield _write_backward, (d, None, dw, db, parts, dy, ds, s, weight, mean, rstd, 0.0, None, 0, how)
+    how, parts, sum_x = backward_rows(width, rows, x.device), _tensor(3, 33, width, dtype=torch.float32), _tensor(width)
+    for more, room in ((None, parts[:2]), (sum_x, parts)):
+        yield _write_backward, (d, None, dw, db, more, room, dy, ds, s, weight, mean, rstd, 0.0, None, 0, how)
 
 
 def _linear(M, K, N, dtype=torch.bfloat16, start=0):

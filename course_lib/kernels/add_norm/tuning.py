@@ -15,7 +15,17 @@ from course_lib.kernels.columns import split
 from course_lib.kernels.fitting import Need, fits, residents
 from course_lib.kernels.hardware import Limits, limits
 
-__all__ = ["BACKWARD", "FORWARD", "MAX_WIDTH", "Backward", "Forward", "backward_rows", "forward_rows", "parts_of"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "MAX_WIDTH",
+    "Backward",
+    "Forward",
+    "backward_rows",
+    "forward_rows",
+    "parts_of",
+    "registers_of",
+]
 
 MAX_WIDTH = 16384  # a row lies in the registers of one program
 
@@ -104,5 +114,9 @@ def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
 def need_of(how: Backward, bytes_of_a_tensor: int) -> Need:
     """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there."""
     waiting = 3 * (how.stages - 1) * bytes_of_a_tensor + 512 * (how.stages > 1)
-    registers = min(255, 65536 // (32 * how.warps * how.programs))  # what the table's programs share on an H200
-    return Need(max(waiting, bytes_of_a_tensor), registers, how.warps, how.stages, 1.0)
+    return Need(max(waiting, bytes_of_a_tensor), registers_of(how), how.warps, how.stages, 1.0)
+
+
+def registers_of(how: Backward) -> int:
+    """At most so many a thread, for all its programs to be on a multiprocessor at once."""
+    return min(255, 65536 // (32 * how.warps * how.programs) // 8 * 8)
