@@ -60,9 +60,15 @@ def _median_seconds(work, runs: int = 15, warm_up: int = 4) -> float:
     return statistics.median([_event_seconds(work) for _ in range(runs + warm_up)][warm_up:])
 
 
+def _free_bytes() -> int:
+    """Of the device, for this process, which may be held to a part of it."""
+    free, total = torch.cuda.mem_get_info()
+    allowed = int(torch.cuda.get_per_process_memory_fraction() * total)
+    return min(free, allowed - torch.cuda.memory_allocated())
+
+
 def _gpu_copy() -> float:
-    free, _ = torch.cuda.mem_get_info()
-    size = min(COPY_BYTES, free // 8) // 256 * 256  # source and target together: a quarter of what is free
+    size = min(COPY_BYTES, _free_bytes() // 8) // 256 * 256  # source and target together: a quarter of what is free
     source = torch.ones(size, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * size / _median_seconds(lambda: target.copy_(source))
@@ -86,8 +92,7 @@ def _gpu_matmul() -> dict[str, float]:
 
 def _sustained_matmul(dtype: torch.dtype) -> float:
     """FLOP/s of a square product of random matrices, the power cap reached first."""
-    free, _ = torch.cuda.mem_get_info()
-    n = 8192 if free > 4 << 30 else 4096
+    n = 8192 if _free_bytes() > 4 << 30 else 4096
     # Random values, because zeros switch few transistors and run 15 % faster.
     a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
     out = torch.empty_like(a)

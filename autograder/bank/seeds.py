@@ -117,7 +117,9 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
             notes.append(note)
         seen.append({**(seen[0] if seen else {}), **right})
         held = {**held, **fine}
-        points.append(0.0 if note else credit(exercise, seen[-1], held))
+        # What was refused under the first seeds, one case alone may not show.
+        refused_so_far = note or (len(notes) > FIRST and all(notes[:FIRST]))
+        points.append(0.0 if refused_so_far else credit(exercise, seen[-1], held))
         if why and entry.kind != "mistakes":
             refused = f"seed {number}: {why}"
             break

@@ -7,6 +7,7 @@ An operation imports nothing from another operation. What several of them use is
     strides         the strides of a tensor as one tuple, in units that show the compiler wide accesses
     columns         a row of any width in two blocks of columns
     descriptors     matrices as the copy engine sees them
+    launching       launches that were made before, without Triton's host path
     product_tiles   the tiles of a matrix product: measured tables, and the order in which tiles are walked
     rings           the barriers where a warp that fetches and warps that compute meet (Gluon)
     philox          random numbers that are a function of a seed and a place

@@ -55,7 +55,7 @@ def test_peaks_are_measured_of_what_is_compiled_too():
 
 def test_a_tower_that_is_wrong_gets_no_row(once, monkeypatch):
     right = ours.packed_attention
-    monkeypatch.setattr(ours, "packed_attention", lambda qkv, lengths: right(qkv, None))  # padding is seen
+    monkeypatch.setattr(ours, "packed_attention", lambda qkv, _lengths, bias: right(qkv, None, bias))  # padding is seen
     with pytest.raises(Red, match="ours, pre-activation kept, eager is wrong"):
         tower.run(tower.TINY)
 

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import torch
 
+from course_lib import memory
 from course_lib.device import DEVICE, TIER
 from course_lib.kernels.mlp import KEEP
 from course_lib.models import siglip, vision
@@ -182,6 +183,40 @@ def test_ours_keeps_what_is_counted_and_less_than_strong_and_naive():
     most, plain = (kept_by(kind(sizes).to(DEVICE), patches, lengths) for kind in (strong.Tower, naive.Tower))
     assert held["pre-activation", "kept"] < 0.85 * most and held["pre-activation", "again"] < 0.75 * most < plain
     assert held["input", "kept"] < 0.65 * most and held["input", "again"] < 0.55 * most
+
+
+@pytest.mark.parametrize("norms", ours.NORMS)
+def test_no_bias_costs_a_pass_over_the_rows_but_the_first(norms):
+    """Where a linear layer would sum the rows of a gradient, a kernel does that has them in registers."""
+    sizes = Sizes(patch=5, patches=8, width=32, mlp=40, heads=2, layers=2)
+    tower, (patches, lengths, dy) = ours.Tower(sizes, norms=norms).to(DEVICE), images(sizes, (8, 3, 5, 8, 1, 8))
+    rows, summed = 6 * 8, []
+
+    class Sums(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket is torch.ops.aten.sum and args[0].shape[0] in (6, rows) and args[0].ndim > 1:
+                summed.append(tuple(args[0].shape))
+            return func(*args, **kwargs or {})
+
+    y = tower(patches, lengths)
+    with Sums():
+        y.backward(dy)
+    assert summed == [(6, 8, 32), (rows, 32)], "of the places, and of the bias of the embedding"
+    assert all(p.grad is not None for p in tower.parameters())
+
+
+def test_only_the_last_block_sets_the_peak_so_it_works_on_half_as_many_rows():
+    sizes = Sizes(patch=8, patches=8, width=32, mlp=120, heads=2, layers=3)
+    patches, lengths, _ = images(sizes, (8,) * 16)
+
+    def peak(*at_once):
+        tower = ours.Tower(sizes).to(DEVICE)
+        for block, rows in zip(tower.blocks, at_once, strict=True):
+            block.at_once = rows
+        return memory.ledger(lambda: tower(patches, lengths)).peak_bytes
+
+    assert peak(64, 64, 32) == peak(32, 32, 32) <= peak(64, 64, 64) - 2 * 32 * 120 * 4
+    assert [block.at_once for block in ours.Tower(sizes).blocks] == [2**14, 2**14, 2**13]
 
 
 def test_a_training_step_lowers_the_loss_and_is_the_same_for_all():

@@ -7,7 +7,7 @@ import torch
 
 from course_lib.cards import ARCHITECTURES, CARDS
 from course_lib.device import DEVICE, TIER
-from course_lib.kernels import hardware, one_pass
+from course_lib.kernels import hardware, launching, one_pass
 from course_lib.kernels.add_norm import tuning as add_norm_tuning
 from course_lib.kernels.attention import attention
 from course_lib.kernels.attention import tuning as attention_tuning
@@ -24,6 +24,14 @@ FENCE = 64
 def pytest_generate_tests(metafunc):
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", DTYPES, ids=[str(d).removeprefix("torch.") for d in DTYPES])
+
+
+@pytest.fixture(autouse=True)
+def launchers_run_anew():
+    """Tests change tables, and what was launched by others is forgotten."""
+    launching.forget()
+    yield
+    launching.forget()
 
 
 @pytest.fixture

@@ -54,12 +54,15 @@ def test_backward_is_right_for_any_width(rows, N, other, dtype, fenced, random):
     ds = None if other == "no ds" else random(rows, N, dtype=dtype)
     d, dw = fenced(rows, N, dtype=dtype), fenced(N, dtype=torch.float32)
     db = None if other == "no bias" else fenced(N, dtype=torch.float32)
-    write_backward(d, None, dw, db, dy, ds, s, weight, mean, rstd)
+    sum_x = fenced(N, dtype=torch.float32) if other != "no ds" else None
+    write_backward(d, None, dw, db, dy, ds, s, weight, mean, rstd, sum_x=sum_x)
     want, want_w, want_b = backward_oracle(dy, ds, s, weight, mean, rstd)
     near(d, want, 2e-6 + torch.finfo(dtype).eps / 2, "d")
     near(dw, want_w, 2e-6, "dw")
     if db is not None:
         near(db, want_b, 1e-6, "db")
+    if sum_x is not None:
+        near(sum_x, want.sum(0), 4e-6, "the sum of d")
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
@@ -73,6 +76,27 @@ def test_results_and_gradients_are_those_of_separate_operations(rows, N, p, dtyp
     )
     got = gradients(lambda *t: add_norm(*t, p=p, seed=seed_of(9), offset=8), given, gy, gs)
     for name, a, b in zip(NAMES, got, want, strict=True):
+        near(a, b, LIMIT[dtype], name)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize(("rows", "N"), [(7, 72), (5, 33), (11, 1152)])
+def test_a_bias_in_x_gets_the_sum_of_the_gradient_of_x(rows, N, p, dtype, random):
+    given = [*drawn(rows, N, dtype), torch.randn(N, device=DEVICE).to(dtype)]
+    gy, gs = random(rows, N, dtype=dtype), random(rows, N, dtype=dtype)
+    kept = dropout_reference(torch.ones(rows, N, device=DEVICE), p, 9, 8).double() if p else 1.0
+
+    def ours(x, residual, weight, bias, x_bias):
+        x = x + x_bias.detach()
+        return add_norm(x, residual, weight, bias, p=p, seed=seed_of(9), offset=8, x_bias=x_bias)
+
+    def plain(x, residual, weight, bias, x_bias):
+        x = x + x_bias
+        return add_norm_reference((x + (x.to(dtype) - x).detach()) * kept, residual, weight, bias)
+
+    got = gradients(ours, given, gy, gs)
+    want = gradients(plain, [t.double() for t in given], gy.double(), gs.double())
+    for name, a, b in zip((*NAMES, "dx_bias"), got, want, strict=True):
         near(a, b, LIMIT[dtype], name)
 
 
@@ -295,7 +319,9 @@ def test_what_it_cannot_do_is_refused():
 def test_the_operator_passes_opcheck(p, biased):
     x, residual, weight, bias = (t.requires_grad_() for t in drawn(6, 72, torch.float32))
     seed = seed_of(3) if p else None
-    torch.library.opcheck(add_norm_operator, (x, residual, weight, bias if biased else None, EPS, p, seed, 8))
+    given = x, residual, weight, bias if biased else None, EPS, p, seed, 8
+    torch.library.opcheck(add_norm_operator, given)
+    torch.library.opcheck(add_norm_operator, (*given, torch.zeros_like(bias, requires_grad=True)))
 
 
 def test_the_operator_passes_opcheck_where_the_types_differ():

@@ -27,15 +27,19 @@ from tests.kernels.signatures import signature_of
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 
-def compiled(kernel, N, how, arch=90, drop=False):
+def compiled(kernel, N, how, arch=90, drop=False, sum_x=False):
     main, rest = parts_of(N, how.rows)
     fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
     fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages}
     if not drop:
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
-    types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr"), "*fp32")
+    if kernel is backward_kernel and not sum_x:
+        fixed["parts_x_ptr"] = None
+    types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr", "parts_x_ptr"), "*fp32")
     types |= {"seed_ptr": "*i64", "eps": "fp32", "scale": "fp32"}
-    return compile_kernel(kernel, signature_of(kernel, fixed, types), fixed, arch=arch, num_warps=how.warps)
+    limit = tuning.registers_of(how) if sum_x else None
+    signature = signature_of(kernel, fixed, types)
+    return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=how.warps, max_registers=limit)
 
 
 @pytest.mark.usefixtures("an_h200")
@@ -45,11 +49,13 @@ def test_the_published_widths_compile_without_spills_to_wide_accesses(N, arch, a
     cuda = torch.device("cuda")
     forward = compiled(forward_kernel, N, tuning.forward_rows(N, cuda), arch)
     backward = compiled(backward_kernel, N, tuning.backward_rows(N, 16384, cuda), arch)
-    for made in (forward, backward):
+    with_sum = compiled(backward_kernel, N, tuning.backward_rows(N, 16384, cuda), arch, sum_x=True)
+    for made in (forward, backward, with_sum):
         assert made.fits and made.spills_bytes == 0 and not made.instructions["atomic"], str(made)
         assert {16} <= access_widths(made)["ld"] and {16} <= access_widths(made)["st"]
     how = tuning.backward_rows(N, 16384, cuda)
-    assert backward.registers * 32 * how.warps * how.programs <= 65536, "so many programs side by side"
+    for made in (backward, with_sum):
+        assert made.registers * 32 * how.warps * how.programs <= 65536, "so many programs side by side"
 
 
 def test_two_parts_are_for_single_rows_and_cover_the_width():

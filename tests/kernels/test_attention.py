@@ -304,6 +304,7 @@ def test_one_key_and_one_query_are_no_special_case(D, causal, make, check):
 
 
 KERNELS = {"forward": _forward_kernel, "dq": dq_kernel, "dkdv": dkdv_kernel}
+DEFAULTS = {"SAME_LENGTHS": False, "sums_ptr": None}
 # 72 stands for 80 columns: its rows are no multiple of 16 elements, and 8 columns are masked.
 HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
 
@@ -321,6 +322,7 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     names = kernel.arg_names
     fixed |= {"EDGE": edge, "EDGE_FIRST": blocks.edge is not None} if "EDGE" in names else {}
     fixed |= {one: None for one in names if one == "dl_ptr" or ("tiles" in one and not tma)}
+    fixed = {one: value for one, value in (DEFAULTS | fixed).items() if one in names}
     rows = blocks.m if name == "dkdv" else blocks.n
     types = {one: f"tensordesc<bf16[1,1,{rows},{main}]>" for one in names if "tiles" in one}
     types |= dict.fromkeys(("k_edge_tiles", "v_edge_tiles"), f"tensordesc<bf16[1,1,{edge},{main}]>")

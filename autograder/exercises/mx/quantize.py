@@ -17,16 +17,20 @@ import torch
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mx.inputs import powers, signs
-from autograder.exercises.mx.mxint8 import encode, group_count
+from autograder.exercises.mx.mxint8 import LARGEST, encode, group_count
 from autograder.exercises.mx.places import wrong_groups
 from autograder.exercises.mx.quantize_mistakes import MISTAKES
 from autograder.exercises.strides import far_apart
 
 
-def _call(d: Draw, x: torch.Tensor, group: int, dtype=FP32, gap=0, m_gap=0) -> Call:
-    dtype = d.type_of(dtype)
-    rows, columns = x.shape
-    x = d.lay_out(x.to(dtype), (columns + gap, 1))
+def _call(d: Draw, x: torch.Tensor, group: int, dtype=FP32, gap=0, m_gap=0, too_large=False) -> Call:
+    """too_large: mantissas may round to 128. Elsewhere none does by chance, or an answer that does not hold it would be
+    wrong in some draws of every case."""
+    x, (rows, columns) = x.to(d.type_of(dtype)), x.shape
+    if not too_large:
+        over = encode({"x": x, "group": group}, mantissa=torch.round)["mantissas"].abs() > LARGEST
+        x = torch.where(over, x * 0.99, x)
+    dtype, x = x.dtype, d.lay_out(x, (columns + gap, 1))
     m = d.empty(rows, columns, dtype=torch.int8, strides=(columns + m_gap, 1))
     e = d.empty(rows, group_count(columns, group), dtype=torch.uint8)
     sizes = f"{rows} row{'s' * (rows != 1)} of {columns}, {DTYPE_NAMES[dtype]}, groups of {group}"
@@ -43,7 +47,7 @@ def _normal(d: Draw, rows: int, columns: int, group: int, low=-12, high=12, **ho
 def _in_steps(d: Draw, steps: torch.Tensor, group: int) -> Call:
     """Numbers that are `steps` in units of the last place of their mantissa, as long as the largest is 64 or more."""
     rows, columns = steps.shape
-    return _call(d, steps * powers(d, rows, columns, group, -20, 20), group)
+    return _call(d, steps * powers(d, rows, columns, group, -20, 20), group, too_large=True)
 
 
 def _ties(d: Draw, off: float = 0.0) -> Call:
@@ -71,7 +75,9 @@ def _largest(d: Draw, size: float) -> Call:
     x[:, 3::group] = size
     x[:, -1] = size
     far = powers(d, rows, columns, group, 9, 20)  # where a rounded log2 is no help
-    return _call(d, x * signs(d, rows, columns) * torch.where(signs(d, rows, 1) > 0, far, 1 / far), group)
+    return _call(
+        d, x * signs(d, rows, columns) * torch.where(signs(d, rows, 1) > 0, far, 1 / far), group, too_large=True
+    )
 
 
 def _small(d: Draw, low: int, high: int) -> Call:

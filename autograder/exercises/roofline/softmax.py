@@ -11,8 +11,15 @@ MINUS_INF = -float("inf")
 
 
 def _call(draw: Draw, x: torch.Tensor, gap=0, out_gap=0, out_dtype=None) -> Call:
-    """`x` laid out with `gap` unused elements behind every row, the output with `out_gap`."""
+    """`x` laid out with `gap` unused elements behind every row, the output with `out_gap`.
+
+    The first row has its maximum at the end: an answer that goes wrong when a later block holds it would otherwise be
+    right in some draws.
+    """
     rows, width = x.shape
+    if x.numel():
+        at = int(x[0].argmax())
+        x[0, [at, -1]] = x[0, [-1, at]]
     out = draw.empty(rows, width, dtype=out_dtype or x.dtype, strides=(width + out_gap, 1))
     sizes = f"{rows} rows of {width}, {DTYPE_NAMES[x.dtype]}"
     if out.dtype != x.dtype:
@@ -28,13 +35,13 @@ def _normal(draw: Draw, rows: int, width: int, dtype=FP32, **layout) -> Call:
 
 def _empty_rows(draw: Draw) -> Call:
     """Two rows of only -inf, one of them the last, among rows with some -inf or none."""
-    x = draw.normal(6, draw.odd(34, 90))
+    x = draw.normal(6, draw.odd(66, 90))
     x[[draw.integer(0, 3), 5]] = MINUS_INF
     return _call(draw, x)
 
 
 def _some_inf(draw: Draw) -> Call:
-    x = draw.normal(5, draw.odd(80, 140))
+    x = draw.normal(5, draw.odd(80, 126))
     x[draw.uniform(*x.shape) < 0.4] = MINUS_INF
     x[:, 0] = 0.5  # no row is empty
     return _call(draw, x)
@@ -48,7 +55,7 @@ def _inf_first(draw: Draw) -> Call:
 
 def _large(draw: Draw) -> Call:
     """Anything in +-1e4, and rows that lie high or low as a whole, close enough for several terms to count."""
-    width = draw.odd(40, 100)
+    width = draw.odd(66, 100)
     spread = draw.uniform(4, width, low=-1e4, high=1e4)
     close = draw.normal(2, width) + torch.tensor([[9990.0], [-5000.0]], device=draw.device)
     return _call(draw, torch.cat([spread, close]))
@@ -65,21 +72,22 @@ def _past_int32(draw: Draw) -> Call:
     return Call({"x": x, "out": out}, f"3 rows of {x.shape[1]}, fp16, row strides {x.stride(0)} and {out.stride(0)}")
 
 
+# Widths lie between two powers of two: which blocks hold a row is the same in every draw.
 CASES = (
     Case("one row", lambda d: _normal(d, 1, d.integer(40, 60))),
     Case("width one", lambda d: _normal(d, d.integer(3, 6), 1)),
-    Case("a power of two", lambda d: _normal(d, 4, d.choice([64, 128, 256]))),
-    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), d.odd(66, 250))),
-    Case("many short rows", lambda d: _normal(d, d.odd(50, 62), d.integer(3, 9))),
-    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), d.odd(40, 90), gap=d.integer(3, 40))),
-    Case("strided output", lambda d: _normal(d, d.integer(4, 6), d.odd(40, 90), out_gap=d.integer(3, 40))),
+    Case("a power of two", lambda d: _normal(d, d.integer(4, 6), 128)),
+    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), d.odd(130, 250))),
+    Case("many short rows", lambda d: _normal(d, d.odd(50, 62), d.integer(5, 7))),
+    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), gap=d.integer(3, 40))),
+    Case("strided output", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), out_gap=d.integer(3, 40))),
     Case("rows of only -inf", _empty_rows),
     Case("some -inf", _some_inf),
     Case("-inf in the first columns", _inf_first),
     Case("large magnitudes", _large),
     Case("very negative rows", _very_negative),
-    Case("fp16", lambda d: _normal(d, 4, d.odd(90, 200), FP16)),
-    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(500, 900), FP16, out_dtype=FP32)),
+    Case("fp16", lambda d: _normal(d, 4, d.odd(130, 200), FP16)),
+    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(516, 900), FP16, out_dtype=FP32)),
     Case("a long row", lambda d: _normal(d, 2, d.odd(9000, 16380))),
     Case("the longest row", lambda d: _normal(d, 1, 16384)),
     Case("no rows", lambda d: _normal(d, 0, 7)),

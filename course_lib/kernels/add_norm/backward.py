@@ -3,6 +3,7 @@
     x̂ = (s - mean) rstd        g = dy w
     d = rstd (g - mean(g) - x̂ mean(g x̂)) + ds        for the residual and, without dropout, for x as well
     dw = Σ dy x̂                db = Σ dy              over all rows
+    Σ dx                                               where asked for: of the bias of the layer that made x
 
 Sums over all rows are what makes this hard: many programs add to the same N numbers. Here as many programs as the
 device holds at once walk over the rows; each keeps its own sums in registers and writes them once at its end, N numbers
@@ -26,8 +27,9 @@ from course_lib.kernels.add_norm.rows import (
     store_rows,
     two_row_sums,
 )
-from course_lib.kernels.add_norm.tuning import Backward, backward_rows
+from course_lib.kernels.add_norm.tuning import Backward, backward_rows, registers_of
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.philox import smallest_kept
 
 __all__ = ["SUM_BLOCKS", "backward_kernel", "sum_parts_kernel", "write_backward"]
@@ -55,15 +57,17 @@ def backward_kernel(
     n_rows, start, least, scale,
     stride_d, stride_dx, stride_dy, stride_ds, stride_s,
     N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
-    AHEAD: tl.constexpr, STAGES: tl.constexpr,
+    AHEAD: tl.constexpr, STAGES: tl.constexpr, parts_x_ptr=None,
 ):  # fmt: skip
     weight, weight_rest = load_columns(weight_ptr, N, MAIN, REST, 1.0)
     dw = tl.zeros((BLOCK_M, MAIN), tl.float32)
     db = tl.zeros((BLOCK_M, MAIN), tl.float32)
-    dw_rest, db_rest = dw, db
+    of_x = tl.zeros((BLOCK_M, MAIN), tl.float32)
+    dw_rest, db_rest, of_x_rest = dw, db, of_x
     if REST:
         dw_rest = tl.zeros((BLOCK_M, REST), tl.float32)
         db_rest = tl.zeros((BLOCK_M, REST), tl.float32)
+        of_x_rest = tl.zeros((BLOCK_M, REST), tl.float32)
 
     n_blocks = tl.cdiv(n_rows, BLOCK_M)
     step = tl.num_programs(0)
@@ -109,6 +113,10 @@ def backward_kernel(
         if REST:
             dw_rest += dy_rest * x_rest
             db_rest += dy_rest
+        if parts_x_ptr is not None:
+            of_x += d
+            if REST:
+                of_x_rest += d_rest
 
     offs_p = rows_of(tl.program_id(0), 1)
     for_w = tl.sum(dw, axis=0)[None, :], tl.sum(dw_rest, axis=0)[None, :]
@@ -116,6 +124,9 @@ def backward_kernel(
     store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, REST, 1)
     if parts_b_ptr is not None:
         store_rows(parts_b_ptr, for_b, offs_p, step, N, N, MAIN, REST, 1)
+    if parts_x_ptr is not None:
+        for_x = tl.sum(of_x, axis=0)[None, :], tl.sum(of_x_rest, axis=0)[None, :]
+        store_rows(parts_x_ptr, for_x, offs_p, step, N, N, MAIN, REST, 1)
 
 
 @triton.jit
@@ -134,39 +145,58 @@ def _sum_parts(out_ptr, parts_ptr, n_parts, N, BLOCK_P: tl.constexpr, BLOCK_N: t
 def sum_parts_kernel(
     dw_ptr, db_ptr, parts_w_ptr, parts_b_ptr,
     n_parts, N,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, sum_x_ptr=None, parts_x_ptr=None,
 ):  # fmt: skip
-    """Programs (i, 0) make a block of dw, (i, 1) the same block of db."""
+    """Programs (i, 0) make a block of dw, (i, 1) the same block of db, (i, 2) of the sum of dx."""
     if tl.program_id(1) == 0:
         _sum_parts(dw_ptr, parts_w_ptr, n_parts, N, BLOCK_P, BLOCK_N)
-    elif db_ptr is not None:
-        _sum_parts(db_ptr, parts_b_ptr, n_parts, N, BLOCK_P, BLOCK_N)
+    elif tl.program_id(1) == 1:
+        if db_ptr is not None:
+            _sum_parts(db_ptr, parts_b_ptr, n_parts, N, BLOCK_P, BLOCK_N)
+    elif sum_x_ptr is not None:
+        _sum_parts(sum_x_ptr, parts_x_ptr, n_parts, N, BLOCK_P, BLOCK_N)
 
 
 def write_backward(
     d, dx, dw, db, dy, ds, s, weight, mean, rstd, p: float = 0.0, seed=None, offset: int = 0,
-    how: Backward | None = None,
+    how: Backward | None = None, sum_x=None,
 ) -> None:  # fmt: skip
     """d: the gradient of s, and so of the residual. dx: d through the dropout, or None. dw, db (N,), db or None.
 
-    dy and ds (or None): gradients of y and of s. Bytes: read dy, ds and s, write d (and dx).
+    dy and ds (or None): gradients of y and of s. sum_x (N,) or None: for the sum of the rows of dx, before they are
+    rounded. Bytes: read dy, ds and s, write d (and dx).
     """
     rows, width = s.shape
     widest = max(t.element_size() for t in (dy, ds, s) if t is not None)
     how = how or backward_rows(width, rows, s.device, widest)
     programs = max(1, min(how.programs * multiprocessors(s.device), triton.cdiv(rows, how.rows)))
-    parts = torch.empty(2, programs, width, dtype=torch.float32, device=s.device)
-    parts_w, parts_b = parts[0], None if db is None else parts[1]
+    sums = 2 if sum_x is None else 3
+    parts = torch.empty(sums, programs, width, dtype=torch.float32, device=s.device)
+    _write_backward(d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p, seed, offset, how)
+
+
+@planned
+def _write_backward(
+    d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p: float, seed, offset: int, how: Backward
+) -> None:  # fmt: skip
+    """`parts` (2 or, with sum_x, 3; programs, N) fp32: room for the sums of each program."""
+    (rows, width), (sums, programs) = s.shape, parts.shape[:2]
+    parts_w, parts_b, parts_x = parts[0], None if db is None else parts[1], None if sum_x is None else parts[2]
     unit = row_unit(d, dx, dy, ds, s)
-    backward_kernel[(programs,)](
+    # At 1152 columns one sum more makes 168 registers of 127, and a program less fits. Held to 144 nothing spills.
+    registers = None if sum_x is None else registers_of(how)
+    launch(
+        backward_kernel, (programs,),
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
-        **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, num_warps=how.warps,
+        **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, parts_x_ptr=parts_x,
+        num_warps=how.warps, maxnreg=registers,
     )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
-    sum_parts_kernel[(triton.cdiv(width, block_n), 2)](
+    launch(
+        sum_parts_kernel, (triton.cdiv(width, block_n), sums),
         dw, db, parts_w, parts_b,
         programs, width,
-        BLOCK_P=block_p, BLOCK_N=block_n, num_warps=8,
+        BLOCK_P=block_p, BLOCK_N=block_n, sum_x_ptr=sum_x, parts_x_ptr=parts_x, num_warps=8,
     )  # fmt: skip

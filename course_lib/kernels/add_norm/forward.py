@@ -20,6 +20,7 @@ from course_lib.kernels.add_norm.rows import (
     store_terms,
 )
 from course_lib.kernels.add_norm.tuning import Forward, forward_rows
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.philox import smallest_kept
 
 __all__ = ["forward_kernel", "write_forward"]
@@ -66,6 +67,7 @@ def forward_kernel(
     store_terms(rstd_ptr, rstd, tl.program_id(0), n_rows, BLOCK_M)
 
 
+@planned
 def write_forward(
     y, s, mean, rstd, x, residual, weight, bias, eps: float, p: float = 0.0, seed=None, offset: int = 0,
     how: Forward | None = None,
@@ -80,7 +82,8 @@ def write_forward(
         return
     how = how or forward_rows(width, x.device)
     unit = row_unit(y, s, x, residual)
-    forward_kernel[(triton.cdiv(rows, how.rows),)](
+    launch(
+        forward_kernel, (triton.cdiv(rows, how.rows),),
         y, s, mean, rstd, x, residual, weight, bias, seed,
         rows, eps, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (y, s, x, residual)),

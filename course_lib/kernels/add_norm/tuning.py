@@ -5,6 +5,7 @@ other widths are chosen by what the compiler makes of them. Elsewhere a backward
 memory as there is room for, and a multiprocessor as many programs as fit side by side.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +15,17 @@ from course_lib.kernels.columns import split
 from course_lib.kernels.fitting import Need, fits, residents
 from course_lib.kernels.hardware import Limits, limits
 
-__all__ = ["BACKWARD", "FORWARD", "MAX_WIDTH", "Backward", "Forward", "backward_rows", "forward_rows", "parts_of"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "MAX_WIDTH",
+    "Backward",
+    "Forward",
+    "backward_rows",
+    "forward_rows",
+    "parts_of",
+    "registers_of",
+]
 
 MAX_WIDTH = 16384  # a row lies in the registers of one program
 
@@ -81,11 +92,14 @@ def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int =
     """`itemsize`: bytes of the widest of the three numbers that are read for each column."""
     if device.type != "cuda":
         return INTERPRETED[1]
+    how, has = _measured(width, triton.next_power_of_2(max(1, n_rows))), limits(device)
+    return how if has.measured else _fitted(how, how.rows * sum(parts_of(width, how.rows)) * itemsize, has)
+
+
+@functools.lru_cache(1024)
+def _measured(width: int, most_rows: int) -> Backward:
     entry, more = _entry(BACKWARD, width)
-    rows = min(entry.rows * more, triton.next_power_of_2(max(1, n_rows)))
-    how = replace(entry, rows=rows)
-    has = limits(device)
-    return how if has.measured else _fitted(how, rows * sum(parts_of(width, rows)) * itemsize, has)
+    return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
 def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
@@ -100,5 +114,9 @@ def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
 def need_of(how: Backward, bytes_of_a_tensor: int) -> Need:
     """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there."""
     waiting = 3 * (how.stages - 1) * bytes_of_a_tensor + 512 * (how.stages > 1)
-    registers = min(255, 65536 // (32 * how.warps * how.programs))  # what the table's programs share on an H200
-    return Need(max(waiting, bytes_of_a_tensor), registers, how.warps, how.stages, 1.0)
+    return Need(max(waiting, bytes_of_a_tensor), registers_of(how), how.warps, how.stages, 1.0)
+
+
+def registers_of(how: Backward) -> int:
+    """At most so many a thread, for all its programs to be on a multiprocessor at once."""
+    return min(255, 65536 // (32 * how.warps * how.programs) // 8 * 8)

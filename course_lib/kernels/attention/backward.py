@@ -24,6 +24,7 @@ from course_lib.kernels.attention.masks import (
     key_range,
     keys_of,
     probabilities,
+    queries_of,
     query_range,
     which_head,
 )
@@ -42,9 +43,20 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for, tuned
 from course_lib.kernels.columns import split
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["backward", "dkdv_kernel", "dq_kernel", "row_terms", "write_backward", "write_dkdv", "write_dq"]
+__all__ = [
+    "backward",
+    "dkdv_kernel",
+    "dq_kernel",
+    "row_sums",
+    "row_terms",
+    "write_backward",
+    "write_dkdv",
+    "write_dq",
+    "write_gradients",
+]
 
 
 @triton.jit
@@ -90,6 +102,16 @@ def _walk_keys(
 
 
 @triton.jit
+def _store_sums(ptr, x, x_rest, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr):
+    """The sum of the rows of this program, HEAD numbers in fp32."""
+    offs_d = tl.arange(0, MAIN)
+    tl.store(ptr + offs_d, tl.sum(x.to(tl.float32), axis=0), mask=offs_d < HEAD)
+    if REST:
+        offs_d = MAIN + tl.arange(0, REST)
+        tl.store(ptr + offs_d, tl.sum(x_rest.to(tl.float32), axis=0), mask=offs_d < HEAD)
+
+
+@triton.jit
 def dq_kernel(
     dq_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     k_tiles, v_tiles, lengths_ptr,
@@ -99,6 +121,7 @@ def dq_kernel(
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    SAME_LENGTHS: tl.constexpr = False, sums_ptr=None,
 ):  # fmt: skip
     PADDED: tl.constexpr = lengths_ptr is not None
     blocks = tl.cdiv(n_q, BLOCK_M)
@@ -109,6 +132,9 @@ def dq_kernel(
     offs_m = first_m + tl.arange(0, BLOCK_M)
     n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
+    n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
+    if SAME_LENGTHS:
+        n_valid = tl.where(first_m < n_rows, n_valid, 0)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
 
@@ -119,9 +145,9 @@ def dq_kernel(
     v_ptr = head_start(v_ptr, batch, head // GROUP, stride_v, UNIT)
     k_rows = rows_to_walk(k_ptr, k_tiles, batch, head // GROUP, stride_k, TMA)
     v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v, TMA)
-    q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
-    do, do_rest = load_rows(do_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
-    o, o_rest = load_rows(o_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    q, q_rest = load_rows(q_rows, first_m, n_rows, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    do, do_rest = load_rows(do_rows, first_m, n_rows, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    o, o_rest = load_rows(o_rows, first_m, n_rows, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
     terms = tl.cast(batch * heads + head, tl.int64) * stride_terms + offs_m
     row = tl.cast(batch * heads + head, tl.int64) * n_q
     dl_row = dl_ptr
@@ -130,6 +156,9 @@ def dq_kernel(
     shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_q, REST)
     tl.store(shift_ptr + terms, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + terms, delta, mask=offs_m < n_q)
+    if sums_ptr is not None:  # of all blocks of all sequences first those of dq, then those of do
+        sums_ptr += tl.cast((batch * blocks + block) * heads + head, tl.int64) * HEAD
+        _store_sums(sums_ptr + tl.cast(tl.num_programs(0), tl.int64) * HEAD, do, do_rest, HEAD, MAIN, REST)
 
     dq, dq_rest = zero_rows(BLOCK_M, MAIN, REST)
     dq, dq_rest = _walk_keys(
@@ -146,14 +175,20 @@ def dq_kernel(
 
     factor = tl.full((BLOCK_M,), 1.0, tl.float32) * scale
     dq, dq_rest = scale_rows(dq, dq_rest, factor, REST)
+    if sums_ptr is not None:
+        _store_sums(sums_ptr, dq, dq_rest, HEAD, MAIN, REST)
     dq_ptr = head_start(dq_ptr, batch, head, stride_dq, UNIT)
     store_rows(dq_ptr, dq, dq_rest, first_m, n_q, stride_dq, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
 
 
-def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: Blocks) -> None:
+def write_dq(
+    dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: Blocks,
+    same_lengths: bool = False, sums=None,
+) -> None:  # fmt: skip
     """Into dq like q, and shift and delta (B H, n_q) fp32, rows apart by any stride.
 
-    FLOP: 6 B H n_q n_k D, half of it causal.
+    sums, as `row_sums` makes it, or None: the sums of the rows of dq and of do, a block of queries each. FLOP: 6 B H
+    n_q n_k D, half of it causal.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     if dq.numel() == 0:
@@ -162,7 +197,8 @@ def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float
     tensors = (dq, q, k, v, o, do)
     unit = unit_of(*tensors)
     walked = tiles(blocks.n, k, v)
-    dq_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+    launch(
+        dq_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         dq, shift, delta, q, k, v, o, do, l, dl if dl is None else dl.contiguous(),
         *walked, k_lengths,
         H, n_q, n_k, shift.stride(0),
@@ -172,8 +208,15 @@ def write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        SAME_LENGTHS=same_lengths, sums_ptr=sums,
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip
+
+
+def row_sums(q: torch.Tensor, blocks: Blocks) -> torch.Tensor:
+    """Room for the sums of write_dq: (2, blocks of all sequences, H D) fp32."""
+    B, H, n_q, D = q.shape
+    return torch.empty(2, B * triton.cdiv(n_q, blocks.m), H * D, dtype=torch.float32, device=q.device)
 
 
 @triton.jit
@@ -236,7 +279,7 @@ def dkdv_kernel(
     scale, scale_log2,
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, SAME_LENGTHS: tl.constexpr = False,
 ):  # fmt: skip
     n_k = at_run_time(n_k)
     block, batch, kv_head = which_head(kv_heads, tl.cdiv(n_k, BLOCK_N))
@@ -244,6 +287,7 @@ def dkdv_kernel(
     offs_n = first_n + tl.arange(0, BLOCK_N)
     n_valid = keys_of(lengths_ptr, batch, n_k)
     diagonal = n_k - n_q
+    n_q = queries_of(n_q, n_valid, SAME_LENGTHS)
     first, full, end = query_range(first_n, n_q, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
 
     k_rows = (head_start(k_ptr, batch, kv_head, stride_k, UNIT), stride_k[2], stride_k[3])
@@ -285,7 +329,8 @@ def dkdv_kernel(
 
 
 def write_dkdv(
-    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups,
+    same_lengths: bool = False,
 ) -> None:  # fmt: skip
     """Into dk and dv, like k and v; shift and delta as write_dq made them. FLOP: 8 B H n_q n_k D, half of it causal.
 
@@ -297,13 +342,16 @@ def write_dkdv(
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups  # Gluon need not be there
 
-        return write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
+        return write_dkdv_in_groups(
+            dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths
+        )  # fmt: skip
     main, rest = split(D)
     tensors = (dk, dv, q, k, v, do)
     unit = unit_of(*tensors)
     walked = tiles(blocks.m, q, do)
     terms = tuple(TensorDescriptor.from_tensor(x, [1, blocks.m]) if walked[0] else None for x in (shift, delta))
-    dkdv_kernel[(triton.cdiv(n_k, blocks.n) * B * kv_heads,)](
+    launch(
+        dkdv_kernel, (triton.cdiv(n_k, blocks.n) * B * kv_heads,),
         dk, dv, q, k, v, do, shift, delta,
         *walked, *terms, k_lengths,
         kv_heads, n_q, n_k, shift.stride(0),
@@ -312,7 +360,7 @@ def write_dkdv(
         GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
-        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
+        BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype), SAME_LENGTHS=same_lengths,
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip
 
@@ -320,18 +368,34 @@ def write_dkdv(
 def row_terms(l: torch.Tensor) -> torch.Tensor:
     """Room for shift and delta: two of (B H, n_q) fp32, each row at a multiple of 16 bytes, as the copy engine asks."""
     *heads, n_q = l.shape
-    return torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)[..., :n_q]
+    terms = torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)
+    return terms[..., :n_q] if n_q % 4 else terms
+
+
+@planned
+def write_gradients(
+    dq, dk, dv, terms, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
+    same_lengths: bool = False, sums=None,
+) -> None:  # fmt: skip
+    """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
+
+    `blocks` for dk and dv; None: what is fastest. same_lengths: queries are padded like keys; those behind the length
+    get dq = 0 and give nothing, if they, o and do are finite there. sums: room from `row_sums` for those of dq and do.
+    """
+    shift, delta = terms
+    table = tuned(q.shape[-1], causal, q.dtype, q.device)
+    write_dq(
+        dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths, sums
+    )  # fmt: skip
+    blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
+    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths)
 
 
 def write_backward(
     dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None
 ) -> None:  # fmt: skip
-    """The same into given tensors of any strides. `blocks` for dk and dv; None: what is fastest."""
-    shift, delta = row_terms(l)
-    table = tuned(q.shape[-1], causal, q.dtype, q.device)
-    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq)
-    blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
-    write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks)
+    """The same, with room of its own."""
+    write_gradients(dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks)
 
 
 def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):

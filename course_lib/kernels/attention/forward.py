@@ -15,7 +15,15 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import at_run_time, head_start, key_range, keys_of, visible, which_head
+from course_lib.kernels.attention.masks import (
+    at_run_time,
+    head_start,
+    key_range,
+    keys_of,
+    queries_of,
+    visible,
+    which_head,
+)
 from course_lib.kernels.attention.rows import (
     LOG2_E,
     add_products,
@@ -31,6 +39,7 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for
 from course_lib.kernels.columns import split
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
 __all__ = ["forward", "write_forward"]
@@ -92,7 +101,7 @@ def _forward_kernel(
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
+    EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr, SAME_LENGTHS: tl.constexpr = False,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
     PADDED: tl.constexpr = lengths_ptr is not None
@@ -104,6 +113,9 @@ def _forward_kernel(
     offs_m = first_m + tl.arange(0, BLOCK_M)
     n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
+    n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
+    if SAME_LENGTHS:
+        n_valid = tl.where(first_m < n_rows, n_valid, 0)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
 
@@ -115,7 +127,7 @@ def _forward_kernel(
     v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v, TMA)
     k_edge = rows_to_walk(k_ptr, k_edge_tiles, batch, head // GROUP, stride_k, TMA)
     v_edge = rows_to_walk(v_ptr, v_edge_tiles, batch, head // GROUP, stride_v, TMA)
-    q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    q, q_rest = load_rows(q_rows, first_m, n_rows, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
     row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
@@ -138,11 +150,14 @@ def _forward_kernel(
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    acc, acc_rest = scale_rows(acc, acc_rest, 1.0 / row_sum, REST)
+    factor, l = 1.0 / row_sum, (row_max + tl.log2(row_sum)) * LN_2
+    if SAME_LENGTHS:
+        factor, l = tl.where(offs_m < n_rows, factor, 0.0), tl.where(offs_m < n_rows, l, -float("inf"))
+    acc, acc_rest = scale_rows(acc, acc_rest, factor, REST)
     o_ptr = head_start(o_ptr, batch, head, stride_o, UNIT)
     store_rows(o_ptr, acc, acc_rest, first_m, n_q, stride_o, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
     l_ptr += (tl.cast(batch, tl.int64) * heads + head) * n_q
-    tl.store(l_ptr + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=offs_m < n_q)
+    tl.store(l_ptr + offs_m, l, mask=offs_m < n_q)
 
 
 def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
@@ -151,24 +166,35 @@ def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
     k_lengths (B,) int32 or None. FLOP: 4 B H n_q n_k D, half of it causal. Bytes: read q, k, v, write o and L.
     """
     o, l = torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    write_forward(o, l, q, k, v, causal, scale, k_lengths, blocks_for("forward", causal, k_lengths, q, k, v, o))
+    write_forward(o, l, q, k, v, causal, scale, k_lengths)
     return o, l
 
 
-def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups) -> None:
-    """o and L into given tensors: o of any strides, L contiguous. What `blocks` are says which rung makes them."""
+@planned
+def write_forward(
+    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | None = None,
+    same_lengths: bool = False,
+) -> None:  # fmt: skip
+    """o and L into given tensors: o of any strides, L contiguous.
+
+    What `blocks` are says which rung makes them; None: what is fastest. same_lengths: queries are padded like keys, and
+    a query behind the length gives o = 0 and L = -inf.
+    """
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
+    assert not same_lengths or (k_lengths is not None and n_q == n_k), "as many queries as keys, and lengths"
     if o.numel() == 0:
         return
+    blocks = blocks or blocks_for("forward", causal, k_lengths, q, k, v, o)
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 
-        return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks)
+        return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
     main, rest = split(D)
     unit = unit_of(q, k, v, o)
     walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
     at_the_edge = walked if edge == blocks.n else tiles(edge, k, v)
-    _forward_kernel[(triton.cdiv(n_q, blocks.m) * B * H,)](
+    launch(
+        _forward_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         o, l, q, k, v, *walked, *at_the_edge, k_lengths,
         H, n_q, n_k,
         *(in_units(x, unit) for x in (o, q, k, v)),
@@ -177,6 +203,6 @@ def write_forward(o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: 
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, EDGE=edge, EDGE_FIRST=blocks.edge is not None,
-        PRECISION=precision(q.dtype),
+        PRECISION=precision(q.dtype), SAME_LENGTHS=same_lengths,
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from course_lib.kernels.attention.groups import (
     add_products,
     allocate,
     allocate_terms,
+    cut_sums,
     descriptors,
     fetch,
     products,
@@ -28,11 +29,12 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.masks import keys_of, probabilities, query_range
+from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["dkdv_in_groups_kernel", "write_dkdv_in_groups"]
@@ -46,14 +48,18 @@ def _place(tile, kv_heads, n_k):
 
 
 @gluon.jit
-def _blocks(first_n, n_q, n_k, n_valid, PADDED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr):
+def _blocks(
+    first_n, n_q, n_k, n_valid,
+    PADDED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, SAME_LENGTHS: gl.constexpr,
+):  # fmt: skip
     """Blocks of queries: the first that sees any of the tile's keys (one is always walked), the first that sees all of
     them, the end. A key has a row of its own in all sums, so keys behind the last one need no mask: with k_lengths
-    their rows become zeros at the end (`_cut`), and of a tile that has only such keys one block is walked."""
+    their rows become zeros at the end (`cut_sums`), and of a tile that has only such keys one block is walked."""
     last = first_n + 2 * HALF
     if PADDED:
         last = gl.where(first_n < n_valid, last, first_n)
-    first, full, end = query_range(first_n, n_q, last, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
+    n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
+    first, full, end = query_range(first_n, n_rows, last, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.maximum(gl.cdiv(end, BLOCK_M), 1)
     return gl.minimum(first // BLOCK_M, end - 1), gl.cdiv(full, BLOCK_M), end
 
@@ -62,6 +68,7 @@ def _blocks(first_n, n_q, n_k, n_valid, PADDED: gl.constexpr, CAUSAL: gl.constex
 def _produce(
     held, walked, rings, lengths_ptr, sizes, tiles,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
+    SAME_LENGTHS: gl.constexpr,
 ):  # fmt: skip
     PADDED: gl.constexpr = lengths_ptr is not None
     q_tiles, do_tiles, shift_terms, delta_terms = walked
@@ -73,7 +80,7 @@ def _produce(
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_n, batch, kv_head = _place(tile, kv_heads, n_k)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        first, _full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M)
+        first, _full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
         for half in gl.static_range(2):
             place, bar = claim(rings[half], count, K_BYTES)
             fetch(held[half][0], place, bar, batch, kv_head, first_n + half * HALF, REST)  # (HALF, MAIN), (HALF, REST)
@@ -150,18 +157,6 @@ def _zeros(MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
-def _cut(acc, rows, REST: gl.constexpr):
-    """Zeros behind the first `rows` rows: keys behind the length get no gradient, whatever their memory holds."""
-    main, rest = acc
-    inside = gl.arange(0, HALF, gl.SliceLayout(1, main.type.layout)) < rows
-    main = gl.where(inside[:, None], main, 0.0)
-    if REST:
-        inside = gl.arange(0, HALF, gl.SliceLayout(1, rest.type.layout)) < rows
-        rest = gl.where(inside[:, None], rest, 0.0)
-    return main, rest
-
-
-@gluon.jit
 def _store(to, acc, REST: gl.constexpr):
     to[0].store(acc[0].to(to[0].dtype))
     if REST:
@@ -172,7 +167,7 @@ def _store(to, acc, REST: gl.constexpr):
 def _consume(
     ours, lengths_ptr,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, SAME_LENGTHS: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
@@ -186,7 +181,7 @@ def _consume(
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_n, batch, kv_head = _place(tile, kv_heads, n_k)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        first, full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M)
+        first, full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
         first_own = first_n + WHICH * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
         dk, dv = _zeros(MAIN, REST), _zeros(MAIN, REST)
@@ -226,8 +221,8 @@ def _consume(
             sync()
             release(ring, turn - 1)
         # k and v were read for the last time: dk and dv leave through their places.
-        if PADDED:
-            dk, dv = _cut(dk, n_valid - first_own, REST), _cut(dv, n_valid - first_own, REST)
+        if PADDED:  # keys behind the length get no gradient, whatever their memory holds
+            dk, dv = cut_sums(dk, n_valid - first_own, REST), cut_sums(dv, n_valid - first_own, REST)
         dk_scaled = dk[0] * scale, dk[1] * scale
         _store(k, dk_scaled, REST)
         _store(v, dv, REST)
@@ -247,7 +242,7 @@ def dkdv_in_groups_kernel(
     q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc,
     kv_heads, n_q, n_k, tiles, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, lengths_ptr=None,
+    MAIN: gl.constexpr, REST: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
 ):  # fmt: skip
     first = allocate(k_desc, k_rest, HELD, REST), allocate(v_desc, v_rest, HELD, REST)
     second = allocate(k_desc, k_rest, HELD, REST), allocate(v_desc, v_rest, HELD, REST)
@@ -260,9 +255,12 @@ def dkdv_in_groups_kernel(
     ours = outs, held, walked, rings, sizes, tiles, scale, scale_log2
     gl.warp_specialize(
         [
-            (_consume, (ours, lengths_ptr, 0, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
-            (_consume, (ours, lengths_ptr, 1, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
-            (_produce, (held, walked, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, BLOCK_M, MAIN, REST)),
+            (_consume, (ours, lengths_ptr, 0, GROUP, CAUSAL, BLOCK_M, MAIN, REST, SAME_LENGTHS)),
+            (_consume, (ours, lengths_ptr, 1, GROUP, CAUSAL, BLOCK_M, MAIN, REST, SAME_LENGTHS)),
+            (
+                _produce,
+                (held, walked, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, BLOCK_M, MAIN, REST, SAME_LENGTHS),
+            ),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
@@ -270,18 +268,20 @@ def dkdv_in_groups_kernel(
 
 
 def write_dkdv_in_groups(
-    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, groups: Groups
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, groups: Groups,
+    same_lengths: bool = False,
 ) -> None:  # fmt: skip
     """Into dk and dv, like k and v, all in reach of the copy engine (tuning.py says when); shift and delta as write_dq
     made them."""
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     main, rest = split(D)
     tiles = triton.cdiv(n_k, ROWS) * B * kv_heads
-    dkdv_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
+    launch(
+        dkdv_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(groups.block, main, rest, q, do),
         *term_descriptors(groups.block, shift, delta),
         kv_heads, n_q, n_k, tiles, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, BLOCK_M=groups.block, STAGES=groups.stages, HELD=groups.held,
-        MAIN=main, REST=rest, lengths_ptr=k_lengths,
+        MAIN=main, REST=rest, lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
         **LAUNCH,
     )  # fmt: skip

@@ -36,6 +36,7 @@ from course_lib.kernels.attention.groups import (
     ROWS,
     add_products,
     allocate,
+    cut_sums,
     descriptors,
     fetch,
     products,
@@ -48,6 +49,7 @@ from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
@@ -115,10 +117,19 @@ def _blocks(first_m, n_q, n_k, n_valid, CAUSAL: gl.constexpr, BLOCK_N: gl.conste
 
 
 @gluon.jit
+def _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS: gl.constexpr):
+    """How many keys a tile walks over: none where all its queries are behind the length."""
+    n_valid = keys_of(lengths_ptr, batch, n_k)
+    if SAME_LENGTHS:
+        n_valid = gl.where(first_m < n_valid, n_valid, 0)
+    return n_valid
+
+
+@gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes, tiles,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, SAME_LENGTHS: gl.constexpr,
 ):  # fmt: skip
     q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
     q0_ring, q1_ring, k_ring, v_ring, _turns = rings
@@ -128,7 +139,8 @@ def _produce(
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        _full, end = _blocks(first_m, n_q, n_k, keys_of(lengths_ptr, batch, n_k), CAUSAL, BLOCK_N)
+        n_valid = _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS)
+        _full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
             place, bar = claim(k_ring, turn, BYTES)
@@ -237,6 +249,7 @@ def _consume(
     ours, lengths_ptr,
     WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    SAME_LENGTHS: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
@@ -255,7 +268,7 @@ def _consume(
     turn, taken, count = 0, 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        n_valid = keys_of(lengths_ptr, batch, n_k)
+        n_valid = _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS)
         full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
         offs_m = first_own + gl.arange(0, HALF, ROW)
@@ -303,12 +316,16 @@ def _consume(
         # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
         row_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
         l = (row_max + gl.log2(row_sum)) * LN_2
+        if SAME_LENGTHS:
+            l = gl.where(offs_m < n_valid, l, -float("inf"))
         gl.store(l_ptr + (batch.to(gl.int64) * heads + head) * n_q + offs_m, l, mask=offs_m < n_q)
         acc, p = wait_for_all(acc, p, REST)
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
         main, rest = _scale(acc, 1.0 / row_sum, REST)
+        if SAME_LENGTHS:
+            main, rest = cut_sums((main, rest), n_valid - first_own, REST)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -327,7 +344,7 @@ def forward_in_groups_kernel(
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
+    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
 ):  # fmt: skip
     q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
@@ -342,33 +359,46 @@ def forward_in_groups_kernel(
         [
             (
                 _consume,
-                (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
+                (
+                    ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL,
+                    SAME_LENGTHS,
+                ),
             ),
             (
                 _consume,
-                (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
+                (
+                    ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL,
+                    SAME_LENGTHS,
+                ),
             ),
             (
                 _produce,
-                (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST),
+                (
+                    tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST,
+                    SAME_LENGTHS,
+                ),
             ),
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
-    )
+    )  # fmt: skip
 
 
-def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
+def write_forward_in_groups(
+    o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups, same_lengths: bool = False
+) -> None:  # fmt: skip
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
     tiles = triton.cdiv(n_q, ROWS) * B * H
-    forward_in_groups_kernel[(min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,)](
+    launch(
+        forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
         GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
         MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
+        SAME_LENGTHS=same_lengths,
         **LAUNCH,
     )  # fmt: skip

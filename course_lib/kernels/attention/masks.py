@@ -2,7 +2,8 @@
 
 Causal is aligned bottom-right: the last query sees the last key, query m sees key n where n <= m + n_k - n_q. With
 more queries than keys the first n_q - n_k queries see none. `k_lengths` hides the keys from its length on and moves
-no diagonal, so in a padded batch of self-attention query m still sees keys 0 .. m.
+no diagonal, so in a padded batch of self-attention query m still sees keys 0 .. m. SAME_LENGTHS: the lengths are those
+of queries too. A query behind the length sees no key and gives zeros, and blocks of such queries are not computed.
 """
 
 import triton
@@ -14,6 +15,7 @@ __all__ = [
     "key_range",
     "keys_of",
     "probabilities",
+    "queries_of",
     "query_range",
     "visible",
     "which_head",
@@ -54,6 +56,14 @@ def keys_of(lengths_ptr, batch, n_k):
     if lengths_ptr is not None:
         n_k = tl.minimum(tl.maximum(tl.load(lengths_ptr + batch), 0), n_k)
     return n_k
+
+
+@triton.jit
+def queries_of(n_q, n_valid, SAME_LENGTHS: tl.constexpr):
+    """How many queries this sequence has: all, or where queries are padded like keys, as many as keys."""
+    if SAME_LENGTHS:
+        n_q = tl.minimum(n_q, n_valid)
+    return n_q
 
 
 @triton.jit

@@ -6,16 +6,24 @@ A projection to q, k and v at once gives rows of 3 H D numbers. The kernels take
 are views of those rows, and dq, dk and dv are written into views of one gradient. Three gradients in tensors of their
 own would be copied into one before the projection's backward step could use them: 3 B N H D numbers read and written.
 
+The gradient of the projection's bias is the sum of the rows of dqkv, but no kernel has to read those for it. Each row
+of p has the sum 1, and each row of ds the sum 0, so over all queries and keys of a head
+
+    Σ dv = Σ pᵀ do = Σ do        Σ dk = scale Σ dsᵀ q = 0
+
+and dq and do are in registers where dq is made. Blocks of queries leave their sums, and one small pass adds them up.
+
 Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP as in attention.
 """
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.attention.backward import write_backward
+from course_lib.kernels.attention.backward import row_sums, row_terms, write_gradients
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
-from course_lib.kernels.attention.tuning import blocks_for
+from course_lib.kernels.attention.tuning import tuned
+from course_lib.kernels.launching import planned
 
 __all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
 
@@ -32,89 +40,121 @@ def _apart(qkv: torch.Tensor) -> list[torch.Tensor]:
 
 def packed_attention_reference(qkv, k_lengths=None):
     """The same in plain torch."""
-    return _by_heads(attention_reference(*_apart(qkv), k_lengths=k_lengths)[0])
+    o = _by_heads(attention_reference(*_apart(qkv), k_lengths=k_lengths)[0])
+    if k_lengths is not None:
+        behind = torch.arange(qkv.shape[1], device=qkv.device) >= k_lengths[:, None]
+        o = o.masked_fill(behind[..., None, None], 0.0)
+    return o
 
 
-@torch.no_grad()
+@planned
+def _write_forward(o, l, qkv, k_lengths) -> None:
+    scale, padded = qkv.shape[-1] ** -0.5, k_lengths is not None
+    write_forward(_by_heads(o), l, *_apart(qkv), False, scale, k_lengths, None, padded)
+
+
+@planned
+def _write_backward(dqkv, terms, sums, do, qkv, o, l, k_lengths) -> None:
+    do, o, scale, padded = _by_heads(do), _by_heads(o), qkv.shape[-1] ** -0.5, k_lengths is not None
+    write_gradients(*_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, None, padded, sums)
+
+
 def _forward(qkv, k_lengths):
     """o (B, N, H, D), L (B, H, N) fp32."""
     B, N, _, H, D = qkv.shape
     o, l = qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
-    q, k, v, out = *_apart(qkv), _by_heads(o)
-    write_forward(out, l, q, k, v, False, D**-0.5, k_lengths, blocks_for("forward", False, k_lengths, q, k, v, out))
+    _write_forward(o, l, qkv, k_lengths)
     return o, l
 
 
-@torch.no_grad()
-def _backward(do, qkv, o, l, k_lengths):
+def _backward(do, qkv, o, l, k_lengths, bias):
+    """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    scale = qkv.shape[-1] ** -0.5
-    write_backward(*_apart(dqkv), _by_heads(do), *_apart(qkv), _by_heads(o), l, False, scale, k_lengths)
-    return dqkv
+    blocks = tuned(qkv.shape[-1], False, qkv.dtype, qkv.device).dq
+    sums = None if bias is None else row_sums(_apart(qkv)[0], blocks)
+    _write_backward(dqkv, row_terms(l), sums, do, qkv, o, l, k_lengths)
+    if bias is None:
+        return dqkv, None
+    db = torch.zeros_like(bias, memory_format=torch.contiguous_format)
+    db.view(3, -1)[::2] = sums.sum(1)
+    return dqkv, db
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv, k_lengths):
+    def forward(ctx, qkv, k_lengths, bias):
         o, l = _forward(qkv, k_lengths)
-        ctx.save_for_backward(qkv, o, l, k_lengths)
+        ctx.save_for_backward(qkv, o, l, k_lengths, bias)
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        return _backward(do, *ctx.saved_tensors), None
+        dqkv, db = _backward(do, *ctx.saved_tensors)
+        return dqkv, None, db
 
 
 @torch.library.custom_op("speed_of_light::packed_attention", mutates_args=())
 def packed_attention_operator(
-    qkv: torch.Tensor, k_lengths: torch.Tensor | None
+    qkv: torch.Tensor, k_lengths: torch.Tensor | None, bias: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, L). To torch.compile it is one node; L has no gradient."""
     return _forward(qkv, k_lengths)
 
 
 @packed_attention_operator.register_fake
-def _(qkv, k_lengths):
+def _(qkv, k_lengths, bias=None):
     B, N, _, H, D = qkv.shape
     return qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
 
 
 @torch.library.custom_op("speed_of_light::packed_attention_backward", mutates_args=())
 def _backward_operator(
-    do: torch.Tensor, qkv: torch.Tensor, o: torch.Tensor, l: torch.Tensor, k_lengths: torch.Tensor | None
-) -> torch.Tensor:
-    return _backward(do, qkv, o, l, k_lengths)
+    do: torch.Tensor, qkv: torch.Tensor, o: torch.Tensor, l: torch.Tensor, k_lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dqkv, and the gradient of the bias, empty where there is none: an operator returns tensors."""
+    dqkv, db = _backward(do, qkv, o, l, k_lengths, bias)
+    return dqkv, qkv.new_empty(0) if db is None else db
 
 
 @_backward_operator.register_fake
-def _(do, qkv, o, l, k_lengths):
-    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+def _(do, qkv, o, l, k_lengths, bias):
+    dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
+    return dqkv, qkv.new_empty(0) if bias is None else torch.empty_like(bias, memory_format=torch.contiguous_format)
 
 
 def _keep_for_backward(ctx, inputs, output):
-    qkv, k_lengths = inputs
-    ctx.save_for_backward(qkv, *output, k_lengths)
+    qkv, k_lengths, bias = inputs
+    ctx.save_for_backward(qkv, *output, k_lengths, bias)
 
 
 def _operator_backward(ctx, do, _dl):
-    return _backward_operator(do, *ctx.saved_tensors), None
+    dqkv, db = _backward_operator(do, *ctx.saved_tensors)
+    return dqkv, None, None if ctx.saved_tensors[-1] is None else db
 
 
 packed_attention_operator.register_autograd(_operator_backward, setup_context=_keep_for_backward)
 
 
-def packed_attention(qkv: torch.Tensor, k_lengths: torch.Tensor | None = None) -> torch.Tensor:
-    """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv.
+def packed_attention(
+    qkv: torch.Tensor, k_lengths: torch.Tensor | None = None, bias: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv and bias.
 
     D from 16 to 128; fp16, bf16 or fp32. k_lengths: (B,) integers; keys behind the length are neither used nor moved,
-    and get gradients of 0. Queries behind it are computed like all others.
+    and get gradients of 0. Queries behind it are padding too, and finite: o is 0 there, their gradient is 0, and what
+    the gradient of o is there, if it is finite, makes no difference.
+    bias (3 H D,): one that is in qkv already, detached there, as in qkv = F.linear(x, w, bias.detach()). Its gradient
+    is the sum of the rows of dqkv, and costs no pass over them (see above).
     """
     assert qkv.dim() == 5 and qkv.shape[2] == 3, f"qkv is (batch, length, 3, heads, head size), not {tuple(qkv.shape)}"
     assert 16 <= qkv.shape[-1] <= 128, f"head size {qkv.shape[-1]}: these kernels take 16 to 128"
     if k_lengths is not None:
         assert k_lengths.shape == qkv.shape[:1], f"k_lengths holds one length for each of {qkv.shape[0]} sequences"
         k_lengths = k_lengths.to(torch.int32).contiguous()
+    if bias is not None:
+        assert bias.shape == (qkv[0, 0].numel(),), f"a bias of {qkv[0, 0].numel()} numbers, not {tuple(bias.shape)}"
     if torch.compiler.is_compiling():
-        return packed_attention_operator(qkv, k_lengths)[0]
-    return _PackedAttention.apply(qkv, k_lengths)  # a Function costs the host 4 us a call, an operator 20
+        return packed_attention_operator(qkv, k_lengths, bias)[0]
+    return _PackedAttention.apply(qkv, k_lengths, bias)  # a Function costs the host 4 us a call, an operator 20

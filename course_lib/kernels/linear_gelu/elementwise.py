@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.linear_gelu.gelu import gelu_and_slope
 
 __all__ = ["ROWS", "slope_kernel", "write_slope"]
@@ -51,11 +52,18 @@ def write_slope(dh, a, da, h) -> torch.Tensor:
     """
     M, N = h.shape
     sums = torch.empty(triton.cdiv(M, ROWS), N, dtype=torch.float32, device=h.device)
+    _write_slope(dh, a, sums, da, h)
+    return sums
+
+
+@planned
+def _write_slope(dh, a, sums, da, h) -> None:
+    M, N = h.shape
     block_m, block_n = (4, 512) if h.device.type == "cuda" else (16, 64)
-    slope_kernel[(sums.shape[0], triton.cdiv(N, block_n))](
+    launch(
+        slope_kernel, (sums.shape[0], triton.cdiv(N, block_n)),
         dh, a, sums, da, h,
         M, N,
         dh.stride(0), 0 if a is None else a.stride(0), da.stride(0), h.stride(0),
         ROWS=ROWS, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
     )  # fmt: skip
-    return sums

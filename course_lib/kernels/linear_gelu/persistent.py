@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.descriptors import described
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import Blocks
 from course_lib.kernels.product_tiles import GROUP_M, constants, options, tile_count, tile_position
@@ -98,11 +99,13 @@ def slope_persistent_kernel(
             _slope_out(right, dh_desc, a_desc, sums_ptr, h_desc, tile_m, m, n + BLOCK_N // 2, N)
 
 
+@planned
 def write_gelu_persistent(out, h, x, w, bias, blocks: Blocks, input_precision: str = "ieee") -> None:
     """The same where `reached(out, h, x, w)`; bias contiguous."""
     (M, K), N = x.shape, w.shape[0]
     block_m, block_n, block_k = blocks.block_m, blocks.block_n // blocks.parts, blocks.block_k
-    gelu_persistent_kernel[(blocks.grid(tile_count(M, N, blocks), x.device),)](
+    launch(
+        gelu_persistent_kernel, (blocks.grid(tile_count(M, N, blocks), x.device),),
         described(out, False, block_m, block_n), None if h is None else described(h, False, block_m, block_n),
         described(x, False, block_m, block_k), described(w, False, blocks.block_n, block_k), bias,
         M, N, K,
@@ -114,14 +117,21 @@ def write_slope_persistent(
     dh, a, h, dy, w, sums: bool, blocks: Blocks, input_precision: str = "ieee"
 ) -> torch.Tensor | None:
     """The same where `reached(dh, a, h, dy, w)`."""
+    M, N = h.shape
+    parts = torch.empty(triton.cdiv(M, blocks.block_m), N, dtype=torch.float32, device=dy.device) if sums else None
+    _write_slope(dh, a, parts, h, dy, w, blocks, input_precision)
+    return parts
+
+
+@planned
+def _write_slope(dh, a, parts, h, dy, w, blocks: Blocks, input_precision: str) -> None:
     (M, K), N = dy.shape, w.shape[1]
     block_m, block_n, block_k = blocks.block_m, blocks.block_n // blocks.parts, blocks.block_k
-    parts = torch.empty(triton.cdiv(M, block_m), N, dtype=torch.float32, device=dy.device) if sums else None
-    slope_persistent_kernel[(blocks.grid(tile_count(M, N, blocks), dy.device),)](
+    launch(
+        slope_persistent_kernel, (blocks.grid(tile_count(M, N, blocks), dy.device),),
         described(dh, False, block_m, block_n), None if a is None else described(a, False, block_m, block_n), parts,
         described(h, False, block_m, block_n),
         described(dy, False, block_m, block_k), described(w, False, block_k, blocks.block_n),
         M, N, K,
         **constants(blocks, GROUP_M, input_precision), PARTS=blocks.parts, FLATTEN=blocks.flatten, **options(blocks),
     )  # fmt: skip
-    return parts

@@ -34,6 +34,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import Turns
 from course_lib.kernels.product_tiles import tile_position
@@ -277,7 +278,8 @@ def _described(x, rows: int, columns: int) -> TensorDescriptor:
 
 def _launch(kernel, M: int, N: int, K: int, device, turns: Turns, *given) -> None:
     tiles = triton.cdiv(M, TILE.value) * triton.cdiv(N, TILE.value)
-    kernel[(min(tiles, multiprocessors(device)),)](
+    launch(
+        kernel, (min(tiles, multiprocessors(device)),),
         *given,
         M, N, K, tiles,
         GROUP_M=turns.group_m, STAGES=turns.stages, **LAUNCH,
@@ -288,6 +290,7 @@ def _result(x) -> TensorDescriptor | None:
     return None if x is None else _described(x, TILE.value, HALF.value)
 
 
+@planned
 def write_gelu_pingpong(out, h, x, w, bias, turns: Turns) -> None:
     """gelu(x wᵀ + bias) into out, and x wᵀ + bias into h if that is given; 2-byte types that the copy engine reaches.
 
@@ -303,8 +306,14 @@ def write_slope_pingpong(dh, a, h, dy, w, sums: bool, turns: Turns) -> torch.Ten
 
     dy (M, K), w (K, N), h, dh, a (M, N). Returns the sums of dh's columns within each 128 rows, fp32, if asked.
     """
-    (M, K), N = dy.shape, w.shape[1]
+    M, N = h.shape
     parts = torch.empty(triton.cdiv(M, TILE.value), N, dtype=torch.float32, device=dy.device) if sums else None
+    _write_slope(dh, a, parts, h, dy, w, turns)
+    return parts
+
+
+@planned
+def _write_slope(dh, a, parts, h, dy, w, turns: Turns) -> None:
+    (M, K), N = dy.shape, w.shape[1]
     factors = _described(dy, TILE.value, BLOCK_K.value), _described(w, BLOCK_K.value, TILE.value)
     _launch(slope_pingpong_kernel, M, N, K, dy.device, turns, _result(dh), _result(a), parts, _result(h), *factors)
-    return parts

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.hardware import limits, multiprocessors
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.linear_gelu.gelu import gelu, gelu_and_slope
 from course_lib.kernels.linear_gelu.tuning import reached
 from course_lib.kernels.product_tiles import (
@@ -128,11 +129,13 @@ def _strides(x: torch.Tensor | None) -> tuple[int, int]:
     return (0, 0) if x is None else x.stride()
 
 
+@planned
 def write_gelu_tiled(out, h, x, w, bias, group_m: int = GROUP_M, input_precision: str = "ieee", tile=None) -> None:
     """gelu(x wᵀ + bias) into out, and x wᵀ + bias into h if that is given. x (M, K), w (N, K), out, h (M, N)."""
     (M, K), N = x.shape, w.shape[0]
     tile = tile or _tile(POINTER if reached(out, x, w) else UNALIGNED, x, M, N)
-    gelu_tiled_kernel[(tile_count(M, N, tile),)](
+    launch(
+        gelu_tiled_kernel, (tile_count(M, N, tile),),
         out, h, x, w, bias,
         M, N, K,
         *out.stride(), *_strides(h), *x.stride(), *w.stride(),
@@ -147,13 +150,20 @@ def write_slope_tiled(
 
     dy (M, K), w (K, N), h, dh, a (M, N). Returns the sums of dh's columns within each row of tiles, fp32, if asked.
     """
-    (M, K), N = dy.shape, w.shape[1]
+    M, N = h.shape
     tile = tile or _tile(SLOPE_POINTER if reached(dh, dy, w) else UNALIGNED, dy, M, N)
     parts = torch.empty(triton.cdiv(M, tile.block_m), N, dtype=torch.float32, device=dy.device) if sums else None
-    slope_tiled_kernel[(tile_count(M, N, tile),)](
+    _write_slope(dh, a, parts, h, dy, w, group_m, input_precision, tile)
+    return parts
+
+
+@planned
+def _write_slope(dh, a, parts, h, dy, w, group_m: int, input_precision: str, tile: Tile) -> None:
+    (M, K), N = dy.shape, w.shape[1]
+    launch(
+        slope_tiled_kernel, (tile_count(M, N, tile),),
         dh, a, parts, h, dy, w,
         M, N, K,
         *dh.stride(), *_strides(a), *h.stride(), *dy.stride(), *w.stride(),
         **constants(tile, group_m, input_precision), **options(tile),
     )  # fmt: skip
-    return parts

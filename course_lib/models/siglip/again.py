@@ -27,62 +27,71 @@ def _added(branch, x, weight, bias, eps):
     return add_norm_operator(branch, x, weight, bias, eps, 0.0, None, 0)
 
 
-def _added_backward(dy, dx, x, weight, mean, rstd):
-    """The gradient of both, x and the branch, of weight and of bias."""
-    d, _, dw, db = torch.ops.speed_of_light.add_norm_backward(dy, dx, x, weight, True, mean, rstd, 0.0, None, 0)
-    return d, dw, db
+def _added_backward(dy, dx, x, weight, mean, rstd, branch_bias):
+    """The gradient of both, x and the branch; of the branch's bias, of weight and of bias."""
+    d, _, dw, db, sums = torch.ops.speed_of_light.add_norm_backward(
+        dy, dx, x, weight, True, mean, rstd, 0.0, None, 0, branch_bias
+    )
+    return d, sums, dw, db
 
 
 class _AddedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, branch, x, weight, bias, eps, w, b):
+    def forward(ctx, branch, branch_bias, x, weight, bias, eps, w, b):
         y, x, mean, rstd = _added(branch, x, weight, bias, eps)
-        ctx.save_for_backward(x, mean, rstd, weight, bias, w)
+        ctx.save_for_backward(x, mean, rstd, weight, bias, w, branch_bias)
         ctx.eps = eps
         return F.linear(y, w, b), x
 
     @staticmethod
     def backward(ctx, dout, dx):
-        x, mean, rstd, weight, bias, w = ctx.saved_tensors
+        x, mean, rstd, weight, bias, w, branch_bias = ctx.saved_tensors
         y = F.layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)
         dw = dout.mT @ y
         del y
-        d, dweight, dbias = _added_backward(dout @ w, dx, x, weight, mean, rstd)
-        return d, d, dweight, dbias, None, dw, dout.sum(0)
+        d, sums, dweight, dbias = _added_backward(dout @ w, dx, x, weight, mean, rstd, branch_bias)
+        return d, sums, d, dweight, dbias, None, dw, None
 
 
 class _AddedMLP(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, branch, x, weight, bias, eps, w1, b1, w2, b2, keep, at_once):
+    def forward(ctx, branch, branch_bias, x, weight, bias, eps, w1, b1, w2, b2, keep, at_once):
         y, x, mean, rstd = _added(branch, x, weight, bias, eps)
         m, h, a = mlp_operator(y, w1, b1, w2, b2, keep, at_once)
-        ctx.save_for_backward(x, mean, rstd, weight, bias, w1, b1, w2, h, a)
+        ctx.save_for_backward(x, mean, rstd, weight, bias, w1, b1, w2, h, a, branch_bias)
         ctx.eps, ctx.at_once = eps, at_once
         return m, x
 
     @staticmethod
     def backward(ctx, dm, dx):
-        x, mean, rstd, weight, bias, w1, b1, w2, h, a = ctx.saved_tensors
+        x, mean, rstd, weight, bias, w1, b1, w2, h, a, branch_bias = ctx.saved_tensors
         y = F.layer_norm(x, x.shape[-1:], weight, bias, ctx.eps)
-        needs = [True] * 5
-        dy, dw1, db1, dw2, db2 = torch.ops.speed_of_light.mlp_backward(dm, y, w1, b1, w2, h, a, needs, ctx.at_once)
+        needs = [True, True, True, True, False]
+        dy, dw1, db1, dw2, _ = torch.ops.speed_of_light.mlp_backward(dm, y, w1, b1, w2, h, a, needs, ctx.at_once)
         del y
-        d, dweight, dbias = _added_backward(dy, dx, x, weight, mean, rstd)
-        return d, d, dweight, dbias, None, dw1, db1, dw2, db2, None, None
+        d, sums, dweight, dbias = _added_backward(dy, dx, x, weight, mean, rstd, branch_bias)
+        return d, sums, d, dweight, dbias, None, dw1, db1, dw2, None, None, None
 
 
-def added_linear(branch, x, norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    """(linear(norm(branch + x)), branch + x), of tensors (..., width)."""
-    given = _rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, linear.weight, linear.bias
+def added_linear(
+    branch, branch_bias, x, norm: nn.LayerNorm, linear: nn.Linear
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(linear(norm(branch + x)), branch + x), of tensors (..., width).
+
+    `branch_bias` is in `branch` already, detached, and gets its gradient here. The bias of `linear` gets none.
+    """
+    given = _rows(branch), branch_bias, _rows(x), norm.weight, norm.bias, norm.eps, linear.weight, linear.bias.detach()
     out, s = _AddedLinear.apply(*given)
     return out.view(*x.shape[:-1], -1), s.view(x.shape)
 
 
-def added_mlp(branch, x, norm: nn.LayerNorm, up: nn.Linear, down: nn.Linear, keep: Keep, at_once: int):
-    """(down(gelu(up(norm(branch + x)))), branch + x); `keep` and `at_once` as in course_lib.kernels.mlp, its input
-    apart."""
-    weights = up.weight, up.bias, down.weight, down.bias
-    m, s = _AddedMLP.apply(_rows(branch), _rows(x), norm.weight, norm.bias, norm.eps, *weights, keep, at_once)
+def added_mlp(branch, branch_bias, x, norm: nn.LayerNorm, up: nn.Linear, down: nn.Linear, keep: Keep, at_once: int):
+    """(down(gelu(up(norm(branch + x)))), branch + x); biases as above, so that of `down` gets no gradient here.
+
+    `keep` and `at_once` as in course_lib.kernels.mlp, its input apart.
+    """
+    weights, given = (up.weight, up.bias, down.weight, down.bias.detach()), (norm.weight, norm.bias, norm.eps)
+    m, s = _AddedMLP.apply(_rows(branch), branch_bias, _rows(x), *given, *weights, keep, at_once)
     return m.view(x.shape), s.view(x.shape)
 
 

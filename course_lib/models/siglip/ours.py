@@ -9,6 +9,9 @@
 
 So an addition always has its norm in the same kernel, also where a block ends and the next one begins.
 
+A linear layer would sum the rows of a gradient for its bias, a pass of its own. Those of qkv, out and down get theirs
+from the kernel that makes the gradient: the layer adds its bias detached, and attention or add_norm take it along.
+
 Held from forward to backward, of each row of each layer, in rows of the width: q, k, v, o and x twice; both y unless
 `norms` is "again", which makes them once more from x; and hidden / width for the MLP unless `keep` is "input"
 (`bytes_kept`). Nothing here asks the device for a number, so a step can be captured in a CUDA graph. Nothing but the
@@ -39,6 +42,8 @@ __all__ = ["NORMS", "Attention", "Block", "Tower", "bytes_kept"]
 Norms = Literal["kept", "again"]
 NORMS = ("kept", "again")
 AT_ONCE = 2**14  # rows of the MLP: enough to keep all multiprocessors busy with one product
+# Of the last block, whose backward step comes first: beside it all that the others keep is there.
+AT_THE_PEAK = AT_ONCE // 2
 
 
 class Attention(nn.Module):
@@ -52,41 +57,48 @@ class Attention(nn.Module):
 
     def forward(self, qkv, lengths):  # (B, N, 3 width), (B,)
         batch, patches, width = *qkv.shape[:2], self.out.in_features
-        o = packed_attention(qkv.view(batch, patches, 3, self.heads, width // self.heads), lengths)
-        return self.out(o.view(batch, patches, width))
+        o = packed_attention(qkv.view(batch, patches, 3, self.heads, width // self.heads), lengths, self.qkv.bias)
+        return _linear(o.view(batch, patches, width), self.out)
 
 
 class Block(vision.Block):
     def __init__(self, sizes: Sizes, keep: Keep, norms: Norms):
         super().__init__(sizes, Attention)
-        self.keep, self.norms = keep, norms
+        self.keep, self.norms, self.at_once = keep, norms, AT_ONCE
 
     def begin(self, x):
         """qkv of the first block, before which nothing is added."""
         norm = self.before_attention
-        return self.attention.qkv(F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps))
+        return _linear(F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps), self.attention.qkv)
 
     def forward(self, qkv, x, lengths):
         """What the MLP adds, and x before that: (m, x)."""
-        a = self.attention(qkv, lengths)
+        a, bias, up, down = self.attention(qkv, lengths), self.attention.out.bias, self.up, self.down
         if self.norms == "again" and torch.is_grad_enabled():
-            return added_mlp(a, x, self.before_mlp, self.up, self.down, self.keep, AT_ONCE)
-        y, x = _added(a, x, self.before_mlp)
-        up, down = self.up, self.down
-        return mlp(y, up.weight, up.bias, down.weight, down.bias, self.keep, AT_ONCE), x
+            return added_mlp(a, bias, x, self.before_mlp, up, down, self.keep, self.at_once)
+        y, x = _added(a, bias, x, self.before_mlp)
+        return mlp(y, up.weight, up.bias, down.weight, down.bias.detach(), self.keep, self.at_once), x
 
-    def go_on(self, m, x):
-        """From the block before: (qkv, x)."""
+    def go_on(self, m, bias, x):
+        """From the block before, and the bias that is in m: (qkv, x)."""
         if self.norms == "again" and torch.is_grad_enabled():
-            return added_linear(m, x, self.before_attention, self.attention.qkv)
-        y, x = _added(m, x, self.before_attention)
-        return self.attention.qkv(y), x
+            return added_linear(m, bias, x, self.before_attention, self.attention.qkv)
+        y, x = _added(m, bias, x, self.before_attention)
+        return _linear(y, self.attention.qkv), x
 
 
-def _added(branch, x, norm):
-    """(norm(branch + x), branch + x). The memory of `branch` is used again; without gradients that of x is too."""
+def _linear(x, layer: nn.Linear):
+    """layer(x), for whoever takes the bias along."""
+    return F.linear(x, layer.weight, layer.bias.detach())
+
+
+def _added(branch, bias, x, norm):
+    """(norm(branch + x), branch + x). `bias` is in `branch` already, detached.
+
+    The memory of `branch` is used again; without gradients that of x is too.
+    """
     in_place = "x" if torch.is_grad_enabled() else "both"
-    return add_norm(branch, x, norm.weight, norm.bias, norm.eps, in_place=in_place)
+    return add_norm(branch, x, norm.weight, norm.bias, norm.eps, in_place=in_place, x_bias=bias)
 
 
 class Tower(Framed):
@@ -95,6 +107,7 @@ class Tower(Framed):
     def __init__(self, sizes: Sizes, keep: Keep = "pre-activation", norms: Norms = "kept"):
         assert norms in NORMS, f"norms is one of {NORMS}, not {norms!r}"
         super().__init__(sizes, lambda sizes: Block(sizes, keep, norms))
+        self.blocks[-1].at_once = AT_THE_PEAK
         self.register_state_dict_post_hook(_save_apart)
         self.register_load_state_dict_pre_hook(_load_packed)
 
@@ -111,10 +124,12 @@ class Tower(Framed):
         x = self.embedded(patches, real)
         first, *rest = self.blocks
         m, x = first(first.begin(x), x, lengths)
+        bias = first.down.bias
         for block in rest:
-            qkv, x = block.go_on(m, x)
+            qkv, x = block.go_on(m, bias, x)
             m, x = block(qkv, x, lengths)
-        y, _ = _added(m, x, self.norm)
+            bias = block.down.bias
+        y, _ = _added(m, bias, x, self.norm)
         return self.pooled(y, real)
 
 
