@@ -13,8 +13,8 @@ from benchmarks.against import Case, Red, measure, ring_of
 from course_lib.device import ceilings
 from course_lib.kernels.hardware import on_hopper
 from course_lib.kernels.mx import Quantized, dequantize, dequantize_reference, quantize, quantize_reference
-from course_lib.kernels.mx.product import product, route_of
-from course_lib.kernels.mx.rungs import direct_for, walk_for
+from course_lib.kernels.mx.product import product, route_for
+from course_lib.kernels.mx.rungs import direct_for, fetched_for, walk_for
 from course_lib.kernels.mx.tuning import routes_for
 
 SIZES = ((8192, 28672), (14336, 4096), (4096, 4096))  # rows, columns; (14336, 4096) is N, K of the products too
@@ -138,19 +138,17 @@ def _products() -> Iterator[dict]:
         held = [quantize(w) for w in plain]
         routes = routes_for(N, K)
         for rows, target in targets.items():
-            row = _product_row(plain, held, N, K, rows, target)
-            route = route_of(rows, routes)
-            yield row | {
-                "rung": _rung(route, normal(rows, K), held[0]),
+            yield _product_row(plain, held, N, K, rows, target) | {
+                "rung": _rung(normal(rows, K), held[0]),
                 "tensor cores from": routes.tensor_cores,
                 "dequantize from": routes.dequantize,
             }
 
 
-def _rung(route: str, x: torch.Tensor, w: Quantized) -> str:
-    tuned = {"vector": walk_for, "matrix": direct_for}.get(route)
-    blocks = tuned and tuned(x, w, on_hopper(x.device))
-    return f"{route}, {blocks or 'taught'}" if tuned else route
+def _rung(x: torch.Tensor, w: Quantized) -> str:
+    route, tuned = route_for(x, w), {"vector": (walk_for,), "matrix": (fetched_for, direct_for)}
+    blocks = next(filter(None, (find(x, w, on_hopper(x.device)) for find in tuned.get(route, ()))), "taught")
+    return f"{route}, {blocks}" if route in tuned else route
 
 
 def _product_row(plain: list, held: list, N: int, K: int, rows: int, target: float | None) -> dict:

@@ -1,6 +1,7 @@
 """python -m benchmarks.mx_routes: from how many rows of x on each route to a product is fastest, a JSON line a shape.
 
-What wins belongs into `ROUTES` of course_lib/kernels/mx/tuning.py; each line also says what stands there.
+What wins belongs into `ROUTES` of course_lib/kernels/mx/tuning.py; each line also says what stands there. That table
+is for where gemm_fetched.py does not run: the taught product takes its place here.
 """
 
 import json
@@ -11,8 +12,8 @@ import torch
 
 from benchmarks.mx import PRODUCTS, normal
 from course_lib.kernels.mx import Quantized, quantize
-from course_lib.kernels.mx.product import product
-from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, routes_for
+from course_lib.kernels.mx.product import product, taught_matrix
+from course_lib.kernels.mx.tuning import FETCHED_ABOVE, VECTOR_ROWS, Routes, routes_for
 from course_lib.timing import time_graph
 
 __all__ = ["crossover", "measured_routes"]
@@ -34,8 +35,13 @@ def measured_routes(seconds: Callable[[str, int], float]) -> Routes:
 
 
 def _seconds(w: Quantized, route: str, rows: int) -> float:
-    x = normal(rows, w.mantissas.shape[1])
-    return time_graph(partial(product, x, w, None, route), precision=0.02, max_seconds=0.3).median_s
+    N, K = w.mantissas.shape
+    x = normal(rows, K)
+    if route == "matrix" and rows > FETCHED_ABOVE:
+        call = partial(taught_matrix, x.new_empty(rows, N), x, w, None)
+    else:
+        call = partial(product, x, w, None, route)
+    return time_graph(call, precision=0.02, max_seconds=0.3).median_s
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tests.kernels.test_mx_products import product_bound
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 DIRECT_BLOCKS = [blocks for pair in DIRECT.values() for blocks in pair]
-FETCHED_BLOCKS = list(dict.fromkeys(blocks for pair in FETCHED.values() for blocks in pair))
+FETCHED_BLOCKS = list(dict.fromkeys(blocks for *pair, _ in FETCHED.values() for blocks in pair))
 BRAIN = torch.bfloat16
 
 
@@ -54,14 +54,37 @@ def test_the_tables_decide():
 @pytest.mark.usefixtures("known")
 def test_a_table_decides_where_one_warp_fetches():
     for rows, most in ((17, 32), (33, 64), (64, 64), (65, 128), (256, 256)):
-        assert fetched_for(*zeros(rows), True) == FETCHED[most][1]
+        assert fetched_for(*zeros(rows, K=8192), True) == FETCHED[most][1]
         assert fetched_for(*zeros(rows, N=8192, K=128), True) == FETCHED[most][0]
     for rows in (1, 16, 257):
-        assert fetched_for(*zeros(rows), True) is None
+        assert fetched_for(*zeros(rows, K=8192), True) is fetched_for(*zeros(rows, N=8192, K=128), True) is None
     x, w = zeros(100)
     assert fetched_for(x, w, False) is None, "another GPU"
     assert fetched_for(x[:1].expand(100, -1), w, True) is None, "the copy engine wants rows apart"
     assert fetched_for(x.float(), w, True) is fetched_for(*zeros(100, K=1056), True) is None
+
+
+SWEPT = {
+    (14336, 4096): (32, 64, 128, 192, 256),
+    (4096, 4096): (64, 128, 192, 256),
+    (4096, 14336): (32, 64, 128, 192, 256),
+}
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(("N", "K"), SWEPT)
+def test_one_warp_fetches_where_the_sweep_found_that_faster(N, K):
+    fetched = {rows for rows in (16, 32, 64, 128, 192, 256, 257) if fetched_for(*zeros(rows, N, K), True)}
+    assert fetched == set(SWEPT[N, K])
+
+
+@pytest.mark.usefixtures("known")
+def test_few_rows_of_weights_are_fetched_from_so_many_columns_on_and_go_to_registers_below():
+    for rows, columns in ((17, 5120), (32, 5120), (33, 4096), (64, 4096)):
+        assert fetched_for(*zeros(rows, K=columns), True)
+        assert fetched_for(*zeros(rows, K=columns - 128), True) is None
+        assert direct_for(*zeros(rows, K=columns - 128), True)
+    assert fetched_for(*zeros(65, K=128), True), "there the taught product would be next"
 
 
 @pytest.mark.parametrize(("rows", "named"), [(64, "matrix"), (100, "matrix"), (300, "dequantize")])

@@ -1,4 +1,4 @@
-"""y = x wᵀ for 32 to 256 rows of x: one warp fetches tiles, two groups of four warps convert weights and multiply.
+"""y = x wᵀ for 17 to 256 rows of x: one warp fetches tiles, two groups of four warps convert weights and multiply.
 
 gemm_registers.py reads x through the L1 cache for every 32 rows of weights, which costs more than the weights from 32
 rows of x on. Here x comes by the copy engine into shared memory, once for all rows of weights of a program, and wgmma
@@ -17,6 +17,8 @@ fixed order: the same bits on every run.
 
 Bytes: N K (1 + 1 / 32) from memory, 2 K a row of x for every tile of weights from the L2 cache, and 8 rows x N x SPLIT
 for parts. FLOP: 2 rows N K.
+On an H200, N 14336, K 4096: 22.8 us with 32 rows of x, 27.2 with 64, 37.6 with 128, 61.2 with 256, which are 0.74,
+0.85, 1.12 and 1.38 of what cuBLAS takes for bf16 weights.
 """
 
 import torch

@@ -19,9 +19,11 @@ columns, with rows of weights of their own. While a warp multiplies, the next 12
 
 Bytes: N K (1 + 1 / 32), and 2 K a row of x for every BLOCK_N rows of weights, where possible from the L1 cache. K and
 the strides are constants to the compiler: rows lie at fixed distances, which takes no registers.
-On an H200, N 14336, K 4096: 18.8 us with 2 rows of x, 20.5 with 16, 30.2 with 32, 36.7 with 64, which are 0.58, 0.67,
-0.97 and 1.10 of what cuBLAS takes for bf16 weights; gemm.py takes 37, 38, 46 and 53. With weights waiting in shared
-memory instead of registers, 64 columns at a time and up to six times ahead: 22.0 with 16 rows, 47 with 64.
+On an H200, N 14336, K 4096: 18.8 us with 2 rows of x, 20.5 with 16, 30.4 with 32, 36.8 with 64, which are 0.58, 0.67,
+0.99 and 1.15 of what cuBLAS takes for bf16 weights; gemm.py takes 37, 38, 46 and 53. From 17 rows on gemm_fetched.py is
+faster, with 22.8 and 27.2 at 32 and 64, but for few rows of weights that are short: tuning.py has where. With weights
+waiting in shared memory instead of registers, 64 columns at a time and up to six times ahead: 22.0 with 16 rows, 47
+with 64.
 """
 
 import torch

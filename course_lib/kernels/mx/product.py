@@ -16,7 +16,7 @@ from course_lib.kernels.mx.gemv import write_gemv
 from course_lib.kernels.mx.rungs import direct_for, fetched_for, walk_for
 from course_lib.kernels.mx.tuning import VECTOR_ROWS, Routes, matrix_blocks, routes_for, vector_blocks
 
-__all__ = ["mx_linear", "mx_linear_operator", "product", "route_of", "taught_matrix", "taught_vector"]
+__all__ = ["mx_linear", "mx_linear_operator", "product", "route_for", "route_of", "taught_matrix", "taught_vector"]
 
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 
@@ -78,6 +78,12 @@ def route_of(rows: int, routes: Routes) -> str:
     return "matrix" if rows >= routes.tensor_cores or rows > VECTOR_ROWS else "vector"
 
 
+def route_for(x, w: Quantized) -> str:
+    """What tuning.py names for these. Its table of routes was measured without gemm_fetched.py, which takes more rows."""
+    route = route_of(x.shape[0], routes_for(*w.mantissas.shape))
+    return "matrix" if route == "dequantize" and fetched_for(x, w, on_hopper(x.device)) else route
+
+
 def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> torch.Tensor:
     """x (rows, K), w (N, K) -> (rows, N) in x's type, by the route that tuning.py names or by the one that is given.
 
@@ -90,11 +96,7 @@ def product(x, w: Quantized, bias=None, route: str | None = None, out=None) -> t
         route = "dequantize"
     if x.stride(1) != 1:
         x = x.contiguous()
-    if route is None:
-        route = route_of(rows, routes_for(N, K))
-        if route == "dequantize" and fetched_for(x, w, on_hopper(x.device)):
-            route = "matrix"  # up to more rows than the taught product, which that table is for
-    ROUTES[route](out, x, w, bias)
+    ROUTES[route or route_for(x, w)](out, x, w, bias)
     return out
 
 

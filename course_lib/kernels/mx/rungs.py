@@ -3,6 +3,7 @@
                                   tuned             taught
     one row of x                  gemv_warps.py     gemv.py
     up to 16, on tensor cores     gemm_registers.py gemm.py
+    up to 64, few short weights   gemm_registers.py gemm.py
     up to 256                     gemm_fetched.py   gemm.py
 
 The tuned ones want an H100 or H200, a Triton whose Gluon was tried, x in bf16, groups of 32, and rows of x and of the
@@ -47,6 +48,6 @@ def direct_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Direct | None:
 
 def fetched_for(x: torch.Tensor, w: Quantized, hopper: bool) -> Fetched | None:
     """What gemm_fetched.py is launched with, or None where it is not valid or another one is faster."""
-    blocks = fetched_blocks(x.shape[0], w.mantissas.shape[0]) if hopper else None
+    blocks = fetched_blocks(x.shape[0], *w.mantissas.shape) if hopper else None
     reached = blocks and _reached(x, w) and describable(x) and describable(w.mantissas)
     return blocks if reached and gluon_is_known() else None

@@ -120,21 +120,23 @@ DIRECT = {
     # 36.7 (1.10); 12.5 (1.06)
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
-# rows of x, at most -> blocks of gemm_fetched.py, as in DIRECT; where there are some they are taken before DIRECT's.
-# 4096 rows of weights make 32 tiles of 128, and with four parts along K 128 programs. Predicted, not measured.
+# rows of x, at most -> blocks of gemm_fetched.py, as in DIRECT, and from how many columns on they are taken before
+# DIRECT's where N is below MANY: four parts along K are added up in a second launch, which short rows do not repay. In
+# brackets again the time over that of cuBLAS for bf16 weights, at N 14336, K 4096; N = K = 4096; N 4096, K 14336.
 FETCHED = {
-    # 19-22; 9-11
-    32: (Fetched(32, 128, 128, 6), Fetched(32, 128, 128, 6, 4)),
-    # 20-23; 10-12
-    64: (Fetched(64, 128, 128, 6), Fetched(64, 128, 128, 6, 4)),
-    # 28-33; 12-15
-    128: (Fetched(128, 128, 128, 4), Fetched(128, 128, 128, 4, 4)),
-    # 52-58; 20-24
-    256: (Fetched(256, 128, 64, 5), Fetched(256, 128, 64, 5, 4)),
+    # 22.8 (0.74); 10.8 (0.78); 25.0 (0.75). DIRECT's 30.4, 10.5, 28.9: by a line for each, as fast at 4900 columns
+    32: (Fetched(32, 128, 128, 8), Fetched(32, 128, 128, 8, 4), 5120),
+    # 27.2 (0.85); 12.3 (1.04); 26.9 (0.76). DIRECT's 36.8, 12.4, 33.4: as fast at 3900 columns
+    64: (Fetched(64, 128, 128, 6), Fetched(64, 128, 128, 6, 4), 4096),
+    # 37.6 (1.12); 15.2 (1.10); 35.7 (0.94)
+    128: (Fetched(128, 128, 128, 4), Fetched(128, 128, 128, 4, 4), 0),
+    # 192 rows: 55.5 (1.46); 20.9 (1.25); 53.1 (1.15). 256: 61.2 (1.38); 23.3 (1.36); 57.3 (1.09)
+    256: (Fetched(256, 128, 64, 5), Fetched(256, 128, 64, 5, 4), 0),
 }
-FETCHED_ABOVE = 16  # rows of x
+FETCHED_ABOVE = 16  # rows of x: there DIRECT takes 20.5, 8.8 and 22.7; these were tried from 32 on
 MOST_COLUMNS = 2**15  # all exponents of a program pass through registers at once: 111 a thread at 28672 columns, not 70
-# (N, K) -> where one route overtakes the one before, measured on an H200 by `python -m benchmarks.mx_routes`
+# (N, K) -> where one route overtakes the one before, measured on an H200 by `python -m benchmarks.mx_routes`, without
+# gemm_fetched.py: where it runs, up to 256 rows of x, it is faster than dequantizing at every size that was measured.
 ROUTES = {
     (14336, 4096): Routes(tensor_cores=2, dequantize=96),
     (4096, 4096): Routes(tensor_cores=2, dequantize=96),
@@ -206,7 +208,10 @@ def direct_blocks(rows: int, N: int, K: int) -> Direct | None:
     return None if most is None or K > MOST_COLUMNS else DIRECT[most][0 if N >= MANY else 1]
 
 
-def fetched_blocks(rows: int, N: int) -> Fetched | None:
-    """None for more rows of x than the table has, and for rows that `direct_blocks` is for."""
+def fetched_blocks(rows: int, N: int, K: int) -> Fetched | None:
+    """None for more rows of x than the table has, and where `direct_blocks` is faster."""
     most = min((most for most in FETCHED if rows <= most), default=None)
-    return None if most is None or rows <= FETCHED_ABOVE else FETCHED[most][0 if N >= MANY else 1]
+    if most is None or rows <= FETCHED_ABOVE:
+        return None
+    many, few, columns = FETCHED[most]
+    return many if N >= MANY else few if K >= columns else None
