@@ -1344,11 +1344,16 @@ if wide:
 # at every size that was measured: 16 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 %
 # at 8192.
 #
-# So some hundred rows are the worst case. They are too many for our product on the fly, where every block of rows
-# converts the weights again, and too few to pay for a conversion first. Who serves such batches with kernels like these
-# keeps bf16 weights, or takes a format that the tensor cores multiply without any conversion: FP8 on Hopper, and on
-# Blackwell block formats such as MXFP8 and NVFP4, whose scales the tensor cores apply themselves (`tl.dot_scaled` in
-# Triton).
+# So some hundred rows are the worst case. They are too many for these products on the fly, which convert the weights
+# again for every block of rows and read the activations again for every few rows of weights, and too few to pay for a
+# conversion first. A later kernel, `gemm_fetched.py`, is not in the figure. It takes up to 256 rows at once, and one
+# warp fetches weights and activations for two groups of warps that multiply. On an H200 it takes 0.74 of bf16's time
+# with this layer at 32 rows, 0.85 at 64, 1.12 at 128 and 1.38 at 256 (`benchmarks/notes/mx.md`): the gain lasts four
+# times as long, the loss is smaller, and at some hundred rows it is still a loss.
+#
+# Who serves such batches with kernels like these keeps bf16 weights, or takes a format that the tensor cores multiply
+# without any conversion: FP8 on Hopper, and on Blackwell block formats such as MXFP8 and NVFP4, whose scales the tensor
+# cores apply themselves (`tl.dot_scaled` in Triton).
 
 # %% [markdown]
 # ## 6. A model's layers, swapped
@@ -1381,9 +1386,9 @@ if times:
               f"{'gemv' if held < first else 'bf16 first'} is faster")  # fmt: skip
 
 # %% [markdown]
-# (The course's own kernels multiply more rows at once. They cross at 96 or 128 rows on an H200, by the shape of the
-# weight; the table `ROUTES` in `course_lib/kernels/mx/tuning.py` says which, and `python -m benchmarks.mx_routes`
-# measures it.)
+# (The course's own kernels multiply more rows at once. The plain product crosses at 96 or 128 rows on an H200, by the
+# shape of the weight; the table `ROUTES` in `course_lib/kernels/mx/tuning.py` says which, and `python -m
+# benchmarks.mx_routes` measures it. `gemm_fetched.py` is ahead of bf16 first up to 256 rows, the most that it takes.)
 #
 # ## Exercise 7.4 `mx.linear` (50 min, 5 points)
 # Write `swap_linears(model, skip)`: it puts a layer of your own in the place of every `nn.Linear` of a model, and
@@ -2033,7 +2038,7 @@ Table(
 # | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
 # | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
 # | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
-# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers; slower at every size from 64 rows to 8192 | ask for the batch size first |
+# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers (slower at every size from 64 rows to 8192), up to 64 or so with one that fetches activations once for many rows of weights | ask for the batch size first |
 
 # %% [markdown]
 # ## Questions
