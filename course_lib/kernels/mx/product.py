@@ -79,7 +79,7 @@ def route_of(rows: int, routes: Routes) -> str:
 
 
 def route_for(x, w: Quantized) -> str:
-    """What tuning.py names for these. Its table of routes was measured without gemm_fetched.py, which takes more rows."""
+    """What tuning.py names for these. Its table of routes was measured without gemm_fetched.py."""
     route = route_of(x.shape[0], routes_for(*w.mantissas.shape))
     return "matrix" if route == "dequantize" and fetched_for(x, w, on_hopper(x.device)) else route
 
