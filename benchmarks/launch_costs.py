@@ -1,7 +1,7 @@
 """python -m benchmarks.launch_costs: what kernels cost the host, a JSON line each.
 
     calls    one call of each public kernel, so small that the device is always done first: the time of Python, of
-             Triton's launcher and of the driver
+             Triton's launcher and of the driver; and how many planned calls of it met addresses for the first time
     steps    forward and backward, eager, waited for: ours, ours as launchers are written (every launch through
              Triton), and what torch has. "of the fastest peer" is to be at most 1.3
     tower    the same of a training step of 8 images, ours against strong, and where the host's time goes
@@ -127,6 +127,7 @@ def measured(rounds: int = ROUNDS, count: int = CALLS) -> list[dict]:
             seconds[name].append(_batch(call, count))
     return [
         {"name": name, "us": round(median(taken) * 1e6, 2), "least": round(min(taken) * 1e6, 2)}
+        | {"with new addresses": _not_ready(every[name])}
         for name, taken in seconds.items()
     ]
 
@@ -249,7 +250,7 @@ def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, ti
 
 
 def _not_ready(step: Callable, times: int = 10) -> float:
-    """Calls of a step whose addresses came for the first time, or again after they were forgotten."""
+    """Planned calls of a step whose addresses came for the first time, or again after they were forgotten."""
     made, original = [], launching._made_ready
 
     def counted(*given):
