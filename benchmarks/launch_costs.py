@@ -1,7 +1,7 @@
 """python -m benchmarks.launch_costs: what kernels cost the host, a JSON line each.
 
     calls    one call of each public kernel, so small that the device is always done first: the time of Python, of
-             Triton's launcher and of the driver
+             Triton's launcher and of the driver; and how many planned calls of it met addresses for the first time
     steps    forward and backward, eager, waited for: ours, ours as launchers are written (every launch through
              Triton), and what torch has. "of the fastest peer" is to be at most 1.3
     tower    the same of a training step of 8 images, ours against strong, and where the host's time goes
@@ -11,6 +11,7 @@ Medians of rounds in turn over all that is compared, so that a slower moment of 
 
 import contextlib
 import cProfile
+import gc
 import json
 import pstats
 import time
@@ -26,6 +27,7 @@ from triton import knobs
 from course_lib.device import DEVICE, machine
 from course_lib.kernels import launching
 from course_lib.kernels.add_norm import add_norm, add_norm_reference
+from course_lib.kernels.add_norm.backward import write_backward
 from course_lib.kernels.attention import attention
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
@@ -84,12 +86,18 @@ def calls() -> dict[str, Callable[[], object]]:
     held, one, some = quantize(_random(N, K)), _random(1, K), _random(16, K)
     needs = x.clone().requires_grad_()
     y, total = add_norm(needs, s, weight, bias)
+    d, dw, db = (torch.empty_like(t) for t in (s, weight, bias))
+    mean, rstd = (torch.zeros(len(x), device=DEVICE) for _ in range(2))
+    leaf, *others, do = (_random(1, 4, 64, 64) for _ in range(4))
+    out = attention(leaf.requires_grad_(), *others)
     return found | {
         "rope": lambda: rope(q, k, tables),
         "rope with positions": lambda: rope(q, k, tables, positions=positions),
         "rope_": lambda: rope_(q, k, tables),
         "add_norm": lambda: add_norm(x, s, weight, bias),
-        "add_norm backward": lambda: torch.autograd.grad((y, total), needs, (x, s), retain_graph=True),
+        "add_norm backward": lambda: write_backward(d, None, dw, db, x, s, x, weight, mean, rstd),
+        "add_norm backward by autograd": lambda: torch.autograd.grad((y, total), needs, (x, s), retain_graph=True),
+        "attention backward by autograd": lambda: torch.autograd.grad(out, leaf, do, retain_graph=True),
         "linear_gelu": lambda: linear_gelu(x, w, hidden),
         "linear_gelu_grouped": lambda: linear_gelu_grouped(x, w, hidden),
         "linear_gelu_persistent": lambda: linear_gelu_persistent(x, w, hidden),
@@ -119,6 +127,7 @@ def measured(rounds: int = ROUNDS, count: int = CALLS) -> list[dict]:
             seconds[name].append(_batch(call, count))
     return [
         {"name": name, "us": round(median(taken) * 1e6, 2), "least": round(min(taken) * 1e6, 2)}
+        | {"with new addresses": _not_ready(every[name])}
         for name, taken in seconds.items()
     ]
 
@@ -133,14 +142,14 @@ class Way:
 
 
 def _step(function: Callable, leaves: list) -> Callable[[], tuple]:
-    """Forward, then the gradients of all leaves."""
+    """Forward, then the gradients of all leaves. Nothing of it stays alive: a graph is captured on another stream."""
     with torch.no_grad():
         y = function(*leaves)
         dy = torch.randn(y.shape, dtype=y.dtype, device=y.device)  # the same for all, whatever y's strides are
 
     def step():
         y = function(*leaves)
-        return y, *torch.autograd.grad(y, leaves, dy)
+        return y.detach(), *torch.autograd.grad(y, leaves, dy)
 
     return step
 
@@ -234,12 +243,14 @@ def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, ti
     if DEVICE == "cuda":
         row["asked for in us"] = round(_batch(ours.step, 20) * 1e6, 1)
         row["calls a step with new addresses"] = _not_ready(ours.step)
+        results.clear()
+        gc.collect()
         row["in a graph us"] = round(waited_us(captured(ours.step)), 1)
     return row
 
 
 def _not_ready(step: Callable, times: int = 10) -> float:
-    """Calls of a step whose addresses came for the first time, or again after they were forgotten."""
+    """Planned calls of a step whose addresses came for the first time, or again after they were forgotten."""
     made, original = [], launching._made_ready
 
     def counted(*given):

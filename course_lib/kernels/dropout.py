@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.philox import SCALE, draw_seed, keeps, random_bits, smallest_kept
 
 __all__ = ["dropout", "dropout_by_element", "dropout_operator", "dropout_reference", "numbers_reference"]
@@ -74,11 +75,13 @@ def _by_four_kernel(out_ptr, x_ptr, seed_ptr, n, offset, least, scale, BLOCK: tl
     tl.store(out_ptr + offs, (tl.where(kept, x, 0.0) * scale).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _write(kernel, out, x, seed, p: float, offset: int) -> None:
-    n = x.numel()
+@planned
+def _write(out, x, seed, p: float, offset: int, per_counter: int) -> None:
+    n, kernel = x.numel(), {1: _by_element_kernel, 4: _by_four_kernel}[per_counter]
     if n:
         block = BLOCK if x.device.type == "cuda" else 256
-        kernel[(triton.cdiv(n, block),)](
+        launch(
+            kernel, (triton.cdiv(n, block),),
             out, x, seed,
             n, offset, smallest_kept(p), 1 / (1 - p),
             BLOCK=block, num_warps=WARPS,
@@ -90,14 +93,14 @@ def dropout_by_element(x, p: float, seed: torch.Tensor, out=None, offset: int = 
     _check(x, p, seed)
     out = torch.empty_like(x) if out is None else out
     assert x.is_contiguous() and out.is_contiguous() and out.shape == x.shape, "contiguous, of one shape"
-    _write(_by_element_kernel, out, x, seed, p, offset)
+    _write(out, x, seed, p, offset, 1)
     return out
 
 
 def _dropped(x, seed, p: float, offset: int) -> torch.Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _write(_by_four_kernel, out, x, seed, p, offset)
+    _write(out, x, seed, p, offset, 4)
     return out
 
 

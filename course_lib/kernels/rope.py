@@ -26,6 +26,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from course_lib.kernels.angles import Angles, Computed, Tables
+from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
 __all__ = [
@@ -241,6 +242,7 @@ def heads_inside(q) -> bool:
     return q.stride(1) < q.stride(2)
 
 
+@planned
 def write_rope(
     q_out, k_out, q, k, first, second, positions, offset: int, computed: bool, interleaved: bool, inverse: bool,
     blocks: Blocks | None = None,
@@ -261,7 +263,8 @@ def write_rope(
         return
     rest = 0 if q_out is q and k_out is k else D - 2 * pairs
     unit = unit_of(q_out, k_out, q, k)
-    rope_kernel[(programs,)](
+    launch(
+        rope_kernel, (programs,),
         q_out, k_out, q, k, first, second, positions,
         q_heads, k_heads, S, first.shape[0], offset,
         *(in_units(x, unit) for x in (q_out, k_out, q, k)),

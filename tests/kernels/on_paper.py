@@ -153,6 +153,24 @@ def _linear(M, K, N, dtype=torch.bfloat16, start=0):
     yield _write_slope, (da, None, sums, da, h)
 
 
+def _rope(S, D, R, start=0):
+    from course_lib.kernels.rope import write_rope
+
+    q, k, q_out, k_out = (_tensor(2, heads, S, D, start=start) for heads in (4, 2, 4, 2))
+    tables = [_tensor(40, R // 2, dtype=torch.float32) for _ in range(2)]
+    positions = _tensor(2, S, dtype=torch.int64)
+    yield write_rope, (q_out, k_out, q, k, *tables, None, 0, False, False, False)
+    yield write_rope, (q, k, q, k, *tables, positions, 5, False, True, True)
+
+
+def _dropout(n, start=0):
+    from course_lib.kernels.dropout import _write
+
+    out, x, seed = _tensor(n), _tensor(n, start=start), _tensor(1, dtype=torch.int64)
+    for per_counter in (1, 4):
+        yield _write, (out, x, seed, 0.25, 8, per_counter)
+
+
 def calls():
     """(planned function, arguments)"""
     yield from _attention(2, 4, 2, 65, 63, 72, causal=True, padded=True)
@@ -165,6 +183,10 @@ def calls():
     yield from _linear(512, 1152, 4304)
     yield from _linear(2048, 1152, 4304)
     yield from _linear(33, 20, 30, start=1)
+    yield from _rope(33, 64, 64)
+    yield from _rope(33, 72, 48, start=1)
+    yield from _dropout(4096)
+    yield from _dropout(1003, start=1)
 
 
 def main() -> None:

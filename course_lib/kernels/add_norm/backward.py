@@ -167,9 +167,9 @@ def write_backward(
     rounded. Bytes: read dy, ds and s, write d (and dx).
     """
     rows, width = s.shape
-    widest = max(t.element_size() for t in (dy, ds, s) if t is not None)
+    widest = max(dy.element_size(), s.element_size(), 0 if ds is None else ds.element_size())
     how = how or backward_rows(width, rows, s.device, widest)
-    programs = max(1, min(how.programs * multiprocessors(s.device), triton.cdiv(rows, how.rows)))
+    programs = max(1, min(how.programs * multiprocessors(s.device), -(-rows // how.rows)))
     sums = 2 if sum_x is None else 3
     parts = torch.empty(sums, programs, width, dtype=torch.float32, device=s.device)
     _write_backward(d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p, seed, offset, how)
