@@ -2547,6 +2547,7 @@ def _step_dkdv_kernel(
     block, row, image, in_qkv, in_o, in_sums = _place(n, heads, N, D)
     width, keys = heads * D, tl.load(lengths_ptr + image)
     q_ptr, dk_ptr = qkv_ptr + in_qkv, dqkv_ptr + in_qkv + width
+    l_ptr, delta_ptr = l_ptr + row * n, delta_ptr + row * n
     offs_n = block * N + tl.arange(0, N)
     k = _head_rows(q_ptr + width, offs_n, n, 3 * width, D, D0, D1)
     v = _head_rows(q_ptr + 2 * width, offs_n, n, 3 * width, D, D0, D1)
@@ -2555,23 +2556,22 @@ def _step_dkdv_kernel(
         offs_m = start + tl.arange(0, M)
         q = _head_rows(q_ptr, offs_m, n, 3 * width, D, D0, D1)
         do = _head_rows(do_ptr + in_o, offs_m, n, width, D, D0, D1)
-        at = row * n + offs_m
-        l = tl.load(l_ptr + at, mask=offs_m < n, other=float("inf"))
-        delta = tl.load(delta_ptr + at, mask=offs_m < n, other=0.0)
+        l = tl.load(l_ptr + offs_m, mask=offs_m < n, other=float("inf"))
+        delta = tl.load(delta_ptr + offs_m, mask=offs_m < n, other=0.0)
         s = _scores(k, q, D1) * (scale * 1.4426950408889634)
         dp = _scores(v, do, D1)
         p = tl.exp2(s - l[None, :])
-        ds = p * (dp - delta[None, :])
+        ds = (p * (dp - delta[None, :])).to(q[0].dtype)
         dv = _plus_product(dv, p.to(q[0].dtype), do, D1)
-        dk = _plus_product(dk, ds.to(q[0].dtype), q, D1)
+        dk = _plus_product(dk, ds, q, D1)
     # a hidden key has rows of its own in dk and dv, so it is enough to clear them here
     seen = (offs_n < keys)[:, None]
-    (dk0, dk1), (dv0, dv1) = _scaled(dk, scale, D1), dv
-    dk = tl.where(seen, dk0, 0.0), dk1
-    dv = tl.where(seen, dv0, 0.0), dv1
+    dk = _scaled(dk, scale, D1)
+    dk = tl.where(seen, dk[0], 0.0), dk[1]
+    dv = tl.where(seen, dv[0], 0.0), dv[1]
     if D1:
-        dk = dk[0], tl.where(seen, dk1, 0.0)
-        dv = dv[0], tl.where(seen, dv1, 0.0)
+        dk = dk[0], tl.where(seen, dk[1], 0.0)
+        dv = dv[0], tl.where(seen, dv[1], 0.0)
     sums_ptr += in_sums
     _store_head(dk_ptr, sums_ptr, dk, offs_n, n, 3 * width, D, D0, D1)
     dv_ptr, sums_ptr = dk_ptr + width, sums_ptr + tl.num_programs(0).to(tl.int64) * D
@@ -2596,14 +2596,15 @@ def _step_tiles(qkv):
     """For each kernel the constants: blocks, and how a head is cut."""
     D, whole = qkv.shape[-1], 1 << (qkv.shape[-1].bit_length() - 1)
     rest = max(16, triton.next_power_of_2(D - whole)) if D > whole else 0
-    # queries, keys, warps, stages: forward, dq, dk and dv
-    tiles = [(128, 64, 4, 3), (64, 32, 4, 3), (32, 64, 4, 3)]
+    # queries, keys, stages, registers a thread: forward, dq, dk and dv. With 168
+    # registers three programs share a multiprocessor
+    tiles = [(64, 32, 3, None), (64, 32, 2, None), (32, 64, 3, 168)]
     if qkv.element_size() == 4 or not qkv.is_cuda:
-        tiles = [(32, 32, 4, 1)] * 3
+        tiles = [(32, 32, 1, None)] * 3
     head = {"D": D, "D0": whole, "D1": rest}
     return [
-        head | {"M": m, "N": n, "num_warps": warps, "num_stages": stages}
-        for m, n, warps, stages in tiles
+        head | {"M": m, "N": n, "num_stages": stages, "maxnreg": registers}
+        for m, n, stages, registers in tiles
     ]
     ### END SOLUTION
 
@@ -2655,9 +2656,9 @@ def block_step(
     torch.mm(dy.mT, g, out=d_down_w)
     du = torch.mm(dy, down_w, out=g)  # g has been read for the last time
     parts = x.new_empty(triton.cdiv(rows, chunk), hidden, dtype=torch.float32)
-    step = {"ROWS": chunk, "STEP": 16 if x.is_cuda else 64, "COLUMNS": 128}
-    _step_slope_kernel[(len(parts), triton.cdiv(hidden, 128))](
-        du, parts, u, rows, hidden, **step
+    step = {"ROWS": chunk, "STEP": 8 if x.is_cuda else 64, "COLUMNS": 256}
+    _step_slope_kernel[(len(parts), triton.cdiv(hidden, 256))](
+        du, parts, u, rows, hidden, **step, num_warps=8
     )
     added_up(d_up_b, parts)
     torch.mm(du.mT, n2, out=d_up_w)
@@ -2701,8 +2702,7 @@ check_speed("capstone.speed", block_step)
 # the length; blocks of keys behind it store zeros. `exp2` with a scale that has log2(e) in it. No block of queries can
 # be left out.
 #
-# Blocks: try 128 x 64 (queries x keys) forward, 64 x 32 for dq and 32 x 64 for dk and dv, with 4 warps, and then their
-# neighbours. What decides is how many registers a thread needs: with few of them several programs share a
+# Blocks: try 64 x 32 (queries x keys) forward and for dq, 32 x 64 for dk and dv, with 4 warps, and then their neighbours. What decides is how many registers a thread needs: with few of them several programs share a
 # multiprocessor, and one works while another waits. `course_lib.compiled` tells registers and spills (lesson 04).
 # </details>
 # <details><summary>Hint 4: the host</summary>

@@ -116,15 +116,12 @@ def _attention(B, H, H_kv, n_q, n_k, D, causal=False, padded=False, start=0):
 
 def _packed(B, N, H, D):
     from course_lib.kernels.attention import packed
-    from course_lib.kernels.attention.backward import row_sums, row_terms
-    from course_lib.kernels.attention.tuning import tuned
+    from course_lib.kernels.attention.backward import row_terms
 
     qkv, dqkv, o, do = (_tensor(B, N, *rest, H, D) for rest in ((3,), (3,), (), ()))
     l, lengths = _tensor(B, H, N, dtype=torch.float32), _tensor(B, dtype=torch.int32)
     yield packed._write_forward, (o, l, qkv, lengths)
-    sums = row_sums(qkv[:, :, 0].transpose(1, 2), tuned(D, False, qkv.dtype, qkv.device).dq)
-    for room in (None, sums):
-        yield packed._write_backward, (dqkv, row_terms(l), room, do, qkv, o, l, lengths)
+    yield packed._write_backward, (dqkv, row_terms(l), do, qkv, o, l, lengths)
 
 
 def _norm(rows, width, in_place=False, start=0):

@@ -304,7 +304,7 @@ def test_one_key_and_one_query_are_no_special_case(D, causal, make, check):
 
 
 KERNELS = {"forward": _forward_kernel, "dq": dq_kernel, "dkdv": dkdv_kernel}
-DEFAULTS = {"SAME_LENGTHS": False, "sums_ptr": None}
+DEFAULTS = {"SAME_LENGTHS": False}
 # 72 stands for 80 columns: its rows are no multiple of 16 elements, and 8 columns are masked.
 HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
 

@@ -144,7 +144,7 @@ def test_without_gluon_the_first_rung_runs(missing, monkeypatch):
         gluon_is_known.cache_clear()
 
 
-def compiled(name, columns, causal, groups, whole=True, padded=False, same_lengths=False):
+def compiled(name, columns, causal, groups, whole=True, padded=False):
     """What the compiler makes of one kernel, one head of keys for each of queries."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_dkdv import dkdv_in_groups_kernel
@@ -154,12 +154,11 @@ def compiled(name, columns, causal, groups, whole=True, padded=False, same_lengt
     kernel = {"forward": forward_in_groups_kernel, "dkdv": dkdv_in_groups_kernel}[name]
     main, rest = split(HEADS[columns])
     fixed = {"GROUP": 1, "CAUSAL": causal, "STAGES": groups.stages, "HELD": groups.held, "MAIN": main, "REST": rest}
-    fixed["SAME_LENGTHS"] = same_lengths
     if name == "forward":
         fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "HEADS_INTERLEAVED": groups.heads_interleaved}
         fixed |= {"TURNS": groups.turns, "POLYNOMIAL": groups.polynomial}
     else:
-        fixed |= {"BLOCK_M": groups.block}
+        fixed |= {"BLOCK_M": groups.block, "SAME_LENGTHS": False}
     signature = {}
     for one in (n for n in kernel.arg_names if n not in fixed):
         tensor, _, part = one.rpartition("_")

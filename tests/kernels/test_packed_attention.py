@@ -45,10 +45,7 @@ def test_it_gives_the_bits_of_attention_on_three_tensors(sizes, padded, dtype, r
     if padded:  # attention knows of no padding among queries
         do = do.masked_fill(behind(qkv, lengths), 0.0)
     grads = torch.autograd.grad(want, three, do.transpose(1, 2))
-    want = want.transpose(1, 2)
-    if padded:
-        want = want.masked_fill(behind(qkv, lengths), 0.0)
-    assert torch.equal(o, want) and o.is_contiguous() and got.is_contiguous()
+    assert torch.equal(o, want.transpose(1, 2)) and o.is_contiguous() and got.is_contiguous()
     assert torch.equal(got, torch.stack([x.transpose(1, 2) for x in grads], dim=2))
 
 
@@ -79,8 +76,8 @@ def test_what_lies_behind_the_length_reaches_nothing_and_gets_zeros(random):
         qkv[0, 4:, 1:], qkv[0, 4:, 0] = float("nan"), 1e4  # keys and values; queries
     o, do[0, 4:] = packed_attention(qkv, lengths), 1e4
     (grad,) = torch.autograd.grad(o, qkv, do)
-    assert torch.equal(o, before) and torch.equal(grad, grad_before)
-    assert not o[0, 4:].any() and not grad[0, 4:].any() and grad[0, :4].any() and grad[1].any()
+    assert torch.equal(o[0, :4], before[0, :4]) and torch.equal(o[1], before[1]) and torch.equal(grad, grad_before)
+    assert o[0, 4:].isfinite().all() and not grad[0, 4:].any() and grad[0, :4].any() and grad[1].any()
 
 
 @pytest.mark.parametrize("padded", [True, False])

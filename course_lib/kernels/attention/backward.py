@@ -50,7 +50,6 @@ __all__ = [
     "backward",
     "dkdv_kernel",
     "dq_kernel",
-    "row_sums",
     "row_terms",
     "write_backward",
     "write_dkdv",
@@ -102,16 +101,6 @@ def _walk_keys(
 
 
 @triton.jit
-def _store_sums(ptr, x, x_rest, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr):
-    """The sum of the rows of this program, HEAD numbers in fp32."""
-    offs_d = tl.arange(0, MAIN)
-    tl.store(ptr + offs_d, tl.sum(x.to(tl.float32), axis=0), mask=offs_d < HEAD)
-    if REST:
-        offs_d = MAIN + tl.arange(0, REST)
-        tl.store(ptr + offs_d, tl.sum(x_rest.to(tl.float32), axis=0), mask=offs_d < HEAD)
-
-
-@triton.jit
 def dq_kernel(
     dq_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     k_tiles, v_tiles, lengths_ptr,
@@ -121,7 +110,7 @@ def dq_kernel(
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
-    SAME_LENGTHS: tl.constexpr = False, sums_ptr=None,
+    SAME_LENGTHS: tl.constexpr = False,
 ):  # fmt: skip
     PADDED: tl.constexpr = lengths_ptr is not None
     blocks = tl.cdiv(n_q, BLOCK_M)
@@ -153,12 +142,9 @@ def dq_kernel(
     dl_row = dl_ptr
     if dl_ptr is not None:
         dl_row = dl_ptr + row
-    shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_q, REST)
+    shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_rows, REST)
     tl.store(shift_ptr + terms, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + terms, delta, mask=offs_m < n_q)
-    if sums_ptr is not None:  # of all blocks of all sequences first those of dq, then those of do
-        sums_ptr += tl.cast((batch * blocks + block) * heads + head, tl.int64) * HEAD
-        _store_sums(sums_ptr + tl.cast(tl.num_programs(0), tl.int64) * HEAD, do, do_rest, HEAD, MAIN, REST)
 
     dq, dq_rest = zero_rows(BLOCK_M, MAIN, REST)
     dq, dq_rest = _walk_keys(
@@ -175,21 +161,16 @@ def dq_kernel(
 
     factor = tl.full((BLOCK_M,), 1.0, tl.float32) * scale
     dq, dq_rest = scale_rows(dq, dq_rest, factor, REST)
-    if sums_ptr is not None:
-        _store_sums(sums_ptr, dq, dq_rest, HEAD, MAIN, REST)
     dq_ptr = head_start(dq_ptr, batch, head, stride_dq, UNIT)
     store_rows(dq_ptr, dq, dq_rest, first_m, n_q, stride_dq, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
 
 
 def write_dq(
     dq, shift, delta, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: Blocks,
-    same_lengths: bool = False, sums=None,
+    same_lengths: bool = False,
 ) -> None:  # fmt: skip
-    """Into dq like q, and shift and delta (B H, n_q) fp32, rows apart by any stride.
-
-    sums, as `row_sums` makes it, or None: the sums of the rows of dq and of do, a block of queries each. FLOP: 6 B H
-    n_q n_k D, half of it causal.
-    """
+    """Into dq like q, and shift and delta (B H, n_q) fp32, rows apart by any stride. FLOP: 6 B H n_q n_k D, half of it
+    causal."""
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     if dq.numel() == 0:
         return
@@ -208,15 +189,9 @@ def write_dq(
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype),
-        SAME_LENGTHS=same_lengths, sums_ptr=sums,
+        SAME_LENGTHS=same_lengths,
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip
-
-
-def row_sums(q: torch.Tensor, blocks: Blocks) -> torch.Tensor:
-    """Room for the sums of write_dq: (2, blocks of all sequences, H D) fp32."""
-    B, H, n_q, D = q.shape
-    return torch.empty(2, B * triton.cdiv(n_q, blocks.m), H * D, dtype=torch.float32, device=q.device)
 
 
 @triton.jit
@@ -375,18 +350,16 @@ def row_terms(l: torch.Tensor) -> torch.Tensor:
 @planned
 def write_gradients(
     dq, dk, dv, terms, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
-    same_lengths: bool = False, sums=None,
+    same_lengths: bool = False,
 ) -> None:  # fmt: skip
     """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
 
     `blocks` for dk and dv; None: what is fastest. same_lengths: queries are padded like keys; those behind the length
-    get dq = 0 and give nothing, if they, o and do are finite there. sums: room from `row_sums` for those of dq and do.
+    get dq = 0 and give nothing, if they, o and do are finite there.
     """
     shift, delta = terms
     table = tuned(q.shape[-1], causal, q.dtype, q.device)
-    write_dq(
-        dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths, sums
-    )  # fmt: skip
+    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
     write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths)
 

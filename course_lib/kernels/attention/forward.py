@@ -20,7 +20,6 @@ from course_lib.kernels.attention.masks import (
     head_start,
     key_range,
     keys_of,
-    queries_of,
     visible,
     which_head,
 )
@@ -101,7 +100,7 @@ def _forward_kernel(
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr, SAME_LENGTHS: tl.constexpr = False,
+    EDGE: tl.constexpr, EDGE_FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     LN_2: tl.constexpr = 0.6931471805599453
     PADDED: tl.constexpr = lengths_ptr is not None
@@ -113,9 +112,6 @@ def _forward_kernel(
     offs_m = first_m + tl.arange(0, BLOCK_M)
     n_k = at_run_time(n_k)
     n_valid = keys_of(lengths_ptr, batch, n_k)
-    n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
-    if SAME_LENGTHS:
-        n_valid = tl.where(first_m < n_rows, n_valid, 0)
     diagonal = n_k - n_q
     full, end = key_range(first_m, n_valid, diagonal, CAUSAL, BLOCK_M, BLOCK_N)
 
@@ -127,7 +123,7 @@ def _forward_kernel(
     v_rows = rows_to_walk(v_ptr, v_tiles, batch, head // GROUP, stride_v, TMA)
     k_edge = rows_to_walk(k_ptr, k_edge_tiles, batch, head // GROUP, stride_k, TMA)
     v_edge = rows_to_walk(v_ptr, v_edge_tiles, batch, head // GROUP, stride_v, TMA)
-    q, q_rest = load_rows(q_rows, first_m, n_rows, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
+    q, q_rest = load_rows(q_rows, first_m, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True)
 
     acc, acc_rest = zero_rows(BLOCK_M, MAIN, REST)
     row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
@@ -150,14 +146,11 @@ def _forward_kernel(
 
     # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    factor, l = 1.0 / row_sum, (row_max + tl.log2(row_sum)) * LN_2
-    if SAME_LENGTHS:
-        factor, l = tl.where(offs_m < n_rows, factor, 0.0), tl.where(offs_m < n_rows, l, -float("inf"))
-    acc, acc_rest = scale_rows(acc, acc_rest, factor, REST)
+    acc, acc_rest = scale_rows(acc, acc_rest, 1.0 / row_sum, REST)
     o_ptr = head_start(o_ptr, batch, head, stride_o, UNIT)
     store_rows(o_ptr, acc, acc_rest, first_m, n_q, stride_o, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE)
     l_ptr += (tl.cast(batch, tl.int64) * heads + head) * n_q
-    tl.store(l_ptr + offs_m, l, mask=offs_m < n_q)
+    tl.store(l_ptr + offs_m, (row_max + tl.log2(row_sum)) * LN_2, mask=offs_m < n_q)
 
 
 def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
@@ -172,23 +165,20 @@ def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
 
 @planned
 def write_forward(
-    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | None = None,
-    same_lengths: bool = False,
+    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | None = None
 ) -> None:  # fmt: skip
     """o and L into given tensors: o of any strides, L contiguous.
 
-    What `blocks` are says which rung makes them; None: what is fastest. same_lengths: queries are padded like keys, and
-    a query behind the length gives o = 0 and L = -inf.
+    What `blocks` are says which rung makes them; None: what is fastest.
     """
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
-    assert not same_lengths or (k_lengths is not None and n_q == n_k), "as many queries as keys, and lengths"
     if o.numel() == 0:
         return
     blocks = blocks or blocks_for("forward", causal, k_lengths, q, k, v, o)
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 
-        return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
+        return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks)
     main, rest = split(D)
     unit = unit_of(q, k, v, o)
     walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
@@ -203,6 +193,6 @@ def write_forward(
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, q, k, v, o), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, EDGE=edge, EDGE_FIRST=blocks.edge is not None,
-        PRECISION=precision(q.dtype), SAME_LENGTHS=same_lengths,
+        PRECISION=precision(q.dtype),
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip

@@ -23,7 +23,6 @@ __all__ = [
     "add_products",
     "allocate",
     "allocate_terms",
-    "cut_sums",
     "descriptors",
     "fetch",
     "products",
@@ -125,18 +124,6 @@ def wait_for_all(acc, p, REST: gl.constexpr):
     else:
         main, p = warpgroup_mma_wait(0, deps=[main, p])
     return (main, rest), p
-
-
-@gluon.jit
-def cut_sums(acc, rows, REST: gl.constexpr):
-    """Zeros behind the first `rows` rows of a consumer's sums, whatever they are there."""
-    main, rest = acc
-    inside = gl.arange(0, HALF, gl.SliceLayout(1, main.type.layout)) < rows
-    main = gl.where(inside[:, None], main, 0.0)
-    if REST:
-        inside = gl.arange(0, HALF, gl.SliceLayout(1, rest.type.layout)) < rows
-        rest = gl.where(inside[:, None], rest, 0.0)
-    return main, rest
 
 
 @functools.cache

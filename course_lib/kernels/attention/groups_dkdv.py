@@ -20,7 +20,6 @@ from course_lib.kernels.attention.groups import (
     add_products,
     allocate,
     allocate_terms,
-    cut_sums,
     descriptors,
     fetch,
     products,
@@ -54,7 +53,7 @@ def _blocks(
 ):  # fmt: skip
     """Blocks of queries: the first that sees any of the tile's keys (one is always walked), the first that sees all of
     them, the end. A key has a row of its own in all sums, so keys behind the last one need no mask: with k_lengths
-    their rows become zeros at the end (`cut_sums`), and of a tile that has only such keys one block is walked."""
+    their rows become zeros at the end (`_cut`), and of a tile that has only such keys one block is walked."""
     last = first_n + 2 * HALF
     if PADDED:
         last = gl.where(first_n < n_valid, last, first_n)
@@ -157,6 +156,18 @@ def _zeros(MAIN: gl.constexpr, REST: gl.constexpr):
 
 
 @gluon.jit
+def _cut(acc, rows, REST: gl.constexpr):
+    """Zeros behind the first `rows` rows: keys behind the length get no gradient, whatever their memory holds."""
+    main, rest = acc
+    inside = gl.arange(0, HALF, gl.SliceLayout(1, main.type.layout)) < rows
+    main = gl.where(inside[:, None], main, 0.0)
+    if REST:
+        inside = gl.arange(0, HALF, gl.SliceLayout(1, rest.type.layout)) < rows
+        rest = gl.where(inside[:, None], rest, 0.0)
+    return main, rest
+
+
+@gluon.jit
 def _store(to, acc, REST: gl.constexpr):
     to[0].store(acc[0].to(to[0].dtype))
     if REST:
@@ -221,8 +232,8 @@ def _consume(
             sync()
             release(ring, turn - 1)
         # k and v were read for the last time: dk and dv leave through their places.
-        if PADDED:  # keys behind the length get no gradient, whatever their memory holds
-            dk, dv = cut_sums(dk, n_valid - first_own, REST), cut_sums(dv, n_valid - first_own, REST)
+        if PADDED:
+            dk, dv = _cut(dk, n_valid - first_own, REST), _cut(dv, n_valid - first_own, REST)
         dk_scaled = dk[0] * scale, dk[1] * scale
         _store(k, dk_scaled, REST)
         _store(v, dv, REST)

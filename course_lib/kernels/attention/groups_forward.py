@@ -36,7 +36,6 @@ from course_lib.kernels.attention.groups import (
     ROWS,
     add_products,
     allocate,
-    cut_sums,
     descriptors,
     fetch,
     products,
@@ -117,19 +116,10 @@ def _blocks(first_m, n_q, n_k, n_valid, CAUSAL: gl.constexpr, BLOCK_N: gl.conste
 
 
 @gluon.jit
-def _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS: gl.constexpr):
-    """How many keys a tile walks over: none where all its queries are behind the length."""
-    n_valid = keys_of(lengths_ptr, batch, n_k)
-    if SAME_LENGTHS:
-        n_valid = gl.where(first_m < n_valid, n_valid, 0)
-    return n_valid
-
-
-@gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes, tiles,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, SAME_LENGTHS: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
     q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
     q0_ring, q1_ring, k_ring, v_ring, _turns = rings
@@ -139,8 +129,7 @@ def _produce(
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        n_valid = _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS)
-        _full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
+        _full, end = _blocks(first_m, n_q, n_k, keys_of(lengths_ptr, batch, n_k), CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
             place, bar = claim(k_ring, turn, BYTES)
@@ -249,7 +238,6 @@ def _consume(
     ours, lengths_ptr,
     WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
-    SAME_LENGTHS: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
@@ -268,7 +256,7 @@ def _consume(
     turn, taken, count = 0, 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        n_valid = _keys(lengths_ptr, batch, n_k, first_m, SAME_LENGTHS)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
         full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
         offs_m = first_own + gl.arange(0, HALF, ROW)
@@ -316,16 +304,12 @@ def _consume(
         # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
         row_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
         l = (row_max + gl.log2(row_sum)) * LN_2
-        if SAME_LENGTHS:
-            l = gl.where(offs_m < n_valid, l, -float("inf"))
         gl.store(l_ptr + (batch.to(gl.int64) * heads + head) * n_q + offs_m, l, mask=offs_m < n_q)
         acc, p = wait_for_all(acc, p, REST)
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
         main, rest = _scale(acc, 1.0 / row_sum, REST)
-        if SAME_LENGTHS:
-            main, rest = cut_sums((main, rest), n_valid - first_own, REST)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -344,7 +328,7 @@ def forward_in_groups_kernel(
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
+    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
 ):  # fmt: skip
     q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
@@ -359,24 +343,15 @@ def forward_in_groups_kernel(
         [
             (
                 _consume,
-                (
-                    ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL,
-                    SAME_LENGTHS,
-                ),
+                (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
             ),
             (
                 _consume,
-                (
-                    ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL,
-                    SAME_LENGTHS,
-                ),
+                (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
             ),
             (
                 _produce,
-                (
-                    tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST,
-                    SAME_LENGTHS,
-                ),
+                (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST),
             ),
         ],
         [4, 1],  # warps of the second and third
@@ -384,9 +359,7 @@ def forward_in_groups_kernel(
     )  # fmt: skip
 
 
-def write_forward_in_groups(
-    o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups, same_lengths: bool = False
-) -> None:  # fmt: skip
+def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
@@ -399,6 +372,5 @@ def write_forward_in_groups(
         GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
         MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
-        SAME_LENGTHS=same_lengths,
         **LAUNCH,
     )  # fmt: skip

@@ -2,8 +2,9 @@
 
 Causal is aligned bottom-right: the last query sees the last key, query m sees key n where n <= m + n_k - n_q. With
 more queries than keys the first n_q - n_k queries see none. `k_lengths` hides the keys from its length on and moves
-no diagonal, so in a padded batch of self-attention query m still sees keys 0 .. m. SAME_LENGTHS: the lengths are those
-of queries too. A query behind the length sees no key and gives zeros, and blocks of such queries are not computed.
+no diagonal, so in a padded batch of self-attention query m still sees keys 0 .. m. SAME_LENGTHS, backward: the
+lengths are those of queries too, so a query behind the length has no gradient and gives none, and blocks of such
+queries are not computed.
 """
 
 import triton

@@ -6,12 +6,12 @@ A projection to q, k and v at once gives rows of 3 H D numbers. The kernels take
 are views of those rows, and dq, dk and dv are written into views of one gradient. Three gradients in tensors of their
 own would be copied into one before the projection's backward step could use them: 3 B N H D numbers read and written.
 
-The gradient of the projection's bias is the sum of the rows of dqkv, but no kernel has to read those for it. Each row
-of p has the sum 1, and each row of ds the sum 0, so over all queries and keys of a head
+The gradient of the projection's bias is the sum of the rows of dqkv, of which a third is known. Each row of ds has the
+sum 0, so over all queries and keys of a head
 
-    Σ dv = Σ pᵀ do = Σ do        Σ dk = scale Σ dsᵀ q = 0
+    Σ dk = scale Σ dsᵀ q = 0
 
-and dq and do are in registers where dq is made. Blocks of queries leave their sums, and one small pass adds them up.
+and a pass over dq and dv is enough. (Sums in the kernel of dq, where dq and do are in registers, took longer.)
 
 Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP as in attention.
 """
@@ -19,10 +19,9 @@ Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP 
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.attention.backward import row_sums, row_terms, write_gradients
+from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
-from course_lib.kernels.attention.tuning import tuned
 from course_lib.kernels.launching import planned
 
 __all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
@@ -43,20 +42,19 @@ def packed_attention_reference(qkv, k_lengths=None):
     o = _by_heads(attention_reference(*_apart(qkv), k_lengths=k_lengths)[0])
     if k_lengths is not None:
         behind = torch.arange(qkv.shape[1], device=qkv.device) >= k_lengths[:, None]
-        o = o.masked_fill(behind[..., None, None], 0.0)
+        o = torch.where(behind[..., None, None], o.detach(), o)
     return o
 
 
 @planned
 def _write_forward(o, l, qkv, k_lengths) -> None:
-    scale, padded = qkv.shape[-1] ** -0.5, k_lengths is not None
-    write_forward(_by_heads(o), l, *_apart(qkv), False, scale, k_lengths, None, padded)
+    write_forward(_by_heads(o), l, *_apart(qkv), False, qkv.shape[-1] ** -0.5, k_lengths)
 
 
 @planned
-def _write_backward(dqkv, terms, sums, do, qkv, o, l, k_lengths) -> None:
+def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths) -> None:
     do, o, scale, padded = _by_heads(do), _by_heads(o), qkv.shape[-1] ** -0.5, k_lengths is not None
-    write_gradients(*_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, None, padded, sums)
+    write_gradients(*_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, None, padded)
 
 
 def _forward(qkv, k_lengths):
@@ -70,13 +68,11 @@ def _forward(qkv, k_lengths):
 def _backward(do, qkv, o, l, k_lengths, bias):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    blocks = tuned(qkv.shape[-1], False, qkv.dtype, qkv.device).dq
-    sums = None if bias is None else row_sums(_apart(qkv)[0], blocks)
-    _write_backward(dqkv, row_terms(l), sums, do, qkv, o, l, k_lengths)
+    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths)
     if bias is None:
         return dqkv, None
     db = torch.zeros_like(bias, memory_format=torch.contiguous_format)
-    db.view(3, -1)[::2] = sums.sum(1)
+    db.view(3, -1)[::2] = dqkv.view(-1, 3, bias.numel() // 3)[:, ::2].sum(0)
     return dqkv, db
 
 
@@ -143,10 +139,10 @@ def packed_attention(
     """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv and bias.
 
     D from 16 to 128; fp16, bf16 or fp32. k_lengths: (B,) integers; keys behind the length are neither used nor moved,
-    and get gradients of 0. Queries behind it are padding too, and finite: o is 0 there, their gradient is 0, and what
-    the gradient of o is there, if it is finite, makes no difference.
+    and get gradients of 0. Queries behind it are padding too, and finite: their gradient is 0, and what o and the
+    gradient of o are there, if it is finite, makes no difference.
     bias (3 H D,): one that is in qkv already, detached there, as in qkv = F.linear(x, w, bias.detach()). Its gradient
-    is the sum of the rows of dqkv, and costs no pass over them (see above).
+    is the sum of the rows of dqkv, for two thirds of a pass over them (see above).
     """
     assert qkv.dim() == 5 and qkv.shape[2] == 3, f"qkv is (batch, length, 3, heads, head size), not {tuple(qkv.shape)}"
     assert 16 <= qkv.shape[-1] <= 128, f"head size {qkv.shape[-1]}: these kernels take 16 to 128"

@@ -9,8 +9,9 @@
 
 So an addition always has its norm in the same kernel, also where a block ends and the next one begins.
 
-A linear layer would sum the rows of a gradient for its bias, a pass of its own. Those of qkv, out and down get theirs
-from the kernel that makes the gradient: the layer adds its bias detached, and attention or add_norm take it along.
+A linear layer would sum the rows of a gradient for its bias, a pass of its own. The layers qkv, out and down add their
+biases detached. Those of out and down get their gradient from add_norm, which has the rows in registers, and that of
+qkv from attention, which knows a third of it.
 
 Held from forward to backward, of each row of each layer, in rows of the width: q, k, v, o and x twice; both y unless
 `norms` is "again", which makes them once more from x; and hidden / width for the MLP unless `keep` is "input"
