@@ -3,6 +3,9 @@
 They hold on the architecture that they were measured on. Elsewhere blocks are the fastest of OTHERS by the model of
 fitting.py, from what the device says a program may have.
 
+Where tiles are too few for a GPU, programs share one: `keys_shared` (forward, few queries) and `heads_shared` (dk and
+dv) say when, and how many.
+
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
@@ -21,7 +24,7 @@ import torch
 from course_lib.kernels.attention.rows import aligned
 from course_lib.kernels.columns import split
 from course_lib.kernels.fitting import Need, best
-from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits
+from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits, multiprocessors
 
 __all__ = [
     "GROUPS",
@@ -64,6 +67,17 @@ class Groups:
     turns: bool = True  # forward: the two groups take turns at the tensor cores
     polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
     lengths: bool = True  # also where sequences have lengths of their own
+
+
+@dataclass(frozen=True)
+class Parts(Blocks):
+    """Where tiles are too few for a GPU: several programs share what one would walk over, and their sums are added.
+
+    Forward a tile of `m` rows holds all query heads that share keys, and programs share the keys. For dk and dv they
+    share the query heads.
+    """
+
+    parts: int = 1  # so many programs a tile
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,20 @@ OTHERS = tuple(
 )  # fmt: skip
 # Plain arithmetic takes every operand to registers and unrolls the whole product.
 PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
+
+# Forward with at most so many queries: their keys may be shared by several programs.
+FEW_QUERIES = 128
+# (rows a tile) -> keys a turn, warps and stages of such programs.
+FEW = {16: Blocks(16, 64, 4, 3), 32: Blocks(32, 64, 4, 3), 64: Blocks(64, 64, 4, 3)}
+FEW_INTERPRETED = Blocks(16, 16, 4, 1)
+PROGRAMS = 6  # for each multiprocessor, which holds two or three at once: when one ends early, another begins
+LEAST_TURNS = 4  # of a program's walk: for less, starting it and merging cost more than it reads
+MOST_PARTS = 128  # the states of a query are merged in one block
+# dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
+# and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
+# 4096 keys in blocks of 64).
+PROGRAMS_DKDV = {False: 2, True: 16}
+LEAST_ROWS = 8192  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
@@ -191,8 +219,49 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     return entry
 
 
-def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups:
-    """What to launch "forward" or "dkdv" with. Its type says which rung: Blocks the first, Groups the second."""
-    q = tensors[0]
-    groups = groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors)
-    return groups or getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
+def keys_shared(q: torch.Tensor, k: torch.Tensor) -> Parts | None:
+    """Forward: blocks for few queries of many keys, or None where one program a tile does as well.
+
+    Keys are split until there are PROGRAMS programs for each multiprocessor. Only shapes and the device decide.
+    """
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    rows = H // kv_heads * n_q
+    if n_q > FEW_QUERIES or q.numel() == 0:
+        return None
+    blocks = _few(rows, sum(split(D)), q.dtype.itemsize, q.device)
+    tiles = -(-rows // blocks.m) * B * kv_heads
+    parts = min(PROGRAMS * multiprocessors(q.device) // tiles, n_k // (blocks.n * LEAST_TURNS), MOST_PARTS)
+    return Parts(**vars(blocks), parts=parts) if parts > 1 else None
+
+
+@functools.cache
+def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> Blocks:
+    """For tiles of so many rows or fewer."""
+    if device.type != "cuda":
+        return FEW_INTERPRETED
+    has, m = limits(device), min(64, max(16, 1 << (rows - 1).bit_length()))
+    candidates = [Blocks(m, n, 4, stages) for n in (64, 32, 16) for stages in (3, 2, 1)]
+    if itemsize == 4 or not has.tensor_cores:
+        candidates = [one for one in PLAIN if one.m <= m]
+    elif has.measured:
+        candidates = [FEW[m]]
+    return best(candidates, lambda one: need_of("forward", one, columns, itemsize, has), has)
+
+
+def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks) -> Parts | None:
+    """dk and dv: the same blocks with the query heads of a tile in parts, or None where the tiles are enough."""
+    (B, H, n_q, _), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    group, parts = H // kv_heads, 1
+    most = PROGRAMS_DKDV[causal] * multiprocessors(q.device)
+    tiles = -(-n_k // blocks.n) * B * kv_heads
+    while group % (2 * parts) == 0 and 2 * parts * tiles <= most and group // (2 * parts) * n_q >= LEAST_ROWS:
+        parts *= 2
+    return Parts(**vars(blocks), parts=parts) if parts > 1 else None
+
+
+def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
+    """What to launch "forward" or "dkdv" with. Its type says which kernels: Groups are of the second rung."""
+    q, k, *_ = tensors
+    blocks = getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
+    parts = keys_shared(q, k) if kernel == "forward" else heads_shared(q, k, causal, blocks)
+    return parts or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
