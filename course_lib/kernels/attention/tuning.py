@@ -136,13 +136,14 @@ OTHERS = tuple(
 # Plain arithmetic takes every operand to registers and unrolls the whole product.
 PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
 
-# Forward with at most so many queries: their keys may be shared by several programs.
-FEW_QUERIES = 128
+# Forward with at most so many queries: several programs may share their keys. With at most VERY_FEW they are packed by
+# rows of several heads also where tiles are enough, since a tile of one head would hold next to nothing.
+FEW_QUERIES, VERY_FEW = 128, 32
 # (rows a tile) -> keys a turn, warps and stages of such programs.
 FEW = {16: Blocks(16, 64, 4, 3), 32: Blocks(32, 64, 4, 3), 64: Blocks(64, 64, 4, 3)}
 FEW_INTERPRETED = Blocks(16, 16, 4, 1)
 PROGRAMS = 6  # for each multiprocessor, which holds two or three at once: when one ends early, another begins
-LEAST_TURNS = 4  # of a program's walk: for less, starting it and merging cost more than it reads
+LEAST_TURNS = 4  # of a program's walk: for less, starting it and merging cost more than reading its keys
 MOST_PARTS = 128  # the states of a query are merged in one block
 # dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
 # and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
@@ -230,8 +231,10 @@ def keys_shared(q: torch.Tensor, k: torch.Tensor) -> Parts | None:
         return None
     blocks = _few(rows, sum(split(D)), q.dtype.itemsize, q.device)
     tiles = -(-rows // blocks.m) * B * kv_heads
-    parts = min(PROGRAMS * multiprocessors(q.device) // tiles, n_k // (blocks.n * LEAST_TURNS), MOST_PARTS)
-    return Parts(**vars(blocks), parts=parts) if parts > 1 else None
+    shares = n_k // (blocks.n * LEAST_TURNS)
+    parts = max(1, min(PROGRAMS * multiprocessors(q.device) // tiles, shares, MOST_PARTS))
+    pays = shares > 1 and (parts > 1 or n_q <= VERY_FEW)
+    return Parts(**vars(blocks), parts=parts) if pays else None
 
 
 @functools.cache
