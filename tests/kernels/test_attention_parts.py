@@ -213,13 +213,15 @@ def rule(on):
     return ask
 
 
-def test_there_are_programs_for_all_multiprocessors(rule):
-    for sizes in ((1, 32, 8, 1, 32768, 128), (32, 32, 8, 1, 8192, 128), (4, 16, 16, 128, 8192, 128)):
-        B, H, H_kv, n_q, n_k, _ = sizes
+def test_there_are_as_many_programs_as_run_at_once(rule):
+    for *sizes, at_once in ((1, 32, 8, 1, 32768, 128, 1), (8, 16, 16, 1, 8192, 64, 2), (4, 16, 16, 128, 8192, 128, 2)):
+        B, H, H_kv, n_q, _, _ = sizes
         blocks = rule(90, *sizes)
-        programs = -(-H // H_kv * n_q // blocks.m) * B * H_kv * blocks.parts
-        assert 3 * 132 < programs <= tuning.PROGRAMS * 132, (sizes, blocks)
-        assert blocks.parts * blocks.n * tuning.LEAST_TURNS <= n_k
+        tiles = -(-H // H_kv * n_q // blocks.m) * B * H_kv
+        assert tiles * blocks.parts <= at_once * 132 < tiles * (blocks.parts + 1), (sizes, blocks)
+    assert rule(90, 32, 32, 8, 1, 8192, 128).parts == 1, "256 tiles are enough"
+    assert rule(90, 1, 32, 8, 1, 1024, 128).parts == 4, "at least LEAST_TURNS each"
+    assert rule(90, 1, 32, 1, 1, 2**20, 128).parts == tuning.MOST_PARTS
 
 
 def test_a_tile_holds_the_rows_of_all_heads_that_share_keys(rule):

@@ -23,7 +23,7 @@ import torch
 
 from course_lib.kernels.attention.rows import aligned
 from course_lib.kernels.columns import split
-from course_lib.kernels.fitting import Need, best
+from course_lib.kernels.fitting import Need, best, residents
 from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits, multiprocessors
 
 __all__ = [
@@ -140,10 +140,9 @@ PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
 # rows of several heads also where tiles are enough, since a tile of one head would hold next to nothing.
 FEW_QUERIES, VERY_FEW = 128, 32
 # (rows a tile) -> keys a turn, warps and stages of such programs.
-FEW = {16: Blocks(16, 64, 4, 3), 32: Blocks(32, 64, 4, 3), 64: Blocks(64, 64, 4, 3)}
+FEW = {16: Blocks(16, 128, 4, 3), 32: Blocks(32, 128, 4, 3), 64: Blocks(64, 64, 4, 3)}
 FEW_INTERPRETED = Blocks(16, 16, 4, 1)
-PROGRAMS = 6  # for each multiprocessor, which holds two or three at once: when one ends early, another begins
-LEAST_TURNS = 4  # of a program's walk: for less, starting it and merging cost more than reading its keys
+LEAST_TURNS = 2  # of a program's walk: for less, starting it and merging cost more than reading its keys
 MOST_PARTS = 128  # the states of a query are merged in one block
 # dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
 # and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
@@ -223,32 +222,38 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
 def keys_shared(q: torch.Tensor, k: torch.Tensor) -> Parts | None:
     """Forward: blocks for few queries of many keys, or None where one program a tile does as well.
 
-    Keys are split until there are PROGRAMS programs for each multiprocessor. Only shapes and the device decide.
+    Keys are split until there are as many programs as run at once: one that had to wait for another's end would begin
+    late, and leave more states to merge. Only shapes and the device decide.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     rows = H // kv_heads * n_q
     if n_q > FEW_QUERIES or q.numel() == 0:
         return None
-    blocks = _few(rows, sum(split(D)), q.dtype.itemsize, q.device)
+    blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, q.device)
     tiles = -(-rows // blocks.m) * B * kv_heads
     shares = n_k // (blocks.n * LEAST_TURNS)
-    parts = max(1, min(PROGRAMS * multiprocessors(q.device) // tiles, shares, MOST_PARTS))
+    parts = max(1, min(at_once // tiles, shares, MOST_PARTS))
     pays = shares > 1 and (parts > 1 or n_q <= VERY_FEW)
     return Parts(**vars(blocks), parts=parts) if pays else None
 
 
 @functools.cache
-def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> Blocks:
-    """For tiles of so many rows or fewer."""
+def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> tuple[Blocks, int]:
+    """For tiles of so many rows or fewer, and how many such programs the device runs at once."""
     if device.type != "cuda":
-        return FEW_INTERPRETED
+        return FEW_INTERPRETED, 6 * multiprocessors(device)
     has, m = limits(device), min(64, max(16, 1 << (rows - 1).bit_length()))
     candidates = [Blocks(m, n, 4, stages) for n in (64, 32, 16) for stages in (3, 2, 1)]
     if itemsize == 4 or not has.tensor_cores:
         candidates = [one for one in PLAIN if one.m <= m]
     elif has.measured:
         candidates = [FEW[m]]
-    return best(candidates, lambda one: need_of("forward", one, columns, itemsize, has), has)
+
+    def need(one: Blocks) -> Need:
+        return need_of("forward", one, columns, itemsize, has)
+
+    blocks = best(candidates, need, has)
+    return blocks, multiprocessors(device) * residents(need(blocks), has)
 
 
 def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks) -> Parts | None:
