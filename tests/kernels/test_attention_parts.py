@@ -290,11 +290,15 @@ def compiled(m, n, warps, stages, D=128, group=4, causal=False, padded=False, tm
     ("D", "causal", "padded"),
     [
         (128, False, False),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((72, True, True), (64, True, False))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((72, True, True), (96, True, True), (64, True, True))
+        ),
     ],
 )
-def test_programs_that_share_keys_use_tensor_cores_and_spill_nothing(m, D, causal, padded):
-    blocks = tuning.FEW[m]
+def test_programs_that_share_keys_use_tensor_cores_and_spill_nothing(m, D, causal, padded, rule):
+    blocks = rule(90, 1, m, 1, 1, 16384, D)
+    assert blocks.m == m
     got = compiled(m, blocks.n, blocks.warps, blocks.stages, D, causal=causal, padded=padded)
     assert got.fits and got.spills_bytes == 0, str(got)
     assert got.instructions["wgmma" if m == 64 else "mma"] and got.instructions["tma"], str(got)

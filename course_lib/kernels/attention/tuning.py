@@ -17,7 +17,7 @@ Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep`
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -247,7 +247,8 @@ def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> tuple[
     if itemsize == 4 or not has.tensor_cores:
         candidates = [one for one in PLAIN if one.m <= m]
     elif has.measured:
-        candidates = [FEW[m]]
+        # Columns in two blocks: the multiplications of 128 keys would spill.
+        candidates = [FEW[m] if columns.bit_count() == 1 else replace(FEW[m], n=64)]
 
     def need(one: Blocks) -> Need:
         return need_of("forward", one, columns, itemsize, has)
