@@ -190,12 +190,12 @@ def test_attention_parts_query_heads_by_itself_and_its_gradients_are_right(make,
 
 
 def shaped(B, H, H_kv, n_q, n_k, D, dtype=torch.bfloat16):
-    """q and k with a shape and no memory, which say that they are on a GPU."""
+    """q, k and v with a shape and no memory, which say that they are on a GPU."""
 
     class Shaped(torch.Tensor):
         device = torch.device("cuda")
 
-    sizes = (H, n_q), (H_kv, n_k)
+    sizes = (H, n_q), (H_kv, n_k), (H_kv, n_k)
     return [torch.empty(B, *size, D, dtype=dtype, device="meta").as_subclass(Shaped) for size in sizes]
 
 
@@ -229,6 +229,11 @@ def test_a_tile_holds_the_rows_of_all_heads_that_share_keys(rule):
     assert rule(90, 1, 32, 8, 16, 32768, 128).m == 64 and rule(90, 1, 16, 16, 33, 32768, 64).m == 64
 
 
+def test_turns_are_short_where_128_keys_would_spill(rule):
+    assert rule(90, 1, 32, 8, 1, 32768, 128).n == rule(90, 1, 32, 8, 1, 32768, 64).n == 128
+    assert rule(90, 1, 32, 8, 1, 32768, 72).n == rule(90, 1, 32, 8, 1, 32768, 125).n == 64
+
+
 def test_few_keys_and_many_queries_are_left_to_the_other_kernels(rule):
     assert rule(90, 4, 16, 16, 129, 8192, 128) is None, "more than FEW_QUERIES"
     assert rule(90, 1, 16, 16, 1, 300, 128) is None, "too few keys to share"
@@ -242,7 +247,7 @@ def test_few_tiles_of_keys_get_more_programs_where_query_heads_share_them(on):
     on(90)
 
     def parts(*sizes, causal=True):
-        q, k = shaped(*sizes)
+        q, k, _ = shaped(*sizes)
         found = heads_shared(q, k, causal, tuning.TABLE[sizes[-1], causal].dkdv)
         return found.parts if found else 1
 

@@ -219,17 +219,18 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     return entry
 
 
-def keys_shared(q: torch.Tensor, k: torch.Tensor) -> Parts | None:
+def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
     """Forward: blocks for few queries of many keys, or None where one program a tile does as well.
 
     Keys are split until there are as many programs as run at once: one that had to wait for another's end would begin
-    late, and leave more states to merge. Only shapes and the device decide.
+    late, and leave more states to merge. Only shapes, strides and the device decide.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     rows = H // kv_heads * n_q
     if n_q > FEW_QUERIES or q.numel() == 0:
         return None
-    blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, q.device)
+    long_turns = split(D)[1] == 0 and aligned(k) and aligned(v)
+    blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, long_turns, q.device)
     tiles = -(-rows // blocks.m) * B * kv_heads
     shares = n_k // (blocks.n * LEAST_TURNS)
     parts = max(1, min(at_once // tiles, shares, MOST_PARTS))
@@ -238,8 +239,11 @@ def keys_shared(q: torch.Tensor, k: torch.Tensor) -> Parts | None:
 
 
 @functools.cache
-def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> tuple[Blocks, int]:
-    """For tiles of so many rows or fewer, and how many such programs the device runs at once."""
+def _few(rows: int, columns: int, itemsize: int, long_turns: bool, device: torch.device) -> tuple[Blocks, int]:
+    """For tiles of so many rows or fewer, and how many such programs the device runs at once.
+
+    Without `long_turns`, where threads load or columns are two blocks, 128 keys a turn would spill.
+    """
     if device.type != "cuda":
         return FEW_INTERPRETED, 6 * multiprocessors(device)
     has, m = limits(device), min(64, max(16, 1 << (rows - 1).bit_length()))
@@ -247,8 +251,7 @@ def _few(rows: int, columns: int, itemsize: int, device: torch.device) -> tuple[
     if itemsize == 4 or not has.tensor_cores:
         candidates = [one for one in PLAIN if one.m <= m]
     elif has.measured:
-        # Columns in two blocks: the multiplications of 128 keys would spill.
-        candidates = [FEW[m] if columns.bit_count() == 1 else replace(FEW[m], n=64)]
+        candidates = [FEW[m] if long_turns else replace(FEW[m], n=64)]
 
     def need(one: Blocks) -> Need:
         return need_of("forward", one, columns, itemsize, has)
@@ -270,7 +273,7 @@ def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks)
 
 def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
     """What to launch "forward" or "dkdv" with. Its type says which kernels: Groups are of the second rung."""
-    q, k, *_ = tensors
+    q, k, v, *_ = tensors
     blocks = getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
-    parts = keys_shared(q, k) if kernel == "forward" else heads_shared(q, k, causal, blocks)
+    parts = keys_shared(q, k, v) if kernel == "forward" else heads_shared(q, k, causal, blocks)
     return parts or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
