@@ -141,7 +141,7 @@ PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
 FEW_QUERIES, VERY_FEW = 128, 32
 # (rows a tile) -> keys a turn, warps and stages of such programs.
 FEW = {16: Blocks(16, 128, 4, 3), 32: Blocks(32, 128, 4, 3), 64: Blocks(64, 64, 4, 3)}
-FEW_INTERPRETED = Blocks(16, 16, 4, 1)
+FEW_INTERPRETED = Blocks(16, 16, 4, 1), 6
 LEAST_TURNS = 2  # of a program's walk: for less, starting it and merging cost more than reading its keys
 MOST_PARTS = 128  # the states of a query are merged in one block
 # dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
@@ -229,24 +229,25 @@ def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | No
     rows = H // kv_heads * n_q
     if n_q > FEW_QUERIES or q.numel() == 0:
         return None
-    long_turns = split(D)[1] == 0 and aligned(k) and aligned(v)
-    blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, long_turns, q.device)
+    if q.device.type == "cuda":
+        long_turns = split(D)[1] == 0 and aligned(k) and aligned(v)
+        blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, long_turns, limits(q.device))
+    else:
+        blocks, at_once = FEW_INTERPRETED
     tiles = -(-rows // blocks.m) * B * kv_heads
     shares = n_k // (blocks.n * LEAST_TURNS)
-    parts = max(1, min(at_once // tiles, shares, MOST_PARTS))
+    parts = max(1, min(at_once * multiprocessors(q.device) // tiles, shares, MOST_PARTS))
     pays = shares > 1 and (parts > 1 or n_q <= VERY_FEW)
     return Parts(**vars(blocks), parts=parts) if pays else None
 
 
 @functools.cache
-def _few(rows: int, columns: int, itemsize: int, long_turns: bool, device: torch.device) -> tuple[Blocks, int]:
-    """For tiles of so many rows or fewer, and how many such programs the device runs at once.
+def _few(rows: int, columns: int, itemsize: int, long_turns: bool, has: Limits) -> tuple[Blocks, int]:
+    """For tiles of so many rows or fewer, and how many such programs a multiprocessor runs at once.
 
     Without `long_turns`, where threads load or columns are two blocks, 128 keys a turn would spill.
     """
-    if device.type != "cuda":
-        return FEW_INTERPRETED, 6 * multiprocessors(device)
-    has, m = limits(device), min(64, max(16, 1 << (rows - 1).bit_length()))
+    m = min(64, max(16, 1 << (rows - 1).bit_length()))
     candidates = [Blocks(m, n, 4, stages) for n in (64, 32, 16) for stages in (3, 2, 1)]
     if itemsize == 4 or not has.tensor_cores:
         candidates = [one for one in PLAIN if one.m <= m]
@@ -257,7 +258,7 @@ def _few(rows: int, columns: int, itemsize: int, long_turns: bool, device: torch
         return need_of("forward", one, columns, itemsize, has)
 
     blocks = best(candidates, need, has)
-    return blocks, multiprocessors(device) * residents(need(blocks), has)
+    return blocks, residents(need(blocks), has)
 
 
 def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks) -> Parts | None:
