@@ -210,15 +210,38 @@ def rule(on):
     return ask
 
 
-def test_there_are_as_many_programs_as_run_at_once(rule):
-    for *sizes, at_once in ((1, 32, 8, 1, 32768, 128, 1), (8, 16, 16, 1, 8192, 64, 2), (4, 16, 16, 128, 8192, 128, 2)):
-        B, H, H_kv, n_q, _, _ = sizes
-        blocks = rule(90, *sizes)
-        tiles = -(-H // H_kv * n_q // blocks.m) * B * H_kv
-        assert tiles * blocks.parts <= at_once * 132 < tiles * (blocks.parts + 1), (sizes, blocks)
-    assert rule(90, 32, 32, 8, 1, 8192, 128).parts == 1, "256 tiles are enough"
-    assert rule(90, 1, 32, 8, 1, 1024, 128).parts == 4, "at least LEAST_TURNS each"
-    assert rule(90, 1, 32, 1, 1, 2**20, 128).parts == tuning.MOST_PARTS
+@pytest.mark.parametrize(
+    ("sizes", "blocks"),
+    [  # batch, heads, heads of keys, queries, keys, head size -> rows, keys a turn, parts
+        ((1, 32, 8, 1, 1024, 128), (16, 128, 8)),
+        ((1, 32, 8, 1, 4096, 128), (16, 128, 16)),
+        ((1, 32, 8, 1, 32768, 128), (16, 128, 16)),
+        ((1, 64, 8, 1, 65536, 128), (16, 128, 16)),
+        ((8, 32, 8, 1, 4096, 128), (16, 128, 2)),
+        ((32, 32, 8, 1, 8192, 128), (16, 128, 1)),
+        ((1, 16, 16, 1, 16384, 64), (16, 128, 16)),
+        ((16, 16, 16, 1, 4096, 64), (16, 128, 1)),
+        ((256, 16, 16, 1, 512, 64), (16, 128, 1)),
+        ((1, 32, 1, 1, 32768, 128), (32, 128, 128)),
+        ((8, 32, 8, 5, 8192, 128), (32, 128, 2)),
+        ((4, 16, 16, 128, 8192, 128), (64, 64, 2)),
+        ((2, 16, 16, 128, 4096, 64), (64, 128, 4)),
+        ((64, 16, 16, 16, 1024, 128), None),
+        ((16, 16, 16, 64, 2048, 64), None),
+    ],
+    ids=str,
+)
+def test_an_h200_gets_what_was_fastest_there(sizes, blocks, rule):
+    found = rule(90, *sizes)
+    assert (found and (found.m, found.n, found.parts)) == blocks
+
+
+def test_a_round_of_programs_is_full_where_splitting_makes_it_so():
+    assert tuning._shares(tiles=128, turns=64, at_once=132, most=64) == 1
+    assert tuning._shares(tiles=160, turns=64, at_once=132, most=64) == 2, "3 rounds of half as many turns, not 2"
+    assert tuning._shares(tiles=160, turns=4, at_once=132, most=64) == 1, "starts cost more"
+    assert tuning._shares(tiles=1, turns=10**6, at_once=132, most=tuning.MOST_PARTS) == tuning.MOST_PARTS
+    assert tuning._shares(tiles=1, turns=1, at_once=132, most=0) == 1
 
 
 def test_a_tile_holds_the_rows_of_all_heads_that_share_keys(rule):
@@ -229,11 +252,12 @@ def test_a_tile_holds_the_rows_of_all_heads_that_share_keys(rule):
 def test_turns_are_short_where_128_keys_would_spill(rule):
     assert rule(90, 1, 32, 8, 1, 32768, 128).n == rule(90, 1, 32, 8, 1, 32768, 64).n == 128
     assert rule(90, 1, 32, 8, 1, 32768, 72).n == rule(90, 1, 32, 8, 1, 32768, 125).n == 64
+    assert rule(90, 1, 32, 8, 16, 32768, 64).n == 128 and rule(90, 1, 32, 8, 16, 32768, 128).n == 64
 
 
 def test_few_keys_and_many_queries_are_left_to_the_other_kernels(rule):
     assert rule(90, 4, 16, 16, 129, 8192, 128) is None, "more than FEW_QUERIES"
-    assert rule(90, 1, 16, 16, 1, 300, 128) is None, "too few keys to share"
+    assert rule(90, 1, 16, 16, 1, 255, 128) is None, "fewer than FEW_KEYS"
     assert rule(90, 64, 16, 16, 64, 8192, 64) is None, "tiles enough"
     assert rule(90, 64, 16, 16, 1, 8192, 64).parts == 1, "tiles enough, but of one row each"
     for nothing in ((1, 16, 16, 0, 8192, 128), (1, 16, 16, 1, 0, 128), (0, 16, 16, 1, 8192, 128)):
@@ -251,6 +275,7 @@ def test_few_tiles_of_keys_get_more_programs_where_query_heads_share_them(on):
     assert parts(4, 32, 1, 4096, 4096, 128) == 8, "2048 programs of at most 16 x 132"
     assert parts(4, 32, 1, 4096, 4096, 128, causal=False) == 1, "256 programs run at once, all as long"
     assert parts(1, 32, 1, 4096, 4096, 128, causal=False) == 4
+    assert parts(1, 32, 8, 4096, 4096, 128) == 4 and parts(2, 16, 2, 8192, 8192, 64) == 4
     assert parts(4, 32, 8, 4096, 4096, 128) == 1, "2048 programs without"
     assert parts(4, 32, 32, 4096, 4096, 128) == 1, "nothing is shared"
     assert parts(4, 32, 8, 1024, 1024, 128) == 1, "too few queries for each"
@@ -268,7 +293,7 @@ def test_what_the_rule_asks_for_is_there(arch, rule):
                 blocks = rule(arch, 1, heads, 1, n_q, 16384, D, dtype=dtype)
                 need = tuning.need_of("forward", blocks, sum(split(D)), dtype.itemsize, has)
                 assert 1 < blocks.parts <= tuning.MOST_PARTS and need.shared_bytes <= has.shared_bytes
-                assert blocks.n * blocks.parts * tuning.LEAST_TURNS <= 16384
+                assert tuning.LEAST_KEYS * blocks.m * blocks.parts <= 16384
 
 
 # What the compiler makes of it.
@@ -299,7 +324,7 @@ def compiled(m, n, warps, stages, D=128, group=4, causal=False, padded=False, tm
     ],
 )
 def test_programs_that_share_keys_use_tensor_cores_and_spill_nothing(m, D, causal, padded, rule):
-    blocks = rule(90, 1, m, 1, 1, 16384, D)
+    blocks = rule(90, 1, m, 1, 1, 16384, D)  # m heads of one query are m rows
     assert blocks.m == m
     got = compiled(m, blocks.n, blocks.warps, blocks.stages, D, causal=causal, padded=padded)
     assert got.fits and got.spills_bytes == 0, str(got)

@@ -136,19 +136,21 @@ OTHERS = tuple(
 # Plain arithmetic takes every operand to registers and unrolls the whole product.
 PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
 
-# Forward with at most so many queries: several programs may share their keys. With at most VERY_FEW they are packed by
-# rows of several heads also where tiles are enough, since a tile of one head would hold next to nothing.
-FEW_QUERIES, VERY_FEW = 128, 32
+# Forward with at most so many queries, and at least so many keys: several programs may share the keys. With at most
+# VERY_FEW they share a tile with the other heads also where tiles are enough, since a tile of one head would hold next
+# to nothing.
+FEW_QUERIES, VERY_FEW, FEW_KEYS = 128, 32, 256
 # (rows a tile) -> keys a turn, warps and stages of such programs.
-FEW = {16: Blocks(16, 128, 4, 3), 32: Blocks(32, 128, 4, 3), 64: Blocks(64, 64, 4, 3)}
+FEW = {m: Blocks(m, 128, 4, 3) for m in (16, 32, 64)}
 FEW_INTERPRETED = Blocks(16, 16, 4, 1), 6
-LEAST_TURNS = 2  # of a program's walk: for less, starting it and merging cost more than reading its keys
+START = 8  # turns: what starting one more round of programs, and merging what they leave, costs
+LEAST_KEYS = 8  # of a program, for each row of its tile: sums are then a quarter of the bytes of keys and values
 MOST_PARTS = 128  # the states of a query are merged in one block
 # dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
 # and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
 # 4096 keys in blocks of 64).
 PROGRAMS_DKDV = {False: 2, True: 16}
-LEAST_ROWS = 8192  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
+LEAST_ROWS = 4096  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
@@ -220,39 +222,53 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
 
 
 def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
-    """Forward: blocks for few queries of many keys, or None where one program a tile does as well.
+    """Forward: blocks for few queries of many keys, or None where one program a tile of one head does as well.
 
-    Keys are split until there are as many programs as run at once: one that had to wait for another's end would begin
-    late, and leave more states to merge. Only shapes, strides and the device decide.
+    Only shapes, strides and the device decide.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
-    rows = H // kv_heads * n_q
-    if n_q > FEW_QUERIES or q.numel() == 0:
+    group, (main, rest) = H // kv_heads, split(D)
+    if n_q > FEW_QUERIES or n_k < FEW_KEYS or q.numel() == 0:
         return None
+    blocks, at_once = FEW_INTERPRETED
     if q.device.type == "cuda":
-        long_turns = split(D)[1] == 0 and aligned(k) and aligned(v)
-        blocks, at_once = _few(rows, sum(split(D)), q.dtype.itemsize, long_turns, limits(q.device))
+        reached = rest == 0 and aligned(k) and aligned(v)
+        blocks, at_once = _few(group * n_q, main + rest, q.dtype.itemsize, reached, limits(q.device))
+    at_once *= multiprocessors(q.device)
+    tiles = -(-group * n_q // blocks.m) * B * kv_heads
+    parts = _shares(tiles, -(-n_k // blocks.n), at_once, min(MOST_PARTS, n_k // (LEAST_KEYS * blocks.m)))
+    if n_q <= VERY_FEW:
+        # One head of 128 columns is as fast in the second rung's tiles: they have 128 FLOP for each byte of keys.
+        pays = parts > 1 or group > 1 or main + rest <= 64
     else:
-        blocks, at_once = FEW_INTERPRETED
-    tiles = -(-rows // blocks.m) * B * kv_heads
-    shares = n_k // (blocks.n * LEAST_TURNS)
-    parts = max(1, min(at_once * multiprocessors(q.device) // tiles, shares, MOST_PARTS))
-    pays = shares > 1 and (parts > 1 or n_q <= VERY_FEW)
+        pays = parts > 1 and 2 * tiles <= at_once
     return Parts(**vars(blocks), parts=parts) if pays else None
 
 
 @functools.cache
-def _few(rows: int, columns: int, itemsize: int, long_turns: bool, has: Limits) -> tuple[Blocks, int]:
+def _shares(tiles: int, turns: int, at_once: int, most: int) -> int:
+    """Into how many parts the keys of each tile go.
+
+    Programs come in rounds of as many as run at once, and a round takes as long as its turns and its start. A round
+    that is not full leaves multiprocessors idle; more rounds cost more starts.
+    """
+    return min(
+        range(1, max(1, most) + 1), key=lambda parts: -(-tiles * parts // at_once) * (-(-turns // parts) + START)
+    )
+
+
+@functools.cache
+def _few(rows: int, columns: int, itemsize: int, reached: bool, has: Limits) -> tuple[Blocks, int]:
     """For tiles of so many rows or fewer, and how many such programs a multiprocessor runs at once.
 
-    Without `long_turns`, where threads load or columns are two blocks, 128 keys a turn would spill.
+    `reached`: rows are one block of columns in reach of the copy engine; 128 keys a turn would spill elsewhere.
     """
     m = min(64, max(16, 1 << (rows - 1).bit_length()))
     candidates = [Blocks(m, n, 4, stages) for n in (64, 32, 16) for stages in (3, 2, 1)]
     if itemsize == 4 or not has.tensor_cores:
         candidates = [one for one in PLAIN if one.m <= m]
     elif has.measured:
-        candidates = [FEW[m] if long_turns else replace(FEW[m], n=64)]
+        candidates = [FEW[m] if reached and m * columns <= 4096 else replace(FEW[m], n=64)]
 
     def need(one: Blocks) -> Need:
         return need_of("forward", one, columns, itemsize, has)
