@@ -189,6 +189,11 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return ((got.double() - want).norm() / want.norm()).item()
 
 
+def limit(name: str, numbers: int) -> float:
+    """Of one query the error scatters: over 64 columns it is 2.3e-3 and 0.3e-3 more or less."""
+    return LIMIT[name] * (1 + 4 / numbers**0.5)
+
+
 def _too_far(errors: dict[str, float], slack: float = 1.0) -> dict[str, float]:
     return {n: errors[n] for n in LIMIT if not errors[n] <= slack * LIMIT[n]}  # NaN is never at most anything
 

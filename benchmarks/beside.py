@@ -207,7 +207,7 @@ def _far(function: Callable, want: dict, q, k, v, do, slack: float) -> dict[str,
         heads, rows = want[name].shape[1:3]
         part = whole[-1:, :heads, whole.shape[2] - rows :]
         errors[name] = float("nan") if whole.isnan().any() else tabled.relative(part, want[name])
-    return {name: x for name, x in errors.items() if not x <= slack * tabled.LIMIT[name]}
+    return {name: x for name, x in errors.items() if not x <= slack * tabled.limit(name, want[name].numel())}
 
 
 # -------------------------------------------------------------------------------------------------- the others

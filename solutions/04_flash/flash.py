@@ -581,7 +581,9 @@ check("flash.merge", merge)
 # %% [markdown]
 # This matters beyond tiles: the parts may come in any order, and from any program. With few queries and very
 # many keys, as when a language model writes one token, several programs can share the keys of one query and merge
-# afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs.
+# afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs. `parts.py` of
+# `course_lib/kernels/attention` is such a pair of kernels: every program of the first leaves a state, and the second
+# is your `merge`, for all parts of a query at once.
 #
 # ## 3. Tiles
 # A **tile** is a block of queries against a block of keys. One program takes a block of queries and walks over the

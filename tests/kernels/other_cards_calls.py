@@ -7,6 +7,7 @@ from course_lib.kernels import mx as mx_room
 from course_lib.kernels.add_norm import public as add_norm
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
+from course_lib.kernels.attention.tuning import Parts, blocks_for
 from course_lib.kernels.linear_gelu import public as linear_gelu
 from course_lib.kernels.mx.product import product
 from course_lib.kernels.one_pass import backward_in_one_pass
@@ -46,6 +47,12 @@ def _attention(dtype):
             for what in ("", "odd", "lengths") if dtype != torch.float32 else ("odd",):
                 name = f"attention {size} {'causal ' * causal}{what}".rstrip()
                 yield name, lambda size=size, causal=causal, what=what: _both_passes(dtype, size, causal, what)
+    for size in (64, 72, 128) if dtype != torch.float32 else (64,):
+        for n_q in (1, 8, 64):  # of four heads that share keys: tiles of 16, 32 and 64 rows
+            for what in ("", "odd", "lengths") if dtype != torch.float32 else ("odd",):
+                name = f"attention {size} of {n_q} queries {what}".rstrip()
+                yield name, lambda size=size, n_q=n_q, what=what: _few_queries(dtype, size, n_q, what)
+        yield f"attention {size} of heads in parts", lambda size=size: _heads_in_parts(dtype, size)
     for size in (64, 128):
         for add in ("atomic", "none"):
             yield f"attention {size} in one pass, {add}", lambda size=size, add=add: _one_pass(dtype, size, add)
@@ -59,6 +66,19 @@ def _both_passes(dtype, size, causal, what):
     lengths = empty(2, dtype=torch.int32) if what == "lengths" else None
     o, l = forward(q, k, v, causal, 0.1, lengths)
     backward(torch.empty_like(o), q, k, v, o, l, causal, 0.1, lengths)
+
+
+def _few_queries(dtype, size, n_q, what):
+    width = size + 1 if what == "odd" else size
+    q, k, v = (empty(1, heads, n, width, dtype=dtype)[..., :size] for heads, n in ((4, n_q), (1, 4096), (1, 4096)))
+    assert isinstance(blocks_for("forward", True, None, q, k, v, q), Parts)
+    forward(q, k, v, True, 0.1, empty(1, dtype=torch.int32) if what == "lengths" else None)
+
+
+def _heads_in_parts(dtype, size):
+    q, k, v = (empty(1, heads, 2048, size, dtype=dtype) for heads in (32, 1, 1))
+    assert isinstance(blocks_for("dkdv", True, None, q, k, v, q, k, v), Parts)
+    backward(q, q, k, v, q, empty(1, 32, 2048, dtype=torch.float32), True, 0.1)
 
 
 def _one_pass(dtype, size, add):

@@ -14,9 +14,9 @@ from course_lib.device import DEVICE, TIER
 from course_lib.kernels.add_norm import add_norm, add_norm_reference
 from course_lib.kernels.angles import rope_frequencies
 from course_lib.kernels.attention import attention_reference, tuning
-from course_lib.kernels.attention.backward import backward
-from course_lib.kernels.attention.forward import forward
-from course_lib.kernels.attention.tuning import GROUPS, Groups
+from course_lib.kernels.attention.backward import backward, write_backward
+from course_lib.kernels.attention.forward import forward, write_forward
+from course_lib.kernels.attention.tuning import GROUPS, Groups, Parts
 from course_lib.kernels.dropout import dropout, dropout_reference
 from course_lib.kernels.linear_gelu import (
     linear_gelu_grouped,
@@ -84,6 +84,23 @@ def attention() -> float:
         return max(*grouped, _attention(64, 90, 70, 2, 2, False, True), _attention(128, 70, 66, 2, 2, True, True))
     finally:
         tuning.GROUPS = table
+
+
+def parts() -> float:
+    """Keys of few queries, and query heads of dk and dv, shared by several programs."""
+    worst = 0.0
+    for n_q, D, m, causal in ((1, 64, 16, False), (5, 72, 32, True), (19, 128, 64, True)):
+        q, k, v, do = (made(1, h, n, D) for h, n in ((4, n_q), (1, 201), (1, 201), (4, n_q)))
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        want, _ = attention_reference(*exact, causal, D**-0.5)
+        wanted = torch.autograd.grad(want, exact, do.double())
+        o, l = torch.empty_like(q), torch.empty(q.shape[:-1], device=DEVICE)
+        write_forward(o, l, q, k, v, causal, D**-0.5, None, Parts(m, 32, 4, 3, parts=3))
+        gradients = [torch.empty_like(x) for x in (q, k, v)]
+        of_heads = Parts(32, 64, 4, 2, parts=2)
+        write_backward(*gradients, do, q, k, v, o, l, causal, D**-0.5, blocks=of_heads)
+        worst = max([worst, error(o, want), *map(error, gradients, wanted)])
+    return worst
 
 
 def groups() -> float:
@@ -160,7 +177,7 @@ def norms() -> float:
 
 
 FAMILIES: dict[str, Callable[[], float]] = {
-    f.__name__: f for f in (pointwise, rows, products, attention, groups, rotations, quantised, gelu, norms)
+    f.__name__: f for f in (pointwise, rows, products, attention, parts, groups, rotations, quantised, gelu, norms)
 }
 
 if __name__ == "__main__":

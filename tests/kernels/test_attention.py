@@ -21,8 +21,9 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan", "first_rung")
 
 @pytest.fixture
 def first_rung(monkeypatch):
-    """Plain Triton everywhere; the kernels with jobs for their warps have a file of their own."""
+    """Plain Triton, a program a tile. Kernels with jobs for their warps and tiles in parts have files of their own."""
     monkeypatch.setattr("course_lib.kernels.attention.tuning.GROUPS", {})
+    monkeypatch.setattr("course_lib.kernels.attention.tuning.FEW_QUERIES", 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -320,6 +321,7 @@ def compiled(name, head_size, causal, blocks, pointer="*bf16", precision="tf32",
     edge = blocks.edge or blocks.n
     fixed |= {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "TMA": tma, "WHOLE": whole}
     names = kernel.arg_names
+    fixed |= {"PARTS": 1} if "PARTS" in names else {}
     fixed |= {"EDGE": edge, "EDGE_FIRST": blocks.edge is not None} if "EDGE" in names else {}
     fixed |= {one: None for one in names if one == "dl_ptr" or ("tiles" in one and not tma)}
     fixed = {one: value for one, value in (DEFAULTS | fixed).items() if one in names}

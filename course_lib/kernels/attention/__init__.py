@@ -13,7 +13,9 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     rows       the rows of a head in two blocks of columns, and what is done with both
     tuning     the tables of blocks, and which of two rungs runs: plain Triton, or on an H100 or H200, where it was
                measured faster, the Gluon kernels below
+    walk       the loop over keys of the two forward kernels in plain Triton
     forward    o and L
+    parts      o and L of few queries and many keys: keys split over programs, and a second kernel that merges
     backward   dq, then dk and dv
     groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share
     public     the reference, autograd, the operator, `attention`

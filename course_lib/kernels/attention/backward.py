@@ -5,10 +5,11 @@
     dq = scale ds k                 one program a block of queries, walking over the keys; it also keeps delta, and L in
                                     base 2, for the other pass
     dk = scale dsᵀ q, dv = pᵀ do    one program a block of keys, walking over the queries that see them, and over all
-                                    query heads that share these keys
+                                    query heads that share these keys, or its part of these heads
 
 Seven products are made where a single pass would make five: s and dp are made twice. For that no program ever writes
-where another does: no atomic additions, and the same bits on every run.
+where another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each
+writes sums of its own in fp32, and they are added in a fixed order.
 """
 
 import math
@@ -41,7 +42,7 @@ from course_lib.kernels.attention.rows import (
     tiles,
     zero_rows,
 )
-from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for, tuned
+from course_lib.kernels.attention.tuning import Blocks, Groups, Parts, blocks_for, tuned
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
@@ -252,12 +253,14 @@ def dkdv_kernel(
     kv_heads, n_q, n_k, stride_terms,
     stride_dk, stride_dv, stride_q, stride_k, stride_v, stride_do,  # of batch, head and row in UNITs, of column
     scale, scale_log2,
-    GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    GROUP: tl.constexpr, PARTS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, SAME_LENGTHS: tl.constexpr = False,
 ):  # fmt: skip
+    """GROUP query heads share a head of keys; a program walks over GROUP / PARTS of them."""
     n_k = at_run_time(n_k)
-    block, batch, kv_head = which_head(kv_heads, tl.cdiv(n_k, BLOCK_N))
+    block, batch, part = which_head(kv_heads * PARTS, tl.cdiv(n_k, BLOCK_N))
+    kv_head = part // PARTS
     first_n = block * BLOCK_N
     offs_n = first_n + tl.arange(0, BLOCK_N)
     n_valid = keys_of(lengths_ptr, batch, n_k)
@@ -273,8 +276,8 @@ def dkdv_kernel(
 
     dk, dk_rest = zero_rows(BLOCK_N, MAIN, REST)
     dv, dv_rest = zero_rows(BLOCK_N, MAIN, REST)
-    for member in range(GROUP):  # the query heads that share these keys
-        head = kv_head * GROUP + member
+    for member in range(GROUP // PARTS):  # the query heads that share these keys
+        head = part * (GROUP // PARTS) + member
         row = batch * kv_heads * GROUP + head
         shift_row = _terms_to_walk(shift_ptr, shift_tiles, row, stride_terms, TMA)
         delta_row = _terms_to_walk(delta_ptr, delta_tiles, row, stride_terms, TMA)
@@ -297,19 +300,19 @@ def dkdv_kernel(
 
     factor = tl.full((BLOCK_N,), 1.0, tl.float32) * scale
     dk, dk_rest = scale_rows(dk, dk_rest, factor, REST)
-    dk_ptr = head_start(dk_ptr, batch, kv_head, stride_dk, UNIT)
-    dv_ptr = head_start(dv_ptr, batch, kv_head, stride_dv, UNIT)
+    dk_ptr = head_start(dk_ptr, batch, part, stride_dk, UNIT)
+    dv_ptr = head_start(dv_ptr, batch, part, stride_dv, UNIT)
     store_rows(dk_ptr, dk, dk_rest, first_n, n_k, stride_dk, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
     store_rows(dv_ptr, dv, dv_rest, first_n, n_k, stride_dv, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE)
 
 
 def write_dkdv(
-    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups,
+    dk, dv, do, q, k, v, shift, delta, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | Parts,
     same_lengths: bool = False,
 ) -> None:  # fmt: skip
     """Into dk and dv, like k and v; shift and delta as write_dq made them. FLOP: 8 B H n_q n_k D, half of it causal.
 
-    What `blocks` are says which rung makes them.
+    What `blocks` are says which kernels make them. Of Parts, parts x 8 B H_kv n_k D bytes are written and read besides.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     if dk.numel() == 0:
@@ -321,23 +324,29 @@ def write_dkdv(
             dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths
         )  # fmt: skip
     main, rest = split(D)
-    tensors = (dk, dv, q, k, v, do)
+    parts, sums = blocks.parts if isinstance(blocks, Parts) else 1, (dk, dv)
+    if parts > 1:
+        sums = torch.empty(2, B, kv_heads * parts, n_k, D, dtype=torch.float32, device=q.device)
+    tensors = (*sums, q, k, v, do)
     unit = unit_of(*tensors)
     walked = tiles(blocks.m, q, do)
     terms = tuple(TensorDescriptor.from_tensor(x, [1, blocks.m]) if walked[0] else None for x in (shift, delta))
     launch(
-        dkdv_kernel, (triton.cdiv(n_k, blocks.n) * B * kv_heads,),
-        dk, dv, q, k, v, do, shift, delta,
+        dkdv_kernel, (triton.cdiv(n_k, blocks.n) * B * kv_heads * parts,),
+        *sums, q, k, v, do, shift, delta,
         *walked, *terms, k_lengths,
         kv_heads, n_q, n_k, shift.stride(0),
         *(in_units(x, unit) for x in tensors),
         scale, scale * LOG2_E,
-        GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
+        GROUP=H // kv_heads, PARTS=parts, HEAD=D, MAIN=main, REST=rest,
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=walked[0] is not None,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,
         BLOCK_M=blocks.m, BLOCK_N=blocks.n, PRECISION=precision(q.dtype), SAME_LENGTHS=same_lengths,
         num_warps=blocks.warps, num_stages=blocks.stages, maxnreg=blocks.registers,
     )  # fmt: skip
+    if parts > 1:
+        for whole, of_parts in zip((dk, dv), sums):
+            whole.copy_(of_parts.unflatten(1, (kv_heads, parts)).sum(2))
 
 
 def row_terms(l: torch.Tensor) -> torch.Tensor:

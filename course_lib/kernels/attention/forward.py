@@ -1,33 +1,19 @@
 """Attention, forward: one program holds BLOCK_M queries and walks over the keys, BLOCK_N at a time.
 
-The softmax of a row is made as its keys come (online softmax). With m the largest score so far and
-l = sum_j exp(s_j - m), a new block with a larger maximum m' asks for one correction of all that was summed:
-
-    l <- l exp(m - m') + sum_j exp(s_j - m')        acc <- acc exp(m - m') + sum_j exp(s_j - m') v_j
-
-At the end o = acc / l. L = m + log l is kept: exp(s_j - L) is the probability, all that the backward pass needs.
-
-Exponentials are powers of two, since that is what the hardware has: log2(e) goes into the scale, and scaling and
-subtracting become one fused multiply-add. m and l live in that base; L is stored as a natural logarithm.
+walk.py has the walk: it leaves m, the largest score of a row, l = sum_j exp(s_j - m) and acc = sum_j exp(s_j - m) v_j.
+At the end o = acc / l. L = m + log l is kept: exp(s_j - L) is the probability, all that the backward pass needs. m and
+l live in base 2; L is stored as a natural logarithm.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import (
-    at_run_time,
-    head_start,
-    key_range,
-    keys_of,
-    visible,
-    which_head,
-)
+from course_lib.kernels.attention.masks import at_run_time, head_start, key_range, keys_of, which_head
+from course_lib.kernels.attention.parts import write_forward_in_parts
 from course_lib.kernels.attention.rows import (
     LOG2_E,
-    add_products,
     load_rows,
-    matrix_products,
     precision,
     rows_to_walk,
     scale_rows,
@@ -36,59 +22,13 @@ from course_lib.kernels.attention.rows import (
     tiles,
     zero_rows,
 )
-from course_lib.kernels.attention.tuning import Blocks, Groups, blocks_for
+from course_lib.kernels.attention.tuning import Blocks, Groups, Parts, blocks_for
+from course_lib.kernels.attention.walk import walk_keys
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
 
 __all__ = ["forward", "write_forward"]
-
-
-@triton.jit
-def _walk(
-    acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
-    first, end, offs_m, n_valid, diagonal, scale_log2,
-    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
-    PIPELINED: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Over the blocks of keys from `first` to `end`. MASKED: some of these keys may be out of sight.
-
-    A block of D columns is two, MAIN and REST.
-    """
-    # Where threads load (cp.async) only one of two loops that share accumulators may be pipelined: with both, the
-    # assembler cannot tell who holds the accumulator between them and waits after every single wgmma of either (its
-    # note C7515). Where the copy engine loads, both can be.
-    stages: tl.constexpr = None if PIPELINED else 1
-    # A weight of 0 hides no NaN: values behind the length of a sequence have to be 0 as well.
-    CUT: tl.constexpr = PADDED and MASKED
-    for start in tl.range(first, end, BLOCK_N, num_stages=stages):
-        if CUT:  # v passes through registers: early, while they hold no p (at 128 columns 116 bytes spill and not 372)
-            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA, True)
-        k, k_rest = load_rows(
-            k_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA
-        )  # (BLOCK_N, D)
-        s = matrix_products(q, q_rest, k, k_rest, REST, PRECISION)  # (BLOCK_M, BLOCK_N)
-        if MASKED:
-            offs_n = start + tl.arange(0, BLOCK_N)
-            see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, WHOLE)
-            s = tl.where(see, s * scale_log2, -float("inf"))
-            new_max = tl.maximum(row_max, tl.max(s, axis=1))
-            # -inf - -inf is NaN; any finite shift makes 0 of the terms of a row that has seen no key.
-            shift = tl.where(new_max == -float("inf"), 0.0, new_max)
-            p = tl.exp2(s - shift[:, None])  # (BLOCK_M, BLOCK_N)
-        else:
-            new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale_log2)
-            shift = new_max
-            p = tl.exp2(s * scale_log2 - shift[:, None])  # (BLOCK_M, BLOCK_N)
-        correction = tl.exp2(row_max - shift)  # (BLOCK_M,)
-        row_max = new_max
-        acc, acc_rest = scale_rows(acc, acc_rest, correction, REST)
-        if not CUT:
-            v, v_rest = load_rows(v_rows, start, n_valid, BLOCK_N, HEAD, MAIN, REST, UNIT, WIDE, MASKED, TMA)
-        acc, acc_rest = add_products(acc, acc_rest, p.to(v.dtype), v, v_rest, REST, PRECISION)  # (BLOCK_M, D)
-        row_sum = row_sum * correction + tl.sum(p, axis=1)  # while the tensor cores make the product above
-    return acc, acc_rest, row_max, row_sum
 
 
 @triton.jit
@@ -132,13 +72,13 @@ def _forward_kernel(
     # a size of their own; the table says where it is faster to begin with them.
     for turn in tl.static_range(2):
         if (turn == 0) != EDGE_FIRST:
-            acc, acc_rest, row_max, row_sum = _walk(
+            acc, acc_rest, row_max, row_sum = walk_keys(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_rows, v_rows,
                 0, full, offs_m, n_valid, diagonal, scale_log2,
                 HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, False, True, BLOCK_N, PRECISION,
             )  # fmt: skip
         elif CAUSAL or not WHOLE:
-            acc, acc_rest, row_max, row_sum = _walk(
+            acc, acc_rest, row_max, row_sum = walk_keys(
                 acc, acc_rest, row_max, row_sum, q, q_rest, k_edge, v_edge,
                 full, end, offs_m, n_valid, diagonal, scale_log2,
                 HEAD, MAIN, REST, UNIT, WIDE, TMA, CAUSAL, WHOLE, PADDED, True, EDGE_FIRST and TMA, EDGE, PRECISION,
@@ -165,16 +105,18 @@ def forward(q, k, v, causal: bool, scale: float, k_lengths=None):
 
 @planned
 def write_forward(
-    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | None = None
+    o, l, q, k, v, causal: bool, scale: float, k_lengths, blocks: Blocks | Groups | Parts | None = None
 ) -> None:  # fmt: skip
     """o and L into given tensors: o of any strides, L contiguous.
 
-    What `blocks` are says which rung makes them; None: what is fastest.
+    What `blocks` are says which kernels make them; None: what is fastest.
     """
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     if o.numel() == 0:
         return
     blocks = blocks or blocks_for("forward", causal, k_lengths, q, k, v, o)
+    if isinstance(blocks, Parts):
+        return write_forward_in_parts(o, l, q, k, v, causal, scale, k_lengths, blocks)
     if isinstance(blocks, Groups):
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 

@@ -3,6 +3,9 @@
 They hold on the architecture that they were measured on. Elsewhere blocks are the fastest of OTHERS by the model of
 fitting.py, from what the device says a program may have.
 
+Where tiles are too few for a GPU, programs share one: `keys_shared` (forward, few queries) and `heads_shared` (dk and
+dv) say when, and how many.
+
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
@@ -14,14 +17,14 @@ Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep`
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from course_lib.kernels.attention.rows import aligned
 from course_lib.kernels.columns import split
-from course_lib.kernels.fitting import Need, best
-from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits
+from course_lib.kernels.fitting import Need, best, residents
+from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits, multiprocessors
 
 __all__ = [
     "GROUPS",
@@ -64,6 +67,17 @@ class Groups:
     turns: bool = True  # forward: the two groups take turns at the tensor cores
     polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
     lengths: bool = True  # also where sequences have lengths of their own
+
+
+@dataclass(frozen=True)
+class Parts(Blocks):
+    """Where tiles are too few for a GPU: several programs share what one would walk over, and their sums are added.
+
+    Forward a tile of `m` rows holds all query heads that share keys, and programs share the keys. For dk and dv they
+    share the query heads.
+    """
+
+    parts: int = 1  # so many programs a tile
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,22 @@ OTHERS = tuple(
 )  # fmt: skip
 # Plain arithmetic takes every operand to registers and unrolls the whole product.
 PLAIN = (Blocks(32, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 16, 4, 1))
+
+# Forward with at most so many queries, and at least so many keys: several programs may share the keys. With at most
+# VERY_FEW they share a tile with the other heads also where tiles are enough, since a tile of one head would hold next
+# to nothing.
+FEW_QUERIES, VERY_FEW, FEW_KEYS = 128, 32, 256
+# (rows a tile) -> keys a turn, warps and stages of such programs.
+FEW = {m: Blocks(m, 128, 4, 3) for m in (16, 32, 64)}
+FEW_INTERPRETED = Blocks(16, 16, 4, 1), 6
+START = 8  # turns: what starting one more round of programs, and merging what they leave, costs
+LEAST_KEYS = 8  # of a program, for each row of its tile: sums are then a quarter of the bytes of keys and values
+MOST_PARTS = 128  # the states of a query are merged in one block
+# dk and dv: programs for each multiprocessor, which holds two at once. Causal, the first keys are seen by all queries
+# and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
+# 4096 keys in blocks of 64).
+PROGRAMS_DKDV = {False: 2, True: 16}
+LEAST_ROWS = 4096  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
 
 
 def tuned(head_size: int, causal: bool, dtype: torch.dtype, device: torch.device) -> Tuned:
@@ -191,8 +221,76 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     return entry
 
 
-def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups:
-    """What to launch "forward" or "dkdv" with. Its type says which rung: Blocks the first, Groups the second."""
-    q = tensors[0]
-    groups = groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors)
-    return groups or getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
+def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
+    """Forward: blocks for few queries of many keys, or None where one program a tile of one head does as well.
+
+    Only shapes, strides and the device decide.
+    """
+    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    group, (main, rest) = H // kv_heads, split(D)
+    if n_q > FEW_QUERIES or n_k < FEW_KEYS or q.numel() == 0:
+        return None
+    blocks, at_once = FEW_INTERPRETED
+    if q.device.type == "cuda":
+        reached = rest == 0 and aligned(k) and aligned(v)
+        blocks, at_once = _few(group * n_q, main + rest, q.dtype.itemsize, reached, limits(q.device))
+    at_once *= multiprocessors(q.device)
+    tiles = -(-group * n_q // blocks.m) * B * kv_heads
+    parts = _shares(tiles, -(-n_k // blocks.n), at_once, min(MOST_PARTS, n_k // (LEAST_KEYS * blocks.m)))
+    if n_q <= VERY_FEW:
+        # One head of 128 columns is as fast in the second rung's tiles: they have 128 FLOP for each byte of keys.
+        pays = parts > 1 or group > 1 or main + rest <= 64
+    else:
+        pays = parts > 1 and 2 * tiles <= at_once
+    return Parts(**vars(blocks), parts=parts) if pays else None
+
+
+@functools.cache
+def _shares(tiles: int, turns: int, at_once: int, most: int) -> int:
+    """Into how many parts the keys of each tile go.
+
+    Programs come in rounds of as many as run at once, and a round takes as long as its turns and its start. A round
+    that is not full leaves multiprocessors idle; more rounds cost more starts.
+    """
+    return min(
+        range(1, max(1, most) + 1), key=lambda parts: -(-tiles * parts // at_once) * (-(-turns // parts) + START)
+    )
+
+
+@functools.cache
+def _few(rows: int, columns: int, itemsize: int, reached: bool, has: Limits) -> tuple[Blocks, int]:
+    """For tiles of so many rows or fewer, and how many such programs a multiprocessor runs at once.
+
+    `reached`: rows are one block of columns in reach of the copy engine; 128 keys a turn would spill elsewhere.
+    """
+    m = min(64, max(16, 1 << (rows - 1).bit_length()))
+    candidates = [Blocks(m, n, 4, stages) for n in (64, 32, 16) for stages in (3, 2, 1)]
+    if itemsize == 4 or not has.tensor_cores:
+        candidates = [one for one in PLAIN if one.m <= m]
+    elif has.measured:
+        candidates = [FEW[m] if reached and m * columns <= 4096 else replace(FEW[m], n=64)]
+
+    def need(one: Blocks) -> Need:
+        return need_of("forward", one, columns, itemsize, has)
+
+    blocks = best(candidates, need, has)
+    return blocks, residents(need(blocks), has)
+
+
+def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks) -> Parts | None:
+    """dk and dv: the same blocks with the query heads of a tile in parts, or None where the tiles are enough."""
+    (B, H, n_q, _), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    group, parts = H // kv_heads, 1
+    most = PROGRAMS_DKDV[causal] * multiprocessors(q.device)
+    tiles = -(-n_k // blocks.n) * B * kv_heads
+    while group % (2 * parts) == 0 and 2 * parts * tiles <= most and group // (2 * parts) * n_q >= LEAST_ROWS:
+        parts *= 2
+    return Parts(**vars(blocks), parts=parts) if parts > 1 else None
+
+
+def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
+    """What to launch "forward" or "dkdv" with. Its type says which kernels: Groups are of the second rung."""
+    q, k, v, *_ = tensors
+    blocks = getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
+    parts = keys_shared(q, k, v) if kernel == "forward" else heads_shared(q, k, causal, blocks)
+    return parts or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
