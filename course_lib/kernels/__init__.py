@@ -8,6 +8,9 @@ An operation imports nothing from another operation. What several of them use is
     columns         a row of any width in two blocks of columns
     descriptors     matrices as the copy engine sees them
     product_tiles   the tiles of a matrix product: measured tables, and the order in which tiles are walked
+    product_parts   a product of few tiles: low tiles for few rows, and sums that several programs share
+    product_copies  copies whose rows start at multiples of 16 bytes
+    product_routes  which of these ways a product is made
     rings           the barriers where a warp that fetches and warps that compute meet (Gluon)
     philox          random numbers that are a function of a seed and a place
     angles          the angles of a rotation

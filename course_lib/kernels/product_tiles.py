@@ -3,7 +3,8 @@
 Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
 a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing. Tables hold on
 the architecture that they were measured on. Elsewhere `allowed` makes a table of the same tiles and smaller ones: those
-that fit, each with as many stages as fit, and with rates of the model of fitting.py.
+that fit, each with as many stages as fit, and with rates of the model of fitting.py, scaled so that the best is the
+best of the table.
 """
 
 import functools
@@ -93,7 +94,8 @@ def _fitted(table: tuple, size: int, has: Limits, stored: int) -> tuple:
         if form:
             tiles.append(_rated(form, need_of(form, size, has, stored), has))
     assert tiles, f"no tile of a product fits into {has.shared_bytes} B of shared memory"
-    return tuple(dict.fromkeys(tiles))
+    highest = max(tile.rate for tile in table) / max(tile.rate for tile in tiles)
+    return tuple(dict.fromkeys(replace(tile, rate=tile.rate * highest) for tile in tiles))
 
 
 def _shape(tile: Tile) -> dict:

@@ -7,6 +7,9 @@ The first rung that is valid, from the fastest down:
     persistent   2-byte types in reach of a copy engine
     grouped      everything else
 
+Before these, where it is estimated to be faster (product_routes.py): parts, for few rows and long sums. Matrices whose
+rows do not start at multiples of 16 bytes are copied first where that is estimated to pay.
+
 The rates order the entries of GELU and SLOPE, as in product_tiles.py: TFLOP/s of large products on an H200, the GELU
 included. `python -m benchmarks.linear_gelu_sweep` measured those of 128 x 128 and 128 x 256, at K = 4096 and 1152
 (benchmarks/notes/linear_gelu.md); those of smaller tiles are predicted.
@@ -19,7 +22,7 @@ import triton
 
 from course_lib.kernels.descriptors import describable
 from course_lib.kernels.hardware import copy_engine, gluon_is_known, limits, multiprocessors, on_hopper
-from course_lib.kernels.product_tiles import allowed, fastest
+from course_lib.kernels.product_tiles import POINTER, Tile, allowed, fastest
 
 __all__ = [
     "FUSED_SLOPE",
@@ -29,6 +32,7 @@ __all__ = [
     "Blocks",
     "Turns",
     "blocks_for",
+    "large_tile",
     "reached",
     "turns_for",
 ]
@@ -73,7 +77,7 @@ SLOPE = {
     4: (Blocks(64, 64, 32, 4, 3, 34),),
 }
 # The interpreter gets tiles so small that short matrices have several, and not square ones.
-INTERPRETED = Blocks(32, 64, 16, 4, 1, 1, programs=1, parts=2)
+INTERPRETED = Blocks(32, 64, 16, 4, 1, rate=600, programs=1, parts=2)
 
 
 def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int, stored: int = 1) -> Blocks:
@@ -81,6 +85,14 @@ def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int, st
     if x.device.type != "cuda":
         return INTERPRETED
     tiles = allowed(table[x.element_size()], x.element_size(), limits(x.device), stored)
+    return fastest(tiles, x.shape[0], N, multiprocessors(x.device))
+
+
+def large_tile(x: torch.Tensor, N: int) -> Tile | Blocks:
+    """The tile of the persistent rung, or of the grouped one, for x in reach and N columns of the result."""
+    if x.device.type != "cuda" or (x.element_size() == 2 and copy_engine(x.device)):
+        return blocks_for(GELU, x, N)
+    tiles = allowed(POINTER[x.element_size()], x.element_size(), limits(x.device))
     return fastest(tiles, x.shape[0], N, multiprocessors(x.device))
 
 

@@ -1,0 +1,97 @@
+"""Which way a product is made: in large tiles, in parts, or from copies that fast loads reach.
+
+    large    the tiles of product_tiles.py: the fastest where the result has several for each multiprocessor
+    parts    product_parts.py: where rows are few, or the sum along K is long and the result has few tiles
+    copied   product_copies.py, then large: where rows do not start at multiples of 16 bytes and the product is worth
+             a pass over such a matrix
+
+Each way has an estimate in us, and the shortest is taken. Of a program that makes a tile in `steps` blocks of K:
+
+    large    START + waves (TURN + steps x step)
+    parts    START + waves (TURN + steps x step), or the bytes of a, b and c at MEMORY where those take longer, and for
+             more than one part SUM and the bytes of the parts
+    copied   COPY for every copy, and its bytes twice at MEMORY, besides
+
+A step takes what the tile's rate says, which was measured with every multiprocessor busy. The constants and the rates
+of PARTS were fitted to `python -m benchmarks.products_sweep` on one H200 (benchmarks/notes/matmul.md).
+"""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from course_lib.kernels.hardware import Limits, limits, multiprocessors
+from course_lib.kernels.product_tiles import Tile, allowed, tile_count
+
+__all__ = ["PARTS", "Parts", "copies_us", "large_us", "parts_for"]
+
+MEASURED_ON = 132  # multiprocessors
+START, TURN = 2.0, 1.0  # us
+SUM, COPY = 2.5, 2.5
+MEMORY = 3.5  # TB/s, of copies and of weights that are read once
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33, 48, 64)
+
+# element size in bytes -> tiles: rows of a, columns of b, block of K
+PARTS = {
+    2: (
+        Tile(16, 32, 128, 4, 6, rate=60),
+        Tile(32, 32, 128, 4, 5, rate=110),
+        Tile(64, 64, 128, 4, 4, rate=320),
+        Tile(128, 64, 64, 4, 5, rate=450),
+        Tile(128, 128, 64, 8, 4, rate=560),
+    ),
+    4: (Tile(16, 32, 32, 4, 4, rate=15), Tile(64, 64, 16, 4, 3, rate=40)),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    tile: Tile
+    split: int  # programs that share the sum of a tile
+    us: float  # estimated
+
+
+def large_us(tile, M: int, N: int, K: int, programs: int) -> float:
+    """Of a product in large tiles, on a device with so many multiprocessors."""
+    return START + triton.cdiv(tile_count(M, N, tile), programs) * _turn_us(tile, K)
+
+
+def _turn_us(tile, K: int) -> float:
+    return TURN + 2e-6 * tile.block_m * tile.block_n * K * MEASURED_ON / tile.rate
+
+
+def copies_us(bytes_each: Iterable[int]) -> float:
+    """Of a pass over each of some matrices."""
+    return sum(COPY + 2e-6 * each / MEMORY for each in bytes_each)
+
+
+def _parts_us(tile: Tile, split: int, M: int, N: int, K: int, size: int, programs: int) -> float:
+    waves = triton.cdiv(tile_count(M, N, tile) * split, programs)
+    made = waves * _turn_us(tile, triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k)
+    moved = size * (M * K + K * N + M * N) * 1e-6 / MEMORY
+    return START + max(made, moved) + (SUM + 8e-6 * split * M * N / MEMORY if split > 1 else 0)
+
+
+def parts_for(M: int, N: int, K: int, size: int, device: torch.device) -> Parts:
+    """The tile and the number of parts with the shortest estimate."""
+    if device.type != "cuda":
+        return _best_parts(M, N, K, size, PARTS[size], multiprocessors(device))
+    return _on(M, N, K, size, limits(device), multiprocessors(device))
+
+
+@functools.lru_cache(maxsize=4096)
+def _on(M: int, N: int, K: int, size: int, has: Limits, programs: int) -> Parts:
+    return _best_parts(M, N, K, size, allowed(PARTS[size], size, has), programs)
+
+
+def _best_parts(M: int, N: int, K: int, size: int, tiles: tuple[Tile, ...], programs: int) -> Parts:
+    ways = [
+        Parts(tile, split, _parts_us(tile, split, M, N, K, size, programs))
+        for tile in tiles
+        for split in SPLITS
+        if split == 1 or split * tile.block_k <= K
+    ]
+    return min(ways, key=lambda way: way.us)
