@@ -240,14 +240,14 @@ def matmul_parts(
     out = _checked_out(a, b, out)
     if out.numel():
         parts = parts or _parts_for(a, b)
-        given = (out.T, b.T, a.T) if _turned(*out.shape) else (out, a, b)
+        given = (out.t(), b.t(), a.t()) if _turned(*out.shape) else (out, a, b)
         write_parts(*given, parts.tile, parts.split, input_precision)
     return out
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
     """A copy that the copy engine can address, by columns where x is stored by columns."""
-    return aligned_rows(x.T).T if x.stride(0) == 1 else aligned_rows(x)
+    return aligned_rows(x.t()).t() if x.stride(0) == 1 else aligned_rows(x)
 
 
 def matmul(
@@ -262,8 +262,8 @@ def matmul(
     out = _checked_out(a, b, out)
     if out.numel() == 0:
         return out
-    if not describable(out) and describable(out.T):
-        matmul(b.T, a.T, out.T, input_precision)  # the same product
+    if not describable(out) and describable(out.t()):
+        matmul(b.t(), a.t(), out.t(), input_precision)  # the same product
         return out
     far = [x for x in (a, b) if not by_rows_or_columns(x)] + ([] if describable(out) else [out])
     (M, K), N = a.shape, b.shape[1]
@@ -271,7 +271,7 @@ def matmul(
     table = PERSISTENT if a.dtype.itemsize == 2 and copy_engine(a.device) else POINTER
     programs = multiprocessors(a.device)
     tile = fastest(_tiles(table, a, int(table is PERSISTENT)), M, N, programs)
-    us = large_us(tile, M, N, K, programs) + copies_us(x.numel() * x.element_size() for x in far)
+    us = large_us(tile, M, N, K, a.element_size(), programs) + copies_us(x.numel() * x.element_size() for x in far)
     if K == 0 or parts.us <= us:
         return matmul_parts(a, b, out, input_precision, parts)
     a, b = (x if by_rows_or_columns(x) else _aligned(x) for x in (a, b))

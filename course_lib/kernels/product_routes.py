@@ -7,10 +7,9 @@
 
 Each way has an estimate in us, and the shortest is taken. Of a program that makes a tile in `steps` blocks of K:
 
-    large    START + waves (TURN + steps x step)
-    parts    START + waves (TURN + steps x step), or the bytes of a, b and c at MEMORY where those take longer, and for
-             more than one part SUM and the bytes of the parts
-    copied   COPY for every copy, and its bytes twice at MEMORY, besides
+    large    START, and waves (TURN + steps x step), or the bytes of a, b and c at MEMORY where those take longer
+    parts    the same, and for more than one part SUM and the bytes of the parts
+    copied   as large, and COPY for every copy, and its bytes twice at MEMORY
 
 A step takes what the tile's rate says, which was measured with every multiprocessor busy. The constants and the rates
 of PARTS were fitted to `python -m benchmarks.products_sweep` on one H200 (benchmarks/notes/matmul.md).
@@ -54,13 +53,17 @@ class Parts:
     us: float  # estimated
 
 
-def large_us(tile, M: int, N: int, K: int, programs: int) -> float:
-    """Of a product in large tiles, on a device with so many multiprocessors."""
-    return START + triton.cdiv(tile_count(M, N, tile), programs) * _turn_us(tile, K)
+def large_us(tile, M: int, N: int, K: int, size: int, programs: int) -> float:
+    """Of a product in large tiles of elements of `size` bytes, on a device with so many multiprocessors."""
+    return START + max(triton.cdiv(tile_count(M, N, tile), programs) * _turn_us(tile, K), _moved_us(M, N, K, size))
 
 
 def _turn_us(tile, K: int) -> float:
     return TURN + 2e-6 * tile.block_m * tile.block_n * K * MEASURED_ON / tile.rate
+
+
+def _moved_us(M: int, N: int, K: int, size: int) -> float:
+    return size * (M * K + K * N + M * N) * 1e-6 / MEMORY
 
 
 def copies_us(bytes_each: Iterable[int]) -> float:
@@ -70,9 +73,9 @@ def copies_us(bytes_each: Iterable[int]) -> float:
 
 def _parts_us(tile: Tile, split: int, M: int, N: int, K: int, size: int, programs: int) -> float:
     waves = triton.cdiv(tile_count(M, N, tile) * split, programs)
-    made = waves * _turn_us(tile, triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k)
-    moved = size * (M * K + K * N + M * N) * 1e-6 / MEMORY
-    return START + max(made, moved) + (SUM + 8e-6 * split * M * N / MEMORY if split > 1 else 0)
+    a_part = triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k
+    us = START + max(waves * _turn_us(tile, a_part), _moved_us(M, N, K, size))
+    return us + (SUM + 8e-6 * split * M * N / MEMORY if split > 1 else 0)
 
 
 def parts_for(M: int, N: int, K: int, size: int, device: torch.device) -> Parts:

@@ -91,7 +91,7 @@ def linear_gelu_parts(x, w, bias=None, out=None, h=None, input_precision: str = 
     out, bias = _checked(x, w, bias, out, h)
     if out.numel():
         parts = parts or parts_for(*out.shape, x.shape[1], x.element_size(), x.device)
-        write_parts(out, x, w.T, parts.tile, parts.split, input_precision, bias, h, gelu)
+        write_parts(out, x, w.t(), parts.tile, parts.split, input_precision, bias, h, gelu)
     return out
 
 
@@ -100,7 +100,7 @@ def _write(out, h, x, w, bias, input_precision: str) -> None:
     (M, N), K = out.shape, x.shape[1]
     far = [one for one in (out, h, x, w) if one is not None and not describable(one)]
     parts = parts_for(M, N, K, x.element_size(), x.device)
-    us = large_us(large_tile(x, N), M, N, K, multiprocessors(x.device))
+    us = large_us(large_tile(x, N), M, N, K, x.element_size(), multiprocessors(x.device))
     if K == 0 or parts.us <= us + copies_us(one.numel() * one.element_size() for one in far):
         linear_gelu_parts(x, w, bias, out, h, input_precision, parts)
         return
