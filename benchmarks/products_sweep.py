@@ -7,6 +7,7 @@ went wrong. A way is checked against float64 first, and twice for the same bits.
     parts        rows, columns, block of K, warps, stages; programs that share a sum; 1: the second kernel starts early
     persistent   rows, columns, block of K, warps, stages (and for linear_gelu programs a multiprocessor, parts)
     copied       the same from copies whose rows start at multiples of 16 bytes
+    wide         rows, columns, more columns, block of K, warps, stages
     pingpong     stages, tile rows in a group
 
 Times are medians of CUDA graphs of some 0.3 ms: short looks that tell ways apart and carry no claim.
@@ -29,6 +30,7 @@ from course_lib.kernels.linear_gelu.tuning import Blocks, Turns
 from course_lib.kernels.product_copies import aligned_like, aligned_rows, copy_back
 from course_lib.kernels.product_parts import write_parts
 from course_lib.kernels.product_tiles import Tile
+from course_lib.kernels.product_wide import Wide, write_wide
 
 KINDS = ("matmul", "linear_gelu")
 BF16 = torch.bfloat16
@@ -81,6 +83,11 @@ GELU_PERSISTENT = (
     (256, 128, 64, 8, 3, 0, 2), (128, 128, 64, 8, 3, 2, 2),
 )  # fmt: skip
 PINGPONG = ((5, 8), (4, 4))
+WIDE = (
+    (128, 128, 16, 64, 8, 5), (128, 128, 32, 64, 8, 5), (128, 128, 64, 64, 8, 4), (128, 128, 16, 64, 4, 5),
+    (128, 128, 32, 64, 4, 5), (64, 128, 16, 64, 4, 7), (64, 128, 64, 64, 4, 6), (64, 256, 32, 64, 4, 4),
+    (256, 128, 16, 64, 8, 4), (128, 64, 16, 64, 4, 6), (128, 64, 32, 64, 4, 7), (128, 64, 16, 64, 8, 7),
+)  # fmt: skip
 PROGRAMS = 132
 
 
@@ -108,12 +115,15 @@ def jobs(kinds: list[str]) -> list[dict]:
         M, N, K, by_column = shape
         reached = K % 8 == 0 if by_column else K % 8 == 0 and N % 8 == 0
         large = [("persistent" if reached and N % 8 == 0 else "copied", tile) for tile in PERSISTENT]
+        if large[0][0] == "persistent" and M > 64:
+            large += [("wide", tile) for tile in WIDE]
         ways = [("ours", ())] + [("parts", one) for one in parts(M, N, K)] + (large if M > 32 else large[:3])
         found += [{"kind": "matmul", "shape": shape, "way": way, "blocks": blocks} for way, blocks in ways]
     for shape in LINEAR_GELU if "linear_gelu" in kinds else ():
         M, N, K = shape
         near = K % 8 == 0 and N % 8 == 0
         large = [("persistent" if near else "copied", blocks) for blocks in GELU_PERSISTENT] if M > 32 else []
+        large += [("wide", tile) for tile in WIDE] if near and M > 64 else []
         large += [("pingpong", turns) for turns in PINGPONG] if near and M > 128 else []
         ways = [("ours", ())] + [("parts", one) for one in parts(M, N, K)] + large
         found += [{"kind": "linear_gelu", "shape": shape, "way": way, "blocks": blocks} for way, blocks in ways]
@@ -149,6 +159,9 @@ def _product(a, b, out, way: str, blocks: list[int]) -> torch.Tensor:
     if way == "parts":
         write_parts(out, a, b, Tile(*blocks[:5], rate=1), blocks[5], early=_early(blocks))
         return out
+    if way == "wide":
+        write_wide(out, a, b, Wide(*blocks, rate=1))
+        return out
     if way == "copied":
         near = [x if products.by_rows_or_columns(x) else products._aligned(x) for x in (a, b)]
         made = out if products.describable(out) else aligned_like(out)
@@ -172,6 +185,8 @@ def _layer(x, w, bias, out, way: str, blocks: list[int]) -> torch.Tensor:
         return gelus.linear_gelu(x, w, bias, out)
     if way == "parts":
         write_parts(out, x, w.T, Tile(*blocks[:5], rate=1), blocks[5], bias=bias, end=gelu, early=_early(blocks))
+    elif way == "wide":
+        write_wide(out, x, w.t(), Wide(*blocks, rate=1), bias=bias, end=gelu)
     elif way == "pingpong":
         gelus.linear_gelu_pingpong(x, w, bias, out, turns=Turns(*blocks))
     elif way == "copied":

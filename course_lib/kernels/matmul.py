@@ -221,7 +221,7 @@ def matmul_persistent(
 
 def _parts_for(a: torch.Tensor, b: torch.Tensor) -> Parts:
     (M, K), N = a.shape, b.shape[1]
-    return parts_for(*((N, M) if _turned(M, N) else (M, N)), K, a.element_size(), a.device)
+    return parts_for(*((N, M) if _turned(M, N) else (M, N)), K, a, b)
 
 
 def _turned(M: int, N: int) -> bool:

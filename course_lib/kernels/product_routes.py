@@ -23,9 +23,10 @@ import torch
 import triton
 
 from course_lib.kernels.hardware import Limits, limits, multiprocessors
+from course_lib.kernels.product_parts import narrow
 from course_lib.kernels.product_tiles import Tile, allowed, tile_count
 
-__all__ = ["PARTS", "Parts", "copies_us", "large_us", "parts_for"]
+__all__ = ["NARROW", "PARTS", "Parts", "best_parts", "copies_us", "large_us", "parts_for"]
 
 MEASURED_ON = 132  # multiprocessors
 START, TURN = 2.0, 1.0  # us
@@ -43,6 +44,11 @@ PARTS = {
         Tile(128, 128, 64, 8, 4, rate=560),
     ),
     4: (Tile(16, 32, 32, 4, 4, rate=15), Tile(64, 64, 16, 4, 3, rate=40)),
+}
+# Where loads are narrow: they pass through registers, nothing is copied ahead, and larger tiles spill.
+NARROW = {
+    2: (Tile(16, 32, 128, 4, 3, rate=20), Tile(64, 64, 64, 4, 3, rate=120)),
+    4: (Tile(16, 32, 32, 4, 4, rate=12), Tile(64, 64, 16, 4, 3, rate=32)),
 }
 
 
@@ -78,22 +84,22 @@ def _parts_us(tile: Tile, split: int, M: int, N: int, K: int, size: int, program
     return us + (SUM + 8e-6 * split * M * N / MEMORY if split > 1 else 0)
 
 
-def parts_for(M: int, N: int, K: int, size: int, device: torch.device) -> Parts:
-    """The tile and the number of parts with the shortest estimate."""
-    if device.type != "cuda":
-        return _best_parts(M, N, K, size, PARTS[size], multiprocessors(device))
-    return _on(M, N, K, size, limits(device), multiprocessors(device))
+def parts_for(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) -> Parts:
+    """For a product of M x N x K of these operands on their device."""
+    has = limits(a.device) if a.is_cuda else None
+    return best_parts(M, N, K, a.element_size(), narrow(a) or narrow(b), has, multiprocessors(a.device))
 
 
 @functools.lru_cache(maxsize=4096)
-def _on(M: int, N: int, K: int, size: int, has: Limits, programs: int) -> Parts:
-    return _best_parts(M, N, K, size, allowed(PARTS[size], size, has), programs)
+def best_parts(M: int, N: int, K: int, size: int, by_number: bool, has: Limits | None, programs: int) -> Parts:
+    """The tile and the number of parts with the shortest estimate.
 
-
-def _best_parts(M: int, N: int, K: int, size: int, tiles: tuple[Tile, ...], programs: int) -> Parts:
+    size: bytes of an element; by_number: loads are narrow; has: None in the interpreter; programs: multiprocessors.
+    """
+    table = (NARROW if by_number else PARTS)[size]
     ways = [
         Parts(tile, split, _parts_us(tile, split, M, N, K, size, programs))
-        for tile in tiles
+        for tile in (allowed(table, size, has) if has else table)
         for split in SPLITS
         if split == 1 or split * tile.block_k <= K
     ]

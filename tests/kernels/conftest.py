@@ -7,7 +7,7 @@ import torch
 
 from course_lib.cards import ARCHITECTURES, CARDS
 from course_lib.device import DEVICE, TIER
-from course_lib.kernels import hardware, one_pass, product_routes
+from course_lib.kernels import hardware, one_pass
 from course_lib.kernels.add_norm import tuning as add_norm_tuning
 from course_lib.kernels.attention import attention
 from course_lib.kernels.attention import tuning as attention_tuning
@@ -120,7 +120,7 @@ def check(assert_within):
     return run
 
 
-ASK_THE_DEVICE = hardware, one_pass, product_routes, add_norm_tuning, attention_tuning, linear_gelu_tuning, mx_tuning
+ASK_THE_DEVICE = hardware, one_pass, add_norm_tuning, attention_tuning, linear_gelu_tuning, mx_tuning
 
 
 def limits_of(arch: int) -> Limits:

@@ -5,24 +5,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from course_lib.cards import ARCHITECTURES
-from course_lib.device import DEVICE
+from course_lib.cards import ARCHITECTURES, CARDS
+from course_lib.device import DEVICE, TIER
 from course_lib.kernels import matmul as matmul_module
-from course_lib.kernels import product_copies, product_parts, product_routes
+from course_lib.kernels import product_copies, product_parts, product_routes, product_wide
 from course_lib.kernels.descriptors import by_rows_or_columns, describable
 from course_lib.kernels.fitting import fits
 from course_lib.kernels.linear_gelu import linear_gelu, linear_gelu_parts
 from course_lib.kernels.linear_gelu import public as gelu_module
+from course_lib.kernels.linear_gelu.gelu import gelu
 from course_lib.kernels.matmul import matmul, matmul_parts
 from course_lib.kernels.product_copies import aligned_like, aligned_rows, copy_back
-from course_lib.kernels.product_routes import PARTS, Parts, copies_us, large_us, parts_for
+from course_lib.kernels.product_parts import narrow
+from course_lib.kernels.product_routes import NARROW, PARTS, Parts, best_parts, copies_us, large_us
 from course_lib.kernels.product_tiles import PERSISTENT, Tile, allowed, fastest, need_of
+from course_lib.kernels.product_wide import Wide, write_wide
 from tests.kernels.conftest import limits_of
 from tests.kernels.linear_gelu_oracle import drawn, gelu_oracle, summed
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
-CUDA = torch.device("cuda")
+TILES = [(size, tile) for table in (PARTS, NARROW) for size, tiles in table.items() for tile in tiles]
 SMALL = Tile(16, 32, 16, 4, 1, rate=1)
 SHAPES = [(1, 1, 1), (3, 5, 7), (17, 70, 133), (16, 64, 96), (5, 7, 0), (33, 130, 200)]  # M, N, K
 STORED = {"rows": lambda x: x.contiguous(), "columns": lambda x: x.T.contiguous().T, "apart": lambda x: _apart(x)}
@@ -70,6 +73,24 @@ def test_parts_end_in_gelu(shape, biased, keep, split, dtype, fenced, assert_wit
     assert_within(out, *gelu_oracle(x, w, bias))
     if keep:
         assert_within(h, *summed(x, w.T, bias))
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("shape", [(8, 8, 8), (40, 136, 72), (33, 104, 24)], ids=str)
+def test_tiles_of_two_widths_are_right(shape, keep, by_column, dtype, fenced, assert_within):
+    M, N, K = shape
+    x, w, bias = drawn(M, N, K, dtype)
+    a = x.T.contiguous().T if by_column and M % 8 == 0 else x
+    b = w.T if by_column else w.T.contiguous()
+    tile = Wide(16, 32, 16, 16, 4, 1, rate=1) if TIER != "gpu" else Wide(64, 128, 16, 64, 4, 3, rate=1)
+    out, h = fenced(M, N, dtype=dtype), fenced(M, N, dtype=dtype) if keep else None
+    write_wide(out, a, b, tile, "ieee", bias, h, gelu)
+    assert_within(out, *gelu_oracle(x, w, bias))
+    if keep:
+        assert_within(h, *summed(x, w.T, bias))
+    write_wide(out.fill_(float("nan")), a, b, tile)
+    assert_within(out, a.double() @ b.double(), bound(a, b))
 
 
 def test_few_columns_are_made_as_few_rows(random, monkeypatch):
@@ -145,61 +166,72 @@ def test_every_way_of_linear_gelu_is_right(way, x_stored, w_stored, dtype, monke
     assert_within(h, *summed(x, w.T, bias))
 
 
-# Which way.
+# Which way, in bf16.
+
+
+def programs(arch: int) -> int:
+    return next(one for one in CARDS.values() if one.arch == arch).multiprocessors
+
+
+def parts(M, N, K, arch=90, size=2, by_number=False):
+    return best_parts(M, N, K, size, by_number, limits_of(arch), programs(arch))
 
 
 def large(M, N, K, arch=90, copied=()):
-    """The estimate for large tiles of bf16, and for copies of matrices of so many numbers."""
-    from course_lib.cards import CARDS
-
-    programs = next(one for one in CARDS.values() if one.arch == arch).multiprocessors
-    tile = fastest(allowed(PERSISTENT[2], 2, limits_of(arch), 1), M, N, programs)
-    return large_us(tile, M, N, K, 2, programs) + copies_us(2 * numbers for numbers in copied)
+    """The estimate for large tiles, and for copies of matrices of so many numbers."""
+    tile = fastest(allowed(PERSISTENT[2], 2, limits_of(arch), 1), M, N, programs(arch))
+    return large_us(tile, M, N, K, 2, programs(arch)) + copies_us(2 * numbers for numbers in copied)
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (16384, 4304, 1152)])
-def test_large_products_are_made_in_large_tiles(an_h200, shape):
-    assert large(*shape) < parts_for(*shape, 2, CUDA).us
+def test_large_products_are_made_in_large_tiles(shape):
+    assert large(*shape) < parts(*shape).us
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16])
-def test_few_rows_have_low_tiles(an_h200, rows):
-    found = parts_for(rows, 4096, 4096, 2, CUDA)
-    assert found.tile.block_m == 16 and found.us < large(rows, 4096, 4096)
+def test_few_rows_have_low_tiles(rows):
+    found = parts(rows, 4096, 4096)
+    assert found.tile.block_m == 16 and found.us <= large(rows, 4096, 4096)
 
 
-def test_a_long_sum_is_shared(an_h200):
-    found = parts_for(256, 256, 65536, 2, CUDA)
+def test_a_long_sum_is_shared():
+    found = parts(256, 256, 65536)
     assert found.split >= 8 and found.us < large(256, 256, 65536) / 5
-    assert parts_for(256, 256, 64, 2, CUDA).split == 1
+    assert parts(256, 256, 64).split == 1
 
 
-def test_a_copy_is_made_where_the_product_pays_for_it(an_h200):
-    assert large(4095, 4096, 4100, copied=[4095 * 4100]) < parts_for(4095, 4096, 4100, 2, CUDA).us
-    assert large(16, 4096, 4100, copied=[16 * 4100, 4096 * 4100]) > parts_for(16, 4096, 4100, 2, CUDA).us
+def test_a_copy_is_made_where_the_product_pays_for_it():
+    assert large(4095, 4096, 4100, copied=[4095 * 4100]) < parts(4095, 4096, 4100).us
+    assert large(16, 4096, 4100, copied=[16 * 4100, 4096 * 4100]) > parts(16, 4096, 4100).us
 
 
+@pytest.mark.parametrize("by_number", [False, True])
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_parts_fit_on_every_card(on, arch, size):
-    on(arch)
+def test_parts_fit_on_every_card(arch, size, by_number):
     for M in (1, 16, 40, 64, 200, 4096):
         for N, K in ((4096, 4096), (256, 65536), (77, 333), (1, 1)):
-            found = parts_for(M, N, K, size, CUDA)
+            found = parts(M, N, K, arch, size, by_number)
             assert fits(need_of(found.tile, size, limits_of(arch)), limits_of(arch))
             assert found.split == 1 or found.split * found.tile.block_k <= K
 
 
-def test_ways_are_compared_in_the_same_unit_on_every_card(on):
+@pytest.mark.parametrize("arch", [80, 86, 120])
+def test_ways_are_compared_in_the_same_unit_on_every_card(arch):
     """Rates of the model are scaled to those of the table: elsewhere large products keep large tiles too."""
-    for arch in (80, 86, 120):
-        on(arch)
-        assert large(8192, 8192, 8192, arch) < 1.05 * parts_for(8192, 8192, 8192, 2, CUDA).us
-        assert parts_for(1, 4096, 4096, 2, CUDA).us <= large(1, 4096, 4096, arch)
+    assert large(8192, 8192, 8192, arch) < 1.05 * parts(8192, 8192, 8192, arch).us
+    assert parts(1, 4096, 4096, arch).us <= large(1, 4096, 4096, arch)
+
+
+def test_narrow_loads_are_those_of_single_numbers():
+    bf16 = torch.empty(9, 4100, dtype=torch.bfloat16)
+    assert not narrow(bf16) and not narrow(bf16.T) and not narrow(bf16[:, :4098])
+    assert narrow(bf16[:, :4095]) and narrow(bf16[:, 1:]) and narrow(bf16[:, ::2])
+    assert not narrow(torch.empty(9, 4095)), "fp32: 4 bytes are wide enough"
 
 
 def test_the_modules_list_what_they_offer():
-    for module in (product_copies, product_parts, product_routes):
+    for module in (product_copies, product_parts, product_routes, product_wide):
         assert module.__all__ == sorted(module.__all__)
         assert all(hasattr(module, name) for name in module.__all__)
 
@@ -209,7 +241,7 @@ def test_the_modules_list_what_they_offer():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("b_by_column", [False, True])
-@pytest.mark.parametrize(("size", "tile"), [(size, tile) for size in PARTS for tile in PARTS[size]], ids=str)
+@pytest.mark.parametrize(("size", "tile"), TILES, ids=str)
 def test_every_tile_of_the_table_is_right(size, tile, b_by_column, random, fenced, assert_within):
     for dtype in (torch.float32,) if size == 4 else (torch.float16, torch.bfloat16):
         for M, N, K in ((40, 904, 776), (129, 203, 1151), (8, 16, 4100)):

@@ -90,7 +90,7 @@ def linear_gelu_parts(x, w, bias=None, out=None, h=None, input_precision: str = 
     """Beside the ladder, for a result of few tiles: lower tiles for few rows, and shared sums. Any strides."""
     out, bias = _checked(x, w, bias, out, h)
     if out.numel():
-        parts = parts or parts_for(*out.shape, x.shape[1], x.element_size(), x.device)
+        parts = parts or parts_for(*out.shape, x.shape[1], x, w)
         write_parts(out, x, w.t(), parts.tile, parts.split, input_precision, bias, h, gelu)
     return out
 
@@ -99,7 +99,7 @@ def _write(out, h, x, w, bias, input_precision: str) -> None:
     """The way with the shortest estimate: parts, or large tiles, for which rows off 16 bytes are copied."""
     (M, N), K = out.shape, x.shape[1]
     far = [one for one in (out, h, x, w) if one is not None and not describable(one)]
-    parts = parts_for(M, N, K, x.element_size(), x.device)
+    parts = parts_for(M, N, K, x, w)
     us = large_us(large_tile(x, N), M, N, K, x.element_size(), multiprocessors(x.device))
     if K == 0 or parts.us <= us + copies_us(one.numel() * one.element_size() for one in far):
         linear_gelu_parts(x, w, bias, out, h, input_precision, parts)
