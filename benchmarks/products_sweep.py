@@ -4,6 +4,7 @@ Every line: kind, shape M, N, K, is b stored by columns, way, blocks, us a call,
 went wrong. A way is checked against float64 first, and twice for the same bits. Ways:
 
     ours         what `matmul` or `linear_gelu` chooses
+    grouped      the grouped rung of matmul
     parts        rows, columns, block of K, warps, stages; programs that share a sum; 1: the second kernel starts early
     persistent   rows, columns, block of K, warps, stages (and for linear_gelu programs a multiprocessor, parts)
     copied       the same from copies whose rows start at multiples of 16 bytes
@@ -32,77 +33,60 @@ from course_lib.kernels.product_parts import write_parts
 from course_lib.kernels.product_tiles import Tile
 from course_lib.kernels.product_wide import Wide, write_wide
 
-KINDS = ("matmul", "linear_gelu")
+KINDS = ("linear_gelu", "matmul", "matmul_odd", "matmul_fp32")
 BF16 = torch.bfloat16
+LINEAR_GELU = (
+    (512, 4304, 1152), (64, 4096, 1024), (2048, 4304, 1152), (1024, 4304, 1152), (256, 4304, 1152), (128, 4304, 1152),
+    (16, 4304, 1152), (512, 4096, 4096), (1024, 1024, 1024), (1, 4096, 4096),
+    (512, 4304, 1150), (16384, 4304, 1150), (4095, 4099, 1024),
+)  # fmt: skip
 # M, N, K, is b stored by columns
 MATMUL = (
-    *((m, 4096, 4096, False) for m in (1, 16, 64, 128)),
-    (256, 256, 65536, False), (4095, 4096, 4100, False), (1000, 1000, 1000, False),
-    *((m, 4096, 4096, True) for m in (1, 16, 32, 64, 128, 256, 512)),
-    *((m, n, k, True) for m in (1, 16, 64, 256) for n, k in ((1024, 4096), (4096, 1024), (14336, 4096), (4096, 14336))),
+    *((m, n, k, True) for m in (16, 64, 256) for n, k in ((1024, 4096), (4096, 1024), (14336, 4096), (4096, 14336))),
+    (512, 14336, 4096, True), (512, 1024, 1024, True), (1024, 1024, 16384, True), (128, 128, 16384, True),
     *((m, 4304, 1152, True) for m in (16, 128, 512)), *((m, 1152, 4304, True) for m in (16, 128, 512)),
-    (32, 14336, 4096, False), (512, 1024, 1024, True), (128, 1024, 1024, True), (512, 14336, 4096, True),
-    (64, 64, 65536, False), (128, 128, 16384, True), (512, 512, 16384, False), (1024, 1024, 16384, True),
-    (512, 512, 512, False), (768, 768, 768, False), (1024, 1024, 1024, False), (1536, 1536, 1536, False),
-    (2048, 2048, 2048, False), (512, 8192, 2048, False), (8192, 512, 8192, False), (1001, 1001, 1001, False),
-    (4095, 4095, 4095, False), (512, 4096, 4100, True), (16, 4096, 4100, True), (16, 4099, 1023, False),
-    (128, 4096, 4098, True), (2048, 2047, 2049, True), (2000, 1000, 3000, True),
+    *((n, n, n, False) for n in (512, 768, 1024, 1536, 2048, 4096)), (512, 8192, 2048, False), (8192, 512, 8192, False),
+    (384, 4096, 4096, False), (64, 64, 65536, False), (512, 512, 16384, False),
 )  # fmt: skip
-LINEAR_GELU = (
-    (512, 4304, 1152), (512, 4304, 1150), (16384, 4304, 1150), (64, 4096, 1024), (2048, 4304, 1152),
-    (4095, 4099, 1024), (16, 4304, 1152), (128, 4304, 1152), (256, 4304, 1152), (1024, 4304, 1152),
-    (512, 4096, 4096), (128, 14336, 4096), (1, 4096, 4096), (1024, 1024, 1024),
+MATMUL_ODD = (
+    (4095, 4095, 4095, False), (1001, 1001, 1001, False), (2048, 2047, 2049, True), (512, 4096, 4100, True),
+    (16, 4096, 4100, True), (16, 4099, 1023, False),
 )  # fmt: skip
+MATMUL_FP32 = ((16, 4096, 4096, False), (256, 256, 16384, False), (256, 4096, 4096, False))
 # rows, columns, block of K, warps, stages
-FEW_ROWS = {
-    16: (
-        (16, 32, 128, 4, 6), (16, 16, 256, 4, 6), (16, 32, 256, 4, 4), (16, 64, 128, 4, 6), (16, 64, 128, 4, 4),
-        (16, 128, 64, 4, 6), (16, 64, 256, 4, 3), (16, 32, 256, 8, 4),
-    ),
-    32: ((32, 32, 128, 4, 5), (32, 64, 128, 4, 5), (32, 64, 128, 4, 4), (32, 32, 256, 4, 3), (32, 128, 64, 4, 5)),
-    64: (
-        (64, 64, 128, 4, 4), (64, 32, 128, 4, 5), (64, 64, 64, 4, 6), (64, 64, 64, 4, 4), (64, 128, 64, 4, 5),
-        (64, 64, 128, 4, 3), (64, 128, 128, 8, 3),
-    ),
-    10**9: (
-        (128, 64, 64, 4, 5), (128, 64, 128, 4, 4), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (64, 64, 64, 4, 6),
-        (64, 64, 128, 4, 4), (64, 128, 64, 4, 5), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 64, 128, 4, 3),
-        (64, 128, 64, 4, 3), (128, 32, 128, 4, 4), (256, 128, 64, 8, 3), (128, 128, 128, 8, 3), (64, 64, 64, 4, 4),
-    ),
-}  # fmt: skip
+PARTS = {
+    16: ((16, 64, 128, 4, 4), (16, 128, 64, 4, 6)),
+    32: ((32, 64, 128, 4, 5), (32, 128, 64, 4, 5)),
+    64: ((64, 64, 128, 4, 3),),
+    256: ((128, 64, 128, 4, 4), (64, 64, 128, 4, 3)),
+    10**9: ((128, 64, 128, 4, 4), (128, 128, 64, 8, 4)),
+}
+NARROW = {16: ((16, 32, 128, 4, 3),), 10**9: ((64, 64, 64, 4, 3),)}
+FP32 = {16: ((16, 32, 32, 4, 4),), 10**9: ((64, 64, 16, 4, 3),)}
 PERSISTENT = (
-    (64, 128, 64, 4, 5), (128, 128, 64, 4, 4), (64, 64, 64, 4, 5), (128, 256, 64, 8, 3), (64, 128, 128, 4, 4),
-    (64, 64, 128, 4, 6), (128, 64, 64, 4, 6), (128, 64, 128, 4, 4), (128, 128, 64, 8, 4), (128, 128, 128, 8, 3),
-    (64, 128, 64, 4, 8), (256, 128, 64, 8, 3),
+    (64, 64, 128, 4, 6), (64, 128, 128, 4, 4), (128, 128, 64, 4, 4), (128, 256, 64, 8, 3), (64, 128, 64, 4, 5),
 )  # fmt: skip
 # and programs a multiprocessor (0: a program a tile), parts
 GELU_PERSISTENT = (
-    (64, 128, 64, 4, 5, 1, 1), (128, 128, 64, 4, 3, 2, 2), (128, 256, 64, 8, 3, 1, 1), (128, 128, 64, 4, 3, 0, 2),
-    (128, 128, 64, 8, 4, 1, 1), (128, 128, 64, 4, 4, 1, 1), (64, 128, 64, 4, 3, 0, 1), (64, 128, 64, 4, 3, 3, 1),
-    (64, 128, 64, 4, 4, 2, 1), (128, 64, 64, 4, 4, 2, 1), (64, 64, 64, 4, 4, 0, 1), (64, 256, 64, 4, 4, 1, 2),
-    (256, 128, 64, 8, 3, 0, 2), (128, 128, 64, 8, 3, 2, 2),
+    (128, 256, 64, 8, 3, 1, 1), (128, 128, 64, 4, 3, 2, 2), (64, 128, 128, 4, 4, 1, 1), (64, 64, 128, 4, 6, 1, 1),
+    (64, 128, 64, 4, 5, 1, 1), (64, 128, 64, 4, 4, 0, 1), (128, 64, 64, 4, 4, 0, 1),
 )  # fmt: skip
-PINGPONG = ((5, 8), (4, 4))
-WIDE = (
-    (128, 128, 16, 64, 8, 5), (128, 128, 32, 64, 8, 5), (128, 128, 64, 64, 8, 4), (128, 128, 16, 64, 4, 5),
-    (128, 128, 32, 64, 4, 5), (64, 128, 16, 64, 4, 7), (64, 128, 64, 64, 4, 6), (64, 256, 32, 64, 4, 4),
-    (256, 128, 16, 64, 8, 4), (128, 64, 16, 64, 4, 6), (128, 64, 32, 64, 4, 7), (128, 64, 16, 64, 8, 7),
-)  # fmt: skip
+PINGPONG = ((5, 8),)
+WIDE = ((64, 256, 32, 64, 4, 4), (128, 128, 16, 64, 4, 5), (64, 128, 16, 64, 4, 7), (64, 128, 16, 128, 4, 3))
+CLOSE = ((64, 128, 64, 4, 3), (128, 64, 64, 4, 3))  # of parts: three programs fit on a multiprocessor
 PROGRAMS = 132
 
 
 def splits(tile, M: int, N: int, K: int) -> list[int]:
-    """Into how many parts a sum may be cut to fill one, two or three programs a multiprocessor, or not at all."""
+    """Into how many parts a sum may be cut to fill one or two programs a multiprocessor, or not at all."""
     tiles, most = -(-M // tile[0]) * -(-N // tile[1]), min(64, K // (2 * tile[2]))
-    return sorted({1} | {s for s in (waves * PROGRAMS // tiles for waves in (1, 2, 3)) if 1 < s <= most})
+    return sorted({1} | {s for s in (waves * PROGRAMS // tiles for waves in (1, 2)) if 1 < s <= most})
 
 
-def parts(M: int, N: int, K: int) -> list[tuple]:
-    sizes = next(tiles for most, tiles in FEW_ROWS.items() if most >= M)
-    found = [(*tile, split, 1) for tile in sizes for split in splits(tile, M, N, K)]
-    few = [one for one in found if _programs(one, M, N) >= PROGRAMS // 3] or found
-    again = [(*one[:-1], 0) for one in few if one[-2] > 1][:2]
-    return [one for one in few if M * N * K < 2e11 or one[0] * one[1] >= 8192] + again
+def parts(sizes: dict, M: int, N: int, K: int) -> list[tuple]:
+    tiles = next(tiles for most, tiles in sizes.items() if most >= M)
+    found = [(*tile, split, 1) for tile in tiles for split in splits(tile, M, N, K)]
+    return [one for one in found if PROGRAMS // 3 <= _programs(one, M, N) <= 8 * PROGRAMS] or found[:1]
 
 
 def _programs(one: tuple, M: int, N: int) -> int:
@@ -110,39 +94,40 @@ def _programs(one: tuple, M: int, N: int) -> int:
 
 
 def jobs(kinds: list[str]) -> list[dict]:
-    found = []
-    for shape in MATMUL if "matmul" in kinds else ():
-        M, N, K, by_column = shape
-        reached = K % 8 == 0 if by_column else K % 8 == 0 and N % 8 == 0
-        large = [("persistent" if reached and N % 8 == 0 else "copied", tile) for tile in PERSISTENT]
-        if large[0][0] == "persistent" and M > 64:
-            large += [("wide", tile) for tile in WIDE]
-        ways = [("ours", ())] + [("parts", one) for one in parts(M, N, K)] + (large if M > 32 else large[:3])
-        found += [{"kind": "matmul", "shape": shape, "way": way, "blocks": blocks} for way, blocks in ways]
-    for shape in LINEAR_GELU if "linear_gelu" in kinds else ():
-        M, N, K = shape
-        near = K % 8 == 0 and N % 8 == 0
-        large = [("persistent" if near else "copied", blocks) for blocks in GELU_PERSISTENT] if M > 32 else []
-        large += [("wide", tile) for tile in WIDE] if near and M > 64 else []
-        large += [("pingpong", turns) for turns in PINGPONG] if near and M > 128 else []
-        ways = [("ours", ())] + [("parts", one) for one in parts(M, N, K)] + large
-        found += [{"kind": "linear_gelu", "shape": shape, "way": way, "blocks": blocks} for way, blocks in ways]
-    return found
+    return [
+        {"kind": kind, "shape": shape, "way": way, "blocks": blocks}
+        for kind in kinds
+        for shape in globals()[kind.upper()]
+        for way, blocks in [("ours", ()), *_ways(kind, *shape)]
+    ]
+
+
+def _ways(kind: str, M: int, N: int, K: int, by_column: bool = True) -> list[tuple[str, tuple]]:
+    sizes = FP32 if kind == "matmul_fp32" else NARROW if kind == "matmul_odd" and K % 2 else PARTS
+    ways = [("parts", one) for one in parts(sizes, M, N, K)]
+    if kind == "matmul_fp32":
+        return [*ways, ("grouped", ())]
+    if kind == "matmul":
+        return ways + [("persistent", tile) for tile in PERSISTENT if M > 32]
+    if kind == "matmul_odd":
+        return ways + [("copied", tile) for tile in PERSISTENT[2:3] if M > 32]
+    large = "persistent" if K % 8 == 0 and N % 8 == 0 else "copied"
+    ways += [(large, blocks) for blocks in GELU_PERSISTENT[: None if large == "persistent" else 4] if M > 32]
+    if (M, N, K) in ((512, 4304, 1152), (256, 4304, 1152)):
+        ways += [("wide", tile) for tile in WIDE] + [("parts", (*tile, 1, 1)) for tile in CLOSE]
+    return ways + [("pingpong", turns) for turns in PINGPONG if large == "persistent" and M > 128]
 
 
 @lru_cache(maxsize=1)
 def _ready(kind: str, shape: tuple) -> tuple[Callable, Callable, dict[str, Callable]]:
     """(a call of a way with blocks, what float64 says, the vendor's calls)."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    if kind == "matmul":
+    if kind != "linear_gelu":
         M, N, K, by_column = shape
-        a = torch.randn(M, K, device="cuda", dtype=BF16)
-        b = (
-            torch.randn(N, K, device="cuda", dtype=BF16).T
-            if by_column
-            else torch.randn(K, N, device="cuda", dtype=BF16)
-        )
-        out, peer_out = (torch.empty(M, N, device="cuda", dtype=BF16) for _ in range(2))
+        dtype = torch.float32 if kind == "matmul_fp32" else BF16
+        a, b = (torch.randn(size, K, device="cuda", dtype=dtype) for size in (M, N))
+        b = b.T if by_column else b.T.contiguous()
+        out, peer_out = (torch.empty(M, N, device="cuda", dtype=dtype) for _ in range(2))
         vendor = {"cublas": partial(torch.mm, a, b, out=peer_out)}
         return partial(_product, a, b, out), lru_cache(lambda: a.double() @ b.double()), vendor
     M, N, K = shape
@@ -159,9 +144,8 @@ def _product(a, b, out, way: str, blocks: list[int]) -> torch.Tensor:
     if way == "parts":
         write_parts(out, a, b, Tile(*blocks[:5], rate=1), blocks[5], early=_early(blocks))
         return out
-    if way == "wide":
-        write_wide(out, a, b, Wide(*blocks, rate=1))
-        return out
+    if way == "grouped":
+        return products.matmul_grouped(a, b, out)
     if way == "copied":
         near = [x if products.by_rows_or_columns(x) else products._aligned(x) for x in (a, b)]
         made = out if products.describable(out) else aligned_like(out)
@@ -202,8 +186,7 @@ def _layer(x, w, bias, out, way: str, blocks: list[int]) -> torch.Tensor:
 
 
 def once(job: dict) -> None:
-    if job["kind"] == "matmul" or job["way"] != "ours":
-        _ready(job["kind"], tuple(job["shape"]))[0](job["way"], job["blocks"])
+    _ready(job["kind"], tuple(job["shape"]))[0](job["way"], job["blocks"])
 
 
 def graph_us(call: Callable[[], object], looks: int = 9) -> float:

@@ -36,7 +36,8 @@ def _leave(acc, out_ptrs, h_ptrs, bias, mask, END: tl.constexpr):
     tl.store(out_ptrs, acc.to(out_ptrs.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+# Sizes in units and multiples of the pitches show the compiler how wide loads may be: it need not look at the sizes.
+@triton.jit(do_not_specialize=["m_units", "n_units", "k_units", "a_part"])
 def parts_kernel(
     out_ptr, h_ptr, a_ptr, b_ptr, bias_ptr,
     m_units, n_units, k_units, a_part,
@@ -45,7 +46,6 @@ def parts_kernel(
     EVEN: tl.constexpr, EARLY: tl.constexpr, END: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # Sizes in units and multiples of the pitches show the compiler how wide the loads may be.
     M, N, K = m_units * UNIT_M, n_units * UNIT_N, k_units * UNIT_K
     tiles_m = tl.cdiv(M, BLOCK_M)
     part = tl.program_id(1)
@@ -94,7 +94,7 @@ def parts_kernel(
     _leave(acc, out_ptrs, h_ptrs, bias, mask_n[:, None] & mask_m[None, :], END)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def sum_parts_kernel(
     out_ptr, h_ptr, parts_ptr, bias_ptr,
     N, parts, stride_part,

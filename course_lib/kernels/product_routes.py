@@ -29,19 +29,20 @@ from course_lib.kernels.product_tiles import Tile, allowed, tile_count
 __all__ = ["NARROW", "PARTS", "Parts", "best_parts", "copies_us", "large_us", "parts_for"]
 
 MEASURED_ON = 132  # multiprocessors
-START, TURN = 2.0, 1.0  # us
-SUM, COPY = 2.5, 2.5
-MEMORY = 3.5  # TB/s, of copies and of weights that are read once
+START, TURN = 2.5, 1.0  # us
+SUM, COPY = 1.5, 2.5
+FETCH = 6.5  # TB/s, of operands that lie partly in the L2 cache
+MEMORY = 3.5  # TB/s, of copies
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33, 48, 64)
 
 # element size in bytes -> tiles: rows of a, columns of b, block of K
 PARTS = {
     2: (
-        Tile(16, 32, 128, 4, 6, rate=60),
-        Tile(32, 32, 128, 4, 5, rate=110),
-        Tile(64, 64, 128, 4, 4, rate=320),
-        Tile(128, 64, 64, 4, 5, rate=450),
-        Tile(128, 128, 64, 8, 4, rate=560),
+        Tile(16, 64, 128, 4, 4, rate=173),
+        Tile(32, 64, 128, 4, 5, rate=285),
+        Tile(64, 64, 128, 4, 3, rate=400),
+        Tile(128, 64, 128, 4, 4, rate=628),
+        Tile(128, 128, 64, 8, 4, rate=564),
     ),
     4: (Tile(16, 32, 32, 4, 4, rate=15), Tile(64, 64, 16, 4, 3, rate=40)),
 }
@@ -69,7 +70,7 @@ def _turn_us(tile, K: int) -> float:
 
 
 def _moved_us(M: int, N: int, K: int, size: int) -> float:
-    return size * (M * K + K * N + M * N) * 1e-6 / MEMORY
+    return size * (M * K + K * N + M * N) * 1e-6 / FETCH
 
 
 def copies_us(bytes_each: Iterable[int]) -> float:
@@ -81,7 +82,7 @@ def _parts_us(tile: Tile, split: int, M: int, N: int, K: int, size: int, program
     waves = triton.cdiv(tile_count(M, N, tile) * split, programs)
     a_part = triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k
     us = START + max(waves * _turn_us(tile, a_part), _moved_us(M, N, K, size))
-    return us + (SUM + 8e-6 * split * M * N / MEMORY if split > 1 else 0)
+    return us + (SUM + 8e-6 * split * M * N / FETCH if split > 1 else 0)
 
 
 def parts_for(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) -> Parts:
