@@ -37,10 +37,10 @@ def _leave(acc, out_ptrs, h_ptrs, bias, mask, END: tl.constexpr):
 
 
 # Sizes in units and multiples of the pitches show the compiler how wide loads may be: it need not look at the sizes.
-@triton.jit(do_not_specialize=["m_units", "n_units", "k_units", "a_part"])
+@triton.jit(do_not_specialize=["m_units", "n_units", "k_units", "part_blocks"])
 def parts_kernel(
     out_ptr, h_ptr, a_ptr, b_ptr, bias_ptr,
-    m_units, n_units, k_units, a_part,
+    m_units, n_units, k_units, part_blocks,
     strides_out, strides_h, strides_a, strides_b,
     UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_A: tl.constexpr, UNIT_B: tl.constexpr,
     EVEN: tl.constexpr, EARLY: tl.constexpr, END: tl.constexpr,
@@ -49,7 +49,7 @@ def parts_kernel(
     M, N, K = m_units * UNIT_M, n_units * UNIT_N, k_units * UNIT_K
     tiles_m = tl.cdiv(M, BLOCK_M)
     part = tl.program_id(1)
-    first = part * a_part
+    first, a_part = part * part_blocks * BLOCK_K, part_blocks * BLOCK_K
     offs_m = (tl.program_id(0) % tiles_m).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = (tl.program_id(0) // tiles_m).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = first.to(tl.int64) + tl.arange(0, BLOCK_K)
@@ -143,8 +143,9 @@ def write_parts(
     early: the second kernel starts while the first still runs, and waits; compute capability 9.0 and later.
     """
     (M, K), N = a.shape, b.shape[1]
-    a_part = triton.cdiv(max(1, triton.cdiv(K, tile.block_k)), split) * tile.block_k
-    split = max(1, triton.cdiv(K, a_part))
+    blocks = max(1, triton.cdiv(K, tile.block_k))
+    part_blocks = triton.cdiv(blocks, split)
+    split = triton.cdiv(blocks, part_blocks)
     alone = split == 1
     early = not alone and out.is_cuda and copy_engine(out.device) if early is None else early
     parts = out if alone else torch.empty(split, M, N, dtype=torch.float32, device=out.device)
@@ -153,7 +154,7 @@ def write_parts(
     strides_h = (0, 0) if h is None else h.stride()
     parts_kernel[(triton.cdiv(M, tile.block_m) * triton.cdiv(N, tile.block_n), split)](
         parts, h if alone else None, a, b, bias if alone else None,
-        *(size // unit for size, unit in zip((M, N, K), units)), a_part,
+        *(size // unit for size, unit in zip((M, N, K), units)), part_blocks,
         (0, *out.stride()) if alone else parts.stride(), strides_h, a.stride(), b.stride(),
         UNIT_M=units[0], UNIT_N=units[1], UNIT_K=units[2], UNIT_A=_unit(a), UNIT_B=_unit(b),
         EVEN=K % tile.block_k == 0, EARLY=early, END=end if alone else None,
