@@ -20,7 +20,7 @@ from course_lib.kernels.hardware import copy_engine
 from course_lib.kernels.product_tiles import Tile, options
 from course_lib.kernels.strides import common_unit
 
-__all__ = ["narrow", "parts_kernel", "sum_parts_kernel", "write_parts"]
+__all__ = ["load_bytes", "parts_kernel", "sum_parts_kernel", "write_parts"]
 
 SUMMED = 4096  # numbers that a program of the second kernel holds
 
@@ -126,12 +126,11 @@ def _unit(x: torch.Tensor) -> int:
     return common_unit(pitches, 16 // x.element_size()) if pitches else 1
 
 
-def narrow(x: torch.Tensor) -> bool:
-    """Are loads of x narrower than the 4 bytes that an asynchronous copy takes at least?"""
-    if 1 not in x.stride():
-        return True
-    width = common_unit([x.shape[x.stride().index(1)], _unit(x)], 16 // x.element_size()) * x.element_size()
-    return width < 4 or x.data_ptr() % 16 != 0  # Triton notices pointers at multiples of 16 bytes, and no others
+def load_bytes(x: torch.Tensor) -> int:
+    """How wide a load of x may be: 16 bytes or less. An asynchronous copy takes 4 at least."""
+    if 1 not in x.stride() or x.data_ptr() % 16 != 0:  # Triton notices pointers at multiples of 16 bytes, and no others
+        return x.element_size()
+    return common_unit([x.shape[x.stride().index(1)], _unit(x)], 16 // x.element_size()) * x.element_size()
 
 
 def write_parts(

@@ -5,25 +5,28 @@
     copied   product_copies.py, then large: where rows do not start at multiples of 16 bytes and the product is worth
              a pass over such a matrix
 
-Each way has an estimate in us, and the shortest is taken. Of a program that makes a tile in `steps` blocks of K:
+Each way has an estimate in us, and the shortest is taken. For a program that makes a tile:
 
-    large    START, and waves (TURN + steps x step), or the bytes of a, b and c at MEMORY where those take longer
-    parts    the same, and for more than one part SUM and the bytes of the parts
+    large    START, and waves (TURN + what the tile's rate says), or the bytes of a, b and c at MEMORY if that is longer;
+             at CACHE where all of them fit into the L2 cache, since then it has some of them
+    parts    the same, but the root of both squared, since here neither hides all of the other; for more than one part
+             SUM, and the bytes of the parts at SHARED
     copied   as large, and COPY for every copy, and its bytes twice at MEMORY
 
-A step takes what the tile's rate says, which was measured with every multiprocessor busy. The constants and the rates
-of PARTS were fitted to `python -m benchmarks.products_sweep` on one H200 (benchmarks/notes/matmul.md).
+Loads of less than 16 bytes slow parts as many times. The constants and the rates of PARTS were fitted to `python -m benchmarks.products_sweep` on one H200
+(benchmarks/notes/matmul.md).
 """
 
 import functools
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 
 from course_lib.kernels.hardware import Limits, limits, multiprocessors
-from course_lib.kernels.product_parts import narrow
+from course_lib.kernels.product_parts import load_bytes
 from course_lib.kernels.product_tiles import Tile, allowed, tile_count
 
 __all__ = ["NARROW", "PARTS", "Parts", "best_parts", "copies_us", "large_us", "parts_for"]
@@ -31,25 +34,27 @@ __all__ = ["NARROW", "PARTS", "Parts", "best_parts", "copies_us", "large_us", "p
 MEASURED_ON = 132  # multiprocessors
 START, TURN = 2.5, 1.0  # us
 SUM, COPY = 1.5, 2.5
-FETCH = 6.5  # TB/s, of operands that lie partly in the L2 cache
-MEMORY = 3.5  # TB/s, of copies
+CACHE, MEMORY = 12.0, 4.0  # TB/s
+CACHED = 50e6  # bytes
+SHARED = 3.0  # TB/s, of parts, written and read
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33, 48, 64)
+LOW = 16  # rows, up to which products of 2-byte types are always made in parts
+FEW = 32  # rows: tiles as low are taken however many there are. Higher ones lose to large tiles beyond one wave
 
 # element size in bytes -> tiles: rows of a, columns of b, block of K
 PARTS = {
     2: (
-        Tile(16, 64, 128, 4, 4, rate=173),
-        Tile(32, 64, 128, 4, 5, rate=285),
-        Tile(64, 64, 128, 4, 3, rate=400),
-        Tile(128, 64, 128, 4, 4, rate=628),
-        Tile(128, 128, 64, 8, 4, rate=564),
+        Tile(16, 64, 128, 4, 4, rate=185),
+        Tile(32, 64, 128, 4, 5, rate=335),
+        Tile(64, 64, 128, 4, 3, rate=470),
+        Tile(128, 64, 128, 4, 4, rate=560),
     ),
-    4: (Tile(16, 32, 32, 4, 4, rate=15), Tile(64, 64, 16, 4, 3, rate=40)),
+    4: (Tile(64, 64, 16, 4, 3, rate=12),),
 }
 # Where loads are narrow: they pass through registers, nothing is copied ahead, and larger tiles spill.
 NARROW = {
-    2: (Tile(16, 32, 128, 4, 3, rate=20), Tile(64, 64, 64, 4, 3, rate=120)),
-    4: (Tile(16, 32, 32, 4, 4, rate=12), Tile(64, 64, 16, 4, 3, rate=32)),
+    2: (Tile(16, 32, 128, 4, 3, rate=21), Tile(64, 64, 64, 4, 3, rate=80)),
+    4: (Tile(64, 64, 16, 4, 3, rate=10),),
 }
 
 
@@ -62,6 +67,8 @@ class Parts:
 
 def large_us(tile, M: int, N: int, K: int, size: int, programs: int) -> float:
     """Of a product in large tiles of elements of `size` bytes, on a device with so many multiprocessors."""
+    if M <= LOW and size == 2:
+        return math.inf
     return START + max(triton.cdiv(tile_count(M, N, tile), programs) * _turn_us(tile, K), _moved_us(M, N, K, size))
 
 
@@ -70,7 +77,8 @@ def _turn_us(tile, K: int) -> float:
 
 
 def _moved_us(M: int, N: int, K: int, size: int) -> float:
-    return size * (M * K + K * N + M * N) * 1e-6 / FETCH
+    moved = size * (M * K + K * N + M * N)
+    return moved * 1e-6 / (CACHE if moved < CACHED else MEMORY)
 
 
 def copies_us(bytes_each: Iterable[int]) -> float:
@@ -80,28 +88,33 @@ def copies_us(bytes_each: Iterable[int]) -> float:
 
 def _parts_us(tile: Tile, split: int, M: int, N: int, K: int, size: int, programs: int) -> float:
     waves = triton.cdiv(tile_count(M, N, tile) * split, programs)
-    a_part = triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k
-    us = START + max(waves * _turn_us(tile, a_part), _moved_us(M, N, K, size))
-    return us + (SUM + 8e-6 * split * M * N / FETCH if split > 1 else 0)
+    part = triton.cdiv(triton.cdiv(K, tile.block_k), split) * tile.block_k
+    us = START + math.hypot(waves * _turn_us(tile, part), _moved_us(M, N, K, size))
+    return us + (SUM + 8e-6 * split * M * N / SHARED if split > 1 else 0)
 
 
 def parts_for(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) -> Parts:
     """For a product of M x N x K of these operands on their device."""
     has = limits(a.device) if a.is_cuda else None
-    return best_parts(M, N, K, a.element_size(), narrow(a) or narrow(b), has, multiprocessors(a.device))
+    width = min(load_bytes(a), load_bytes(b))
+    return best_parts(M, N, K, a.element_size(), width, has, multiprocessors(a.device))
 
 
 @functools.lru_cache(maxsize=4096)
-def best_parts(M: int, N: int, K: int, size: int, by_number: bool, has: Limits | None, programs: int) -> Parts:
+def best_parts(M: int, N: int, K: int, size: int, width: int, has: Limits | None, programs: int) -> Parts:
     """The tile and the number of parts with the shortest estimate.
 
-    size: bytes of an element; by_number: loads are narrow; has: None in the interpreter; programs: multiprocessors.
+    size: bytes of an element; width: bytes of a load; has: None in the interpreter; programs: multiprocessors.
     """
-    table = (NARROW if by_number else PARTS)[size]
-    ways = [
-        Parts(tile, split, _parts_us(tile, split, M, N, K, size, programs))
-        for tile in (allowed(table, size, has) if has else table)
-        for split in SPLITS
-        if split == 1 or split * tile.block_k <= K
-    ]
+    table = (NARROW if width < 4 else PARTS)[size]
+    table = allowed(table, size, has) if has else table
+    ways = []
+    for tile in (tile for tile in table if tile.block_m >= min(M, 64)):
+        slowed = tile if width < 4 else replace(tile, rate=tile.rate * width / 16)
+        for split in SPLITS:
+            one_wave = tile_count(M, N, tile) * split <= programs
+            if split == 1 or (one_wave and split * tile.block_k <= K):
+                apt = tile.block_m <= FEW or (one_wave and (split > 1 or tile.block_m <= 64))
+                us = _parts_us(slowed, split, M, N, K, size, programs) if apt else math.inf
+                ways.append(Parts(tile, split, us))
     return min(ways, key=lambda way: way.us)

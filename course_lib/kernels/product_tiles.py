@@ -47,12 +47,12 @@ class Tile:
 # All tables: element size in bytes -> tiles.
 PERSISTENT = {
     2: (
-        Tile(128, 256, 64, 8, 3, rate=717),
-        Tile(128, 128, 64, 4, 4, rate=686),
+        Tile(128, 256, 64, 8, 3, rate=786),
+        Tile(128, 128, 64, 4, 4, rate=710),
         Tile(64, 128, 128, 4, 4, rate=640),
-        Tile(64, 128, 64, 4, 5, rate=519),
-        Tile(64, 64, 128, 4, 6, rate=480),
-        Tile(64, 64, 64, 4, 5, rate=285),
+        Tile(64, 128, 64, 4, 5, rate=545),
+        Tile(64, 64, 128, 4, 6, rate=520),
+        Tile(64, 64, 64, 4, 5, rate=310),
     ),
     4: (Tile(64, 64, 32, 4, 3, rate=34),),
 }

@@ -12,7 +12,7 @@ from course_lib.device import TIER  # noqa: F401  before triton
 FOLDER = Path(course_lib.kernels.__file__).parent
 PREFIX = "course_lib.kernels."
 GROUND = {"angles", "columns", "descriptors", "fitting", "hardware", "philox", "rings", "strides"}
-GROUND |= {"product_copies", "product_parts", "product_routes", "product_tiles"}
+GROUND |= {"product_copies", "product_parts", "product_routes", "product_tiles", "product_wide"}
 COMPOSED = "mlp"  # of public functions of other operations
 TIMED = "timed"  # of launchers, in the shape in which an exercise asks for them; nothing else imports it
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py") if path.parent != FOLDER)

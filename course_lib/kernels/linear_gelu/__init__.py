@@ -11,6 +11,7 @@ way of h through memory 67 us more.
     persistent   programs that stay; tensor descriptors
     pingpong     two groups of warps take turns: one multiplies, one takes its GELU (Hopper, Gluon)
     parts        for few rows, and long sums of few tiles (product_parts.py)
+    wide         where other tiles leave many multiprocessors idle (product_wide.py)
     elementwise  the same without a fused end
     tuning       which rung runs, and in which tiles
     public       `linear_gelu`, its rungs one by one, and the products that come back: `product_with_slope`, always one

@@ -16,6 +16,7 @@ from course_lib.kernels.product_copies import aligned_like, aligned_rows, copy_b
 from course_lib.kernels.product_parts import write_parts
 from course_lib.kernels.product_routes import Parts, copies_us, large_us, parts_for
 from course_lib.kernels.product_tiles import GROUP_M
+from course_lib.kernels.product_wide import Wide, write_wide
 
 __all__ = [
     "linear_gelu",
@@ -116,7 +117,11 @@ def _write_large(out, h, x, w, bias, input_precision: str) -> None:
     if turns := turns_for("gelu", out, h, x, w):
         linear_gelu_pingpong(x, w, bias, out, h, turns)
     elif x.element_size() == 2 and reached(out, h, x, w):
-        linear_gelu_persistent(x, w, bias, out, h, input_precision)
+        tile = large_tile(x, w.shape[0])
+        if isinstance(tile, Wide):
+            write_wide(out, x, w.t(), tile, input_precision, bias, h, gelu)
+        else:
+            linear_gelu_persistent(x, w, bias, out, h, input_precision)
     else:
         linear_gelu_grouped(x, w, bias, out, h, input_precision)
 

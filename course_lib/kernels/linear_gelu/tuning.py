@@ -3,7 +3,9 @@
 The first rung that is valid, from the fastest down:
 
     pingpong     an H100 or H200, a Triton whose Gluon was tried, 2-byte types in reach of the copy engine, at least a
-                 tile for each group of warps of every multiprocessor, and an entry in PINGPONG
+                 tile for each group of warps of every multiprocessor, or just one for every multiprocessor, and an
+                 entry in PINGPONG
+    wide         the same cards and types, and an entry of WIDE whose waves take least time (product_wide.py)
     persistent   2-byte types in reach of a copy engine
     grouped      everything else
 
@@ -23,12 +25,14 @@ import triton
 from course_lib.kernels.descriptors import describable
 from course_lib.kernels.hardware import copy_engine, gluon_is_known, limits, multiprocessors, on_hopper
 from course_lib.kernels.product_tiles import POINTER, Tile, allowed, fastest
+from course_lib.kernels.product_wide import Wide
 
 __all__ = [
     "FUSED_SLOPE",
     "GELU",
     "PINGPONG",
     "SLOPE",
+    "WIDE",
     "Blocks",
     "Turns",
     "blocks_for",
@@ -65,11 +69,13 @@ GELU = {
         Blocks(128, 128, 64, 4, 3, 575, programs=2, parts=2),
         Blocks(64, 128, 128, 4, 4, 530),
         Blocks(64, 128, 64, 4, 5, 480),
-        Blocks(64, 64, 128, 4, 6, 400),
+        Blocks(64, 64, 128, 4, 6, 470),
         Blocks(64, 64, 64, 4, 5, 260),
     ),
     4: (Blocks(64, 64, 32, 4, 3, 34),),
 }
+# Tiles of two widths, on the architecture they were measured on: see product_wide.py.
+WIDE = Wide(64, 256, 32, 64, 4, 4, rate=480), Wide(64, 128, 16, 128, 4, 3, rate=395)
 SLOPE = {
     2: (
         Blocks(128, 128, 64, 4, 3, 485, programs=2, parts=2),
@@ -90,12 +96,15 @@ def blocks_for(table: dict[int, tuple[Blocks, ...]], x: torch.Tensor, N: int, st
     return fastest(tiles, x.shape[0], N, multiprocessors(x.device))
 
 
-def large_tile(x: torch.Tensor, N: int) -> Tile | Blocks:
-    """The tile of the persistent rung, or of the grouped one, for x in reach and N columns of the result."""
-    if x.device.type != "cuda" or (x.element_size() == 2 and copy_engine(x.device)):
-        return blocks_for(GELU, x, N)
-    tiles = allowed(POINTER[x.element_size()], x.element_size(), limits(x.device))
-    return fastest(tiles, x.shape[0], N, multiprocessors(x.device))
+def large_tile(x: torch.Tensor, N: int) -> Tile | Blocks | Wide:
+    """The tile in which x times N columns is made: of the persistent rung or wide for x in reach, or of the grouped."""
+    if x.device.type != "cuda":
+        return INTERPRETED
+    has, size, programs = limits(x.device), x.element_size(), multiprocessors(x.device)
+    if size == 4 or not copy_engine(x.device):
+        return fastest(allowed(POINTER[size], size, has), x.shape[0], N, programs)
+    tiles = allowed(GELU[size], size, has, 1)
+    return fastest((*tiles, *WIDE) if has.measured else tiles, x.shape[0], N, programs)
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,9 @@ def turns_for(kernel: str, out: torch.Tensor, *matrices: torch.Tensor | None) ->
     if entry is None or not on_hopper(out.device):
         return None
     tiles = triton.cdiv(out.shape[0], 128) * triton.cdiv(out.shape[1], 128)
-    if tiles < 2 * multiprocessors(out.device) or out.element_size() != 2 or not reached(out, *matrices):
+    programs = multiprocessors(out.device)
+    one_each = kernel == "gelu" and 0.9 * programs <= tiles <= programs  # measured for that kernel alone
+    enough = tiles >= 2 * programs or one_each
+    if not enough or out.element_size() != 2 or not reached(out, *matrices):
         return None
     return entry if gluon_is_known() else None
