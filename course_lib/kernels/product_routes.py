@@ -5,16 +5,16 @@
     copied   product_copies.py, then large: where rows do not start at multiples of 16 bytes and the product is worth
              a pass over such a matrix
 
-Each way has an estimate in us, and the shortest is taken. For a program that makes a tile:
+Each way has an estimate in us, and the shortest is taken. For programs that make a tile each, in waves:
 
-    large    START, and waves (TURN + what the tile's rate says), or the bytes of a, b and c at MEMORY if that is longer;
-             at CACHE where all of them fit into the L2 cache, since then it has some of them
-    parts    the same, but the root of both squared, since here neither hides all of the other; for more than one part
-             SUM, and the bytes of the parts at SHARED
-    copied   as large, and COPY for every copy, and its bytes twice at MEMORY
+    large    START, and for each wave TURN and what the tile's rate says; or the bytes of a, b, c if those take longer
+    parts    the same, but the root of the sum of both squares: neither hides all of the other. Where sums are shared,
+             also SUM, and the bytes of the parts at SHARED
+    copied   as large, and for every copy COPY, and its bytes twice at MEMORY
 
-Loads of less than 16 bytes slow parts as many times. The constants and the rates of PARTS were fitted to `python -m benchmarks.products_sweep` on one H200
-(benchmarks/notes/matmul.md).
+Bytes arrive at CACHE where all of them fit into the L2 cache, which then has some of them, and at MEMORY elsewhere.
+Loads of less than 16 bytes make parts as many times slower. The constants and the rates of PARTS were fitted to
+`python -m benchmarks.products_sweep` on one H200 (benchmarks/notes/matmul.md).
 """
 
 import functools
@@ -38,8 +38,8 @@ CACHE, MEMORY = 12.0, 4.0  # TB/s
 CACHED = 50e6  # bytes
 SHARED = 3.0  # TB/s, of parts, written and read
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33, 48, 64)
-LOW = 16  # rows, up to which products of 2-byte types are always made in parts
-FEW = 32  # rows: tiles as low are taken however many there are. Higher ones lose to large tiles beyond one wave
+LOW = 16  # rows, up to which a product of 2-byte types is made in parts whatever the estimates
+FEW = 32  # rows, up to which tiles are taken however many there are: beyond one wave higher ones lose to large tiles
 
 # element size in bytes -> tiles: rows of a, columns of b, block of K
 PARTS = {
@@ -51,24 +51,19 @@ PARTS = {
     ),
     4: (Tile(64, 64, 16, 4, 3, rate=12),),
 }
-# Where loads are narrow: they pass through registers, nothing is copied ahead, and larger tiles spill.
-NARROW = {
-    2: (Tile(16, 32, 128, 4, 3, rate=21), Tile(64, 64, 64, 4, 3, rate=80)),
-    4: (Tile(64, 64, 16, 4, 3, rate=10),),
-}
+# Where loads are of single numbers: they pass through registers, nothing is copied ahead, and larger tiles spill.
+NARROW = {2: (Tile(16, 32, 128, 4, 3, rate=21), Tile(64, 64, 64, 4, 3, rate=80))}
 
 
 @dataclass(frozen=True)
 class Parts:
     tile: Tile
     split: int  # programs that share the sum of a tile
-    us: float  # estimated
+    us: float  # estimated; 0 where no other way is to be looked at
 
 
 def large_us(tile, M: int, N: int, K: int, size: int, programs: int) -> float:
     """Of a product in large tiles of elements of `size` bytes, on a device with so many multiprocessors."""
-    if M <= LOW and size == 2:
-        return math.inf
     return START + max(triton.cdiv(tile_count(M, N, tile), programs) * _turn_us(tile, K), _moved_us(M, N, K, size))
 
 
@@ -113,8 +108,11 @@ def best_parts(M: int, N: int, K: int, size: int, width: int, has: Limits | None
         slowed = tile if width < 4 else replace(tile, rate=tile.rate * width / 16)
         for split in SPLITS:
             one_wave = tile_count(M, N, tile) * split <= programs
-            if split == 1 or (one_wave and split * tile.block_k <= K):
-                apt = tile.block_m <= FEW or (one_wave and (split > 1 or tile.block_m <= 64))
-                us = _parts_us(slowed, split, M, N, K, size, programs) if apt else math.inf
-                ways.append(Parts(tile, split, us))
-    return min(ways, key=lambda way: way.us)
+            if split > 1 and not (one_wave and split * tile.block_k <= K):
+                continue
+            # Tiles of 128 rows are there for sums to share.
+            apt = tile.block_m <= FEW or (one_wave and (split > 1 or tile.block_m <= 64))
+            us = _parts_us(slowed, split, M, N, K, size, programs) if apt else math.inf
+            ways.append(Parts(tile, split, us))
+    best = min(ways, key=lambda way: way.us)
+    return replace(best, us=0.0) if M <= LOW and size == 2 and width == 16 else best

@@ -1,7 +1,8 @@
 """Which tile a matrix product is cut into: the measured tables, the rule that picks from them, the order of tiles.
 
 Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
-a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing. Tables hold on
+a 4096^3 product on one H200 (benchmarks/notes/matmul.md), and of one to three waves for 64 rows with blocks of 128
+along K, which are made for that: they choose between tiles and promise nothing. Tables hold on
 the architecture that they were measured on. Elsewhere `allowed` makes a table of the same tiles and smaller ones: those
 that fit, each with as many stages as fit, and with rates of the model of fitting.py, scaled so that the best is the
 best of the table.

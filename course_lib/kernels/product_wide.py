@@ -3,8 +3,9 @@
     out = end(a b + bias)        a (M, K), b (K, N), both in reach of the copy engine; bias (N,) and an end where given
 
 512 x 4304 results are 136 tiles of 128 x 128, and an H200 has 132 multiprocessors: four of them work twice as long as
-the others. In tiles of 128 x 144 they are 120, and nobody waits. A program makes one tile with two sums: the rows of a
-that it has fetched meet MAIN columns of b, then REST columns.
+the others. In tiles of 64 x 288 they are 120, and nobody waits. A program makes one tile with two sums: the rows of a
+that it has fetched meet MAIN columns of b, then REST columns. For each FLOP that is slower than other tiles, so it pays
+only where they leave many multiprocessors idle (benchmarks/notes/linear_gelu.md).
 """
 
 from dataclasses import dataclass

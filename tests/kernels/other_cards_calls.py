@@ -98,9 +98,9 @@ def _products(dtype):
         for call in (linear_gelu.linear_gelu, linear_gelu.linear_gelu_parts):
             yield f"{call.__name__} {m} {k} {n}", lambda a=a, w=w, bias=bias, call=call: call(a, w, bias)
     for m in (256, 512):  # wide tiles on an H200
-        x, w, bias, h = (empty(*shape, dtype=dtype) for shape in ((m, 1152), (4304, 1152), (4304,), (m, 4304)))
-        yield f"linear_gelu {m} 1152 4304", lambda x=x, w=w, bias=bias: linear_gelu.linear_gelu(x, w, bias)
-        yield f"linear_gelu {m} 1152 4304 with h", lambda x=x, w=w, bias=bias, h=h: linear_gelu.linear_gelu(x, w, bias, h=h)
+        x, w, h = (empty(*shape, dtype=dtype) for shape in ((m, 1152), (4304, 1152), (m, 4304)))
+        for what, kept in (("", None), (" with h", h)):
+            yield f"linear_gelu {m} 1152 4304{what}", lambda x=x, w=w, kept=kept: linear_gelu.linear_gelu(x, w, h=kept)
 
 
 def _linear_gelu(dtype, m, k, n):

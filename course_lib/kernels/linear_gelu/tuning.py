@@ -14,7 +14,8 @@ rows do not start at multiples of 16 bytes are copied first where that is estima
 
 The rates order the entries of GELU and SLOPE, as in product_tiles.py: TFLOP/s of large products on an H200, the GELU
 included. `python -m benchmarks.linear_gelu_sweep` measured those of 128 x 128 and 128 x 256, at K = 4096 and 1152
-(benchmarks/notes/linear_gelu.md); those of smaller tiles are predicted.
+(benchmarks/notes/linear_gelu.md). Those of 64 rows with blocks of 128 along K and those of WIDE put them in the order
+that `python -m benchmarks.products_sweep` found for 64 to 1024 rows; those of the other small tiles are predicted.
 """
 
 from dataclasses import dataclass
