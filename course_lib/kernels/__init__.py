@@ -9,6 +9,10 @@ An operation imports nothing from another operation. What several of them use is
     descriptors     matrices as the copy engine sees them
     launching       launches that were made before, without Triton's host path
     product_tiles   the tiles of a matrix product: measured tables, and the order in which tiles are walked
+    product_parts   a product of few tiles: low tiles for few rows, and sums that several programs share
+    product_wide    tiles whose width is no power of two, where others fill the device badly
+    product_copies  copies whose rows start at multiples of 16 bytes
+    product_routes  which of these ways a product is made
     rings           the barriers where a warp that fetches and warps that compute meet (Gluon)
     philox          random numbers that are a function of a seed and a place
     angles          the angles of a rotation

@@ -199,7 +199,7 @@ def _written_down(function, args: tuple, tensors: list) -> list[_Launch] | None:
     finally:
         _thread.launches = None
     try:
-        return [_as_launch(tensors, *one) for one in launches]
+        return [_as_launch(tensors, *one) for one in launches] or None
     except _ForTritonAlone:
         return None
 

@@ -10,6 +10,8 @@
                        columns of b, which the L2 cache then serves.
     matmul_persistent  one program a multiprocessor walks over many tiles; tensor descriptors let the copy engine
                        (TMA) fetch the tiles, and the loads of the next tile run during the store of this one.
+    matmul_parts       beside the ladder, for a c of few tiles: lower tiles for few rows, and several programs that
+                       share the sum along a long K (product_parts.py).
 
 All rungs accumulate in fp32, take any M, N and K, and round once, at the store. `input_precision` says what a product
 of fp32 inputs is: "ieee" keeps all 24 bits of each factor (no tensor cores); "tf32" keeps 11 of them, and is fast.
@@ -21,6 +23,9 @@ import triton.language as tl
 
 from course_lib.kernels.descriptors import by_rows_or_columns, describable, described
 from course_lib.kernels.hardware import copy_engine, limits, multiprocessors
+from course_lib.kernels.product_copies import aligned_like, aligned_rows, copy_back
+from course_lib.kernels.product_parts import write_parts
+from course_lib.kernels.product_routes import Parts, copies_us, large_us, parts_for
 from course_lib.kernels.product_tiles import (
     GROUP_M,
     PERSISTENT,
@@ -38,6 +43,7 @@ __all__ = [
     "matmul",
     "matmul_grouped",
     "matmul_naive",
+    "matmul_parts",
     "matmul_persistent",
     "matmul_reference",
     "matmul_tiled",
@@ -213,15 +219,64 @@ def matmul_persistent(
     return out
 
 
+def _parts_for(a: torch.Tensor, b: torch.Tensor) -> Parts:
+    (M, K), N = a.shape, b.shape[1]
+    return parts_for(*((N, M) if _turned(M, N) else (M, N)), K, a, b)
+
+
+def _turned(M: int, N: int) -> bool:
+    """Is it the columns of c that are few? Then its transpose is made, bᵀ aᵀ, which has few rows."""
+    return N <= 64 and N < M
+
+
+def matmul_parts(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    input_precision: str = "ieee",
+    parts: Parts | None = None,
+) -> torch.Tensor:
+    """a (M, K) times b (K, N), any strides. Workspace: 4 M N bytes for each part where a sum has several."""
+    out = _checked_out(a, b, out)
+    if out.numel():
+        parts = parts or _parts_for(a, b)
+        given = (out.t(), b.t(), a.t()) if _turned(*out.shape) else (out, a, b)
+        write_parts(*given, parts.tile, parts.split, input_precision)
+    return out
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """A copy that the copy engine can address, by columns where x is stored by columns."""
+    return aligned_rows(x.t()).t() if x.stride(0) == 1 else aligned_rows(x)
+
+
 def matmul(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, input_precision: str = "ieee"
 ) -> torch.Tensor:
     """a (M, K) times b (K, N) into out (M, N), any strides, fp32, fp16 or bf16; no gradient is recorded.
 
-    The persistent rung where the copy engine can address all three matrices and the type has tensor cores of full
-    rate (2-byte types), the grouped rung otherwise.
+    What is estimated to be fastest (product_routes.py): parts, or large tiles. Large tiles are those of the persistent
+    rung for 2-byte types where there is a copy engine, and of the grouped rung otherwise. For them a matrix whose rows
+    and columns do not start at multiples of 16 bytes is copied first, and such a result afterwards.
     """
     out = _checked_out(a, b, out)
-    if a.dtype.itemsize == 2 and _fits_persistent(a, b, out):
-        return matmul_persistent(a, b, out, input_precision)
-    return matmul_grouped(a, b, out, input_precision)
+    if out.numel() == 0:
+        return out
+    if not describable(out) and describable(out.t()):
+        matmul(b.t(), a.t(), out.t(), input_precision)  # the same product
+        return out
+    far = [x for x in (a, b) if not by_rows_or_columns(x)] + ([] if describable(out) else [out])
+    (M, K), N = a.shape, b.shape[1]
+    parts = _parts_for(a, b)
+    table = PERSISTENT if a.dtype.itemsize == 2 and copy_engine(a.device) else POINTER
+    programs = multiprocessors(a.device)
+    tile = fastest(_tiles(table, a, int(table is PERSISTENT)), M, N, programs)
+    us = large_us(tile, M, N, K, a.element_size(), programs) + copies_us(x.numel() * x.element_size() for x in far)
+    if K == 0 or parts.us <= us:
+        return matmul_parts(a, b, out, input_precision, parts)
+    a, b = (x if by_rows_or_columns(x) else _aligned(x) for x in (a, b))
+    made = out if describable(out) else aligned_like(out)
+    (matmul_persistent if table is PERSISTENT else matmul_grouped)(a, b, made, input_precision)
+    if made is not out:
+        copy_back(out, made)
+    return out

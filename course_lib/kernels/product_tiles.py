@@ -1,9 +1,11 @@
 """Which tile a matrix product is cut into: the measured tables, the rule that picks from them, the order of tiles.
 
 Large tiles read fewer bytes for a FLOP; small ones fill the device when the product is small. The rates are TFLOP/s of
-a 4096^3 product on one H200 (benchmarks/notes/matmul.md): they choose between tiles and promise nothing. Tables hold on
+a 4096^3 product on one H200 (benchmarks/notes/matmul.md), and of one to three waves for 64 rows with blocks of 128
+along K, which are made for that: they choose between tiles and promise nothing. Tables hold on
 the architecture that they were measured on. Elsewhere `allowed` makes a table of the same tiles and smaller ones: those
-that fit, each with as many stages as fit, and with rates of the model of fitting.py.
+that fit, each with as many stages as fit, and with rates of the model of fitting.py, scaled so that the best is the
+best of the table.
 """
 
 import functools
@@ -46,10 +48,12 @@ class Tile:
 # All tables: element size in bytes -> tiles.
 PERSISTENT = {
     2: (
-        Tile(128, 256, 64, 8, 3, rate=717),
-        Tile(128, 128, 64, 4, 4, rate=686),
-        Tile(64, 128, 64, 4, 5, rate=519),
-        Tile(64, 64, 64, 4, 5, rate=285),
+        Tile(128, 256, 64, 8, 3, rate=786),
+        Tile(128, 128, 64, 4, 4, rate=710),
+        Tile(64, 128, 128, 4, 4, rate=640),
+        Tile(64, 128, 64, 4, 5, rate=545),
+        Tile(64, 64, 128, 4, 6, rate=520),
+        Tile(64, 64, 64, 4, 5, rate=310),
     ),
     4: (Tile(64, 64, 32, 4, 3, rate=34),),
 }
@@ -93,7 +97,8 @@ def _fitted(table: tuple, size: int, has: Limits, stored: int) -> tuple:
         if form:
             tiles.append(_rated(form, need_of(form, size, has, stored), has))
     assert tiles, f"no tile of a product fits into {has.shared_bytes} B of shared memory"
-    return tuple(dict.fromkeys(tiles))
+    highest = max(tile.rate for tile in table) / max(tile.rate for tile in tiles)
+    return tuple(dict.fromkeys(replace(tile, rate=tile.rate * highest) for tile in tiles))
 
 
 def _shape(tile: Tile) -> dict:

@@ -260,7 +260,11 @@ def unlike(found: list) -> list:
         _, dtype, kernel, _, (_signature, constants, _), options = one
         names = [parameter.name for parameter in kernel.params]
         sizes = {(names[path[0]], str(value)) for path, value in constants.items() if names[path[0]].isupper()}
-        what = [key for key in sizes if re.match("BLOCK|MAIN|REST|ROWS|STAGES|TMA|CAUSAL|PARTS|GROUP_SIZE", key[0])]
+        what = [
+            key
+            for key in sizes
+            if re.match("BLOCK|MAIN|REST|ROWS|STAGES|TMA|CAUSAL|PARTS|GROUP_SIZE|UNIT_[AB]", key[0])
+        ]
         key = kernel.fn.__name__, tuple(sorted(what)), options.num_warps, options.num_stages, TYPES[dtype].itemsize
         kept.setdefault(key, one)
     return list(kept.values())

@@ -16,6 +16,16 @@ from course_lib.kernels.timed import attention_step, gemv_into
 HEAD_SIZES = (16, 32, 48, 64, 72, 80, 96, 112, 128)
 PRODUCTS = ((8192, 8192, 8192), (4096, 4096, 4096), (512, 512, 512), (16384, 1152, 4304), (1000, 333, 77), (1, 1, 1))
 
+# Few rows, long sums, rows off 16 bytes: rows, inner size, columns.
+FEW_TILES = (
+    (1, 4096, 4096),
+    (30, 4096, 1152),
+    (64, 4100, 4099),
+    (100, 1151, 1000),
+    (256, 65536, 256),
+    (4095, 4100, 4096),
+)
+
 
 def empty(*shape, dtype):
     return torch.empty(*shape, dtype=dtype, device="cuda")
@@ -100,6 +110,17 @@ def _products(dtype):
         yield f"matmul {m} {k} {n} by columns", lambda a=a, b=b: matmul.matmul(a, b.mT.contiguous().mT)
         yield f"matmul {m} {k} {n} tf32", lambda a=a, b=b: matmul.matmul(a, b, input_precision="tf32")
         yield from _linear_gelu(dtype, m, k, n)
+    for m, k, n in FEW_TILES:
+        a, b, w, bias = (empty(*shape, dtype=dtype) for shape in ((m, k), (k, n), (n, k), (n,)))
+        for what, given in (("", (a, b)), (" by columns", (a, w.t())), (" turned", (b.t(), a.t()))):
+            yield f"matmul {m} {k} {n}{what}", lambda given=given: matmul.matmul(*given)
+            yield f"matmul_parts {m} {k} {n}{what}", lambda given=given: matmul.matmul_parts(*given)
+        for call in (linear_gelu.linear_gelu, linear_gelu.linear_gelu_parts):
+            yield f"{call.__name__} {m} {k} {n}", lambda a=a, w=w, bias=bias, call=call: call(a, w, bias)
+    for m in (256, 512):  # wide tiles on an H200
+        x, w, h = (empty(*shape, dtype=dtype) for shape in ((m, 1152), (4304, 1152), (m, 4304)))
+        for what, kept in (("", None), (" with h", h)):
+            yield f"linear_gelu {m} 1152 4304{what}", lambda x=x, w=w, kept=kept: linear_gelu.linear_gelu(x, w, h=kept)
 
 
 def _linear_gelu(dtype, m, k, n):

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import random as dice
+import re
 import shutil
 import subprocess
 import sys
@@ -560,3 +561,16 @@ def test_the_driver_gets_the_same_bytes_from_this_triton(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["compared"] > 40 and not found["differ"] and not found["only Triton"], found
+
+
+ROOMS = ("attention", "add_norm", "linear_gelu")  # beside files that plan by themselves
+
+
+def test_what_planned_functions_call_launches_nothing_by_itself():
+    """A plan holds what went through `launch`: another launch would happen in the first call and never again."""
+    folder = Path(launching.__file__).parent
+    planning = [path for path in folder.glob("*.py") if re.search("^@planned", path.read_text(), re.MULTILINE)]
+    called = [path for path in folder.glob("product_*.py")]
+    every = [*planning, *called, *(path for room in ROOMS for path in (folder / room).glob("*.py"))]
+    direct = [f"{path.name}: {line}" for path in every for line in re.findall(r"\w*kernel\[\(.*", path.read_text())]
+    assert len(every) > 25 and not direct

@@ -208,6 +208,16 @@ def assert_all_start(found: list[dict]) -> None:
         assert "tma" not in launch.instructions or launch.arch >= 90, one
 
 
+@pytest.mark.parametrize("stored", ["", " by columns"])
+def test_parts_of_products_are_copied_ahead_on_an_h200(stored):
+    """One buffer in place of `stages` would say that the compiler no longer sees rows at multiples of 16 bytes."""
+    found = launched("90", f"^matmul_parts 1 4096 4096{stored} fp16$")
+    (one,) = [one for one in found if one["kernel"] == "parts_kernel"]
+    sizes = dict(one["sizes"])
+    block = 2 * (sizes["BLOCK_M"] + sizes["BLOCK_N"]) * sizes["BLOCK_K"]
+    assert one["shared_bytes"] >= one["stages"] * block and not one["spills_bytes"], one
+
+
 @pytest.mark.parametrize("arch", [100, 103])
 def test_on_blackwell_a_walked_block_of_128_rows_is_counted_twice(arch):
     """What the compiler asked for: 240,640 B at 96 columns, where a program may have 232,448."""

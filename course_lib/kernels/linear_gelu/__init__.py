@@ -10,6 +10,8 @@ way of h through memory 67 us more.
     tiled        a program makes a tile; with GROUP_M in an order that shares the L2 cache
     persistent   programs that stay; tensor descriptors
     pingpong     two groups of warps take turns: one multiplies, one takes its GELU (Hopper, Gluon)
+    parts        for few rows, and long sums of few tiles (product_parts.py)
+    wide         where other tiles leave many multiprocessors idle (product_wide.py)
     elementwise  the same without a fused end
     tuning       which rung runs, and in which tiles
     public       `linear_gelu`, its rungs one by one, and the products that come back: `product_with_slope`, always one
@@ -25,6 +27,7 @@ from course_lib.kernels.linear_gelu.public import (
     linear_gelu,
     linear_gelu_grouped,
     linear_gelu_operator,
+    linear_gelu_parts,
     linear_gelu_persistent,
     linear_gelu_pingpong,
     linear_gelu_reference,
@@ -38,6 +41,7 @@ __all__ = [
     "linear_gelu",
     "linear_gelu_grouped",
     "linear_gelu_operator",
+    "linear_gelu_parts",
     "linear_gelu_persistent",
     "linear_gelu_pingpong",
     "linear_gelu_reference",

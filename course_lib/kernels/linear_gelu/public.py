@@ -4,20 +4,26 @@ import math
 
 import torch
 
-from course_lib.kernels.hardware import on_hopper
+from course_lib.kernels.descriptors import describable
+from course_lib.kernels.hardware import multiprocessors, on_hopper
 from course_lib.kernels.launching import planned
 from course_lib.kernels.linear_gelu import tuning
 from course_lib.kernels.linear_gelu.elementwise import write_slope
-from course_lib.kernels.linear_gelu.gelu import gelu_reference
+from course_lib.kernels.linear_gelu.gelu import gelu, gelu_reference
 from course_lib.kernels.linear_gelu.persistent import write_gelu_persistent, write_slope_persistent
 from course_lib.kernels.linear_gelu.tiled import write_gelu_tiled, write_slope_tiled
-from course_lib.kernels.linear_gelu.tuning import GELU, SLOPE, Turns, blocks_for, reached, turns_for
+from course_lib.kernels.linear_gelu.tuning import GELU, SLOPE, Turns, blocks_for, large_tile, reached, turns_for
+from course_lib.kernels.product_copies import aligned_like, aligned_rows, copy_back
+from course_lib.kernels.product_parts import write_parts
+from course_lib.kernels.product_routes import Parts, copies_us, large_us, parts_for
 from course_lib.kernels.product_tiles import GROUP_M
+from course_lib.kernels.product_wide import Wide, write_wide
 
 __all__ = [
     "linear_gelu",
     "linear_gelu_grouped",
     "linear_gelu_operator",
+    "linear_gelu_parts",
     "linear_gelu_persistent",
     "linear_gelu_pingpong",
     "linear_gelu_reference",
@@ -82,12 +88,42 @@ def linear_gelu_pingpong(x, w, bias=None, out=None, h=None, turns: Turns | None 
     return out
 
 
+def linear_gelu_parts(x, w, bias=None, out=None, h=None, input_precision: str = "ieee", parts: Parts | None = None):
+    """Beside the ladder, for a result of few tiles: lower tiles for few rows, and shared sums. Any strides."""
+    out, bias = _checked(x, w, bias, out, h)
+    if out.numel():
+        parts = parts or parts_for(*out.shape, x.shape[1], x, w)
+        write_parts(out, x, w.t(), parts.tile, parts.split, input_precision, bias, h, gelu)
+    return out
+
+
 @planned
 def _write(out, h, x, w, bias, input_precision: str) -> None:
+    """The way with the shortest estimate: parts, or large tiles, for which rows off 16 bytes are copied."""
+    (M, N), K = out.shape, x.shape[1]
+    far = [one for one in (out, h, x, w) if one is not None and not describable(one)]
+    parts = parts_for(M, N, K, x, w)
+    us = large_us(large_tile(x, N), M, N, K, x.element_size(), multiprocessors(x.device))
+    if K == 0 or parts.us <= us + copies_us(one.numel() * one.element_size() for one in far):
+        linear_gelu_parts(x, w, bias, out, h, input_precision, parts)
+        return
+    x, w = (one if describable(one) else aligned_rows(one) for one in (x, w))
+    made = [one if one is None or describable(one) else aligned_like(one) for one in (out, h)]
+    _write_large(*made, x, w, bias, input_precision)
+    for one, its in zip((out, h), made):
+        if its is not one:
+            copy_back(one, its)
+
+
+def _write_large(out, h, x, w, bias, input_precision: str) -> None:
     if turns := turns_for("gelu", out, h, x, w):
         linear_gelu_pingpong(x, w, bias, out, h, turns)
     elif x.element_size() == 2 and reached(out, h, x, w):
-        linear_gelu_persistent(x, w, bias, out, h, input_precision)
+        tile = large_tile(x, w.shape[0])
+        if isinstance(tile, Wide):
+            write_wide(out, x, w.t(), tile, input_precision, bias, h, gelu)
+        else:
+            linear_gelu_persistent(x, w, bias, out, h, input_precision)
     else:
         linear_gelu_grouped(x, w, bias, out, h, input_precision)
 
