@@ -570,7 +570,7 @@ def test_what_planned_functions_call_launches_nothing_by_itself():
     """A plan holds what went through `launch`: another launch would happen in the first call and never again."""
     folder = Path(launching.__file__).parent
     planning = [path for path in folder.glob("*.py") if re.search("^@planned", path.read_text(), re.MULTILINE)]
-    called = [path for path in folder.glob("product_*.py")]
+    called = folder.glob("product_*.py")
     every = [*planning, *called, *(path for room in ROOMS for path in (folder / room).glob("*.py"))]
     direct = [f"{path.name}: {line}" for path in every for line in re.findall(r"\w*kernel\[\(.*", path.read_text())]
     assert len(every) > 25 and not direct
