@@ -186,8 +186,8 @@ def test_ours_keeps_what_is_counted_and_less_than_strong_and_naive():
 
 
 @pytest.mark.parametrize("norms", ours.NORMS)
-def test_no_bias_costs_a_pass_over_the_rows_but_the_first(norms):
-    """Where a linear layer would sum the rows of a gradient, a kernel does that has them in registers."""
+def test_of_biases_only_the_first_and_those_of_q_and_v_cost_a_pass_over_rows(norms):
+    """Where a linear layer would sum the rows of a gradient, add_norm does, which has them in registers."""
     sizes = Sizes(patch=5, patches=8, width=32, mlp=40, heads=2, layers=2)
     tower, (patches, lengths, dy) = ours.Tower(sizes, norms=norms).to(DEVICE), images(sizes, (8, 3, 5, 8, 1, 8))
     rows, summed = 6 * 8, []
@@ -201,7 +201,8 @@ def test_no_bias_costs_a_pass_over_the_rows_but_the_first(norms):
     y = tower(patches, lengths)
     with Sums():
         y.backward(dy)
-    assert summed == [(6, 8, 32), (rows, 32)], "of the places, and of the bias of the embedding"
+    attention = [(rows, 2, 32)] * 2
+    assert summed == [*attention, (6, 8, 32), (rows, 32)], "of q and v, the places, and the bias of the embedding"
     assert all(p.grad is not None for p in tower.parameters())
 
 
