@@ -335,9 +335,9 @@ def norm_back(dx, sums_of, dn, around, x, mean, rstd, weight):
         add_up(out, sums[:, number])
 
 
-# queries, keys, stages, registers a thread: forward, dq, dk and dv
-FAST = ((64, 32, 3, None), (64, 32, 2, None), (32, 64, 3, 168))
-SMALL = ((32, 32, 1, None),) * 3
+# queries, keys, warps, stages: forward, dq, dk and dv
+FAST = ((128, 64, 4, 3), (64, 32, 4, 2), (64, 64, 4, 3))
+SMALL = ((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))
 NORM_BACK = (396, 8)  # programs, warps
 SLOPE = (256, 16, 128, 4)  # rows a program, rows a turn, columns, warps
 
@@ -353,8 +353,8 @@ def block_step(
     whole = 1 << (head.bit_length() - 1)
     rest = max(16, triton.next_power_of_2(head - whole)) if head > whole else 0
     forward, for_q, for_k = (
-        {"M": m, "N": k, "HEAD": head, "D0": whole, "D1": rest, "num_stages": stages, "maxnreg": registers}
-        for m, k, stages, registers in (FAST if x.is_cuda and x.element_size() == 2 else SMALL)
+        {"M": m, "N": k, "HEAD": head, "D0": whole, "D1": rest, "num_warps": warps, "num_stages": stages}
+        for m, k, warps, stages in (FAST if x.is_cuda and x.element_size() == 2 else SMALL)
     )
     fp32 = {"dtype": torch.float32, "device": x.device}
 
