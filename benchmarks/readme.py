@@ -106,7 +106,7 @@ def _missed(row: dict, family: str) -> str:
     target = row.get("target")
     if target is None or row["ratio"] <= target:
         return ""
-    return f"{family}{row['name']} ({row['ratio']:.3f}, target {target:.3f})"
+    return f"{family}{row['name']} ({row['ratio']:.4g}, target {target:.4g})"
 
 
 def _large_peaks(row: dict) -> list[str]:

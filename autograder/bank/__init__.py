@@ -101,7 +101,7 @@ class Result:
     says: str = ""  # what a student would have read, or how the process ended
     seconds: float = 0.0
     skipped: bool = False  # this tier cannot show it
-    broken: bool = False  # nothing was judged: the entry itself is wrong, or who judges raised something
+    broken: bool = False  # not judged: the entry itself is wrong, or judging it raised an error
 
     @property
     def as_expected(self) -> bool:

@@ -113,13 +113,14 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
         if standing:
             (right, fine), note, why = (standing[number - seed], {}), "", ""
         else:
-            (right, fine), note, why = _judged(entry, exercise, number, _again(entry, exercise, seen))
+            only = _again(entry, exercise, seen)
+            (right, fine), note, why = _judged(entry, exercise, number, only)
             notes.append(note)
         seen.append({**(seen[0] if seen else {}), **right})
         held = {**held, **fine}
-        # What was refused under the first seeds, one case alone may not show.
-        refused_so_far = note or (len(notes) > FIRST and all(notes[:FIRST]))
-        points.append(0.0 if refused_so_far else credit(exercise, seen[-1], held))
+        # Why the first seeds refused it, some cases by themselves may not show.
+        refused_before = not standing and bool(only) and all(notes[:FIRST])
+        points.append(0.0 if note or refused_before else credit(exercise, seen[-1], held))
         if why and entry.kind != "mistakes":
             refused = f"seed {number}: {why}"
             break

@@ -242,7 +242,8 @@ class Referee:
             before, total = clock.memory()
             worker.end()
             held = clock.memory()[0] - before
-            if held < TOO_MUCH * total:  # somebody else's: no verdict, grade again
+            # Somebody else's, or our own limit while memory was free: no verdict, grade again.
+            if held < TOO_MUCH * total or before > TOO_MUCH * total:
                 raise torch.OutOfMemoryError(str(error)) from error
             worker.lost = f"its process held {held / 2**30:.1f} GiB of the GPU, and too little was left to judge with"
             raise Lost(worker.lost) from error

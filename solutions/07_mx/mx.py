@@ -2038,7 +2038,7 @@ Table(
 # | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
 # | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
 # | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
-# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers (slower at every size from 64 rows to 8192), up to 64 or so with one that fetches activations once for many rows of weights | ask for the batch size first |
+# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers (slower at every size from 64 rows to 8192), up to 64 or so, for large weights, with one that fetches activations once for many rows of weights | ask for the batch size first |
 
 # %% [markdown]
 # ## Questions

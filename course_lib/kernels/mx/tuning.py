@@ -115,9 +115,9 @@ DIRECT = {
     8: (Direct(8, 32, 4, 1), Direct(8, 16, 8, 1)),
     # 20.5 (0.67); 8.8 (0.65), and 22.7 (0.69) where K is 14336
     16: (Direct(16, 32, 4, 1), Direct(16, 16, 8, 1)),
-    # 30.2 (0.97); 10.5 (0.75)
+    # 30.4 (0.99); 10.5 (0.76)
     32: (Direct(32, 64, 2, 2), Direct(32, 32, 8, 1)),
-    # 36.7 (1.10); 12.5 (1.06)
+    # 36.8 (1.15); 12.4 (1.05)
     64: (Direct(64, 64, 2, 2), Direct(64, 32, 8, 1)),
 }
 # rows of x, at most -> blocks of gemm_fetched.py, as in DIRECT, and from how many columns on they are taken before
