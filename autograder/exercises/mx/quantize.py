@@ -24,8 +24,8 @@ from autograder.exercises.strides import far_apart
 
 
 def _call(d: Draw, x: torch.Tensor, group: int, dtype=FP32, gap=0, m_gap=0, too_large=False) -> Call:
-    """too_large: mantissas may round to 128. Elsewhere none does, or an answer that does not hold m to 127 would be wrong
-    in some draws of a case and right in others."""
+    """too_large: mantissas may round to 128. Elsewhere none does, or an answer that does not hold m to 127 would be
+    wrong in some draws of a case and right in others."""
     x, (rows, columns) = x.to(d.type_of(dtype)), x.shape
     if not too_large:
         over = encode({"x": x, "group": group}, mantissa=torch.round)["mantissas"].abs() > LARGEST
