@@ -12,10 +12,12 @@ function with `@planned` runs as it is written once for each of these, and what 
 torch's allocator gives the same addresses step after step, so nearly every call is found in `ready`. Neither table
 holds a tensor, and either is emptied when it is full.
 
-A planned function takes tensors, numbers, words, None and frozen dataclasses by position, the first a tensor. It makes
-no tensor, returns nothing, and launches with `launch`, on tensors that it was given or views of them. What else it
-reads, such as a table, is constant: who changes one calls `forget`. Where somebody watches launches, by Triton's hooks
-or in place of its `run`, and where there is no GPU or a Triton that was not tried, it runs as it is written.
+A planned function takes tensors, numbers, words, None and frozen dataclasses by position, the first a tensor. It
+returns nothing and launches with `launch`, on tensors that it was given or views of them. A tensor that it makes has to
+be an argument of one of its launches: then it runs as it is written each time. An operator of torch on tensors that it
+was given would be left out of the plan. What else it reads, such as a table, is constant: who changes one calls
+`forget`. Where somebody watches launches, by Triton's hooks or in place of its `run`, and where there is no GPU or a
+Triton that was not tried, it runs as it is written.
 """
 
 import functools
@@ -44,6 +46,7 @@ class _OfThread(threading.local):
 _thread = _OfThread()
 _plans: dict[tuple, list | None] = {}  # None: only Triton can launch this
 _ready: dict[tuple, list] = {}
+_NEW = object()
 
 
 def forget() -> None:
@@ -86,7 +89,7 @@ def _watched() -> bool:
     """Does anybody look at launches, or make something else of them?"""
     run = knobs.runtime
     return (
-        jit.JITFunction.run.__globals__ is not jit.__dict__
+        getattr(jit.JITFunction.run, "__globals__", None) is not jit.__dict__
         or _is_set(run.launch_enter_hook)
         or _is_set(run.launch_exit_hook)
         or run.add_stages_inspection_hook is not None
@@ -107,10 +110,10 @@ def _made_ready(key: tuple, function, device: int, args: tuple) -> list:
     # Tensors that begin at one address are one to a plan, which tells them apart by it.
     kinds = tuple((address % 16, addresses.index(address)) for address in addresses)
     general = tuple(x[:-1] if type(x) is tuple else x for x in key), kinds
-    if general not in _plans:
+    plan = _plans.get(general, _NEW)
+    if plan is _NEW:
         _keep(_plans, general, _written_down(function, args, tensors), MOST_PLANS)
         return []
-    plan = _plans[general]
     if plan is None:
         function(*args)
         return []
@@ -120,7 +123,7 @@ def _made_ready(key: tuple, function, device: int, args: tuple) -> list:
 
 def _keep(table: dict, key: tuple, value, most: int):
     if len(table) >= most:
-        table.clear()
+        forget() if table is _plans else table.clear()  # what is ready runs kernels that plans hold
     table[key] = value
     return value
 
@@ -234,6 +237,9 @@ def _as_launch(tensors: list, compiled, kernel, grid, args, options) -> _Launch:
 def _address(x: torch.Tensor, tensors: list) -> _Address:
     """Which tensor of the call has the memory of x."""
     address = x.data_ptr()
+    for i, one in enumerate(tensors):  # q, k and v may be views of one memory
+        if one is x:
+            return _Address(i, 0)
     found: dict[int, int] = {}
     for i, one in enumerate(tensors):
         start = one.data_ptr()

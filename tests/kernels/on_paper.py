@@ -114,6 +114,18 @@ def _attention(B, H, H_kv, n_q, n_k, D, causal=False, padded=False, start=0):
     yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, 0.125, lengths)
 
 
+def _views(B, N, H, D):
+    """q, k and v of one projection, as three tensors."""
+    from course_lib.kernels.attention.backward import row_terms, write_gradients
+    from course_lib.kernels.attention.forward import write_forward
+
+    q, k, v = (x.transpose(1, 2) for x in _tensor(B, N, 3, H, D).unbind(2))
+    dq, dk, dv = (x.transpose(1, 2) for x in _tensor(B, N, 3, H, D).unbind(2))
+    o, do, l = _tensor(B, H, N, D), _tensor(B, H, N, D), _tensor(B, H, N, dtype=torch.float32)
+    yield write_forward, (o, l, q, k, v, False, 0.125, None)
+    yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, False, 0.125, None)
+
+
 def _packed(B, N, H, D):
     from course_lib.kernels.attention import packed
     from course_lib.kernels.attention.backward import row_terms
@@ -174,6 +186,7 @@ def calls():
     yield from _attention(2, 4, 4, 64, 64, 64)
     yield from _attention(2, 4, 4, 64, 64, 64, start=3)
     yield from _packed(2, 64, 2, 72)
+    yield from _views(2, 64, 2, 64)
     yield from _norm(64, 1152)
     yield from _norm(64, 1152, in_place=True)
     yield from _norm(3, 100, start=1)

@@ -45,8 +45,22 @@ def test_it_gives_the_bits_of_attention_on_three_tensors(sizes, padded, dtype, r
     if padded:  # attention knows of no padding among queries
         do = do.masked_fill(behind(qkv, lengths), 0.0)
     grads = torch.autograd.grad(want, three, do.transpose(1, 2))
-    assert torch.equal(o, want.transpose(1, 2)) and o.is_contiguous() and got.is_contiguous()
+    assert o.isfinite().all() and o.is_contiguous() and got.is_contiguous()
+    if padded:  # behind the length o may be anything finite
+        o, want = (x.masked_fill(behind(qkv, lengths), 0.0) for x in (o, want.transpose(1, 2)))
+        want = want.transpose(1, 2)
+    assert torch.equal(o, want.transpose(1, 2))
     assert torch.equal(got, torch.stack([x.transpose(1, 2) for x in grads], dim=2))
+
+
+def test_no_image_and_a_bias_that_is_frozen(random):
+    bias = random(96, dtype=torch.float32).requires_grad_()
+    none = packed_attention(random(0, 4, 3, 2, 16, dtype=torch.float32), torch.empty(0, device=DEVICE), bias)
+    assert none.shape == (0, 4, 2, 16)
+    qkv, lengths = random(2, 9, 3, 2, 16, dtype=torch.float32).requires_grad_(), lengths_of(2, 9)
+    frozen = packed_attention(qkv, lengths, bias.detach())
+    assert torch.equal(frozen, packed_attention(qkv, lengths, bias))
+    assert bias.shape not in [x.shape for x in frozen.grad_fn.saved_tensors if x is not None]
 
 
 def test_the_reference_is_attention_in_fp64(random):

@@ -141,7 +141,7 @@ def _check(x, residual, weight, bias, x_bias, p, offset, in_place) -> None:
     for name, vector in (("weight", weight), ("bias", bias), ("x_bias", x_bias)):
         assert vector is None or vector.shape == (width,), f"{name} {tuple(vector.shape)} for rows of {width}"
         assert vector is None or vector.is_contiguous(), f"{name} is contiguous"
-    for t in (x, residual, weight):
+    for t in (x, residual, weight, *(() if x_bias is None else (x_bias,))):
         assert t.dtype in DTYPES, f"one of {DTYPES}, not {t.dtype}"
     assert 0 <= p < 1 and offset % 4 == 0, f"0 <= p < 1 and an offset that is a multiple of 4, not {p} and {offset}"
     assert in_place in (None, "x", "both"), f'in_place is None, "x" or "both", not {in_place!r}'
@@ -156,8 +156,8 @@ def add_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """s = dropout(x, p) + residual and y = layer_norm(s) weight + bias: (y, s), y in x's type, s in the residual's.
 
-    x, residual (..., N), N at most 16384; weight, bias (N,). Differentiable in all four. The norm is that of the sum
-    before it is rounded; kept for backward are s, 8 bytes a row and, with dropout, a seed (see philox.py).
+    x, residual (..., N), N at most 16384; weight, bias (N,). Differentiable in these and x_bias. The norm is that of
+    the sum before it is rounded; kept for backward are s, 8 bytes a row and, with dropout, a seed (see philox.py).
     in_place: "x": y takes the memory of x. "both": s that of the residual as well. What is written over is used up: a
     backward pass that has kept the old values raises torch's error. (So where a stream of residuals goes from layer to
     layer in training, "x" is what can be asked for: s is kept here, and the next layer must not write over it.) In a
@@ -166,6 +166,7 @@ def add_norm(
     the sum of the rows of that of x, which is taken here, where they are in registers.
     """
     _check(x, residual, weight, bias, x_bias, p, offset, in_place)
+    x_bias = x_bias if x_bias is not None and x_bias.requires_grad else None  # nobody asks for its sum
     if not training or p == 0:
         p, seed = 0.0, None
     elif seed is None:

@@ -144,6 +144,7 @@ def dq_kernel(
     if dl_ptr is not None:
         dl_row = dl_ptr + row
     shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_rows, REST)
+    # Behind the length inf and 0: where the copy engine fetches q and do there, the other pass relies on it.
     tl.store(shift_ptr + terms, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + terms, delta, mask=offs_m < n_q)
 
@@ -198,7 +199,7 @@ def write_dq(
 @triton.jit
 def _load_terms(row, start, offs_m, n_q, BLOCK_M: tl.constexpr, TMA: tl.constexpr):
     """shift or delta of queries from `start` on. Behind the last query any number will do: q and do are 0 there, and so
-    is all that is added."""
+    is all that is added. Between a length and the last query they are inf and 0, as dq_kernel leaves them."""
     # Without the copy engine every thread fetches the numbers of its own columns, 16 loads and 16 masks for each of the
     # two: 190 of 530 instructions of the loop at head size 64.
     if TMA:

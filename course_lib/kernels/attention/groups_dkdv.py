@@ -102,7 +102,8 @@ def _gradient(
     s, dp, walked, place, offs_n, first_m, n_k, diagonal, scale_log2,
     BLOCK_M: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """p and ds of one block, in fp32. Queries behind the last one are zeros, and so is what they add."""
+    """p and ds of one block, in fp32. Queries behind the last one are zeros, and so is what they add; between a length
+    and the last one shift is inf and delta 0, as dq_kernel leaves them."""
     shift = walked[2][1].index(place).load(S)  # (1, BLOCK_M)
     delta = walked[3][1].index(place).load(S)
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))

@@ -356,7 +356,7 @@ def forward_in_groups_kernel(
         ],
         [4, 1],  # warps of the second and third
         [240, 24],  # and their registers
-    )  # fmt: skip
+    )
 
 
 def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:

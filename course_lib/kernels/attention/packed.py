@@ -16,6 +16,8 @@ and a pass over dq and dv is enough. (Sums in the kernel of dq, where dq and do 
 Bytes: read qkv, write o and L; backward reads qkv, o, do and writes dqkv. FLOP as in attention.
 """
 
+import math
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -139,8 +141,8 @@ def packed_attention(
     """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv and bias.
 
     D from 16 to 128; fp16, bf16 or fp32. k_lengths: (B,) integers; keys behind the length are neither used nor moved,
-    and get gradients of 0. Queries behind it are padding too, and finite: their gradient is 0, and what o and the
-    gradient of o are there, if it is finite, makes no difference.
+    and get gradients of 0. Queries behind it are padding too, and have to be finite. There o is finite and
+    otherwise unspecified; its gradient, which has to be finite, is ignored, and that of q is 0.
     bias (3 H D,): one that is in qkv already, detached there, as in qkv = F.linear(x, w, bias.detach()). Its gradient
     is the sum of the rows of dqkv, for two thirds of a pass over them (see above).
     """
@@ -150,7 +152,9 @@ def packed_attention(
         assert k_lengths.shape == qkv.shape[:1], f"k_lengths holds one length for each of {qkv.shape[0]} sequences"
         k_lengths = k_lengths.to(torch.int32).contiguous()
     if bias is not None:
-        assert bias.shape == (qkv[0, 0].numel(),), f"a bias of {qkv[0, 0].numel()} numbers, not {tuple(bias.shape)}"
+        width = math.prod(qkv.shape[2:])
+        assert bias.shape == (width,), f"a bias of {width} numbers, not {tuple(bias.shape)}"
+        bias = bias if bias.requires_grad else None  # nobody asks for its sums
     if torch.compiler.is_compiling():
         return packed_attention_operator(qkv, k_lengths, bias)[0]
     return _PackedAttention.apply(qkv, k_lengths, bias)  # a Function costs the host 4 us a call, an operator 20

@@ -11,8 +11,9 @@ and the second kernel merges the states of a query in a fixed order (flash.merge
 
     M = max_p m_p        o = sum_p exp(m_p - M) acc_p / sum_p exp(m_p - M) l_p        L = M + log of the lower sum
 
-A part without keys has m = -inf, l = 0 and acc = 0, so its weight is 0. How many parts there are depends on shapes,
-strides and the device alone. Where sequences have lengths, the programs divide the keys that are there.
+A part without keys has m = -inf, l = 0 and acc = 0, so its weight is 0. How many parts there are depends on types,
+shapes, strides, whether rows start at multiples of 16 bytes, and the device. Where sequences have lengths, the programs
+divide the keys that are there.
 
 Bytes: k and v once, 2 B H_kv n_k D x element size, and the states, 8 B H n_q parts (D + 2), written and read in fp32.
 """

@@ -224,7 +224,7 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
 def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
     """Forward: blocks for few queries of many keys, or None where one program a tile of one head does as well.
 
-    Only shapes, strides and the device decide.
+    Types, shapes, strides, whether rows start at multiples of 16 bytes, and the device decide.
     """
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     group, (main, rest) = H // kv_heads, split(D)

@@ -48,7 +48,10 @@ AT_THE_PEAK = AT_ONCE // 2
 
 
 class Attention(nn.Module):
-    """q, k and v are one layer with rows in this order; a state dict has them apart, as the other towers do."""
+    """q, k and v are one layer with rows in this order; a state dict has them apart, as the other towers do.
+
+    The bias of `out` gets its gradient from whoever adds what this returns; in a block that of `down` does.
+    """
 
     def __init__(self, sizes: Sizes):
         super().__init__()
