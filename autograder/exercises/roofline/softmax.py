@@ -18,8 +18,9 @@ def _call(draw: Draw, x: torch.Tensor, gap=0, out_gap=0, out_dtype=None) -> Call
     """
     rows, width = x.shape
     if x.numel():
-        at = int(x[0].argmax())
-        x[0, [at, -1]] = x[0, [-1, at]]
+        first, at = x[0], x[0].argmax().view(1)  # no number of the device is asked for
+        top, end = first[at], first[-1:].clone()
+        first[at], first[-1:] = end, top
     out = draw.empty(rows, width, dtype=out_dtype or x.dtype, strides=(width + out_gap, 1))
     sizes = f"{rows} rows of {width}, {DTYPE_NAMES[x.dtype]}"
     if out.dtype != x.dtype:
