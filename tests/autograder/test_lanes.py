@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from autograder import exercise
 from autograder.bank import entries, find
 from autograder.judging.judge import case_verdict
 from autograder.judging.outcome import Outcome
-from autograder.referee import lanes, room, sandbox, watchdog
+from autograder.referee import lanes, referee, room, sandbox, watchdog
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.room import Lost, NoRoom, Room, Worker
 from autograder.referee.submission import Cell, Submission
@@ -47,6 +48,32 @@ def test_a_card_of_8_gb_has_room_for_one_worker_also_where_the_limit_only_says_s
 def test_what_a_process_may_take_of_the_gpu_holds_inside_too(monkeypatch):
     monkeypatch.setenv(lanes.device.MEMORY_LIMIT, "7")
     assert sandbox._environment()[lanes.device.MEMORY_LIMIT] == "7"
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.125, [referee.OWN]), (0.25, [referee.OWN]), (0.5, []), (1.0, [])])
+def test_the_referee_leaves_half_of_a_small_card_to_workers(share, taken, monkeypatch):
+    found = []
+    monkeypatch.setattr(referee.device, "share_of_sizes", lambda: share)
+    monkeypatch.setattr(referee.device, "take_at_most", found.append)
+    one = Referee(Submission(()))
+    one.room = SimpleNamespace(__enter__=lambda: None)
+    assert one.__enter__() is one and found == taken
+
+
+@pytest.mark.parametrize(
+    ("free", "after", "raised"),
+    [
+        (0.5, 3.0, Lost),  # the worker held 2.5 of 7 GiB, and next to nothing was free
+        (0.5, 1.0, torch.OutOfMemoryError),  # it held little: somebody else's memory
+        (3.0, 5.5, torch.OutOfMemoryError),  # it held 2.5, but memory was free: the referee met its own limit
+    ],
+)
+def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, raised, monkeypatch):
+    left = iter((int(free * 2**30), int(after * 2**30)))
+    monkeypatch.setattr(referee.clock, "memory", lambda: (next(left), 7 << 30))
+    monkeypatch.setattr(referee, "Worker", lambda room: SimpleNamespace(end=lambda: None, lost=""))
+    with pytest.raises(raised), Referee(Submission(()))._worker():
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.parametrize("name", FILES)

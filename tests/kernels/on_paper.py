@@ -20,21 +20,8 @@ from tests.kernels import other_cards
 MOST = 1 << 20
 
 
-class _Tensor(torch.Tensor):
-    """In the host's memory, and says that it is on a GPU."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @property
-    def device(self):
-        return torch.device("cuda", 0)
-
-    @property
-    def is_cuda(self):
-        return True
-
-    def get_device(self):
-        return 0
+class _Tensor(other_cards.OnGpu):
+    """In the host's memory."""
 
 
 def with_a_paper_driver(folder: str) -> ctypes.CDLL:

@@ -58,8 +58,8 @@ class Launch:
         return f"needs {rounded} registers" if rounded > has.registers else ""
 
 
-class _Tensor(torch.Tensor):
-    """A tensor without memory, which says that it is on a GPU, aligned as torch's allocator aligns."""
+class OnGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -71,11 +71,15 @@ class _Tensor(torch.Tensor):
     def is_cuda(self):
         return True
 
-    def data_ptr(self):
-        return 1 << 20
-
     def get_device(self):
         return 0
+
+
+class _Tensor(OnGpu):
+    """Without memory, aligned as torch's allocator aligns."""
+
+    def data_ptr(self):
+        return 1 << 20
 
 
 class _OnTheCard(TorchFunctionMode):

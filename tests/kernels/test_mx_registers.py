@@ -221,7 +221,7 @@ def test_weights_become_bf16_exactly_nine_instructions_for_four(every_pair):
 def test_pairs_become_bf16_exactly_five_instructions_for_two(every_pair):
     gemm_fetched = pytest.importorskip("course_lib.kernels.mx.gemm_fetched")
     places, word, e = every_pair
-    (scale,) = follow(gemm_fetched.SCALE.value, 1, e * 0x00800080)
+    (scale,) = follow(gemm_fetched.SCALES.value, 1, e * 0x00800080)
     high = torch.tensor(gemm_fetched.HIGH.value)
     # The second pair is bytes 2 and 3, under bits that do not count.
     got = follow(gemm_fetched.PAIRS.value, 2, word, word >> 16 | 0xABCD0000, scale, scale, high)

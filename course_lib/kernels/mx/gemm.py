@@ -16,7 +16,7 @@ from course_lib.kernels.mx.convert import scale_of
 from course_lib.kernels.mx.format import Quantized
 from course_lib.kernels.mx.tuning import Matrix
 
-__all__ = ["gemm_kernel", "sum_parts_kernel", "write_gemm"]
+__all__ = ["add_parts", "gemm_kernel", "sum_parts_kernel", "write_gemm"]
 
 
 @triton.jit
@@ -76,6 +76,16 @@ def sum_parts_kernel(
     tl.store(out_ptr + row * stride_out + offs_n, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+def add_parts(out, parts, bias) -> None:
+    """The sum of parts (split, rows, N), fp32, and the bias, into out (rows, N)."""
+    rows, N = out.shape
+    sum_parts_kernel[(rows, triton.cdiv(N, 1024))](
+        out, parts, bias,
+        N, out.stride(0), parts.stride(0),
+        PARTS=len(parts), BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+
+
 def write_gemm(out, x, w: Quantized, bias, blocks: Matrix) -> None:
     """out (rows, N), x (rows, K) in bf16 or fp32, columns adjacent. FLOP: 2 rows N K."""
     M, (N, K), n_groups = x.shape[0], w.mantissas.shape, w.exponents.shape[1]
@@ -92,8 +102,4 @@ def write_gemm(out, x, w: Quantized, bias, blocks: Matrix) -> None:
         num_warps=blocks.warps, num_stages=blocks.stages,
     )  # fmt: skip
     if split > 1:
-        sum_parts_kernel[(M, triton.cdiv(N, 1024))](
-            out, parts, bias,
-            N, out.stride(0), parts.stride(0),
-            PARTS=split, BLOCK=1024, num_warps=4,
-        )  # fmt: skip
+        add_parts(out, parts, bias)

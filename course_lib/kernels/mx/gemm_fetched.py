@@ -35,23 +35,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.mx.format import GROUP, Quantized
-from course_lib.kernels.mx.gemm import sum_parts_kernel
+from course_lib.kernels.mx.gemm import add_parts
+from course_lib.kernels.mx.gemm_registers import SCALES
 from course_lib.kernels.mx.tuning import Fetched
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release
 
 __all__ = ["fetched_kernel", "swizzled", "write_fetched"]
 
-# An exponent << 7 in both halves, which is 2^(e - 127) in bf16 but 0 for e = 0 and infinite for 255 -> 2^(e - 133). The
-# maximum makes it right for 0, and 0 times it NaN for 255. Times 2^-6: subnormal numbers come out right.
-SCALE = gl.constexpr("""{
-    .reg .b32 least, zero, small, s;
-    mov.b32 least, 0x00400040;
-    mov.b32 zero, 0;
-    mov.b32 small, 0x3C803C80;
-    max.bf16x2 s, $1, least;
-    mul.rn.bf16x2 zero, s, zero;
-    fma.rn.bf16x2 $0, s, small, zero;
-}""")
 _PAIR = """
     prmt.b32 v, {word}, $6, 0x4140;
     and.b32 s, v, 0xFF80FF80;
@@ -106,7 +96,7 @@ def _weights(buffer, e, high, L: gl.constexpr, ACC: gl.constexpr):
     pairs = buffer.load(_flat(L)).reshape([R, G, 2, 2, 4])
     pairs = gl.convert_layout(pairs, L, assert_trivial=True)
     bits = e.to(gl.int32) * 0x00800080
-    scale = gl.inline_asm_elementwise(SCALE, "=r,r", [bits], dtype=gl.int32, is_pure=True, pack=1)
+    scale = gl.inline_asm_elementwise(SCALES, "=r,r", [bits], dtype=gl.int32, is_pure=True, pack=1)
     scale = scale[:, :, None, None, None].broadcast_to([R, G, 2, 2, 4])
     given = pairs.to(gl.int32), scale, gl.full([R, G, 2, 2, 4], high, gl.int32, L)
     two: gl.constexpr = (gl.bfloat16, gl.bfloat16)
@@ -233,8 +223,4 @@ def write_fetched(out, x, w: Quantized, bias: torch.Tensor | None, blocks: Fetch
         STAGES=blocks.stages, **LAUNCH,
     )  # fmt: skip
     if split > 1:
-        sum_parts_kernel[(M, triton.cdiv(N, 1024))](
-            out, parts, bias,
-            N, out.stride(0), parts.stride(0),
-            PARTS=split, BLOCK=1024, num_warps=4,
-        )  # fmt: skip
+        add_parts(out, parts, bias)

@@ -40,7 +40,7 @@ __all__ = ["direct_kernel", "write_direct"]
 
 COLUMNS = gl.constexpr(128)  # that a warp takes at once: four groups, whose exponents are one word
 
-# Two groups' exponents << 7, which is 2^(e - 127) in bf16 but 0 for e = 0 and infinite for 255 -> 2^(e - 133). The
+# Two exponents << 7, each of which is 2^(e - 127) in bf16 but 0 for e = 0 and infinite for 255 -> 2^(e - 133). The
 # maximum makes it right for 0, and 0 times it NaN for 255. Times 2^-6: subnormal numbers come out right.
 SCALES = gl.constexpr("""{
     .reg .b32 least, zero, small, s;
