@@ -88,7 +88,7 @@ def grade() -> int:
     from benchmarks import grading
 
     with most_taken() as most:
-        rows = grading.run()
+        rows = grading.in_turn()
     judged = [row for row in rows if "speed_points" in row]
     short = [row["name"] for row in judged if row["points"] != exercises.get(row["name"]).points]
     peak = (most[0] - (torch.cuda.mem_get_info()[1] - CARD)) / 2**30
