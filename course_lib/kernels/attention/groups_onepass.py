@@ -19,6 +19,7 @@ A counter for each block of queries says how many have added. Nobody waits for a
 as programs start in the order of their numbers; so somebody can always go on.
 """
 
+import torch
 import triton
 import triton.language as tl
 from triton._C.libtriton import ir
@@ -43,7 +44,7 @@ from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["one_pass_in_groups_kernel", "write_in_one_pass"]
+__all__ = ["one_pass_in_groups_kernel", "room", "write_in_one_pass"]
 
 
 @builtin
@@ -62,6 +63,13 @@ _AWAIT = gl.constexpr(
 _COUNT = gl.constexpr(
     "{ .reg .pred p; .reg .b32 l; cp.async.bulk.wait_group 0; fence.proxy.async; bar.warp.sync 0xffffffff;"
     " mov.u32 l, %laneid; setp.eq.u32 p, l, 0; @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, l; }"
+)
+
+
+# Two neighbours of a row at once.
+_RED = gl.constexpr(
+    "{ .reg .pred p; setp.ne.s32 p, $6, 0; @p red.relaxed.gpu.global.add.v2.f32 [$2], {$4, $5};"
+    " mov.b32 $0, 0; mov.b32 $1, 0; }"
 )
 
 
@@ -103,7 +111,7 @@ def _blocks(
 def _produce(
     tensors, rings, lengths_ptr, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
+    ORDERED: gl.constexpr, TOGETHER: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
     k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
@@ -132,13 +140,19 @@ def _produce(
             tma.async_copy_global_to_shared(do_desc, [batch, head, j * BLOCK_M, 0], bar, do.index(place))
             tma.async_copy_global_to_shared(delta_desc, [row, j * BLOCK_M], bar, delta.index(place))
             turn += 1
+    if AHEAD == 2:  # one block more, of whose s nothing is made
+        head = kv_head * GROUP
+        row = batch * kv_heads * GROUP + head
+        place, bar = claim(q_ring, turn, BYTES)
+        tma.async_copy_global_to_shared(q_desc, [batch, head, 0, 0], bar, q.index(place))
+        tma.async_copy_global_to_shared(shift_desc, [row, 0], bar, shift.index(place))
 
 
 @gluon.jit
 def _add(
     dq_desc, dq, added_ptr, rings, lengths_ptr, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
+    ORDERED: gl.constexpr, TOGETHER: gl.constexpr, RED: gl.constexpr,
 ):  # fmt: skip
     """The warp that has the copy engine add: both halves of a tile of dq, in its turn."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
@@ -149,7 +163,7 @@ def _add(
     first, _full, end = _blocks(block * (2 * HALF), n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
     blocks_m = gl.cdiv(n_q, BLOCK_M)
     turn = 0
-    for member in range(GROUP):
+    for member in range(0 if RED else GROUP):
         row = (batch * kv_heads + kv_head) * GROUP + member
         for j in range(first, end):
             at = added_ptr + (row * blocks_m + j)
@@ -222,10 +236,21 @@ def _hand_over(dq, dq_tile, ring, turn):
 
 
 @gluon.jit
+def _add_from_registers(dq, at, first_m, n_q, WHICH: gl.constexpr, MAIN: gl.constexpr):
+    """`at`: where the head begins."""
+    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    offs_m = first_m + (0 if MAIN == 128 else WHICH * 64) + gl.arange(0, 64, gl.SliceLayout(1, DQ))
+    offs_d = (WHICH * 64 if MAIN == 128 else 0) + gl.arange(0, 64, gl.SliceLayout(0, DQ))
+    ptrs = (at + (offs_m[:, None] * MAIN + offs_d[None, :])).to(gl.int64)
+    inside = (offs_m < n_q).to(gl.int32)[:, None]
+    gl.inline_asm_elementwise(_RED, "=r,=r,l,l,f,f,r,r", [ptrs, dq, inside], dtype=gl.int32, is_pure=False, pack=2)
+
+
+@gluon.jit
 def _whole_step(
-    dk, dv, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
+    dk, dv, tensors, rings, turn, first_m, offs_n, n_q, at, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, DS_SHARED: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr,
 ):  # fmt: skip
     """All of block number `turn`, as FlashAttention-3 orders it."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
@@ -255,7 +280,10 @@ def _whole_step(
         ds_rounded = gl.convert_layout(ds_rounded, P)
         dk = warpgroup_mma(ds_rounded, q_tile, dk, is_async=True)
     dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
-    _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
+    if RED:
+        _add_from_registers(dq, at, first_m, n_q, WHICH, MAIN)
+    else:
+        _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     release(do_ring, turn)
     if turn == -1:
         arrived(q_ring, 0)
@@ -268,65 +296,72 @@ def _whole_step(
 
 
 @gluon.jit
-def _step(
-    dk, dv, p, dp, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
+def _ahead_step(
+    dk, dv, s, ds_before, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, LAST: gl.constexpr, DV_FIRST: gl.constexpr, DS_SHARED: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, AHEAD: gl.constexpr, DS_SHARED: gl.constexpr,
 ):  # fmt: skip
-    """What block number turn - 1 adds to the sums, and, not LAST, p and dp of block number `turn`."""
+    """Block number `turn`, whose s is there: what it adds to dv and dq, what the block before adds to dk, and the s of
+    the next. So each piece of other arithmetic is done while a product is being made:
+
+        dp and dk of the block before    p, ds
+        dv                               ds to shared memory, where both consumers meet
+        dq, and s of the next            dq is handed over
+    """
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
-    _held, q_ring, do_ring, met, dq_rings = rings
-    before = turn - 1
-    q_place, do_place = before % q.shape[0], before % do.shape[0]
-    p_rounded = gl.convert_layout(p.to(k.dtype), P)  # (HALF, BLOCK_M)
-    if DV_FIRST:
-        dv = warpgroup_mma(p_rounded, do.index(do_place).reshape([BLOCK_M, MAIN]), dv, is_async=True)
-    ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
-    if not DV_FIRST:
-        dv = warpgroup_mma(p_rounded, do.index(do_place).reshape([BLOCK_M, MAIN]), dv, is_async=True)
-    if not LAST:  # behind the other in the queue of the tensor cores
-        new_q = arrived(q_ring, turn)
-        s = _product(k.index(WHICH).reshape([HALF, MAIN]), q.index(new_q).reshape([BLOCK_M, MAIN]), S)
-    ds_tiles[WHICH].index(before % 2).store(ds_rounded)
-    fence_async_shared()
-    mbarrier.arrive(met.index(before % 2), count=1)
-    mbarrier.wait(met.index(before % 2), (before // 2) & 1)
-    if LAST:
-        dv, p_rounded = warpgroup_mma_wait(0, deps=[dv, p_rounded])
+    held, q_ring, do_ring, met, dq_rings = rings
+    if AHEAD == 2:
+        q_place = turn % q.shape[0]
     else:
-        dv, p_rounded = warpgroup_mma_wait(1, deps=[dv, p_rounded])
-    dq = _dq(k, ds_tiles, before % 2, WHICH, MAIN)
+        q_place = arrived(q_ring, turn)
+        s = _product(k.index(WHICH).reshape([HALF, MAIN]), q.index(q_place).reshape([BLOCK_M, MAIN]), S)
+    before = gl.where(turn == 0, turn, turn - 1)  # before the first: ds_before is 0, and q is what is there
+    do_place = arrived(do_ring, turn)
+    do_tile = do.index(do_place).reshape([BLOCK_M, MAIN])
+    dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do_tile, S)
+    q_before = q.index(before % q.shape[0]).reshape([BLOCK_M, MAIN])
     if DS_SHARED:
-        dk = warpgroup_mma(
-            ds_tiles[WHICH].index(before % 2), q.index(q_place).reshape([BLOCK_M, MAIN]), dk, is_async=True
-        )  # fmt: skip
+        dk = warpgroup_mma(ds_tiles[WHICH].index((turn + 1) % 2), q_before, dk, is_async=True)
     else:
-        ds_rounded = gl.convert_layout(ds_rounded, P)
-        dk = warpgroup_mma(ds_rounded, q.index(q_place).reshape([BLOCK_M, MAIN]), dk, is_async=True)
-    if LAST:
-        dq = warpgroup_mma_wait(1, deps=[dq])
+        dk = warpgroup_mma(ds_before, q_before, dk, is_async=True)
+    if AHEAD == 1:
+        s = warpgroup_mma_wait(2, deps=[s])
+    p = _exponentials(s, shift, q_place, first_m, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED)
+    if turn == -1:  # never taken: the branch keeps the assembler from moving the wait up, as in groups_forward.py
+        arrived(q_ring, 0)
+    dp = warpgroup_mma_wait(1, deps=[dp])
+    p_rounded = gl.convert_layout(p.to(k.dtype), P)
+    ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
+    if turn == -1:
+        arrived(q_ring, 0)
+    if DS_SHARED:
+        dk = warpgroup_mma_wait(0, deps=[dk])
     else:
-        s, dq = warpgroup_mma_wait(1, deps=[s, dq])
-    _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], before)
-    release(do_ring, before)
-    if not LAST:
-        new_do = arrived(do_ring, turn)
-        dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do.index(new_do).reshape([BLOCK_M, MAIN]), S)
-        p = _exponentials(s, shift, new_q, first_m, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED)
-        fence_async_shared()
-        if turn == -1:  # never taken: the branch keeps the assembler from moving the wait up, as in groups_forward.py
+        dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
+    mbarrier.arrive(q_ring[1].index(before % q.shape[0]), count=1, pred=turn > 0)
+    dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+    ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
+    fence_async_shared()
+    mbarrier.arrive(met.index(turn % 2), count=1)
+    mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
+    dq = _dq(k, ds_tiles, turn % 2, WHICH, MAIN)
+    if AHEAD == 2:
+        next_q = arrived(q_ring, turn + 1)
+        s = _product(k.index(WHICH).reshape([HALF, MAIN]), q.index(next_q).reshape([BLOCK_M, MAIN]), S)
+        dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
+    else:
+        dv, p_rounded, dq = warpgroup_mma_wait(0, deps=[dv, p_rounded, dq])
+    _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
+    release(do_ring, turn)
+    if AHEAD == 2:
+        if turn == -1:
             arrived(q_ring, 0)
-        if DS_SHARED:
-            dk, dp = warpgroup_mma_wait(0, deps=[dk, dp])
-        else:
-            dk, dp, ds_rounded = warpgroup_mma_wait(0, deps=[dk, dp, ds_rounded])
-    else:
-        if DS_SHARED:
-            dk = warpgroup_mma_wait(0, deps=[dk])
-        else:
-            dk, ds_rounded = warpgroup_mma_wait(0, deps=[dk, ds_rounded])
-    release(q_ring, before)
-    return dk, dv, p, dp
+        s = warpgroup_mma_wait(0, deps=[s])
+    if not DS_SHARED:
+        ds_before = gl.convert_layout(ds_rounded, P)
+    if AHEAD == 1:
+        s = gl.zeros([HALF, BLOCK_M], gl.float32, S)
+    return dk, dv, s, ds_before
 
 
 @gluon.jit
@@ -341,10 +376,10 @@ def _cut(tile, rows):
 
 @gluon.jit
 def _consume(
-    outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2,
+    outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
     MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
-    EARLY: gl.constexpr, DV_FIRST: gl.constexpr, DS_SHARED: gl.constexpr,
+    AHEAD: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
@@ -374,57 +409,54 @@ def _consume(
             sync()
     turn = 0
     members = gl.where(first < end, GROUP, 0)
-    for _member in range(members):
-        if EARLY:
-            # The first block has no block before it.
-            new_q = arrived(q_ring, turn)
-            s = _product(k_own, q.index(new_q).reshape([BLOCK_M, MAIN]), S)
-            mbarrier.wait(held.index(1), 0)
-            new_do = arrived(do_ring, turn)
-            dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do.index(new_do).reshape([BLOCK_M, MAIN]), S)
-            s = warpgroup_mma_wait(1, deps=[s])
-            p = _exponentials(
-                s, shift, new_q, first * BLOCK_M, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASK
-            )  # fmt: skip
-            dp = warpgroup_mma_wait(0, deps=[dp])
-            turn += 1
-            plain = first + 1
-            if MASK:
-                plain = gl.maximum(full, first + 1)
-                for j in range(first + 1, gl.minimum(plain, end)):
-                    dk, dv, p, dp = _step(
-                        dk, dv, p, dp, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, False, DV_FIRST, DS_SHARED,
+    mbarrier.wait(held.index(1), 0)
+    if AHEAD:
+        ds_before = gl.convert_layout(gl.zeros([HALF, BLOCK_M], k.dtype, S), P)
+        if DS_SHARED:
+            _ds[WHICH].index(1).store(gl.zeros([HALF, BLOCK_M], k.dtype, S))
+            fence_async_shared()
+            sync()
+        s = gl.zeros([HALF, BLOCK_M], gl.float32, S)
+        if AHEAD == 2:
+            s = _product(k_own, q.index(arrived(q_ring, 0)).reshape([BLOCK_M, MAIN]), S)
+            s = warpgroup_mma_wait(0, deps=[s])
+    for member in range(members):
+        at = sum_ptr + ((batch * kv_heads + kv_head) * GROUP + member).to(gl.int64) * n_q * MAIN
+        plain = first
+        if MASK:
+            plain = gl.maximum(full, first)
+            for j in range(first, plain):
+                if AHEAD:
+                    dk, dv, s, ds_before = _ahead_step(
+                        dk, dv, s, ds_before, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
+                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, AHEAD, DS_SHARED,
                     )  # fmt: skip
-                    turn += 1
-            for j in range(plain, end):
-                dk, dv, p, dp = _step(
-                    dk, dv, p, dp, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, False, DV_FIRST, DS_SHARED,
-                )  # fmt: skip
-                turn += 1
-            dk, dv, p, dp = _step(
-                dk, dv, p, dp, tensors, rings, turn, 0, offs_n, n_valid, diagonal, scale_log2,
-                WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, True, DV_FIRST, DS_SHARED,
-            )  # fmt: skip
-        else:
-            mbarrier.wait(held.index(1), 0)
-            if MASK:
-                for j in range(first, full):
+                else:
                     dk, dv = _whole_step(
-                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, DS_SHARED,
+                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_q, at, n_valid, diagonal, scale_log2,
+                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, DS_SHARED, RED,
                     )  # fmt: skip
-                    turn += 1
-                first_plain = gl.maximum(full, first)
-            else:
-                first_plain = first
-            for j in range(first_plain, end):
-                dk, dv = _whole_step(
-                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, DS_SHARED,
-                )  # fmt: skip
                 turn += 1
+        for j in range(plain, end):
+            if AHEAD:
+                dk, dv, s, ds_before = _ahead_step(
+                    dk, dv, s, ds_before, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
+                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, AHEAD, DS_SHARED,
+                )  # fmt: skip
+            else:
+                dk, dv = _whole_step(
+                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_q, at, n_valid, diagonal, scale_log2,
+                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, DS_SHARED, RED,
+                )  # fmt: skip
+            turn += 1
+    if AHEAD:
+        q_last = q.index(gl.maximum(turn - 1, 0) % q.shape[0]).reshape([BLOCK_M, MAIN])
+        if DS_SHARED:
+            dk = warpgroup_mma(_ds[WHICH].index((turn + 1) % 2), q_last, dk, is_async=True)
+            dk = warpgroup_mma_wait(0, deps=[dk])
+        else:
+            dk = warpgroup_mma(ds_before, q_last, dk, is_async=True)
+            dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
     # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
     mbarrier.arrive(met.index(turn % 2), count=1)
     mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
@@ -439,11 +471,11 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k"])
 def one_pass_in_groups_kernel(
-    dq_desc, added_ptr, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
+    dq_desc, sum_ptr, added_ptr, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
     kv_heads, n_q, n_k, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
     STAGES_Q: gl.constexpr, STAGES_DO: gl.constexpr, ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
-    EARLY: gl.constexpr, DV_FIRST: gl.constexpr, DS_SHARED: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
+    AHEAD: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
 ):  # fmt: skip
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], k_desc.layout)
@@ -470,22 +502,23 @@ def one_pass_in_groups_kernel(
         [
             (
                 _consume,
-                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER, EARLY, DV_FIRST, DS_SHARED),
+                (outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
+                 SAME_LENGTHS, ORDERED, TOGETHER, AHEAD, DS_SHARED, RED),
             ),
             (
                 _consume,
-                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER, EARLY, DV_FIRST, DS_SHARED),
+                (outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
+                 SAME_LENGTHS, ORDERED, TOGETHER, AHEAD, DS_SHARED, RED),
             ),
             (
                 _produce,
-                (fetched, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, SAME_LENGTHS, ORDERED, TOGETHER),
+                (fetched, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, SAME_LENGTHS, ORDERED, TOGETHER,
+                 AHEAD),
             ),
             (
                 _add,
                 (dq_desc, (dq0, dq1), added_ptr, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER),
+                 SAME_LENGTHS, ORDERED, TOGETHER, RED),
             ),
         ],
         [4, 1, 1],  # warps of all but the first
@@ -552,36 +585,57 @@ def sums_descriptor(sums) -> TensorDescriptor:
     return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], _SUMS)
 
 
+def _prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks, same_lengths: bool) -> None:
+    (B, H, n_q, D), unit = q.shape, unit_of(o, do)
+    launch(
+        prepare_kernel, (triton.cdiv(n_q, PREPARED) * B * H,),
+        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
+        H, n_q, k.shape[2], triton.cdiv(n_q, blocks.block), shift.stride(0), in_units(o, unit), in_units(do, unit),
+        HEAD=D, UNIT=unit, BLOCK=PREPARED, BLOCK_M=blocks.block, ORDERED=blocks.ordered, SAME_LENGTHS=same_lengths,
+        num_warps=8,
+    )  # fmt: skip
+
+
+def _sum(
+    sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, k_lengths, blocks, same_lengths: bool
+) -> None:  # fmt: skip
+    (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    launch(
+        one_pass_in_groups_kernel, (triton.cdiv(n_k, ROWS) * B * kv_heads,),
+        sums_descriptor(sums), sums, added,
+        *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
+        *term_descriptors(blocks.block, shift, delta),
+        kv_heads, q.shape[2], n_k, scale, scale * LOG2_E,
+        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, BLOCK_M=blocks.block, MAIN=D,
+        STAGES_Q=blocks.stages_q, STAGES_DO=blocks.stages_do, ORDERED=blocks.ordered, TOGETHER=blocks.together,
+        AHEAD=blocks.ahead, DS_SHARED=blocks.ds_shared, RED=blocks.red,
+        lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
+        **LAUNCH,
+    )  # fmt: skip
+
+
+def _finish(dq, sums, scale: float) -> None:
+    (B, H, n_q, D), unit = dq.shape, unit_of(dq)
+    launch(
+        finish_kernel, (triton.cdiv(n_q, PREPARED) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
+        HEAD=D, UNIT=unit, BLOCK=PREPARED, num_warps=8,
+    )  # fmt: skip
+
+
+def room(q, blocks) -> tuple[torch.Tensor, torch.Tensor]:
+    """For the sums of dq in fp32, and for how many programs have added to each block of queries."""
+    B, H, n_q, D = q.shape
+    sums = torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)
+    return sums, torch.empty(B * H * triton.cdiv(n_q, blocks.block), dtype=torch.int32, device=q.device)
+
+
 @planned
 def write_in_one_pass(
     dq, dk, dv, terms, sums, added, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None,
     blocks=None, same_lengths: bool = False,
 ) -> None:  # fmt: skip
     """`terms`, `sums` and `added`: room from `row_terms` and `room`."""
-    (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     shift, delta = terms
-    small = triton.cdiv(n_q, PREPARED) * B * H
-    unit = unit_of(o, do)
-    launch(
-        prepare_kernel, (small,),
-        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
-        H, n_q, n_k, triton.cdiv(n_q, blocks.block), shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, UNIT=unit, BLOCK=PREPARED, BLOCK_M=blocks.block, ORDERED=blocks.ordered, SAME_LENGTHS=same_lengths,
-        num_warps=8,
-    )  # fmt: skip
-    launch(
-        one_pass_in_groups_kernel, (triton.cdiv(n_k, ROWS) * B * kv_heads,),
-        sums_descriptor(sums), added,
-        *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
-        *term_descriptors(blocks.block, shift, delta),
-        kv_heads, n_q, n_k, scale, scale * LOG2_E,
-        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, BLOCK_M=blocks.block, MAIN=D,
-        STAGES_Q=blocks.stages_q, STAGES_DO=blocks.stages_do, ORDERED=blocks.ordered, TOGETHER=blocks.together,
-        EARLY=blocks.early, DV_FIRST=blocks.dv_first, DS_SHARED=blocks.ds_shared, lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
-        **LAUNCH,
-    )  # fmt: skip
-    unit = unit_of(dq)
-    launch(
-        finish_kernel, (small,), dq, sums, H, n_q, in_units(dq, unit), scale,
-        HEAD=D, UNIT=unit, BLOCK=PREPARED, num_warps=8,
-    )  # fmt: skip
+    _prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks, same_lengths)
+    _sum(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
+    _finish(dq, sums, scale)

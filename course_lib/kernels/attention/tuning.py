@@ -70,6 +70,20 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class OnePass:
+    """For the backward pass in one, where two groups of warps hold 64 keys each."""
+
+    block: int  # queries a turn
+    stages_q: int = 2  # such blocks of q in shared memory or on their way there
+    stages_do: int = 2
+    ordered: bool = True  # programs add to dq in a fixed order
+    together: int = 1  # the same block of keys of so many heads, then the next
+    ahead: int = 0
+    ds_shared: bool = False
+    red: bool = False
+
+
+@dataclass(frozen=True)
 class Parts(Blocks):
     """Where tiles are too few for a GPU: several programs share what one would walk over, and their sums are added.
 
