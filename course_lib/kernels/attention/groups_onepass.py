@@ -450,13 +450,14 @@ def _consume(
                 )  # fmt: skip
             turn += 1
     if AHEAD:
-        q_last = q.index(gl.maximum(turn - 1, 0) % q.shape[0]).reshape([BLOCK_M, MAIN])
-        if DS_SHARED:
-            dk = warpgroup_mma(_ds[WHICH].index((turn + 1) % 2), q_last, dk, is_async=True)
-            dk = warpgroup_mma_wait(0, deps=[dk])
-        else:
-            dk = warpgroup_mma(ds_before, q_last, dk, is_async=True)
-            dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
+        if members > 0:  # what the last block adds to dk
+            q_last = q.index((turn - 1) % q.shape[0]).reshape([BLOCK_M, MAIN])
+            if DS_SHARED:
+                dk = warpgroup_mma(_ds[WHICH].index((turn + 1) % 2), q_last, dk, is_async=True)
+                dk = warpgroup_mma_wait(0, deps=[dk])
+            else:
+                dk = warpgroup_mma(ds_before, q_last, dk, is_async=True)
+                dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
     # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
     mbarrier.arrive(met.index(turn % 2), count=1)
     mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
