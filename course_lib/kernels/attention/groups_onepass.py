@@ -59,18 +59,18 @@ _AWAIT = gl.constexpr(
     "{ .reg .pred p; .reg .b32 c; again: ld.acquire.gpu.global.u32 c, [$1]; setp.lt.s32 p, c, $2; @p bra again;"
     " fence.proxy.async; mov.b32 $0, c; }"
 )
-# All that this thread asked the copy engine to add has been added; then one thread counts.
-_COUNT = gl.constexpr(
-    "{ .reg .pred p; .reg .b32 l; cp.async.bulk.wait_group 0; fence.proxy.async; bar.warp.sync 0xffffffff;"
-    " mov.u32 l, %laneid; setp.eq.u32 p, l, 0; @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, l; }"
-)
 
 
-# Two neighbours of a row at once.
-_RED = gl.constexpr(
-    "{ .reg .pred p; setp.ne.s32 p, $6, 0; @p red.relaxed.gpu.global.add.v2.f32 [$2], {$4, $5};"
-    " mov.b32 $0, 0; mov.b32 $1, 0; }"
-)
+def _count(in_flight: int) -> gl.constexpr:
+    """All that this thread asked the copy engine to add, but for the last so many, has been added: one thread counts."""
+    return gl.constexpr(
+        f"{{ .reg .pred p; .reg .b32 l; cp.async.bulk.wait_group {in_flight}; fence.proxy.async;"
+        " bar.warp.sync 0xffffffff; mov.u32 l, %laneid; setp.eq.u32 p, l, 0;"
+        " @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, l; }"
+    )
+
+
+_COUNT, _COUNT_BEFORE = _count(0), _count(2)
 
 
 @gluon.jit
@@ -79,114 +79,135 @@ def _asm(TEXT: gl.constexpr, ptr, number):
 
 
 @gluon.jit
-def _place(kv_heads, n_k, CAUSAL: gl.constexpr, ORDERED: gl.constexpr, TOGETHER: gl.constexpr):
+def _place(kv_heads, n_k, DESCENDING: gl.constexpr, TOGETHER: gl.constexpr):
     """Program -> (number of the block of keys, batch, head of keys). Of TOGETHER heads the same block comes first.
 
-    Causal, the first keys are seen by most queries: longest first. Ordered, the other way round: the last keys begin at
-    their diagonal, which is where the sums of their queries begin."""
+    Causal, the first keys are seen by most queries: longest first. DESCENDING, the other way round: the last keys begin
+    at their diagonal, which is where the sums of their queries begin."""
     blocks = gl.cdiv(n_k, 2 * HALF)
     program = gl.program_id(0)
     group = program // (blocks * TOGETHER)
     among = program % (blocks * TOGETHER)
     heads = gl.minimum(gl.num_programs(0) // blocks - group * TOGETHER, TOGETHER)
     block, batch_head = among // heads, group * TOGETHER + among % heads
-    if CAUSAL and ORDERED:
+    if DESCENDING:
         block = blocks - 1 - block
     return block, batch_head // kv_heads, batch_head % kv_heads
 
 
 @gluon.jit
-def _blocks(
-    first_n, n_q, n_k, n_valid,
-    PADDED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, SAME_LENGTHS: gl.constexpr,
+def _walk(
+    lengths_ptr, sizes,
+    CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDER: gl.constexpr,
+    TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """Blocks of queries: the first that sees any of the tile's keys, the first that sees all of them, the end."""
+    """What this program does: its block of keys, batch, head of keys, how many keys there are, and blocks of queries:
+    the first that sees any of its keys, the first that sees all of them, the end."""
+    kv_heads, n_q, n_k = sizes
+    block, batch, kv_head = _place(kv_heads, n_k, CAUSAL and ORDER == 2, TOGETHER)
+    n_valid = keys_of(lengths_ptr, batch, n_k)
     n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
-    first, full, end = query_range(first_n, n_rows, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
+    first, full, end = query_range(block * (2 * HALF), n_rows, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
-    return gl.minimum(first // BLOCK_M, end), gl.cdiv(full, BLOCK_M), end
+    first = gl.minimum(first // BLOCK_M, end)
+    return block, batch, kv_head, n_valid, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
+
+
+@gluon.jit
+def _turned(j, first, end, block, blocks, ROTATED: gl.constexpr):
+    """Each tile of keys begins at another block of queries, so that few add to the same at once."""
+    if ROTATED:
+        j = j + block * (end - first) // blocks
+        j = gl.where(j >= end, j - (end - first), j)
+    return j
 
 
 @gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDERED: gl.constexpr, TOGETHER: gl.constexpr, AHEAD: gl.constexpr,
+    ORDER: gl.constexpr, TOGETHER: gl.constexpr, ROTATED: gl.constexpr,
 ):  # fmt: skip
     k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
     kv_heads, n_q, n_k = sizes
-    block, batch, kv_head = _place(kv_heads, n_k, CAUSAL, ORDERED, TOGETHER)
-    first_n = block * (2 * HALF)
-    n_valid = keys_of(lengths_ptr, batch, n_k)
-    PADDED: gl.constexpr = lengths_ptr is not None
-    first, _full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
+    block, batch, kv_head, _n_valid, first, _full, end = _walk(
+        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
+    )  # fmt: skip
     BYTES: gl.constexpr = 2 * BLOCK_M * MAIN + 4 * BLOCK_M
-    for i in gl.static_range(2):
-        mbarrier.expect(held.index(i), 2 * 2 * HALF * MAIN)
     for half in gl.static_range(2):
-        at = [batch, kv_head, first_n + half * HALF, 0]
+        mbarrier.expect(held.index(half), 2 * 2 * HALF * MAIN)
+    for half in gl.static_range(2):
+        at = [batch, kv_head, (2 * block + half) * HALF, 0]
         tma.async_copy_global_to_shared(k_desc, at, held.index(0), k.index(half))
         tma.async_copy_global_to_shared(v_desc, at, held.index(1), v.index(half))
     turn = 0
     for member in range(GROUP):
         head = kv_head * GROUP + member
         row = batch * kv_heads * GROUP + head
-        for j in range(first, end):
+        for i in range(first, end):
+            first_m = _turned(i, first, end, block, gl.cdiv(n_k, 2 * HALF), ROTATED) * BLOCK_M
             place, bar = claim(q_ring, turn, BYTES)
-            tma.async_copy_global_to_shared(q_desc, [batch, head, j * BLOCK_M, 0], bar, q.index(place))
-            tma.async_copy_global_to_shared(shift_desc, [row, j * BLOCK_M], bar, shift.index(place))
+            tma.async_copy_global_to_shared(q_desc, [batch, head, first_m, 0], bar, q.index(place))
+            tma.async_copy_global_to_shared(shift_desc, [row, first_m], bar, shift.index(place))
             place, bar = claim(do_ring, turn, BYTES)
-            tma.async_copy_global_to_shared(do_desc, [batch, head, j * BLOCK_M, 0], bar, do.index(place))
-            tma.async_copy_global_to_shared(delta_desc, [row, j * BLOCK_M], bar, delta.index(place))
+            tma.async_copy_global_to_shared(do_desc, [batch, head, first_m, 0], bar, do.index(place))
+            tma.async_copy_global_to_shared(delta_desc, [row, first_m], bar, delta.index(place))
             turn += 1
-    if AHEAD == 2:  # one block more, of whose s nothing is made
-        head = kv_head * GROUP
-        row = batch * kv_heads * GROUP + head
-        place, bar = claim(q_ring, turn, BYTES)
-        tma.async_copy_global_to_shared(q_desc, [batch, head, 0, 0], bar, q.index(place))
-        tma.async_copy_global_to_shared(shift_desc, [row, 0], bar, shift.index(place))
 
 
 @gluon.jit
 def _add(
     dq_desc, dq, added_ptr, rings, lengths_ptr, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDERED: gl.constexpr, TOGETHER: gl.constexpr, RED: gl.constexpr,
+    ORDER: gl.constexpr, TOGETHER: gl.constexpr, ROTATED: gl.constexpr, LATE: gl.constexpr, COUNT_LATE: gl.constexpr,
 ):  # fmt: skip
     """The warp that has the copy engine add: both halves of a tile of dq, in its turn."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
     kv_heads, n_q, n_k = sizes
-    block, batch, kv_head = _place(kv_heads, n_k, CAUSAL, ORDERED, TOGETHER)
-    n_valid = keys_of(lengths_ptr, batch, n_k)
-    PADDED: gl.constexpr = lengths_ptr is not None
-    first, _full, end = _blocks(block * (2 * HALF), n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
+    block, batch, kv_head, n_valid, first, _full, end = _walk(
+        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
+    )  # fmt: skip
     blocks_m = gl.cdiv(n_q, BLOCK_M)
     turn = 0
-    for member in range(0 if RED else GROUP):
+    if LATE:
+        if first < end:  # nothing is before the first block
+            for half in gl.static_range(2):
+                arrived(dq_rings[half], 0)
+                release(dq_rings[half], 0)
+            turn += 1
+    before = (batch * kv_heads + kv_head) * GROUP * blocks_m
+    for member in range(GROUP):
         row = (batch * kv_heads + kv_head) * GROUP + member
-        for j in range(first, end):
-            at = added_ptr + (row * blocks_m + j)
-            mine = block
-            if ORDERED:
-                if CAUSAL:  # the last block of keys that the queries of this block see adds first
+        for i in range(first, end):
+            j = _turned(i, first, end, block, gl.cdiv(n_k, 2 * HALF), ROTATED)
+            at = row * blocks_m + j
+            if ORDER > 0:
+                mine = block
+                if CAUSAL and ORDER == 2:  # the last block of keys that the queries of this block see adds first
                     last = gl.minimum((j + 1) * BLOCK_M + n_k - n_q, n_valid) - 1
                     mine = last // (2 * HALF) - block
+                _asm(_AWAIT, added_ptr + at, mine)
             for half in gl.static_range(2):
-                arrived(dq_rings[half], turn)
-                if half == 0:
-                    if ORDERED:
-                        _asm(_AWAIT, at, mine)
+                place = arrived(dq_rings[half], turn)
                 if MAIN == 128:
-                    async_add(dq_desc, [row, j * BLOCK_M, half * 64], dq[half].index(0))
+                    async_add(dq_desc, [row, j * BLOCK_M, half * 64], dq[half].index(place))
                 else:
-                    async_add(dq_desc, [row, j * BLOCK_M + half * 64, 0], dq[half].index(0))
-            tma.store_wait(0)  # read
-            release(dq_rings[0], turn)
-            release(dq_rings[1], turn)
-            if ORDERED:
-                _asm(_COUNT, at, 1)
+                    async_add(dq_desc, [row, j * BLOCK_M + half * 64, 0], dq[half].index(place))
+            for half in gl.static_range(2):
+                tma.store_wait(1 - half)  # read
+                release(dq_rings[half], turn)
+            if ORDER > 0:
+                if COUNT_LATE:
+                    if (member > 0) | (i > first):
+                        _asm(_COUNT_BEFORE, added_ptr + before, 1)
+                    before = at
+                else:
+                    _asm(_COUNT, added_ptr + at, 1)
             turn += 1
+    if ORDER > 0 and COUNT_LATE:
+        if first < end:
+            _asm(_COUNT, added_ptr + before, 1)
 
 
 @gluon.jit
@@ -229,32 +250,29 @@ def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr):
 @gluon.jit
 def _hand_over(dq, dq_tile, ring, turn):
     full, empty = ring
-    mbarrier.wait(empty.index(0), (turn & 1) ^ 1)
-    dq_tile.index(0).reshape([64, 64]).store(dq)
+    PLACES: gl.constexpr = full.shape[0]
+    mbarrier.wait(empty.index(turn % PLACES), ((turn // PLACES) & 1) ^ 1)
+    dq_tile.index(turn % PLACES).reshape([64, 64]).store(dq)
     fence_async_shared()
-    mbarrier.arrive(full.index(0), count=1)
+    mbarrier.arrive(full.index(turn % PLACES), count=1)
 
 
 @gluon.jit
-def _add_from_registers(dq, at, first_m, n_q, WHICH: gl.constexpr, MAIN: gl.constexpr):
-    """`at`: where the head begins."""
-    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    offs_m = first_m + (0 if MAIN == 128 else WHICH * 64) + gl.arange(0, 64, gl.SliceLayout(1, DQ))
-    offs_d = (WHICH * 64 if MAIN == 128 else 0) + gl.arange(0, 64, gl.SliceLayout(0, DQ))
-    ptrs = (at + (offs_m[:, None] * MAIN + offs_d[None, :])).to(gl.int64)
-    inside = (offs_m < n_q).to(gl.int32)[:, None]
-    gl.inline_asm_elementwise(_RED, "=r,=r,l,l,f,f,r,r", [ptrs, dq, inside], dtype=gl.int32, is_pure=False, pack=2)
+def _late_dq(k, ds_tiles, met, turn, WHICH: gl.constexpr, MAIN: gl.constexpr):
+    """Of the block before number `turn`. Before the first there is none: what comes out is added to nothing."""
+    mbarrier.wait(met.index((turn + 1) % 2), (((turn + 1) // 2) & 1) ^ 1)
+    return _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
 
 
 @gluon.jit
-def _whole_step(
-    dk, dv, tensors, rings, turn, first_m, offs_n, n_q, at, n_valid, diagonal, scale_log2,
+def _step(
+    dk, dv, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
-    """All of block number `turn`, as FlashAttention-3 orders it."""
+    """All of block number `turn`; LATE: but dq of the block before."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
-    held, q_ring, do_ring, met, dq_rings = rings
+    _held, q_ring, do_ring, met, dq_rings = rings
     q_place = arrived(q_ring, turn)
     q_tile = q.index(q_place).reshape([BLOCK_M, MAIN])
     s = _product(k.index(WHICH).reshape([HALF, MAIN]), q_tile, S)
@@ -263,105 +281,35 @@ def _whole_step(
     dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do_tile, S)
     s = warpgroup_mma_wait(1, deps=[s])
     p = _exponentials(s, shift, q_place, first_m, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED)
-    if turn == -1:
-        arrived(q_ring, 0)
-    dp = warpgroup_mma_wait(0, deps=[dp])
     p_rounded = gl.convert_layout(p.to(k.dtype), P)
+    if EARLY:
+        dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=[dp])
+    else:
+        dp = warpgroup_mma_wait(0, deps=[dp])
     ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
-    dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+    if not EARLY:
+        dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+    if LATE:  # the other has read this place when he has written the next
+        mbarrier.wait(met.index((turn + 1) % 2), (((turn + 1) // 2) & 1) ^ 1)
     ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
     fence_async_shared()
-    mbarrier.arrive(met.index(turn % 2), count=1)
-    mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
-    dq = _dq(k, ds_tiles, turn % 2, WHICH, MAIN)
-    if DS_SHARED:
-        dk = warpgroup_mma(ds_tiles[WHICH].index(turn % 2), q_tile, dk, is_async=True)
+    if LATE:
+        dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
     else:
-        ds_rounded = gl.convert_layout(ds_rounded, P)
-        dk = warpgroup_mma(ds_rounded, q_tile, dk, is_async=True)
+        mbarrier.arrive(met.index(turn % 2), count=1)
+        mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
+        dq = _dq(k, ds_tiles, turn % 2, WHICH, MAIN)
+    ds_operand = gl.convert_layout(ds_rounded, P)
+    dk = warpgroup_mma(ds_operand, q_tile, dk, is_async=True)
     dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
-    if RED:
-        _add_from_registers(dq, at, first_m, n_q, WHICH, MAIN)
-    else:
-        _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
-    release(do_ring, turn)
-    if turn == -1:
-        arrived(q_ring, 0)
-    if DS_SHARED:
-        dk = warpgroup_mma_wait(0, deps=[dk])
-    else:
-        dk, ds_rounded = warpgroup_mma_wait(0, deps=[dk, ds_rounded])
-    release(q_ring, turn)
-    return dk, dv
-
-
-@gluon.jit
-def _ahead_step(
-    dk, dv, s, ds_before, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
-    WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, AHEAD: gl.constexpr, DS_SHARED: gl.constexpr,
-):  # fmt: skip
-    """Block number `turn`, whose s is there: what it adds to dv and dq, what the block before adds to dk, and the s of
-    the next. So each piece of other arithmetic is done while a product is being made:
-
-        dp and dk of the block before    p, ds
-        dv                               ds to shared memory, where both consumers meet
-        dq, and s of the next            dq is handed over
-    """
-    k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
-    held, q_ring, do_ring, met, dq_rings = rings
-    if AHEAD == 2:
-        q_place = turn % q.shape[0]
-    else:
-        q_place = arrived(q_ring, turn)
-        s = _product(k.index(WHICH).reshape([HALF, MAIN]), q.index(q_place).reshape([BLOCK_M, MAIN]), S)
-    before = gl.where(turn == 0, turn, turn - 1)  # before the first: ds_before is 0, and q is what is there
-    do_place = arrived(do_ring, turn)
-    do_tile = do.index(do_place).reshape([BLOCK_M, MAIN])
-    dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do_tile, S)
-    q_before = q.index(before % q.shape[0]).reshape([BLOCK_M, MAIN])
-    if DS_SHARED:
-        dk = warpgroup_mma(ds_tiles[WHICH].index((turn + 1) % 2), q_before, dk, is_async=True)
-    else:
-        dk = warpgroup_mma(ds_before, q_before, dk, is_async=True)
-    if AHEAD == 1:
-        s = warpgroup_mma_wait(2, deps=[s])
-    p = _exponentials(s, shift, q_place, first_m, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED)
-    if turn == -1:  # never taken: the branch keeps the assembler from moving the wait up, as in groups_forward.py
-        arrived(q_ring, 0)
-    dp = warpgroup_mma_wait(1, deps=[dp])
-    p_rounded = gl.convert_layout(p.to(k.dtype), P)
-    ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
-    if turn == -1:
-        arrived(q_ring, 0)
-    if DS_SHARED:
-        dk = warpgroup_mma_wait(0, deps=[dk])
-    else:
-        dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
-    mbarrier.arrive(q_ring[1].index(before % q.shape[0]), count=1, pred=turn > 0)
-    dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
-    ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
-    fence_async_shared()
-    mbarrier.arrive(met.index(turn % 2), count=1)
-    mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
-    dq = _dq(k, ds_tiles, turn % 2, WHICH, MAIN)
-    if AHEAD == 2:
-        next_q = arrived(q_ring, turn + 1)
-        s = _product(k.index(WHICH).reshape([HALF, MAIN]), q.index(next_q).reshape([BLOCK_M, MAIN]), S)
-        dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
-    else:
-        dv, p_rounded, dq = warpgroup_mma_wait(0, deps=[dv, p_rounded, dq])
+    if LATE:
+        mbarrier.arrive(met.index(turn % 2), count=1)
     _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     release(do_ring, turn)
-    if AHEAD == 2:
-        if turn == -1:
-            arrived(q_ring, 0)
-        s = warpgroup_mma_wait(0, deps=[s])
-    if not DS_SHARED:
-        ds_before = gl.convert_layout(ds_rounded, P)
-    if AHEAD == 1:
-        s = gl.zeros([HALF, BLOCK_M], gl.float32, S)
-    return dk, dv, s, ds_before
+    dk, ds_operand = warpgroup_mma_wait(0, deps=[dk, ds_operand])
+    release(q_ring, turn)
+    return dk, dv
 
 
 @gluon.jit
@@ -376,32 +324,31 @@ def _cut(tile, rows):
 
 @gluon.jit
 def _consume(
-    outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2,
+    outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
-    AHEAD: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr,
+    MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDER: gl.constexpr, TOGETHER: gl.constexpr,
+    ROTATED: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
-    PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
-    k, v, q, do, shift, delta, _ds, _dq = tensors
-    held, q_ring, do_ring, met, _dq_rings = rings
-    kv_heads, n_q, n_k = sizes
+    k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
+    held, _q_ring, _do_ring, met, dq_rings = rings
+    _kv_heads, n_q, n_k = sizes
     diagonal = n_k - n_q
-    block, batch, kv_head = _place(kv_heads, n_k, CAUSAL, ORDERED, TOGETHER)
-    first_n = block * (2 * HALF)
-    n_valid = keys_of(lengths_ptr, batch, n_k)
-    first, full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
-    first_own = first_n + WHICH * HALF
+    block, batch, kv_head, n_valid, first, plain, end = _walk(
+        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
+    )  # fmt: skip
+    blocks = gl.cdiv(n_k, 2 * HALF)
+    first_own = (2 * block + WHICH) * HALF
     offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
     dk = gl.zeros([HALF, MAIN], gl.float32, ACC)
     dv = gl.zeros([HALF, MAIN], gl.float32, ACC)
     k_own, v_own = k.index(WHICH).reshape([HALF, MAIN]), v.index(WHICH).reshape([HALF, MAIN])
     mbarrier.wait(held.index(0), 0)
-    if PADDED:  # keys behind the length: a probability of 0 hides no NaN
-        mbarrier.wait(held.index(1), 0)
+    mbarrier.wait(held.index(1), 0)
+    if lengths_ptr is not None:  # keys behind the length: a probability of 0 hides no NaN
         if first_own + HALF > n_valid:
             _cut(k_own, n_valid - first_own)
             _cut(v_own, n_valid - first_own)
@@ -409,55 +356,26 @@ def _consume(
             sync()
     turn = 0
     members = gl.where(first < end, GROUP, 0)
-    mbarrier.wait(held.index(1), 0)
-    if AHEAD:
-        ds_before = gl.convert_layout(gl.zeros([HALF, BLOCK_M], k.dtype, S), P)
-        if DS_SHARED:
-            _ds[WHICH].index(1).store(gl.zeros([HALF, BLOCK_M], k.dtype, S))
-            fence_async_shared()
-            sync()
-        s = gl.zeros([HALF, BLOCK_M], gl.float32, S)
-        if AHEAD == 2:
-            s = _product(k_own, q.index(arrived(q_ring, 0)).reshape([BLOCK_M, MAIN]), S)
-            s = warpgroup_mma_wait(0, deps=[s])
     for member in range(members):
-        at = sum_ptr + ((batch * kv_heads + kv_head) * GROUP + member).to(gl.int64) * n_q * MAIN
-        plain = first
         if MASK:
-            plain = gl.maximum(full, first)
-            for j in range(first, plain):
-                if AHEAD:
-                    dk, dv, s, ds_before = _ahead_step(
-                        dk, dv, s, ds_before, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, AHEAD, DS_SHARED,
-                    )  # fmt: skip
-                else:
-                    dk, dv = _whole_step(
-                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_q, at, n_valid, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, DS_SHARED, RED,
-                    )  # fmt: skip
+            for i in range(first, plain):
+                j = _turned(i, first, end, block, blocks, ROTATED)
+                dk, dv = _step(
+                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
+                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, LATE, EARLY,
+                )  # fmt: skip
                 turn += 1
-        for j in range(plain, end):
-            if AHEAD:
-                dk, dv, s, ds_before = _ahead_step(
-                    dk, dv, s, ds_before, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, AHEAD, DS_SHARED,
-                )  # fmt: skip
-            else:
-                dk, dv = _whole_step(
-                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_q, at, n_valid, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, DS_SHARED, RED,
-                )  # fmt: skip
+        for i in range(plain if MASK else first, end):
+            j = _turned(i, first, end, block, blocks, ROTATED)
+            dk, dv = _step(
+                dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
+                WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, LATE, EARLY,
+            )  # fmt: skip
             turn += 1
-    if AHEAD:
-        if members > 0:  # what the last block adds to dk
-            q_last = q.index((turn - 1) % q.shape[0]).reshape([BLOCK_M, MAIN])
-            if DS_SHARED:
-                dk = warpgroup_mma(_ds[WHICH].index((turn + 1) % 2), q_last, dk, is_async=True)
-                dk = warpgroup_mma_wait(0, deps=[dk])
-            else:
-                dk = warpgroup_mma(ds_before, q_last, dk, is_async=True)
-                dk, ds_before = warpgroup_mma_wait(0, deps=[dk, ds_before])
+    if LATE:
+        if members > 0:
+            dq = warpgroup_mma_wait(0, deps=[_late_dq(k, ds_tiles, met, turn, WHICH, MAIN)])
+            _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
     mbarrier.arrive(met.index(turn % 2), count=1)
     mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
@@ -472,11 +390,12 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k"])
 def one_pass_in_groups_kernel(
-    dq_desc, sum_ptr, added_ptr, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
+    dq_desc, added_ptr, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
     kv_heads, n_q, n_k, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    STAGES_Q: gl.constexpr, STAGES_DO: gl.constexpr, ORDERED: gl.constexpr, TOGETHER: gl.constexpr,
-    AHEAD: gl.constexpr, DS_SHARED: gl.constexpr, RED: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
+    STAGES_Q: gl.constexpr, STAGES_DO: gl.constexpr, PLACES: gl.constexpr, ORDER: gl.constexpr,
+    TOGETHER: gl.constexpr, ROTATED: gl.constexpr, LATE: gl.constexpr, COUNT_LATE: gl.constexpr,
+    EARLY: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
 ):  # fmt: skip
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], k_desc.layout)
@@ -485,8 +404,8 @@ def one_pass_in_groups_kernel(
     do = gl.allocate_shared_memory(k_desc.dtype, [STAGES_DO, 1, 1, BLOCK_M, MAIN], do_desc.layout)
     ds0 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
     ds1 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
-    dq0 = gl.allocate_shared_memory(gl.float32, [1, 1, 64, 64], dq_desc.layout)
-    dq1 = gl.allocate_shared_memory(gl.float32, [1, 1, 64, 64], dq_desc.layout)
+    dq0 = gl.allocate_shared_memory(gl.float32, [PLACES, 1, 64, 64], dq_desc.layout)
+    dq1 = gl.allocate_shared_memory(gl.float32, [PLACES, 1, 64, 64], dq_desc.layout)
     shift = gl.allocate_shared_memory(gl.float32, [STAGES_Q, 1, BLOCK_M], shift_desc.layout)
     delta = gl.allocate_shared_memory(gl.float32, [STAGES_DO, 1, BLOCK_M], delta_desc.layout)
     held = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -494,7 +413,7 @@ def one_pass_in_groups_kernel(
     for i in gl.static_range(2):
         mbarrier.init(held.index(i), count=1)
         mbarrier.init(met.index(i), count=2)
-    rings = held, new_ring(STAGES_Q, 2), new_ring(STAGES_DO, 2), met, (new_ring(1, 1), new_ring(1, 1))
+    rings = held, new_ring(STAGES_Q, 2), new_ring(STAGES_DO, 2), met, (new_ring(PLACES, 1), new_ring(PLACES, 1))
     fence_async_shared()
     outs, sizes = (dk_desc, dv_desc), (kv_heads, n_q, n_k)
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
@@ -503,23 +422,23 @@ def one_pass_in_groups_kernel(
         [
             (
                 _consume,
-                (outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER, AHEAD, DS_SHARED, RED),
+                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
+                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, EARLY),
             ),
             (
                 _consume,
-                (outs, sum_ptr, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER, AHEAD, DS_SHARED, RED),
+                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
+                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, EARLY),
             ),
             (
                 _produce,
-                (fetched, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, SAME_LENGTHS, ORDERED, TOGETHER,
-                 AHEAD),
+                (fetched, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, SAME_LENGTHS, ORDER, TOGETHER,
+                 ROTATED),
             ),
             (
                 _add,
                 (dq_desc, (dq0, dq1), added_ptr, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDERED, TOGETHER, RED),
+                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, COUNT_LATE),
             ),
         ],
         [4, 1, 1],  # warps of all but the first
@@ -592,7 +511,7 @@ def _prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks, s
         prepare_kernel, (triton.cdiv(n_q, PREPARED) * B * H,),
         sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
         H, n_q, k.shape[2], triton.cdiv(n_q, blocks.block), shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, UNIT=unit, BLOCK=PREPARED, BLOCK_M=blocks.block, ORDERED=blocks.ordered, SAME_LENGTHS=same_lengths,
+        HEAD=D, UNIT=unit, BLOCK=PREPARED, BLOCK_M=blocks.block, ORDERED=blocks.order > 0, SAME_LENGTHS=same_lengths,
         num_warps=8,
     )  # fmt: skip
 
@@ -603,13 +522,14 @@ def _sum(
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     launch(
         one_pass_in_groups_kernel, (triton.cdiv(n_k, ROWS) * B * kv_heads,),
-        sums_descriptor(sums), sums, added,
+        sums_descriptor(sums), added,
         *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
         *term_descriptors(blocks.block, shift, delta),
         kv_heads, q.shape[2], n_k, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, BLOCK_M=blocks.block, MAIN=D,
-        STAGES_Q=blocks.stages_q, STAGES_DO=blocks.stages_do, ORDERED=blocks.ordered, TOGETHER=blocks.together,
-        AHEAD=blocks.ahead, DS_SHARED=blocks.ds_shared, RED=blocks.red,
+        STAGES_Q=blocks.stages_q, STAGES_DO=blocks.stages_do, PLACES=blocks.places, ORDER=blocks.order,
+        TOGETHER=blocks.together, ROTATED=blocks.rotated and not causal, LATE=blocks.late, COUNT_LATE=blocks.count_late,
+        EARLY=blocks.early,
         lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
         **LAUNCH,
     )  # fmt: skip

@@ -76,11 +76,13 @@ class OnePass:
     block: int  # queries a turn
     stages_q: int = 2  # such blocks of q in shared memory or on their way there
     stages_do: int = 2
-    ordered: bool = True  # programs add to dq in a fixed order
+    places: int = 1  # for dq of each group on its way to be added
+    order: int = 0  # in which programs add to dq: 0 none, 1 ascending blocks of keys, 2 causal descending
     together: int = 1  # the same block of keys of so many heads, then the next
-    ahead: int = 0
-    ds_shared: bool = False
-    red: bool = False
+    rotated: bool = False
+    late: bool = False
+    early: bool = False
+    count_late: bool = False
 
 
 @dataclass(frozen=True)
