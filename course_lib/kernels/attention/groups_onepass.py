@@ -19,9 +19,7 @@ A counter for each block of queries says how many have added. Nobody waits for a
 as programs start in the order of their numbers; so somebody can always go on.
 """
 
-import torch
 import triton
-import triton.language as tl
 from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -35,21 +33,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from course_lib.kernels.attention.backward import _row_terms
 from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_descriptors
-from course_lib.kernels.attention.masks import head_start, keys_of, probabilities, queries_of, query_range
-from course_lib.kernels.attention.rows import LOG2_E, load_rows
+from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
+from course_lib.kernels.attention.rows import LOG2_E
+from course_lib.kernels.attention.sums import finish, prepare
 from course_lib.kernels.descriptors import make_context_current
-from course_lib.kernels.launching import launch, planned
+from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
-from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["one_pass_in_groups_kernel", "room", "write_in_one_pass"]
+__all__ = ["add_up", "one_pass_in_groups_kernel", "write_in_one_pass"]
 
 
 @builtin
 def async_add(desc, coord, src, _semantic=None):
-    """Add a tile in shared memory to one in global memory. Both Tritons have the operation, Gluon has no name for it."""
+    """Add a tile in shared memory to one in global memory. Triton has the operation, Gluon has no name for it."""
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
     _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
 
@@ -62,7 +59,7 @@ _AWAIT = gl.constexpr(
 
 
 def _count(in_flight: int) -> gl.constexpr:
-    """All that this thread asked the copy engine to add, but for the last so many, has been added: one thread counts."""
+    """All that the copy engine was asked to add, but for the last so many, has been added: one thread counts."""
     return gl.constexpr(
         f"{{ .reg .pred p; .reg .b32 l; cp.async.bulk.wait_group {in_flight}; fence.proxy.async;"
         " bar.warp.sync 0xffffffff; mov.u32 l, %laneid; setp.eq.u32 p, l, 0;"
@@ -130,7 +127,7 @@ def _produce(
 ):  # fmt: skip
     k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
-    kv_heads, n_q, n_k = sizes
+    kv_heads, _n_q, n_k = sizes
     block, batch, kv_head, _n_valid, first, _full, end = _walk(
         lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
     )  # fmt: skip
@@ -356,7 +353,7 @@ def _consume(
             sync()
     turn = 0
     members = gl.where(first < end, GROUP, 0)
-    for member in range(members):
+    for _member in range(members):
         if MASK:
             for i in range(first, plain):
                 j = _turned(i, first, end, block, blocks, ROTATED)
@@ -446,57 +443,7 @@ def one_pass_in_groups_kernel(
     )  # fmt: skip
 
 
-@triton.jit
-def prepare_kernel(
-    sum_ptr, added_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr, lengths_ptr,
-    heads, n_q, n_k, blocks_m, stride_terms, stride_o, stride_do,
-    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, ORDERED: tl.constexpr,
-    SAME_LENGTHS: tl.constexpr,
-):  # fmt: skip
-    """shift and delta, as dq_kernel makes them, zeros for the sums, and nobody has added yet."""
-    blocks = tl.cdiv(n_q, BLOCK)
-    block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    batch, head = row // heads, row % heads
-    first_m = block * BLOCK
-    offs_m = first_m + tl.arange(0, BLOCK)
-    n_rows = queries_of(n_q, keys_of(lengths_ptr, batch, n_k), SAME_LENGTHS)
-    o_rows = (head_start(o_ptr, batch, head, stride_o, UNIT), stride_o[2], stride_o[3])
-    do_rows = (head_start(do_ptr, batch, head, stride_do, UNIT), stride_do[2], stride_do[3])
-    o, _ = load_rows(o_rows, first_m, n_rows, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
-    do, _ = load_rows(do_rows, first_m, n_rows, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
-    dl_row = dl_ptr
-    if dl_ptr is not None:
-        dl_row = dl_ptr + row * n_q
-    shift, delta = _row_terms(do, do, o, o, l_ptr + row * n_q, dl_row, offs_m, n_rows, 0)
-    tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
-    tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
-    at = sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
-    tl.store(at, tl.zeros((BLOCK, HEAD), tl.float32), mask=(offs_m < n_q)[:, None])
-    if ORDERED:
-        counters: tl.constexpr = BLOCK // BLOCK_M
-        offs = block * counters + tl.arange(0, counters)
-        tl.store(added_ptr + row * blocks_m + offs, tl.zeros((counters,), tl.int32), mask=offs < blocks_m)
-
-
-@triton.jit
-def finish_kernel(
-    dq_ptr, sum_ptr, heads, n_q, stride_dq, scale,
-    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """dq of its sums: scaled and rounded."""
-    blocks = tl.cdiv(n_q, BLOCK)
-    block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    offs_m = block * BLOCK + tl.arange(0, BLOCK)
-    mask = (offs_m < n_q)[:, None]
-    offs_d = tl.arange(0, HEAD)[None, :]
-    x = tl.load(sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + offs_d, mask=mask, other=0.0)
-    start = head_start(dq_ptr, row // heads, row % heads, stride_dq, UNIT)
-    to = start + offs_m[:, None].to(tl.int64) * stride_dq[2] * UNIT + offs_d * stride_dq[3]
-    tl.store(to, (x * scale).to(dq_ptr.dtype.element_ty), mask=mask)
-
-
 _SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
-PREPARED = 128  # rows of a program of the two small kernels
 
 
 def sums_descriptor(sums) -> TensorDescriptor:
@@ -505,18 +452,7 @@ def sums_descriptor(sums) -> TensorDescriptor:
     return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], _SUMS)
 
 
-def _prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks, same_lengths: bool) -> None:
-    (B, H, n_q, D), unit = q.shape, unit_of(o, do)
-    launch(
-        prepare_kernel, (triton.cdiv(n_q, PREPARED) * B * H,),
-        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
-        H, n_q, k.shape[2], triton.cdiv(n_q, blocks.block), shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, UNIT=unit, BLOCK=PREPARED, BLOCK_M=blocks.block, ORDERED=blocks.order > 0, SAME_LENGTHS=same_lengths,
-        num_warps=8,
-    )  # fmt: skip
-
-
-def _sum(
+def add_up(
     sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, k_lengths, blocks, same_lengths: bool
 ) -> None:  # fmt: skip
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
@@ -535,28 +471,11 @@ def _sum(
     )  # fmt: skip
 
 
-def _finish(dq, sums, scale: float) -> None:
-    (B, H, n_q, D), unit = dq.shape, unit_of(dq)
-    launch(
-        finish_kernel, (triton.cdiv(n_q, PREPARED) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
-        HEAD=D, UNIT=unit, BLOCK=PREPARED, num_warps=8,
-    )  # fmt: skip
-
-
-def room(q, blocks) -> tuple[torch.Tensor, torch.Tensor]:
-    """For the sums of dq in fp32, and for how many programs have added to each block of queries."""
-    B, H, n_q, D = q.shape
-    sums = torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)
-    return sums, torch.empty(B * H * triton.cdiv(n_q, blocks.block), dtype=torch.int32, device=q.device)
-
-
-@planned
 def write_in_one_pass(
-    dq, dk, dv, terms, sums, added, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None,
-    blocks=None, same_lengths: bool = False,
+    dq, dk, dv, shift, delta, sums, added, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks,
+    same_lengths: bool = False,
 ) -> None:  # fmt: skip
-    """`terms`, `sums` and `added`: room from `row_terms` and `room`."""
-    shift, delta = terms
-    _prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks, same_lengths)
-    _sum(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
-    _finish(dq, sums, scale)
+    """`sums` and `added`: from `room`. FLOP: 10 B H n_q n_k D, half of it causal."""
+    prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks.block, same_lengths)
+    add_up(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
+    finish(dq, sums, scale)

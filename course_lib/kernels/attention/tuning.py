@@ -9,8 +9,9 @@ dv) say when, and how many.
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
-    2  groups_forward.py, groups_dkdv.py   an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS:
-                                           the shapes where the hand-made schedule was measured faster
+    2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS,
+       groups_onepass.py                   ONE_PASS or ORDERED: the shapes where the hand-made schedule was measured
+                                           faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
@@ -28,6 +29,8 @@ from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_kno
 
 __all__ = [
     "GROUPS",
+    "ONE_PASS",
+    "ORDERED",
     "OTHERS",
     "PLAIN",
     "SHORT",
@@ -35,10 +38,12 @@ __all__ = [
     "TABLE",
     "Blocks",
     "Groups",
+    "OnePass",
     "Tuned",
     "blocks_for",
     "groups_for",
     "need_of",
+    "one_pass_for",
     "tuned",
 ]
 
@@ -71,7 +76,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class OnePass:
-    """For the backward pass in one, where two groups of warps hold 64 keys each."""
+    """For the backward pass in one (groups_onepass.py), where two groups of warps hold 64 keys each."""
 
     block: int  # queries a turn
     stages_q: int = 2  # such blocks of q in shared memory or on their way there
@@ -80,9 +85,12 @@ class OnePass:
     order: int = 0  # in which programs add to dq: 0 none, 1 ascending blocks of keys, 2 causal descending
     together: int = 1  # the same block of keys of so many heads, then the next
     rotated: bool = False
-    late: bool = False
-    early: bool = False
+    late: bool = False  # dq of the block before
+    early: bool = False  # dv before dp is waited for
     count_late: bool = False
+    least: int = 2048  # queries, and keys, from which on it pays to make zeros for the sums and to round them
+    tiles: int = 264  # of 128 keys, all heads together: two for each multiprocessor
+    lengths: bool = False  # also where sequences have lengths of their own
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,10 @@ GROUPS = {
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
+# (columns, causal) -> the backward pass in one, where it is faster than two passes: adding in any order, and in a fixed
+# one, which gives the same bits on every run.
+ONE_PASS: dict[tuple[int, bool], OnePass] = {}
+ORDERED: dict[tuple[int, bool], OnePass] = {}
 # The same key -> up to so many keys, this in place of it: of short tiles, programs that stay fetch the next one early.
 SHORT = {
     ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
@@ -233,6 +245,25 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
+        return None
+    return entry
+
+
+def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.Tensor) -> OnePass | None:
+    """The blocks of the backward pass in one, or None: two passes.
+
+    `tensors`: q, k and all others that the copy engine is to fetch or to write.
+    """
+    q, k, *_ = tensors
+    key = q.shape[-1], causal  # neither table has columns beside the head size's own
+    entry = ORDERED.get(key)
+    if not deterministic and not torch.are_deterministic_algorithms_enabled():
+        entry = ONE_PASS.get(key, entry)
+    if entry is None or (k_lengths is not None and not entry.lengths):
+        return None
+    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
+        return None
+    if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     return entry
 
