@@ -37,11 +37,12 @@ from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_de
 from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.sums import finish, prepare
+from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
-__all__ = ["add_up", "one_pass_in_groups_kernel", "write_in_one_pass"]
+__all__ = ["add_up", "one_pass_in_groups_kernel", "settings", "write_in_one_pass"]
 
 
 @builtin
@@ -443,13 +444,29 @@ def one_pass_in_groups_kernel(
     )  # fmt: skip
 
 
-_SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
+SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
 
 
 def sums_descriptor(sums) -> TensorDescriptor:
     """(B H, n_q, D) fp32: what each consumer hands over, 64 rows of 64 columns."""
     make_context_current(sums)
-    return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], _SUMS)
+    return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], SUMS)
+
+
+def settings(blocks: OnePass, causal: bool) -> dict:
+    """The kernel's constants that a table decides."""
+    return {
+        "BLOCK_M": blocks.block,
+        "STAGES_Q": blocks.stages_q,
+        "STAGES_DO": blocks.stages_do,
+        "PLACES": blocks.places,
+        "ORDER": blocks.order,
+        "TOGETHER": blocks.together,
+        "ROTATED": blocks.rotated and not causal,
+        "LATE": blocks.late,
+        "COUNT_LATE": blocks.count_late,
+        "EARLY": blocks.early,
+    }
 
 
 def add_up(
@@ -462,11 +479,8 @@ def add_up(
         *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
         *term_descriptors(blocks.block, shift, delta),
         kv_heads, q.shape[2], n_k, scale, scale * LOG2_E,
-        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, BLOCK_M=blocks.block, MAIN=D,
-        STAGES_Q=blocks.stages_q, STAGES_DO=blocks.stages_do, PLACES=blocks.places, ORDER=blocks.order,
-        TOGETHER=blocks.together, ROTATED=blocks.rotated and not causal, LATE=blocks.late, COUNT_LATE=blocks.count_late,
-        EARLY=blocks.early,
-        lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
+        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, MAIN=D,
+        **settings(blocks, causal), lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
         **LAUNCH,
     )  # fmt: skip
 
