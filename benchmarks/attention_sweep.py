@@ -65,8 +65,8 @@ CANDIDATES = {
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
     ],
-    # Order of additions, heads together.
-    "one pass": [(0, 1), (0, 8), (2, 16), (2, 8), (0, 4), (2, 32), (0, 16), (1, 16)],
+    # Heads together.
+    "one pass": [(4,), (8,), (1,), (16,), (2,)],
 }  # fmt: skip
 
 
@@ -112,10 +112,9 @@ def _ready(kernel: str, shape: tuple):
 
     def run_one_pass(blocks):
         if blocks is not None:
-            order, together = blocks
-            blocks = OnePass(8192 // q.shape[-1], order=order, together=together, places=2, late=True)
-        more = room(q, blocks)
-        write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, None, None, blocks, False, *more)
+            blocks = OnePass(8192 // q.shape[-1], *blocks, least=1)
+        more = None, None, blocks, False, room(q, blocks)
+        write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 
     if kernel == "one pass":

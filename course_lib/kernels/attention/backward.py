@@ -9,7 +9,8 @@
 
 Seven products are made where a single pass makes five: s and dp are made twice. For that no program ever writes where
 another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each writes
-sums of its own in fp32, and they are added in a fixed order. The single pass, where it is faster: groups_onepass.py.
+sums of its own in fp32, and they are added in a fixed order. The single pass, for calls that allow it, is in
+groups_onepass.py.
 """
 
 import torch
@@ -317,11 +318,11 @@ def write_dkdv(
 @planned
 def write_gradients(
     dq, dk, dv, terms, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
-    same_lengths: bool = False, sums=None, added=None,
+    same_lengths: bool = False, sums=None,
 ) -> None:  # fmt: skip
     """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
 
-    `blocks` for dk and dv; None: what is fastest; OnePass: for all three, with `sums` and `added` from `room`.
+    `blocks` for dk and dv; None: what is fastest; OnePass: for all three, with `sums` from `room`.
     same_lengths: queries are padded like keys; those behind the length get dq = 0 and give nothing, if they, o and do
     are finite there.
     """
@@ -329,9 +330,8 @@ def write_gradients(
     if isinstance(blocks, OnePass):
         from course_lib.kernels.attention.groups_onepass import write_in_one_pass  # Gluon need not be there
 
-        return write_in_one_pass(
-            dq, dk, dv, shift, delta, sums, added, do, q, k, v, o, l, dl, causal, scale, k_lengths, blocks, same_lengths
-        )  # fmt: skip
+        assert k_lengths is None, "one pass knows no lengths"
+        return write_in_one_pass(dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal, scale, blocks)
     table = tuned(q.shape[-1], causal, q.dtype, q.device)
     write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
@@ -342,10 +342,10 @@ def write_backward(
     dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
     deterministic: bool = True,
 ) -> None:  # fmt: skip
-    """The same, with room of its own, and in one pass where that is faster and may be."""
+    """The same, with room of its own, and in one pass where that is faster and the call allows it."""
     blocks = blocks or one_pass_for(causal, k_lengths, deterministic, q, k, v, do, dk, dv)
     write_gradients(
-        dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, *room(q, blocks)
+        dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, room(q, blocks)
     )  # fmt: skip
 
 

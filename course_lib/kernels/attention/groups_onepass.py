@@ -1,22 +1,26 @@
 """Backward in one pass, with jobs for the warps: five products where two passes make seven, and dq is added to.
 
-A program holds 128 keys, 64 for each of two consumers, and walks over the queries that see them. In the turn of block t
+A program holds 128 keys, 64 for each of two groups of warps, the consumers, and walks over the queries that see them. A
+third warp fetches q, do, shift and delta; a fourth adds dq to global memory. In the turn of block t a consumer makes
 
-    dv += pᵀ do    of block t - 1                 p and dp of that block are in registers
-    s = k qᵀ       of block t, asked for behind it
-    ds = p (dp - delta), to shared memory, where both consumers' ds meet
-    dq = ds k      of block t - 1, each consumer one half of it; another warp adds it to global memory
-    dk += dsᵀ q    of block t - 1, made while dq is handed over
-    dp = v doᵀ     of block t, made while p = exp2(s - shift) is taken
+    s = k qᵀ, dp = v doᵀ   of block t, both asked for at once
+    p = exp2(s - shift)    while dp is being made
+    ds = p (dp - delta)    to shared memory too, as dq needs the ds of both consumers
+    dv += pᵀ do            p is in registers
+    dq = ds k              of block t - 1, one half of it by each consumer, handed to the warp that adds
+    dk += dsᵀ q            ds is in registers; made while dq is handed over
 
-so a consumer waits for a product only when others of its own, or of its neighbour, are still in hand.
+Scores are turned, keys down and queries across, so p and ds come out of one product as the next one takes them.
+dq comes a turn late: a consumer then never waits for the ds that its neighbour is just making. They meet at a barrier
+that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
-dq is a sum over programs, in fp32: the copy engine adds a tile to it (a reduction in the L2 cache). Two more kernels
-stand around this one: `prepare` makes shift and delta and zeros for the sums, `finish` rounds the sums.
+dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
+`cp.reduce.async.bulk.tensor`), so no tile is read back. Programs add in the order in which they come: in fp32 the last
+bits differ from run to run. Two small kernels stand around this one (sums.py): `prepare` makes shift, delta and zeros
+for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short sequences do not earn back.
 
-ORDERED: a tile of dq is added by one program after the other, in a fixed order, so the same bits come on every run.
-A counter for each block of queries says how many have added. Nobody waits for a program that starts later than itself,
-as programs start in the order of their numbers; so somebody can always go on.
+What is asked for when, the warp that adds, and two consumers who share ds follow FlashAttention-3 (Shah and others,
+2024) and FlashAttention-4. A fixed order of additions lost to two passes: benchmarks/notes/attention.md.
 """
 
 import triton
@@ -34,7 +38,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_descriptors
-from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
+from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.sums import finish, prepare
 from course_lib.kernels.attention.tuning import OnePass
@@ -52,86 +56,40 @@ def async_add(desc, coord, src, _semantic=None):
     _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
 
 
-# Wait until a counter has reached a number; what the copy engine does next comes after it.
-_AWAIT = gl.constexpr(
-    "{ .reg .pred p; .reg .b32 c; again: ld.acquire.gpu.global.u32 c, [$1]; setp.lt.s32 p, c, $2; @p bra again;"
-    " fence.proxy.async; mov.b32 $0, c; }"
-)
-
-
-def _count(in_flight: int) -> gl.constexpr:
-    """All that the copy engine was asked to add, but for the last so many, has been added: one thread counts."""
-    return gl.constexpr(
-        f"{{ .reg .pred p; .reg .b32 l; cp.async.bulk.wait_group {in_flight}; fence.proxy.async;"
-        " bar.warp.sync 0xffffffff; mov.u32 l, %laneid; setp.eq.u32 p, l, 0;"
-        " @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, l; }"
-    )
-
-
-_COUNT, _COUNT_BEFORE = _count(0), _count(2)
-
-
 @gluon.jit
-def _asm(TEXT: gl.constexpr, ptr, number):
-    return gl.inline_asm_elementwise(TEXT, "=r,l,r", [ptr, number], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _place(kv_heads, n_k, DESCENDING: gl.constexpr, TOGETHER: gl.constexpr):
-    """Program -> (number of the block of keys, batch, head of keys). Of TOGETHER heads the same block comes first.
-
-    Causal, the first keys are seen by most queries: longest first. DESCENDING, the other way round: the last keys begin
-    at their diagonal, which is where the sums of their queries begin."""
+def _place(kv_heads, n_k, TOGETHER: gl.constexpr):
+    """Program -> (number of the block of keys, batch, head of keys). Of TOGETHER heads the same block comes first, so
+    that fewer programs add to the same dq at once. Causal, the first keys are seen by most queries: longest first."""
     blocks = gl.cdiv(n_k, 2 * HALF)
     program = gl.program_id(0)
     group = program // (blocks * TOGETHER)
     among = program % (blocks * TOGETHER)
     heads = gl.minimum(gl.num_programs(0) // blocks - group * TOGETHER, TOGETHER)
     block, batch_head = among // heads, group * TOGETHER + among % heads
-    if DESCENDING:
-        block = blocks - 1 - block
     return block, batch_head // kv_heads, batch_head % kv_heads
 
 
 @gluon.jit
-def _walk(
-    lengths_ptr, sizes,
-    CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDER: gl.constexpr,
-    TOGETHER: gl.constexpr,
-):  # fmt: skip
-    """What this program does: its block of keys, batch, head of keys, how many keys there are, and blocks of queries:
-    the first that sees any of its keys, the first that sees all of them, the end."""
+def _walk(sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr):
+    """What this program does: its block of keys, batch, head of keys; and blocks of queries: the first that sees any of
+    its keys, the first that sees all of them, the end."""
     kv_heads, n_q, n_k = sizes
-    block, batch, kv_head = _place(kv_heads, n_k, CAUSAL and ORDER == 2, TOGETHER)
-    n_valid = keys_of(lengths_ptr, batch, n_k)
-    n_rows = queries_of(n_q, n_valid, SAME_LENGTHS)
-    first, full, end = query_range(block * (2 * HALF), n_rows, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
+    block, batch, kv_head = _place(kv_heads, n_k, TOGETHER)
+    first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
     first = gl.minimum(first // BLOCK_M, end)
-    return block, batch, kv_head, n_valid, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
-
-
-@gluon.jit
-def _turned(j, first, end, block, blocks, ROTATED: gl.constexpr):
-    """Each tile of keys begins at another block of queries, so that few add to the same at once."""
-    if ROTATED:
-        j = j + block * (end - first) // blocks
-        j = gl.where(j >= end, j - (end - first), j)
-    return j
+    return block, batch, kv_head, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
 
 
 @gluon.jit
 def _produce(
-    tensors, rings, lengths_ptr, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDER: gl.constexpr, TOGETHER: gl.constexpr, ROTATED: gl.constexpr,
+    tensors, rings, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
-    kv_heads, _n_q, n_k = sizes
-    block, batch, kv_head, _n_valid, first, _full, end = _walk(
-        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
-    )  # fmt: skip
+    kv_heads, _n_q, _n_k = sizes
+    block, batch, kv_head, first, _full, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
     BYTES: gl.constexpr = 2 * BLOCK_M * MAIN + 4 * BLOCK_M
     for half in gl.static_range(2):
         mbarrier.expect(held.index(half), 2 * 2 * HALF * MAIN)
@@ -143,8 +101,8 @@ def _produce(
     for member in range(GROUP):
         head = kv_head * GROUP + member
         row = batch * kv_heads * GROUP + head
-        for i in range(first, end):
-            first_m = _turned(i, first, end, block, gl.cdiv(n_k, 2 * HALF), ROTATED) * BLOCK_M
+        for j in range(first, end):
+            first_m = j * BLOCK_M
             place, bar = claim(q_ring, turn, BYTES)
             tma.async_copy_global_to_shared(q_desc, [batch, head, first_m, 0], bar, q.index(place))
             tma.async_copy_global_to_shared(shift_desc, [row, first_m], bar, shift.index(place))
@@ -156,36 +114,22 @@ def _produce(
 
 @gluon.jit
 def _add(
-    dq_desc, dq, added_ptr, rings, lengths_ptr, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr,
-    ORDER: gl.constexpr, TOGETHER: gl.constexpr, ROTATED: gl.constexpr, LATE: gl.constexpr, COUNT_LATE: gl.constexpr,
+    dq_desc, dq, rings, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """The warp that has the copy engine add: both halves of a tile of dq, in its turn."""
+    """The warp that has the copy engine add: both halves of a tile of dq, block after block."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
-    kv_heads, n_q, n_k = sizes
-    block, batch, kv_head, n_valid, first, _full, end = _walk(
-        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
-    )  # fmt: skip
-    blocks_m = gl.cdiv(n_q, BLOCK_M)
+    kv_heads, _n_q, _n_k = sizes
+    _block, batch, kv_head, first, _full, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
     turn = 0
-    if LATE:
-        if first < end:  # nothing is before the first block
-            for half in gl.static_range(2):
-                arrived(dq_rings[half], 0)
-                release(dq_rings[half], 0)
-            turn += 1
-    before = (batch * kv_heads + kv_head) * GROUP * blocks_m
+    if first < end:  # no block is before the first: what comes for it is not added
+        for half in gl.static_range(2):
+            arrived(dq_rings[half], 0)
+            release(dq_rings[half], 0)
+        turn += 1
     for member in range(GROUP):
         row = (batch * kv_heads + kv_head) * GROUP + member
-        for i in range(first, end):
-            j = _turned(i, first, end, block, gl.cdiv(n_k, 2 * HALF), ROTATED)
-            at = row * blocks_m + j
-            if ORDER > 0:
-                mine = block
-                if CAUSAL and ORDER == 2:  # the last block of keys that the queries of this block see adds first
-                    last = gl.minimum((j + 1) * BLOCK_M + n_k - n_q, n_valid) - 1
-                    mine = last // (2 * HALF) - block
-                _asm(_AWAIT, added_ptr + at, mine)
+        for j in range(first, end):
             for half in gl.static_range(2):
                 place = arrived(dq_rings[half], turn)
                 if MAIN == 128:
@@ -193,31 +137,9 @@ def _add(
                 else:
                     async_add(dq_desc, [row, j * BLOCK_M + half * 64, 0], dq[half].index(place))
             for half in gl.static_range(2):
-                tma.store_wait(1 - half)  # read
+                tma.store_wait(1 - half)  # the copy engine has read this half
                 release(dq_rings[half], turn)
-            if ORDER > 0:
-                if COUNT_LATE:
-                    if (member > 0) | (i > first):
-                        _asm(_COUNT_BEFORE, added_ptr + before, 1)
-                    before = at
-                else:
-                    _asm(_COUNT, added_ptr + at, 1)
             turn += 1
-    if ORDER > 0 and COUNT_LATE:
-        if first < end:
-            _asm(_COUNT, added_ptr + before, 1)
-
-
-@gluon.jit
-def _exponentials(
-    s, shift, place, first_m, offs_n, n_valid, diagonal, scale_log2,
-    BLOCK_M: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
-):  # fmt: skip
-    offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
-    return probabilities(
-        s, shift.index(place).load(S), offs_m[None, :], offs_n[:, None], n_valid, diagonal, scale_log2,
-        CAUSAL, False, MASKED,
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -256,19 +178,18 @@ def _hand_over(dq, dq_tile, ring, turn):
 
 
 @gluon.jit
-def _late_dq(k, ds_tiles, met, turn, WHICH: gl.constexpr, MAIN: gl.constexpr):
-    """Of the block before number `turn`. Before the first there is none: what comes out is added to nothing."""
+def _await_before(met, turn):
+    """Until both consumers' ds of the block before is in shared memory."""
     mbarrier.wait(met.index((turn + 1) % 2), (((turn + 1) // 2) & 1) ^ 1)
-    return _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
 
 
 @gluon.jit
 def _step(
-    dk, dv, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
+    dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """All of block number `turn`; LATE: but dq of the block before."""
+    """All of block number `turn` but its dq, and dq of the block before."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
     _held, q_ring, do_ring, met, dq_rings = rings
     q_place = arrived(q_ring, turn)
@@ -278,31 +199,24 @@ def _step(
     do_tile = do.index(do_place).reshape([BLOCK_M, MAIN])
     dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do_tile, S)
     s = warpgroup_mma_wait(1, deps=[s])
-    p = _exponentials(s, shift, q_place, first_m, offs_n, n_valid, diagonal, scale_log2, BLOCK_M, S, CAUSAL, MASKED)
+    offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
+    p = probabilities(
+        s, shift.index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_k, diagonal, scale_log2,
+        CAUSAL, False, MASKED,
+    )  # fmt: skip
     p_rounded = gl.convert_layout(p.to(k.dtype), P)
-    if EARLY:
-        dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
-        dp = warpgroup_mma_wait(1, deps=[dp])
-    else:
-        dp = warpgroup_mma_wait(0, deps=[dp])
+    dp = warpgroup_mma_wait(0, deps=[dp])
     ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
-    if not EARLY:
-        dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
-    if LATE:  # the other has read this place when he has written the next
-        mbarrier.wait(met.index((turn + 1) % 2), (((turn + 1) // 2) & 1) ^ 1)
+    dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+    # The other consumer arrives at this barrier after its dq of two blocks before, the last to read this place of ds.
+    _await_before(met, turn)
     ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
     fence_async_shared()
-    if LATE:
-        dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
-    else:
-        mbarrier.arrive(met.index(turn % 2), count=1)
-        mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
-        dq = _dq(k, ds_tiles, turn % 2, WHICH, MAIN)
+    dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
     ds_operand = gl.convert_layout(ds_rounded, P)
     dk = warpgroup_mma(ds_operand, q_tile, dk, is_async=True)
     dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
-    if LATE:
-        mbarrier.arrive(met.index(turn % 2), count=1)
+    mbarrier.arrive(met.index(turn % 2), count=1)
     _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     release(do_ring, turn)
     dk, ds_operand = warpgroup_mma_wait(0, deps=[dk, ds_operand])
@@ -311,21 +225,10 @@ def _step(
 
 
 @gluon.jit
-def _cut(tile, rows):
-    """Zeros behind the first `rows` rows of a tile in shared memory."""
-    COLUMNS: gl.constexpr = tile.shape[1]
-    BY: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
-    inside = gl.arange(0, tile.shape[0], gl.SliceLayout(1, BY)) < rows
-    values = tile.load(BY)
-    tile.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
-
-
-@gluon.jit
 def _consume(
-    outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2,
+    outs, tensors, rings, sizes, scale, scale_log2,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, SAME_LENGTHS: gl.constexpr, ORDER: gl.constexpr, TOGETHER: gl.constexpr,
-    ROTATED: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
+    MAIN: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
@@ -335,10 +238,7 @@ def _consume(
     held, _q_ring, _do_ring, met, dq_rings = rings
     _kv_heads, n_q, n_k = sizes
     diagonal = n_k - n_q
-    block, batch, kv_head, n_valid, first, plain, end = _walk(
-        lengths_ptr, sizes, CAUSAL, BLOCK_M, SAME_LENGTHS, ORDER, TOGETHER
-    )  # fmt: skip
-    blocks = gl.cdiv(n_k, 2 * HALF)
+    block, batch, kv_head, first, plain, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
     first_own = (2 * block + WHICH) * HALF
     offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
     dk = gl.zeros([HALF, MAIN], gl.float32, ACC)
@@ -346,34 +246,26 @@ def _consume(
     k_own, v_own = k.index(WHICH).reshape([HALF, MAIN]), v.index(WHICH).reshape([HALF, MAIN])
     mbarrier.wait(held.index(0), 0)
     mbarrier.wait(held.index(1), 0)
-    if lengths_ptr is not None:  # keys behind the length: a probability of 0 hides no NaN
-        if first_own + HALF > n_valid:
-            _cut(k_own, n_valid - first_own)
-            _cut(v_own, n_valid - first_own)
-            fence_async_shared()
-            sync()
     turn = 0
     members = gl.where(first < end, GROUP, 0)
     for _member in range(members):
         if MASK:
-            for i in range(first, plain):
-                j = _turned(i, first, end, block, blocks, ROTATED)
+            for j in range(first, plain):
                 dk, dv = _step(
-                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True, LATE, EARLY,
+                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
                 )  # fmt: skip
                 turn += 1
-        for i in range(plain if MASK else first, end):
-            j = _turned(i, first, end, block, blocks, ROTATED)
+        for j in range(plain if MASK else first, end):
             dk, dv = _step(
-                dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
-                WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False, LATE, EARLY,
+                dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False,
             )  # fmt: skip
             turn += 1
-    if LATE:
-        if members > 0:
-            dq = warpgroup_mma_wait(0, deps=[_late_dq(k, ds_tiles, met, turn, WHICH, MAIN)])
-            _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
+    if members > 0:  # dq of the last block
+        _await_before(met, turn)
+        dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)])
+        _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
     mbarrier.arrive(met.index(turn % 2), count=1)
     mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
@@ -388,30 +280,28 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k"])
 def one_pass_in_groups_kernel(
-    dq_desc, added_ptr, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
+    dq_desc, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
     kv_heads, n_q, n_k, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    STAGES_Q: gl.constexpr, STAGES_DO: gl.constexpr, PLACES: gl.constexpr, ORDER: gl.constexpr,
-    TOGETHER: gl.constexpr, ROTATED: gl.constexpr, LATE: gl.constexpr, COUNT_LATE: gl.constexpr,
-    EARLY: gl.constexpr, lengths_ptr=None, SAME_LENGTHS: gl.constexpr = False,
+    STAGES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], k_desc.layout)
     v = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], v_desc.layout)
-    q = gl.allocate_shared_memory(k_desc.dtype, [STAGES_Q, 1, 1, BLOCK_M, MAIN], q_desc.layout)
-    do = gl.allocate_shared_memory(k_desc.dtype, [STAGES_DO, 1, 1, BLOCK_M, MAIN], do_desc.layout)
+    q = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_M, MAIN], q_desc.layout)
+    do = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_M, MAIN], do_desc.layout)
     ds0 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
     ds1 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
-    dq0 = gl.allocate_shared_memory(gl.float32, [PLACES, 1, 64, 64], dq_desc.layout)
-    dq1 = gl.allocate_shared_memory(gl.float32, [PLACES, 1, 64, 64], dq_desc.layout)
-    shift = gl.allocate_shared_memory(gl.float32, [STAGES_Q, 1, BLOCK_M], shift_desc.layout)
-    delta = gl.allocate_shared_memory(gl.float32, [STAGES_DO, 1, BLOCK_M], delta_desc.layout)
+    dq0 = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dq_desc.layout)
+    dq1 = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dq_desc.layout)
+    shift = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], shift_desc.layout)
+    delta = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], delta_desc.layout)
     held = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     met = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(held.index(i), count=1)
         mbarrier.init(met.index(i), count=2)
-    rings = held, new_ring(STAGES_Q, 2), new_ring(STAGES_DO, 2), met, (new_ring(PLACES, 1), new_ring(PLACES, 1))
+    rings = held, new_ring(STAGES, 2), new_ring(STAGES, 2), met, (new_ring(2, 1), new_ring(2, 1))
     fence_async_shared()
     outs, sizes = (dk_desc, dv_desc), (kv_heads, n_q, n_k)
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
@@ -420,28 +310,18 @@ def one_pass_in_groups_kernel(
         [
             (
                 _consume,
-                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, EARLY),
+                (outs, tensors, rings, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER),
             ),
             (
                 _consume,
-                (outs, tensors, rings, lengths_ptr, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, EARLY),
+                (outs, tensors, rings, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER),
             ),
-            (
-                _produce,
-                (fetched, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, SAME_LENGTHS, ORDER, TOGETHER,
-                 ROTATED),
-            ),
-            (
-                _add,
-                (dq_desc, (dq0, dq1), added_ptr, rings, lengths_ptr, sizes, GROUP, CAUSAL, BLOCK_M, MAIN,
-                 SAME_LENGTHS, ORDER, TOGETHER, ROTATED, LATE, COUNT_LATE),
-            ),
+            (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER)),
+            (_add, (dq_desc, (dq0, dq1), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER)),
         ],
         [4, 1, 1],  # warps of all but the first
         [240, 24, 24],  # and their registers
-    )  # fmt: skip
+    )
 
 
 SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
@@ -453,43 +333,31 @@ def sums_descriptor(sums) -> TensorDescriptor:
     return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], SUMS)
 
 
-def settings(blocks: OnePass, causal: bool) -> dict:
+def settings(blocks: OnePass) -> dict:
     """The kernel's constants that a table decides."""
-    return {
-        "BLOCK_M": blocks.block,
-        "STAGES_Q": blocks.stages_q,
-        "STAGES_DO": blocks.stages_do,
-        "PLACES": blocks.places,
-        "ORDER": blocks.order,
-        "TOGETHER": blocks.together,
-        "ROTATED": blocks.rotated and not causal,
-        "LATE": blocks.late,
-        "COUNT_LATE": blocks.count_late,
-        "EARLY": blocks.early,
-    }
+    return {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together}
 
 
 def add_up(
-    sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, k_lengths, blocks, same_lengths: bool
+    sums, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     launch(
         one_pass_in_groups_kernel, (triton.cdiv(n_k, ROWS) * B * kv_heads,),
-        sums_descriptor(sums), added,
+        sums_descriptor(sums),
         *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
         *term_descriptors(blocks.block, shift, delta),
         kv_heads, q.shape[2], n_k, scale, scale * LOG2_E,
-        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, MAIN=D,
-        **settings(blocks, causal), lengths_ptr=k_lengths, SAME_LENGTHS=same_lengths,
+        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=D,
+        **settings(blocks),
         **LAUNCH,
     )  # fmt: skip
 
 
 def write_in_one_pass(
-    dq, dk, dv, shift, delta, sums, added, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks,
-    same_lengths: bool = False,
+    dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
-    """`sums` and `added`: from `room`. FLOP: 10 B H n_q n_k D, half of it causal."""
-    prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, blocks.block, same_lengths)
-    add_up(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks, same_lengths)
+    """`sums`: from `room`. FLOP: 10 B H n_q n_k D, half of it causal."""
+    prepare(sums, shift, delta, do, q, o, l, dl)
+    add_up(sums, dk, dv, shift, delta, do, q, k, v, causal, scale, blocks)
     finish(dq, sums, scale)

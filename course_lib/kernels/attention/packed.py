@@ -56,10 +56,10 @@ def _write_forward(o, l, qkv, k_lengths) -> None:
 
 
 @planned
-def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths, blocks=None, sums=None, added=None) -> None:
+def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths, blocks=None, sums=None) -> None:
     do, o, scale, padded = _by_heads(do), _by_heads(o), qkv.shape[-1] ** -0.5, k_lengths is not None
     write_gradients(
-        *_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, blocks, padded, sums, added
+        *_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, blocks, padded, sums
     )  # fmt: skip
 
 
@@ -74,12 +74,12 @@ def _forward(qkv, k_lengths):
 def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    blocks = sums = added = None
+    blocks = sums = None
     if (qkv.shape[-1], False) in ONE_PASS:  # a look into the table costs less than twelve views
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
-        sums, added = room(q, blocks)
-    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths, blocks, sums, added)
+        sums = room(q, blocks)
+    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths, blocks, sums)
     if bias is None:
         return dqkv, None
     db = torch.zeros_like(bias, memory_format=torch.contiguous_format)

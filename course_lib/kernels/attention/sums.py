@@ -1,6 +1,6 @@
 """Before and after the backward pass in one, where dq is a sum over programs in fp32: zeros, and rounding.
 
-    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq, nobody has added yet
+    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq
     finish     dq of its sums, scaled and rounded
 
 Bytes: prepare reads o and do and writes the sums, 8 B H n_q D; finish reads them and writes dq, 6 B H n_q D.
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from course_lib.kernels.attention.masks import head_start, keys_of, queries_of
+from course_lib.kernels.attention.masks import head_start
 from course_lib.kernels.attention.rows import load_rows
 from course_lib.kernels.attention.terms import terms_of
 from course_lib.kernels.attention.tuning import OnePass
@@ -24,34 +24,28 @@ ROWS = 128  # of a program
 
 @triton.jit
 def prepare_kernel(
-    sum_ptr, added_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr, lengths_ptr,
-    heads, n_q, n_k, blocks_m, stride_terms, stride_o, stride_do,
-    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr,
-    SAME_LENGTHS: tl.constexpr,
+    sum_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    heads, n_q, stride_terms, stride_o, stride_do,
+    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """shift and delta, as dq_kernel makes them, zeros for the sums, and nobody has added yet."""
+    """shift and delta, as dq_kernel makes them, and zeros for the sums."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     batch, head = row // heads, row % heads
     first_m = block * BLOCK
     offs_m = first_m + tl.arange(0, BLOCK)
-    n_rows = queries_of(n_q, keys_of(lengths_ptr, batch, n_k), SAME_LENGTHS)
     o_rows = (head_start(o_ptr, batch, head, stride_o, UNIT), stride_o[2], stride_o[3])
     do_rows = (head_start(do_ptr, batch, head, stride_do, UNIT), stride_do[2], stride_do[3])
-    o, _ = load_rows(o_rows, first_m, n_rows, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
-    do, _ = load_rows(do_rows, first_m, n_rows, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
+    o, _ = load_rows(o_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
+    do, _ = load_rows(do_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
     dl_row = dl_ptr
     if dl_ptr is not None:
         dl_row = dl_ptr + row * n_q
-    shift, delta = terms_of(do, do, o, o, l_ptr + row * n_q, dl_row, offs_m, n_rows, 0)
+    shift, delta = terms_of(do, do, o, o, l_ptr + row * n_q, dl_row, offs_m, n_q, 0)
     tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
     at = sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
     tl.store(at, tl.zeros((BLOCK, HEAD), tl.float32), mask=(offs_m < n_q)[:, None])
-    if added_ptr is not None:
-        counters: tl.constexpr = BLOCK // BLOCK_M
-        offs = block * counters + tl.arange(0, counters)
-        tl.store(added_ptr + row * blocks_m + offs, tl.zeros((counters,), tl.int32), mask=offs < blocks_m)
 
 
 @triton.jit
@@ -71,14 +65,13 @@ def finish_kernel(
     tl.store(to, (x * scale).to(dq_ptr.dtype.element_ty), mask=mask)
 
 
-def prepare(sums, added, shift, delta, do, q, k, o, l, dl, k_lengths, block: int, same_lengths: bool) -> None:
+def prepare(sums, shift, delta, do, q, o, l, dl) -> None:
     (B, H, n_q, D), unit = q.shape, unit_of(o, do)
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
-        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
-        H, n_q, k.shape[2], triton.cdiv(n_q, block), shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, UNIT=unit, BLOCK=ROWS, BLOCK_M=block, SAME_LENGTHS=same_lengths,
-        num_warps=8,
+        sums, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
+        H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
+        HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 
@@ -90,11 +83,9 @@ def finish(dq, sums, scale: float) -> None:
     )  # fmt: skip
 
 
-def room(q, blocks) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """For the sums of dq, and in a fixed order for how many programs have added to each block of queries."""
+def room(q, blocks) -> torch.Tensor | None:
+    """For the sums of dq, where it is made in one pass."""
     if not isinstance(blocks, OnePass):
-        return None, None
+        return None
     B, H, n_q, D = q.shape
-    sums = torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)
-    counts = torch.empty(B * H * triton.cdiv(n_q, blocks.block), dtype=torch.int32, device=q.device)
-    return sums, counts if blocks.order else None
+    return torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)

@@ -10,7 +10,7 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS,
-       groups_onepass.py                   ONE_PASS or ORDERED: the shapes where the hand-made schedule was measured
+       groups_onepass.py                   ONE_PASS: the shapes where the hand-made schedule was measured
                                            faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
@@ -30,7 +30,6 @@ from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_kno
 __all__ = [
     "GROUPS",
     "ONE_PASS",
-    "ORDERED",
     "OTHERS",
     "PLAIN",
     "SHORT",
@@ -79,18 +78,10 @@ class OnePass:
     """For the backward pass in one (groups_onepass.py), where two groups of warps hold 64 keys each."""
 
     block: int  # queries a turn
-    stages_q: int = 2  # such blocks of q in shared memory or on their way there
-    stages_do: int = 2
-    places: int = 1  # for dq of each group on its way to be added
-    order: int = 0  # in which programs add to dq: 0 none, 1 ascending blocks of keys, 2 causal descending
-    together: int = 1  # the same block of keys of so many heads, then the next
-    rotated: bool = False
-    late: bool = False  # dq of the block before
-    early: bool = False  # dv before dp is waited for
-    count_late: bool = False
-    least: int = 2048  # queries, and keys, from which on it pays to make zeros for the sums and to round them
-    tiles: int = 264  # of 128 keys, all heads together: two for each multiprocessor
-    lengths: bool = False  # also where sequences have lengths of their own
+    together: int  # the same block of keys of so many heads, then the next
+    least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
+    stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
+    tiles: int = 264  # of 128 keys, all heads together; chosen and not measured: two for each multiprocessor of 132
 
 
 @dataclass(frozen=True)
@@ -139,14 +130,18 @@ GROUPS = {
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# (columns, causal) -> the backward pass in one, where it is faster than two passes: adding in any order, and in a fixed
-# one, which gives the same bits on every run.
-ONE_PASS: dict[tuple[int, bool], OnePass] = {}
-ORDERED: dict[tuple[int, bool], OnePass] = {}
 # The same key -> up to so many keys, this in place of it: of short tiles, programs that stay fetch the next one early.
 SHORT = {
     ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
     ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
+}
+# (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
+# 2^18 rows of keys at each length; the first length that was faster is `least`. With k_lengths two passes stay.
+ONE_PASS = {
+    (64, False): OnePass(128, together=4, least=2048),
+    (64, True): OnePass(128, together=8, least=4096),
+    (128, False): OnePass(64, together=4, least=1024),
+    (128, True): OnePass(64, together=8, least=2048),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -255,11 +250,8 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     `tensors`: q, k and all others that the copy engine is to fetch or to write.
     """
     q, k, *_ = tensors
-    key = q.shape[-1], causal  # neither table has columns beside the head size's own
-    entry = ORDERED.get(key)
-    if not deterministic and not torch.are_deterministic_algorithms_enabled():
-        entry = ONE_PASS.get(key, entry)
-    if entry is None or (k_lengths is not None and not entry.lengths):
+    entry = ONE_PASS.get((q.shape[-1], causal))
+    if entry is None or k_lengths is not None or deterministic or torch.are_deterministic_algorithms_enabled():
         return None
     if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
         return None
