@@ -88,8 +88,11 @@ def test_few_tiles_lengths_and_other_sizes_stay_with_two_passes(on_hopper):
 def test_no_other_architecture_and_no_other_triton_runs_it(on_hopper, monkeypatch):
     monkeypatch.setattr(tuning, "gluon_is_known", lambda: False)
     assert one_pass_for(False, None, False, *three()) is None
-    monkeypatch.undo()
-    assert one_pass_for(False, None, False, *three()) is None, "this is a CPU"
+    monkeypatch.setattr(tuning, "gluon_is_known", lambda: True)
+    assert one_pass_for(False, None, False, *three())
+    for other in ((8, 0), (8, 9), (10, 0), (12, 0)):
+        monkeypatch.setattr(tuning, "capability", lambda device, other=other: other)
+        assert one_pass_for(False, None, False, *three()) is None
 
 
 def test_room_is_made_for_one_pass_only():
