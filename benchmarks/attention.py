@@ -1,6 +1,9 @@
 """Attention forward and backward, bf16, against SDPA's flash, cuDNN and efficient backends, FlexAttention, eager and,
 where it is installed, FlashAttention-4.
 
+Where the backward pass may add to dq in any order (`deterministic=False`) and then runs in one pass, a row of its own
+holds it against the same bits on every run, which is what others get, and against cuDNN and FlashAttention-4.
+
 TFLOP/s count 4 B H n_q n_k D forward and 2.5 times that backward, half of both when causal, whatever a kernel makes.
 A peer that does not take a shape, or is wrong there, is left out, and a line says so. Flex is compiled; eager writes
 the scores.
@@ -19,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.against import Case, Red, measure
 from course_lib.kernels.attention import attention, attention_reference
-from course_lib.kernels.attention.tuning import Groups, blocks_for
+from course_lib.kernels.attention.tuning import Groups, blocks_for, one_pass_for
 
 # (batch, heads, length, head size, causal, largest time over the fastest peer's: forward, backward). The targets were
 # set in TFLOP/s beside cuDNN's, 440 beside 454 and so on; what can be held to is a ratio in one process.
@@ -94,6 +97,20 @@ def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
         row["error of ours"] = _largest(errors, names)
         row |= {f"error of {name}": _largest(peer_errors[name], names) for name in peer_errors}
         yield row
+    if one_pass_for(causal, None, False, q, k, v, do):
+        free = partial(attention, causal=causal, deterministic=False)
+        beside = {"in order": ours} | {name: peers[name] for name in ("cudnn", "flash 4") if name in peers}
+        row = measure(
+            Case(
+                f"attention backward in any order bf16 {size}",
+                _backward(free, q, k, v, do),
+                {name: _backward(one, q, k, v, do) for name, one in beside.items()},
+                partial(_check, errors_of(free, q, k, v, do, want)),
+                method="events",
+                work={"TFLOP/s": 2.5 * flops / 1e12},
+            )
+        )
+        yield row | {"rung": "groups", "what the same bits cost": row["in order us"] / row["value"]}
 
 
 def _rung(direction: str, causal: bool, q, k, v, do) -> str:

@@ -2,7 +2,8 @@
 
 One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
-the kernels with jobs for their warps, held against the table's blocks of the plain ones.
+the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass" makes all three
+gradients, held against two passes as the tables have them.
 
 First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
 new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
@@ -20,9 +21,10 @@ from functools import partial
 import torch
 
 from benchmarks.attention import CASES, inputs, relative
-from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_dq
+from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_dq, write_gradients
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.tuning import Blocks, Groups, tuned
+from course_lib.kernels.attention.sums import room
+from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, tuned
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
@@ -32,7 +34,9 @@ OTHERS, FEW = [(4, 16, 4096, head_size, causal) for head_size in (16, 32, 40, 96
 GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256, 72, False)]
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
-PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
+PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4, "one pass": 5}
+ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
+ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
 # Likeliest first. Queries and keys a block, warps, stages, where it pays a limit on registers, keys at the edge a turn.
 CANDIDATES = {
     "forward": [
@@ -61,6 +65,8 @@ CANDIDATES = {
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
     ],
+    # Heads together.
+    "one pass": [(4,), (8,), (1,), (16,), (2,)],
 }  # fmt: skip
 
 
@@ -72,8 +78,14 @@ def jobs(kernels: list[str]) -> list[tuple]:
         for i in range(longest)
         for kernel in kernels
         if i < len(CANDIDATES[kernel])
-        for shape in (GROUP_SHAPES if "groups" in kernel else SHAPES + (OTHERS if i < FEW else []))
+        for shape in _shapes(kernel, i)
     ]
+
+
+def _shapes(kernel: str, candidate: int) -> list[tuple]:
+    if kernel == "one pass":
+        return ONE_PASS_SHAPES
+    return GROUP_SHAPES if "groups" in kernel else SHAPES + (OTHERS if candidate < FEW else [])
 
 
 def _ready(kernel: str, shape: tuple):
@@ -83,7 +95,7 @@ def _ready(kernel: str, shape: tuple):
     scale = q.shape[-1] ** -0.5
     table = tuned(q.shape[-1], causal, q.dtype, q.device)
     o, l = forward(q, k, v, causal, scale)
-    shift, delta = row_terms(l)
+    shift, delta = terms = row_terms(l)
     dq, dk, dv = (torch.full_like(x, float("nan")) for x in (q, k, v))
 
     def run_forward(blocks):
@@ -98,12 +110,23 @@ def _ready(kernel: str, shape: tuple):
         write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, None, blocks)
         return dk, dv
 
+    def run_one_pass(blocks):
+        if blocks is not None:
+            blocks = OnePass(8192 // q.shape[-1], *blocks, least=1)
+        more = None, None, blocks, False, room(q, blocks)
+        write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
+        return dq, dk, dv
+
+    if kernel == "one pass":
+        return run_one_pass, None
     run_dq(table.dq)  # which makes shift and delta
     kind = kernel.split()[0]
     return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kind], getattr(table, kind)
 
 
-def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups:
+def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
+    if kernel == "one pass":
+        return blocks
     return (Groups if "groups" in kernel else Blocks)(*blocks)
 
 

@@ -1,7 +1,8 @@
 """How a kernel travels to another process: as text, with the functions and constants that it uses.
 
 The text comes from inspect, so a kernel may live in a file or in a notebook cell. Only names that the
-function uses are sent along: jit functions (also as text), plain constants, dtypes and modules of Triton.
+function uses are sent along: jit functions and builtins of ours (also as text), plain constants, dtypes and modules of
+Triton.
 """
 
 import ast
@@ -123,6 +124,8 @@ def _value(value, functions: dict[str, dict]):
             return ["attribute", plain.__module__, plain.__name__]
         return [_wrapper(value), _add(plain, functions)]
     module = getattr(value, "__module__", None) or ""
+    if getattr(value, "__triton_builtin__", False) and not module.startswith("triton"):
+        return ["builtin", _add(inspect.unwrap(value), functions)]
     if module.startswith("triton") and hasattr(value, "__qualname__"):
         return ["attribute", module, value.__qualname__]
     return None

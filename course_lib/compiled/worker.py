@@ -35,6 +35,7 @@ WRAPPERS = {
     "jit": lambda: importlib.import_module("triton").jit,
     "constexpr_function": lambda: importlib.import_module("triton").constexpr_function,
     "gluon": lambda: importlib.import_module("triton.experimental.gluon").jit,
+    "builtin": lambda: importlib.import_module("triton.experimental.gluon.language._core").builtin,
 }
 
 

@@ -15,6 +15,9 @@ from course_lib.device import cache_folder
 # isort: split
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 
 
 @triton.jit
@@ -121,6 +124,22 @@ def test_helpers_constants_defaults_and_dtypes_travel_along():
     made = compile_kernel(with_parts, {"out_ptr": "*fp16", "x_ptr": "*fp32", "n": "i32"}, {"KIND": tl.float16})
     assert "cvt.rn.f16" in made.ptx and "0f40200000" in made.ptx  # 2.5
     assert made.instructions["mma"] == 0 and made.warnings == ()
+
+
+@builtin
+def clock_of_the_multiprocessor(_semantic=None):
+    return gl.inline_asm_elementwise(
+        "mov.u32 $0, %clock;", "=r", [], dtype=gl.int32, is_pure=False, pack=1, _semantic=_semantic
+    )
+
+
+@gluon.jit
+def told_the_time(out_ptr):
+    gl.store(out_ptr, clock_of_the_multiprocessor())
+
+
+def test_a_builtin_that_is_not_tritons_travels_along():
+    assert "%clock;" in compile_kernel(told_the_time, {"out_ptr": "*i32"}, {}).ptx
 
 
 def test_vector_width_follows_from_what_is_known_of_the_sizes():

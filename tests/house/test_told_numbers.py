@@ -17,7 +17,7 @@ from course_lib.models.vision import Sizes
 from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.places import ROOT
 from course_lib.simulated_gpu import PITFALLS
-from tests.house.test_recorded_claims import near, recorded, says, whole_rows
+from tests.house.test_recorded_claims import attention_rows, near, recorded, says, whole_rows
 
 START, ROOFLINE, COMPILE, DISPATCH = (
     "00_start/start.py", "01_roofline/roofline.py", "02_compile/compile.py", "03_dispatch/dispatch.py"
@@ -194,17 +194,21 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
     says(
         FLASH,
         "does the adding: 1.12 to 1.13 times the time of two passes",
+        "it takes 0.86 to 0.93 of it on an H100 at 4096 keys",
         "is then 2 % faster for the course's kernel",
     )
     notes_say("attention", "Of one pass with additions by the TMA unit see")
     notes_say("attention", ": 1.12 to 1.13 times two passes.")
+    notes_say("attention", "it takes .86 to .93 of two passes' time")
+    for kept in (".863", ".858", ".918", ".933"):
+        notes_say("attention", f"**{kept}**")
     notes_say("attention", "| **first, blocks of 64, pipelined** | .977 |")
     assert round(100 * (1 - 0.977)) == 2
 
 
 def test_cudnn_and_ours_are_within_18_per_cent_but_for_one_case():
     says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.69 of cuDNN's time.")
-    ratios = {name: row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
+    ratios = {name: row["value"] / row["cudnn us"] for name, row in attention_rows().items()}
     apart = {name: max(ratio, 1 / ratio) for name, ratio in ratios.items()}
     *others, most = sorted(apart, key=apart.get)
     assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.69

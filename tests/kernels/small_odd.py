@@ -7,6 +7,7 @@ test_sanitizer.py runs this under compute-sanitizer, which makes a kernel a hund
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -16,7 +17,7 @@ from course_lib.kernels.angles import rope_frequencies
 from course_lib.kernels.attention import attention_reference, tuning
 from course_lib.kernels.attention.backward import backward, write_backward
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.tuning import GROUPS, Groups, Parts
+from course_lib.kernels.attention.tuning import GROUPS, ONE_PASS, Groups, Parts
 from course_lib.kernels.dropout import dropout, dropout_reference
 from course_lib.kernels.linear_gelu import (
     linear_gelu_grouped,
@@ -63,10 +64,12 @@ def products() -> float:
     return worst
 
 
-def _attention(D: int, n_q: int, n_k: int, H: int, H_kv: int, causal: bool, one_pass: bool = False) -> float:
+def _attention(
+    D: int, n_q: int, n_k: int, H: int, H_kv: int, causal: bool, one_pass: bool = False, deterministic: bool = True
+) -> float:  # fmt: skip
     q, k, v, do = (made(1, h, n, D) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k), (H, n_q)))
     o, l = forward(q, k, v, causal, D**-0.5)
-    gradients = backward(do, q, k, v, o, l, causal, D**-0.5)
+    gradients = backward(do, q, k, v, o, l, causal, D**-0.5, deterministic=deterministic)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     want, _ = attention_reference(*exact, causal, D**-0.5)
     wanted = torch.autograd.grad(want, exact, do.double())
@@ -117,6 +120,16 @@ def groups() -> float:
         return max(_attention(*case) for case in (*odd, *more))
     finally:
         tuning.GROUPS = table
+
+
+def additions() -> float:
+    """Backward in one pass, with jobs for warps: more tiles of keys than one, which add to the same dq."""
+    table, tuning.ONE_PASS = tuning.ONE_PASS, {key: replace(one, least=1, tiles=1) for key, one in ONE_PASS.items()}
+    try:
+        cases = (64, 197, 301, 2, 1, False), (64, 130, 257, 3, 3, True), (128, 150, 260, 2, 2, False)
+        return max(_attention(*case, deterministic=False) for case in (*cases, (128, 301, 197, 2, 1, True)))
+    finally:
+        tuning.ONE_PASS = table
 
 
 def rotations() -> float:
@@ -177,7 +190,8 @@ def norms() -> float:
 
 
 FAMILIES: dict[str, Callable[[], float]] = {
-    f.__name__: f for f in (pointwise, rows, products, attention, parts, groups, rotations, quantised, gelu, norms)
+    f.__name__: f
+    for f in (pointwise, rows, products, attention, parts, groups, additions, rotations, quantised, gelu, norms)
 }
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import torch
 
 from course_lib import results
 from course_lib.device import TIER
-from course_lib.kernels.attention import groups_dkdv, groups_forward
+from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass
 from course_lib.kernels.linear_gelu import pingpong
 from tests.kernels import jobs_apart
 from tests.kernels.small_odd import FAMILIES
 
-HERE = [name for name in FAMILIES if TIER == "gpu" or name != "groups"]
-GLUON = ("groups", "gelu")  # their kernels have jobs for warps; of all others racecheck has nothing to say
+HERE = [name for name in FAMILIES if TIER == "gpu" or name not in ("groups", "additions")]
+GLUON = ("groups", "additions", "gelu")  # their kernels have jobs for warps; of all others racecheck has nothing to say
 SUMMARY = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed")
 # One of what the summary counts: a first access, and those that race with it. The forms that only a flag asks for
 # begin with "Potential".
@@ -47,6 +47,7 @@ def starts_of_jobs() -> set[tuple[str, str, int]]:
     for module, name in (
         (groups_forward, "forward_in_groups_kernel"),
         (groups_dkdv, "dkdv_in_groups_kernel"),
+        (groups_onepass, "one_pass_in_groups_kernel"),
         (pingpong, "gelu_pingpong_kernel"),
         (pingpong, "slope_pingpong_kernel"),
         (jobs_apart, "jobs_apart_kernel"),
@@ -90,7 +91,7 @@ def race(*places: tuple[str, str, int]) -> str:
 
 def test_a_race_inside_of_a_job_is_told_from_the_start_of_jobs():
     starts = sorted(starts_of_jobs())
-    assert len(starts) == 10
+    assert len(starts) == 12
     (kernel, file, line) = starts[0]
     start = race(starts[0], starts[1], starts[0])
     assert doubts(start + start + summary(2), jobs=True) == []

@@ -5,7 +5,7 @@
 q (B, H, n_q, D), k and v (B, H_kv, n_k, D), H a multiple of H_kv: query heads share keys in groups of H / H_kv.
 
 Forward:   4 B H n_q n_k D FLOP, and B H (2 n_q + 2 n_k / group) D x element size + 4 B H n_q bytes.
-Backward: 10 B H n_q n_k D FLOP are counted (5 products); the two passes here make 7.
+Backward: 10 B H n_q n_k D FLOP are counted (5 products); one pass makes 5, two passes 7.
 A causal mask halves both for n_q = n_k. At 4096 keys and 2 bytes an element that is about 1000 FLOP a byte: far right
 of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k elements a row each, and is left of it.
 
@@ -16,8 +16,10 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     walk       the loop over keys of the two forward kernels in plain Triton
     forward    o and L
     parts      o and L of few queries and many keys: keys split over programs, and a second kernel that merges
+    terms      shift and delta, two numbers of each query that the backward pass needs
     backward   dq, then dk and dv
-    groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share
+    groups     kernels in Gluon whose warps have jobs: what groups_forward, groups_dkdv and groups_onepass share
+    sums       before and after groups_onepass, which makes all three gradients in one pass and adds to dq
     public     the reference, autograd, the operator, `attention`
 """
 

@@ -7,12 +7,11 @@
     dk = scale dsᵀ q, dv = pᵀ do    one program a block of keys, walking over the queries that see them, and over all
                                     query heads that share these keys, or its part of these heads
 
-Seven products are made where a single pass would make five: s and dp are made twice. For that no program ever writes
-where another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each
-writes sums of its own in fp32, and they are added in a fixed order.
+Seven products are made where a single pass makes five: s and dp are made twice. For that no program ever writes where
+another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each writes
+sums of its own in fp32, and they are added in a fixed order. The single pass, for calls that allow it, is in
+groups_onepass.py.
 """
-
-import math
 
 import torch
 import triton
@@ -42,7 +41,9 @@ from course_lib.kernels.attention.rows import (
     tiles,
     zero_rows,
 )
-from course_lib.kernels.attention.tuning import Blocks, Groups, Parts, blocks_for, tuned
+from course_lib.kernels.attention.sums import room
+from course_lib.kernels.attention.terms import load_terms, row_terms, terms_of, terms_to_walk
+from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, Parts, blocks_for, one_pass_for, tuned
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
@@ -57,20 +58,6 @@ __all__ = [
     "write_dq",
     "write_gradients",
 ]
-
-
-@triton.jit
-def _row_terms(do, do_rest, o, o_rest, l_ptr, dl_ptr, offs_m, n_q, REST: tl.constexpr):
-    """shift and delta of these queries; delta = sum_d do_d o_d, which is sum_j dp_j p_j."""
-    LOG2_E: tl.constexpr = 1.4426950408889634
-    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    if REST:
-        delta += tl.sum(o_rest.to(tl.float32) * do_rest.to(tl.float32), axis=1)
-    if dl_ptr is not None:  # dL/ds = p, so a gradient of L is one more term beside dp - delta
-        delta -= tl.load(dl_ptr + offs_m, mask=offs_m < n_q, other=0.0)
-    l = tl.load(l_ptr + offs_m, mask=offs_m < n_q, other=-float("inf"))
-    # +inf for a query with no key: its probabilities become exp2(-inf) = 0, where -inf - -inf would be NaN.
-    return tl.where(l == -float("inf"), float("inf"), l * LOG2_E), delta
 
 
 @triton.jit
@@ -143,7 +130,7 @@ def dq_kernel(
     dl_row = dl_ptr
     if dl_ptr is not None:
         dl_row = dl_ptr + row
-    shift, delta = _row_terms(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_rows, REST)
+    shift, delta = terms_of(do, do_rest, o, o_rest, l_ptr + row, dl_row, offs_m, n_rows, REST)
     # Behind the length inf and 0: where the copy engine fetches q and do there, the other pass relies on it.
     tl.store(shift_ptr + terms, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + terms, delta, mask=offs_m < n_q)
@@ -197,28 +184,6 @@ def write_dq(
 
 
 @triton.jit
-def _load_terms(row, start, offs_m, n_q, BLOCK_M: tl.constexpr, TMA: tl.constexpr):
-    """shift or delta of queries from `start` on. Behind the last query any number will do: q and do are 0 there, and so
-    is all that is added. Between a length and the last query they are inf and 0, as dq_kernel leaves them."""
-    # Without the copy engine every thread fetches the numbers of its own columns, 16 loads and 16 masks for each of the
-    # two: 190 of 530 instructions of the loop at head size 64.
-    if TMA:
-        terms = row[1].load([row[0], start]).reshape(BLOCK_M)
-    else:
-        terms = tl.load(row[0] + offs_m, mask=offs_m < n_q, other=0.0)
-    return terms
-
-
-@triton.jit
-def _terms_to_walk(ptr, tiles, row, stride, TMA: tl.constexpr):
-    if TMA:
-        terms = (row, tiles)
-    else:
-        terms = (ptr + tl.cast(row, tl.int64) * stride,)
-    return terms
-
-
-@triton.jit
 def _walk_queries(
     dk, dk_rest, dv, dv_rest, k, k_rest, v, v_rest, q_rows, do_rows, shift_row, delta_row,
     first, end, offs_n, n_q, n_valid, diagonal, scale_log2,
@@ -232,7 +197,7 @@ def _walk_queries(
     for start in tl.range(first, end, BLOCK_M, num_stages=stages):
         offs_m = start + tl.arange(0, BLOCK_M)
         q, q_rest = load_rows(q_rows, start, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True, TMA)  # (BLOCK_M, D)
-        shift = _load_terms(shift_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
+        shift = load_terms(shift_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
         s = matrix_products(k, k_rest, q, q_rest, REST, PRECISION)  # (BLOCK_N, BLOCK_M)
         do, do_rest = load_rows(do_rows, start, n_q, BLOCK_M, HEAD, MAIN, REST, UNIT, WIDE, True, TMA)  # (BLOCK_M, D)
         # dp does not wait for p: the tensor cores make it while the exponentials are taken.
@@ -240,7 +205,7 @@ def _walk_queries(
         p = probabilities(
             s, shift[None, :], offs_m[None, :], offs_n[:, None], n_valid, diagonal, scale_log2, CAUSAL, WHOLE, MASKED
         )  # fmt: skip
-        delta = _load_terms(delta_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
+        delta = load_terms(delta_row, start, offs_m, n_q, BLOCK_M, TMA)  # (BLOCK_M,)
         ds = (p * (dp - delta[None, :])).to(q.dtype)  # (BLOCK_N, BLOCK_M)
         dv, dv_rest = add_products(dv, dv_rest, p.to(do.dtype), do, do_rest, REST, PRECISION)  # (BLOCK_N, D)
         dk, dk_rest = add_products(dk, dk_rest, ds, q, q_rest, REST, PRECISION)  # (BLOCK_N, D)
@@ -280,8 +245,8 @@ def dkdv_kernel(
     for member in range(GROUP // PARTS):  # the query heads that share these keys
         head = part * (GROUP // PARTS) + member
         row = batch * kv_heads * GROUP + head
-        shift_row = _terms_to_walk(shift_ptr, shift_tiles, row, stride_terms, TMA)
-        delta_row = _terms_to_walk(delta_ptr, delta_tiles, row, stride_terms, TMA)
+        shift_row = terms_to_walk(shift_ptr, shift_tiles, row, stride_terms, TMA)
+        delta_row = terms_to_walk(delta_ptr, delta_tiles, row, stride_terms, TMA)
         q_head = head_start(q_ptr, batch, head, stride_q, UNIT)
         do_head = head_start(do_ptr, batch, head, stride_do, UNIT)
         q_rows = rows_to_walk(q_head, q_tiles, batch, head, stride_q, TMA)
@@ -350,24 +315,23 @@ def write_dkdv(
             whole.copy_(of_parts.unflatten(1, (kv_heads, parts)).sum(2))
 
 
-def row_terms(l: torch.Tensor) -> torch.Tensor:
-    """Room for shift and delta: two of (B H, n_q) fp32, each row at a multiple of 16 bytes, as the copy engine asks."""
-    *heads, n_q = l.shape
-    terms = torch.empty(2, math.prod(heads), -(-n_q // 4) * 4, dtype=torch.float32, device=l.device)
-    return terms[..., :n_q] if n_q % 4 else terms
-
-
 @planned
 def write_gradients(
     dq, dk, dv, terms, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
-    same_lengths: bool = False,
+    same_lengths: bool = False, sums=None,
 ) -> None:  # fmt: skip
     """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
 
-    `blocks` for dk and dv; None: what is fastest. same_lengths: queries are padded like keys; those behind the length
-    get dq = 0 and give nothing, if they, o and do are finite there.
+    `blocks` for dk and dv; None: what is fastest; OnePass: for all three, with `sums` from `room`.
+    same_lengths: queries are padded like keys; those behind the length get dq = 0 and give nothing, if they, o and do
+    are finite there.
     """
     shift, delta = terms
+    if isinstance(blocks, OnePass):
+        from course_lib.kernels.attention.groups_onepass import write_in_one_pass  # Gluon need not be there
+
+        assert k_lengths is None, "one pass knows no lengths"
+        return write_in_one_pass(dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal, scale, blocks)
     table = tuned(q.shape[-1], causal, q.dtype, q.device)
     write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
@@ -375,17 +339,22 @@ def write_gradients(
 
 
 def write_backward(
-    dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None
+    dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
+    deterministic: bool = True,
 ) -> None:  # fmt: skip
-    """The same, with room of its own."""
-    write_gradients(dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks)
+    """The same, with room of its own, and in one pass where that is faster and the call allows it."""
+    blocks = blocks or one_pass_for(causal, k_lengths, deterministic, q, k, v, do, dk, dv)
+    write_gradients(
+        dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, room(q, blocks)
+    )  # fmt: skip
 
 
-def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None):
+def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, deterministic: bool = True):
     """do like o, any strides; o and L as `forward` gave them; dl (B, H, n_q) or None -> dq, dk, dv.
 
-    FLOP: 14 B H n_q n_k D, half of it causal.
+    Not deterministic: the last bits of dq may differ from run to run. FLOP: 14 B H n_q n_k D, in one pass 10; half of
+    it causal.
     """
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    write_backward(dq, dk, dv, do, q, k, v, o, l, causal, scale, k_lengths, dl)
+    write_backward(dq, dk, dv, do, q, k, v, o, l, causal, scale, k_lengths, dl, None, deterministic)
     return dq, dk, dv

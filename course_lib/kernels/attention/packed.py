@@ -24,6 +24,8 @@ from torch.autograd.function import once_differentiable
 from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
+from course_lib.kernels.attention.sums import room
+from course_lib.kernels.attention.tuning import ONE_PASS, one_pass_for
 from course_lib.kernels.launching import planned
 
 __all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
@@ -54,9 +56,11 @@ def _write_forward(o, l, qkv, k_lengths) -> None:
 
 
 @planned
-def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths) -> None:
+def _write_backward(dqkv, terms, do, qkv, o, l, k_lengths, blocks=None, sums=None) -> None:
     do, o, scale, padded = _by_heads(do), _by_heads(o), qkv.shape[-1] ** -0.5, k_lengths is not None
-    write_gradients(*_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, None, padded)
+    write_gradients(
+        *_apart(dqkv), terms, do, *_apart(qkv), o, l, False, scale, k_lengths, None, blocks, padded, sums
+    )  # fmt: skip
 
 
 def _forward(qkv, k_lengths):
@@ -67,10 +71,15 @@ def _forward(qkv, k_lengths):
     return o, l
 
 
-def _backward(do, qkv, o, l, k_lengths, bias):
+def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths)
+    blocks = sums = None
+    if (qkv.shape[-1], False) in ONE_PASS:  # a look into the table costs less than twelve views
+        q, *others = _apart(qkv)
+        blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
+        sums = room(q, blocks)
+    _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths, blocks, sums)
     if bias is None:
         return dqkv, None
     db = torch.zeros_like(bias, memory_format=torch.contiguous_format)
@@ -80,28 +89,29 @@ def _backward(do, qkv, o, l, k_lengths, bias):
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv, k_lengths, bias):
+    def forward(ctx, qkv, k_lengths, bias, deterministic):
         o, l = _forward(qkv, k_lengths)
         ctx.save_for_backward(qkv, o, l, k_lengths, bias)
+        ctx.deterministic = deterministic
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        dqkv, db = _backward(do, *ctx.saved_tensors)
-        return dqkv, None, db
+        dqkv, db = _backward(do, *ctx.saved_tensors, ctx.deterministic)
+        return dqkv, None, db, None
 
 
 @torch.library.custom_op("speed_of_light::packed_attention", mutates_args=())
 def packed_attention_operator(
-    qkv: torch.Tensor, k_lengths: torch.Tensor | None, bias: torch.Tensor | None = None
+    qkv: torch.Tensor, k_lengths: torch.Tensor | None, bias: torch.Tensor | None = None, deterministic: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, L). To torch.compile it is one node; L has no gradient."""
     return _forward(qkv, k_lengths)
 
 
 @packed_attention_operator.register_fake
-def _(qkv, k_lengths, bias=None):
+def _(qkv, k_lengths, bias=None, deterministic=True):
     B, N, _, H, D = qkv.shape
     return qkv.new_empty(B, N, H, D), qkv.new_empty(B, H, N, dtype=torch.float32)
 
@@ -109,34 +119,35 @@ def _(qkv, k_lengths, bias=None):
 @torch.library.custom_op("speed_of_light::packed_attention_backward", mutates_args=())
 def _backward_operator(
     do: torch.Tensor, qkv: torch.Tensor, o: torch.Tensor, l: torch.Tensor, k_lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    bias: torch.Tensor | None, deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """dqkv, and the gradient of the bias, empty where there is none: an operator returns tensors."""
-    dqkv, db = _backward(do, qkv, o, l, k_lengths, bias)
+    dqkv, db = _backward(do, qkv, o, l, k_lengths, bias, deterministic)
     return dqkv, qkv.new_empty(0) if db is None else db
 
 
 @_backward_operator.register_fake
-def _(do, qkv, o, l, k_lengths, bias):
+def _(do, qkv, o, l, k_lengths, bias, deterministic):
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     return dqkv, qkv.new_empty(0) if bias is None else torch.empty_like(bias, memory_format=torch.contiguous_format)
 
 
 def _keep_for_backward(ctx, inputs, output):
-    qkv, k_lengths, bias = inputs
+    qkv, k_lengths, bias, ctx.deterministic = inputs
     ctx.save_for_backward(qkv, *output, k_lengths, bias)
 
 
 def _operator_backward(ctx, do, _dl):
-    dqkv, db = _backward_operator(do, *ctx.saved_tensors)
-    return dqkv, None, None if ctx.saved_tensors[-1] is None else db
+    dqkv, db = _backward_operator(do, *ctx.saved_tensors, ctx.deterministic)
+    return dqkv, None, None if ctx.saved_tensors[-1] is None else db, None
 
 
 packed_attention_operator.register_autograd(_operator_backward, setup_context=_keep_for_backward)
 
 
 def packed_attention(
-    qkv: torch.Tensor, k_lengths: torch.Tensor | None = None, bias: torch.Tensor | None = None
+    qkv: torch.Tensor, k_lengths: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    deterministic: bool = True,
 ) -> torch.Tensor:  # fmt: skip
     """softmax(q kᵀ / sqrt(D)) v of qkv (B, N, 3, H, D) -> (B, N, H, D), contiguous; differentiable in qkv and bias.
 
@@ -144,7 +155,7 @@ def packed_attention(
     and get gradients of 0. Queries behind it are padding too, and have to be finite. There o is finite and
     otherwise unspecified; its gradient, which has to be finite, is ignored, and that of q is 0.
     bias (3 H D,): one that is in qkv already, detached there, as in qkv = F.linear(x, w, bias.detach()). Its gradient
-    is the sum of the rows of dqkv, for two thirds of a pass over them (see above).
+    is the sum of the rows of dqkv, for two thirds of a pass over them (see above). deterministic: as in `attention`.
     """
     assert qkv.dim() == 5 and qkv.shape[2] == 3, f"qkv is (batch, length, 3, heads, head size), not {tuple(qkv.shape)}"
     assert 16 <= qkv.shape[-1] <= 128, f"head size {qkv.shape[-1]}: these kernels take 16 to 128"
@@ -156,5 +167,6 @@ def packed_attention(
         assert bias.shape == (width,), f"a bias of {width} numbers, not {tuple(bias.shape)}"
         bias = bias if bias.requires_grad else None  # nobody asks for its sums
     if torch.compiler.is_compiling():
-        return packed_attention_operator(qkv, k_lengths, bias)[0]
-    return _PackedAttention.apply(qkv, k_lengths, bias)  # a Function costs the host 4 us a call, an operator 20
+        return packed_attention_operator(qkv, k_lengths, bias, deterministic)[0]
+    # A Function costs the host 4 us a call, an operator 20.
+    return _PackedAttention.apply(qkv, k_lengths, bias, deterministic)

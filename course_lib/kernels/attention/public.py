@@ -34,54 +34,56 @@ def attention_reference(q, k, v, causal: bool = False, scale: float | None = Non
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, causal, scale, k_lengths):
+    def forward(ctx, q, k, v, causal, scale, k_lengths, deterministic):
         o, l = forward(q, k, v, causal, scale, k_lengths)
         ctx.save_for_backward(q, k, v, o, l, k_lengths)
-        ctx.causal, ctx.scale = causal, scale
+        ctx.causal, ctx.scale, ctx.deterministic = causal, scale, deterministic
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
         q, k, v, o, l, k_lengths = ctx.saved_tensors
-        return *backward(do, q, k, v, o, l, ctx.causal, ctx.scale, k_lengths), None, None, None
+        grads = backward(do, q, k, v, o, l, ctx.causal, ctx.scale, k_lengths, None, ctx.deterministic)
+        return *grads, None, None, None, None
 
 
 @torch.library.custom_op("speed_of_light::attention", mutates_args=())
 def attention_operator(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, k_lengths: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, k_lengths: torch.Tensor | None,
+    deterministic: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, L), both differentiable. To torch.compile it is one node whose inside is never looked at."""
     return forward(q, k, v, causal, scale, k_lengths)
 
 
 @attention_operator.register_fake
-def _(q, k, v, causal, scale, k_lengths):
+def _(q, k, v, causal, scale, k_lengths, deterministic=True):
     return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 @torch.library.custom_op("speed_of_light::attention_backward", mutates_args=())
 def _backward_operator(
     do: torch.Tensor, dl: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    o: torch.Tensor, l: torch.Tensor, causal: bool, scale: float, k_lengths: torch.Tensor | None,
+    o: torch.Tensor, l: torch.Tensor, causal: bool, scale: float, k_lengths: torch.Tensor | None, deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return backward(do, q, k, v, o, l, causal, scale, k_lengths, dl)
+    return backward(do, q, k, v, o, l, causal, scale, k_lengths, dl, deterministic)
 
 
 @_backward_operator.register_fake
-def _(do, dl, q, k, v, o, l, causal, scale, k_lengths):
+def _(do, dl, q, k, v, o, l, causal, scale, k_lengths, deterministic):
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _keep_for_backward(ctx, inputs, output):
-    q, k, v, ctx.causal, ctx.scale, k_lengths = inputs
+    q, k, v, ctx.causal, ctx.scale, k_lengths, ctx.deterministic = inputs
     ctx.save_for_backward(q, k, v, *output, k_lengths)
 
 
 def _operator_backward(ctx, do, dl):
     q, k, v, o, l, k_lengths = ctx.saved_tensors
-    grads = _backward_operator(do, dl, q, k, v, o, l, ctx.causal, ctx.scale, k_lengths)
-    return *grads, None, None, None
+    grads = _backward_operator(do, dl, q, k, v, o, l, ctx.causal, ctx.scale, k_lengths, ctx.deterministic)
+    return *grads, None, None, None, None
 
 
 attention_operator.register_autograd(_operator_backward, setup_context=_keep_for_backward)
@@ -104,21 +106,28 @@ def _check(q, k, v, k_lengths) -> None:
         assert k_lengths.device == q.device, f"k_lengths is on {k_lengths.device}, q on {q.device}"
 
 
-def attention(q, k, v, causal: bool = False, scale: float | None = None, k_lengths=None) -> torch.Tensor:
+def attention(
+    q, k, v, causal: bool = False, scale: float | None = None, k_lengths=None, deterministic: bool = True
+) -> torch.Tensor:
     """softmax(scale q kᵀ) v, differentiable in q, k and v; o has the shape, and where it can the strides, of q.
 
     q: (B, H, n_q, D); k, v: (B, H_kv, n_k, D), H a multiple of H_kv; D from 16 to 128; fp16, bf16 or fp32; any strides.
     causal: query m sees key n where n <= m + n_k - n_q. scale: 1 / sqrt(D) when None.
     k_lengths: (B,) integers; sequence b has k_lengths[b] keys, and what lies behind them is neither used nor moved.
     A query that sees no key gives zeros, and no gradient.
+    deterministic: the same bits on every run. False allows one pass backward on an H100 or H200, at head sizes 64 and
+    128, from 1024 keys or more on (tuning.ONE_PASS), without k_lengths. It adds dq up in fp32 in the order in which
+    programs come, in 4 B H n_q D bytes more: the last bits of dq may differ from run to run, o, dk and dv never do.
+    `torch.use_deterministic_algorithms(True)` forbids it.
     """
     _check(q, k, v, k_lengths)
+    assert isinstance(deterministic, bool), f"deterministic is True or False, not {deterministic!r}"
     scale = _scale(q, scale)
     if scale < 0:  # the running maximum is taken before scaling, which only a scale of at least 0 leaves in order
         q, scale = -q, -scale
     if k_lengths is not None:
         k_lengths = k_lengths.to(torch.int32).contiguous()
     if torch.compiler.is_compiling():
-        return attention_operator(q, k, v, causal, scale, k_lengths)[0]
+        return attention_operator(q, k, v, causal, scale, k_lengths, deterministic)[0]
     # A Function costs the host 4 us a call, an operator 20.
-    return _Attention.apply(q, k, v, causal, scale, k_lengths)
+    return _Attention.apply(q, k, v, causal, scale, k_lengths, deterministic)

@@ -9,8 +9,9 @@ dv) say when, and how many.
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
-    2  groups_forward.py, groups_dkdv.py   an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS:
-                                           the shapes where the hand-made schedule was measured faster
+    2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS,
+       groups_onepass.py                   ONE_PASS: the shapes where the hand-made schedule was measured
+                                           faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
@@ -28,6 +29,7 @@ from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_kno
 
 __all__ = [
     "GROUPS",
+    "ONE_PASS",
     "OTHERS",
     "PLAIN",
     "SHORT",
@@ -35,10 +37,12 @@ __all__ = [
     "TABLE",
     "Blocks",
     "Groups",
+    "OnePass",
     "Tuned",
     "blocks_for",
     "groups_for",
     "need_of",
+    "one_pass_for",
     "tuned",
 ]
 
@@ -67,6 +71,17 @@ class Groups:
     turns: bool = True  # forward: the two groups take turns at the tensor cores
     polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
     lengths: bool = True  # also where sequences have lengths of their own
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """For the backward pass in one (groups_onepass.py), where two groups of warps hold 64 keys each."""
+
+    block: int  # queries a turn
+    together: int  # the same block of keys of so many heads, then the next
+    least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
+    stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
+    tiles: int = 264  # of 128 keys, all heads together; chosen and not measured: two for each multiprocessor of 132
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,14 @@ GROUPS = {
 SHORT = {
     ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
     ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
+}
+# (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
+# 2^18 rows of keys at each length; the first length that was faster is `least`. With k_lengths two passes stay.
+ONE_PASS = {
+    (64, False): OnePass(128, together=4, least=2048),
+    (64, True): OnePass(128, together=8, least=4096),
+    (128, False): OnePass(64, together=4, least=1024),
+    (128, True): OnePass(64, together=8, least=2048),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -217,6 +240,22 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
+        return None
+    return entry
+
+
+def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.Tensor) -> OnePass | None:
+    """The blocks of the backward pass in one, or None: two passes.
+
+    `tensors`: q, k and all others that the copy engine is to fetch or to write.
+    """
+    q, k, *_ = tensors
+    entry = ONE_PASS.get((q.shape[-1], causal))
+    if entry is None or k_lengths is not None or deterministic or torch.are_deterministic_algorithms_enabled():
+        return None
+    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
+        return None
+    if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     return entry
 

@@ -1,0 +1,91 @@
+"""Before and after the backward pass in one, where dq is a sum over programs in fp32: zeros, and rounding.
+
+    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq
+    finish     dq of its sums, scaled and rounded
+
+Bytes: prepare reads o and do and writes the sums, 8 B H n_q D; finish reads them and writes dq, 6 B H n_q D.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from course_lib.kernels.attention.masks import head_start
+from course_lib.kernels.attention.rows import load_rows
+from course_lib.kernels.attention.terms import terms_of
+from course_lib.kernels.attention.tuning import OnePass
+from course_lib.kernels.launching import launch
+from course_lib.kernels.strides import in_units, unit_of
+
+__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room"]
+
+ROWS = 128  # of a program
+
+
+@triton.jit
+def prepare_kernel(
+    sum_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    heads, n_q, stride_terms, stride_o, stride_do,
+    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """shift and delta, as dq_kernel makes them, and zeros for the sums."""
+    blocks = tl.cdiv(n_q, BLOCK)
+    block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    batch, head = row // heads, row % heads
+    first_m = block * BLOCK
+    offs_m = first_m + tl.arange(0, BLOCK)
+    o_rows = (head_start(o_ptr, batch, head, stride_o, UNIT), stride_o[2], stride_o[3])
+    do_rows = (head_start(do_ptr, batch, head, stride_do, UNIT), stride_do[2], stride_do[3])
+    o, _ = load_rows(o_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
+    do, _ = load_rows(do_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
+    dl_row = dl_ptr
+    if dl_ptr is not None:
+        dl_row = dl_ptr + row * n_q
+    shift, delta = terms_of(do, do, o, o, l_ptr + row * n_q, dl_row, offs_m, n_q, 0)
+    tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
+    tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
+    at = sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
+    tl.store(at, tl.zeros((BLOCK, HEAD), tl.float32), mask=(offs_m < n_q)[:, None])
+
+
+@triton.jit
+def finish_kernel(
+    dq_ptr, sum_ptr, heads, n_q, stride_dq, scale,
+    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dq of its sums: scaled and rounded."""
+    blocks = tl.cdiv(n_q, BLOCK)
+    block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    offs_m = block * BLOCK + tl.arange(0, BLOCK)
+    mask = (offs_m < n_q)[:, None]
+    offs_d = tl.arange(0, HEAD)[None, :]
+    x = tl.load(sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + offs_d, mask=mask, other=0.0)
+    start = head_start(dq_ptr, row // heads, row % heads, stride_dq, UNIT)
+    to = start + offs_m[:, None].to(tl.int64) * stride_dq[2] * UNIT + offs_d * stride_dq[3]
+    tl.store(to, (x * scale).to(dq_ptr.dtype.element_ty), mask=mask)
+
+
+def prepare(sums, shift, delta, do, q, o, l, dl) -> None:
+    (B, H, n_q, D), unit = q.shape, unit_of(o, do)
+    launch(
+        prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
+        sums, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
+        H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
+        HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
+    )  # fmt: skip
+
+
+def finish(dq, sums, scale: float) -> None:
+    (B, H, n_q, D), unit = dq.shape, unit_of(dq)
+    launch(
+        finish_kernel, (triton.cdiv(n_q, ROWS) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
+        HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
+    )  # fmt: skip
+
+
+def room(q, blocks) -> torch.Tensor | None:
+    """For the sums of dq, where it is made in one pass."""
+    if not isinstance(blocks, OnePass):
+        return None
+    B, H, n_q, D = q.shape
+    return torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)
