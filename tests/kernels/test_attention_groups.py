@@ -158,6 +158,7 @@ def compiled(name, columns, causal, groups, whole=True, padded=False):
     if name == "forward":
         fixed |= {"BLOCK_N": groups.block, "WHOLE": whole, "HEADS_INTERLEAVED": groups.heads_interleaved}
         fixed |= {"TURNS": groups.turns, "POLYNOMIAL": groups.polynomial}
+        fixed |= {"CONSUMERS": groups.consumers, "SERPENTINE": groups.serpentine and groups.persistent}
     else:
         fixed |= {"BLOCK_M": groups.block, "SAME_LENGTHS": False}
     signature = {}
@@ -211,7 +212,7 @@ def test_the_exponentials_are_taken_while_a_product_is_being_made(columns):
 
 
 def test_exponentials_by_multiplying_and_adding_are_as_good_as_fp32():
-    from course_lib.kernels.attention.groups_forward import EXP2
+    from course_lib.kernels.attention.exponentials import EXP2
 
     f = torch.linspace(-0.5, 0.5, 100_001)
     p = torch.full_like(f, EXP2[-1])

@@ -19,8 +19,6 @@ At head size 64 exponentials take as many clocks as products. POLYNOMIAL: one of
 adding, for which there is room beside the unit for exponentials; FlashAttention-4 does so (Zadouri et al., 2026).
 """
 
-import struct
-
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -31,9 +29,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from course_lib.kernels.attention.exponentials import exp2
 from course_lib.kernels.attention.groups import (
     HALF,
-    ROWS,
     add_products,
     allocate,
     descriptors,
@@ -44,60 +42,37 @@ from course_lib.kernels.attention.groups import (
     wait_for_all,
 )
 from course_lib.kernels.attention.masks import key_range, keys_of, visible
+from course_lib.kernels.attention.packing import pack, unpack
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.launching import launch
-from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
+from course_lib.kernels.rings import LAUNCH, LAUNCH_THREE, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
 
-# 2^f for f from -1/2 to 1/2, within 8e-8 of it: the coefficients of 1, f, f^2 and so on
-EXP2 = (1.00000007, 0.693146967, 0.240221197, 0.0555071327, 0.00967554148, 0.0013276472)
-PACKED = 8  # numbers of a thread that go together: the first by multiplying and adding, seven through the unit
-
-
-def _exponentials() -> str:
-    """2^x of some numbers, in PTX. x is n + f: adding 1.5 * 2^23 rounds it to n and leaves n in the low bits."""
-    c0, *higher = ("0f" + struct.pack(">f", c).hex() for c in EXP2)
-    steps = [f"fma.rn.f32 p, p, f, {c};" for c in (*higher[-2::-1], c0)]
-    lines = [
-        "{ .reg .f32 x, r, n, f, p, s; .reg .b32 b;",
-        f"max.NaN.f32 x, ${PACKED}, 0fC2FC0000;",  # -126: below it 2^n is no normal number
-        "add.rn.f32 r, x, 0f4B400000; sub.rn.f32 n, r, 0f4B400000; sub.rn.f32 f, x, n;",
-        f"mov.f32 p, {higher[-1]};",
-        *steps,
-        "mov.b32 b, r; shl.b32 b, b, 23; add.s32 b, b, 0x3F800000; mov.b32 s, b; mul.rn.f32 $0, p, s;",
-        *(f"ex2.approx.ftz.f32 ${i}, ${PACKED + i};" for i in range(1, PACKED)),
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-EXPONENTIALS = gl.constexpr(_exponentials())
-REGISTERS = gl.constexpr(",".join(["=f"] * PACKED + ["f"] * PACKED))
-NUMBERS = gl.constexpr(PACKED)
-
-
 @gluon.jit
-def _exp2(x, POLYNOMIAL: gl.constexpr):
-    if POLYNOMIAL:
-        return gl.inline_asm_elementwise(EXPONENTIALS, REGISTERS, [x], dtype=gl.float32, is_pure=True, pack=NUMBERS)
-    else:
-        return gl.exp2(x)
-
-
-@gluon.jit
-def _place(tile, sizes, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
+def _place(
+    tile, tiles, sizes,
+    CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
+):  # fmt: skip
     """Number of a tile -> (first query, batch, head).
 
     Causal: the last queries of a head see most keys, so their tiles take longest. Of HEADS_INTERLEAVED heads all the
     longest tiles come first, then all the next shorter ones. So programs that run side by side are about equally long,
     and the shortest tiles are left for the end.
+
+    SERPENTINE: programs that stay take one tile each a round. In every second round the last program takes the first
+    tile: who had the longest of one round has the shortest of the next.
     """
     heads, batch_heads, n_q = sizes[0], sizes[1], sizes[2]
-    blocks = gl.cdiv(n_q, 2 * HALF)
+    blocks = gl.cdiv(n_q, CONSUMERS * HALF)
+    if SERPENTINE:
+        programs = gl.num_programs(0)
+        first_here = tile // programs * programs
+        turned = first_here + gl.minimum(programs, tiles - first_here) - 1 - gl.program_id(0)
+        tile = gl.where(tile // programs % 2 == 1, turned, tile)
     if CAUSAL:
         first = tile // (blocks * HEADS_INTERLEAVED) * HEADS_INTERLEAVED
         here = gl.minimum(batch_heads - first, HEADS_INTERLEAVED)
@@ -105,76 +80,98 @@ def _place(tile, sizes, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
         block, batch_head = blocks - 1 - among // here, first + among % here
     else:
         block, batch_head = tile % blocks, tile // blocks
-    return block * (2 * HALF), batch_head // heads, batch_head % heads
+    return block * (CONSUMERS * HALF), batch_head // heads, batch_head % heads
 
 
 @gluon.jit
-def _blocks(first_m, n_q, n_k, n_valid, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
-    """How many blocks of keys all queries of the tile see whole, and how many any sees; at least one is walked."""
-    full, end = key_range(first_m, n_valid, n_k - n_q, CAUSAL, 2 * HALF, BLOCK_N)
+def _blocks(first_m, n_q, n_k, n_valid, ROWS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+    """How many blocks of keys all of these ROWS queries see whole, and how many any sees; at least one is walked."""
+    full, end = key_range(first_m, n_valid, n_k - n_q, CAUSAL, ROWS, BLOCK_N)
     return full // BLOCK_N, gl.maximum(gl.cdiv(end, BLOCK_N), 1)
 
 
 @gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes, tiles,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr,
+    GROUP: gl.constexpr, CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
+    SERPENTINE: gl.constexpr, BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
-    q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
-    q0_ring, q1_ring, k_ring, v_ring, _turns = rings
+    q_tiles, k_tiles, v_tiles = tensors
+    q_ring, k_ring, v_ring, _turns = rings
     n_q, n_k = sizes[2], sizes[3]
     Q_BYTES: gl.constexpr = 2 * HALF * (MAIN + REST)
     BYTES: gl.constexpr = 2 * BLOCK_N * (MAIN + REST)
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        _full, end = _blocks(first_m, n_q, n_k, keys_of(lengths_ptr, batch, n_k), CAUSAL, BLOCK_N)
+        first_m, batch, head = _place(tile, tiles, sizes, CONSUMERS, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        _full, end = _blocks(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
             place, bar = claim(k_ring, turn, BYTES)
             fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             if i == 0:
-                place, bar = claim(q0_ring, count, Q_BYTES)
-                fetch(q0_tiles, place, bar, batch, head, first_m, REST)  # (HALF, MAIN), (HALF, REST)
-                place, bar = claim(q1_ring, count, Q_BYTES)
-                fetch(q1_tiles, place, bar, batch, head, first_m + HALF, REST)
+                for which in gl.static_range(CONSUMERS):
+                    place, bar = claim(q_ring, count, Q_BYTES)
+                    fetch(q_tiles, place, bar, batch, head, first_m + which * HALF, REST)  # (HALF, MAIN), (HALF, REST)
+                    count += 1
             place, bar = claim(v_ring, turn, BYTES)
             fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             turn += 1
-        count += 1
+
+
+# A thread holds columns 8 i + 2 j and 8 i + 2 j + 1 of its rows, j its number among four.
+
+
+@gluon.jit
+def _sums(p):
+    """What each thread has of every row of p (HALF, BLOCK_N): (HALF, 4). The four are added once a tile."""
+    return gl.sum(gl.sum(p.reshape([HALF, p.shape[1] // 8, 4, 2]), 1), 2)
+
+
+@gluon.jit
+def _largest(s, ROW: gl.constexpr):
+    """The largest of every row (HALF,): four chains of a thread at once. One is 32 steps, each waits for the last."""
+    parts = gl.max(s.reshape([HALF, 2, s.shape[1] // 16, 4, 2]), 2)
+    return gl.convert_layout(gl.max(parts.reshape([HALF, 16]), 1), ROW)
+
+
+@gluon.jit
+def _times(x, factor):
+    """Every row of x times its own factor."""
+    return x * gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout))[:, None]
 
 
 @gluon.jit
 def _softmax(
-    s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2,
+    s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2,
     BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     """p (HALF, BLOCK_N) of one block, and what the sums so far are to be multiplied by (HALF,); as in forward.py."""
+    ROW: gl.constexpr = gl.SliceLayout(1, S)
     if MASKED:
         offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
         # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
         # them out again, 893 instructions a turn at 80 columns instead of 771.
         see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, False)
         s = gl.where(see, s * scale_log2, -float("inf"))
-        new_max = gl.maximum(row_max, gl.max(s, 1))
+        new_max = gl.maximum(row_max, _largest(s, ROW))
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
         p = gl.exp2(s - shift[:, None])
     else:
-        new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
+        new_max = gl.maximum(row_max, _largest(s, ROW) * scale_log2)
         shift = new_max
-        p = _exp2(s * scale_log2 - shift[:, None], POLYNOMIAL)
-    correction = gl.exp2(row_max - shift)
-    return p, new_max, row_sum * correction + gl.sum(p, 1), correction
+        p = exp2(s * scale_log2 - shift[:, None], POLYNOMIAL)
+    return p, new_max, gl.exp2(row_max - shift)
 
 
 @gluon.jit
 def _scale(acc, factor, REST: gl.constexpr):
     """Every row times its own factor."""
     main, rest = acc
-    main = main * gl.convert_layout(factor, gl.SliceLayout(1, main.type.layout))[:, None]
+    main = _times(main, factor)
     if REST:
-        rest = rest * gl.convert_layout(factor, gl.SliceLayout(1, rest.type.layout))[:, None]
+        rest = _times(rest, factor)
     return main, rest
 
 
@@ -192,7 +189,7 @@ def _cut_rows(x, rows):
 
 @gluon.jit
 def _cut(x, rows, REST: gl.constexpr):
-    """Keys of a block behind the length become zeros where they lie. Both groups do it: what they write is the same."""
+    """Keys of a block behind the length become zeros where they lie. All groups do it: what they write is the same."""
     main, rest = x
     _cut_rows(main, rows)
     if REST:
@@ -202,42 +199,70 @@ def _cut(x, rows, REST: gl.constexpr):
 
 
 @gluon.jit
+def _take_turn(turns, taken, WHICH: gl.constexpr):
+    """Barrier WHICH is passed by the group before this one; the first group's first turn is free."""
+    FREE: gl.constexpr = 1 if WHICH == 0 else 0
+    mbarrier.wait(turns.index(WHICH), (taken & 1) ^ FREE)
+
+
+@gluon.jit
+def _pass_turn(turns, WHICH: gl.constexpr, CONSUMERS: gl.constexpr):
+    mbarrier.arrive(turns.index((WHICH + 1) % CONSUMERS), count=1)
+
+
+@gluon.jit
+def _skip(rings, turn, taken, WHICH: gl.constexpr, CONSUMERS: gl.constexpr, TURNS: gl.constexpr):
+    """A block that other groups' queries see and none of this group's."""
+    _q_ring, k_ring, v_ring, turns = rings
+    if TURNS:
+        _take_turn(turns, taken, WHICH)
+        _pass_turn(turns, WHICH, CONSUMERS)
+    # Waiting says that everybody has released the use before: a barrier counts for one use at a time.
+    arrived(k_ring, turn)
+    release(k_ring, turn)
+    arrived(v_ring, turn)
+    release(v_ring, turn)
+
+
+@gluon.jit
 def _step(
-    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
-    WHICH: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
+    WHICH: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr,
+    S: gl.constexpr, P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
-    k_tiles, v_tiles = tensors[2], tensors[3]
-    k_ring, v_ring, turns = rings[2], rings[3], rings[4]
-    p = gl.convert_layout(p.to(q[0].dtype), P)  # (HALF, BLOCK_N)
+    _q_tiles, k_tiles, v_tiles = tensors
+    _q_ring, k_ring, v_ring, turns = rings
+    p = unpack(packed, q[0].dtype, P)  # (HALF, BLOCK_N)
     k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
-    if TURNS:  # barrier WHICH is passed by the other group; the first group's first turn is free
-        mbarrier.wait(turns.index(WHICH), (taken & 1) ^ (1 - WHICH))
+    if TURNS:
+        _take_turn(turns, taken, WHICH)
     s = products(q, k, REST, S)  # (HALF, BLOCK_N)
     v = view(v_tiles, arrived(v_ring, turn - 1), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
     acc = add_products(acc, p, v, REST)  # (HALF, MAIN), (HALF, REST)
     if TURNS:
-        mbarrier.arrive(turns.index(1 - WHICH), count=1)
+        _pass_turn(turns, WHICH, CONSUMERS)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
-    p_next, row_max, row_sum, correction = _softmax(
-        s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
+    p_next, row_max, correction = _softmax(
+        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
     )  # fmt: skip
+    row_sum = _times(row_sum, correction) + _sums(p_next)
     # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
     # moves none across a branch.
     if turn == -1:
         arrived(v_ring, 0)
     acc, p = wait_for_all(acc, p, REST)
     release(v_ring, turn - 1)
-    return _scale(acc, correction, REST), row_max, row_sum, p_next
+    return _scale(acc, correction, REST), row_max, row_sum, pack(p_next, q[0].dtype)
 
 
 @gluon.jit
 def _consume(
     ours, lengths_ptr,
-    WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
-    BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    WHICH: gl.constexpr, CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr, BLOCK_N: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
@@ -249,25 +274,31 @@ def _consume(
     PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
     outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
-    q_tiles, k_tiles, v_tiles = tensors[WHICH], tensors[2], tensors[3]
-    q_ring, k_ring, v_ring = rings[WHICH], rings[2], rings[3]
+    q_tiles, k_tiles, v_tiles = tensors
+    q_ring, k_ring, v_ring, _turns = rings
     heads, n_q, n_k = sizes[0], sizes[2], sizes[3]
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
+    count += WHICH
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
+        first_m, batch, head = _place(tile, tiles, sizes, CONSUMERS, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
+        _full, fetched = _blocks(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
+        full, end = _blocks(first_own, n_q, n_k, n_valid, HALF, CAUSAL, BLOCK_N)
+        end = gl.where(first_own < n_q, end, 1)  # behind the last query there is nothing to do
         offs_m = first_own + gl.arange(0, HALF, ROW)
         row_max = gl.full([HALF], -float("inf"), gl.float32, ROW)
-        row_sum = gl.zeros([HALF], gl.float32, ROW)
         main = gl.zeros([HALF, MAIN], gl.float32, ACC)
         rest = main
         if REST:
             rest = gl.zeros([HALF, REST], gl.float32, ACC_REST)
         acc = main, rest
 
+        for _i in range(fetched - end):
+            _skip(rings, turn, taken, WHICH, CONSUMERS, TURNS)
+            turn += 1
+            taken += 1
         # The first block in time, the last of the keys, has no block before it.
         q_place = arrived(q_ring, count)
         q = view(q_tiles, q_place, REST)  # (HALF, MAIN), (HALF, REST)
@@ -278,38 +309,43 @@ def _consume(
                 _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
-        p, row_max, row_sum, _correction = _softmax(
-            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
+        p, row_max, _correction = _softmax(
+            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
             BLOCK_N, S, CAUSAL, MASK, False,
         )  # fmt: skip
+        row_sum = _sums(p)  # (HALF, 4)
+        packed = pack(p, q[0].dtype)  # (HALF, BLOCK_N / 2)
         turn += 1
         if CAUSAL:  # without, the first block is the only one that some query does not see whole
             for i in range(gl.maximum(end - 1 - full, 0)):
-                acc, row_max, row_sum, p = _step(
-                    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
+                acc, row_max, row_sum, packed = _step(
+                    acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
+                    offs_m, n_valid, diagonal, scale_log2,
+                    WHICH, CONSUMERS, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
-            acc, row_max, row_sum, p = _step(
-                acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
-                offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
+            acc, row_max, row_sum, packed = _step(
+                acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, 0,
+                offs_m, n_valid, diagonal, scale_log2,
+                WHICH, CONSUMERS, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
             )  # fmt: skip
             turn += 1
             taken += 1
-        p = gl.convert_layout(p.to(q[0].dtype), P)
+        p = unpack(packed, q[0].dtype, P)
         acc = add_products(acc, p, view(v_tiles, arrived(v_ring, turn - 1), REST), REST)
 
         # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
-        row_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
-        l = (row_max + gl.log2(row_sum)) * LN_2
+        whole_sum = gl.convert_layout(gl.sum(row_sum, 1), ROW)
+        whole_sum = gl.where(whole_sum == 0.0, 1.0, whole_sum)
+        l = (row_max + gl.log2(whole_sum)) * LN_2
         gl.store(l_ptr + (batch.to(gl.int64) * heads + head) * n_q + offs_m, l, mask=offs_m < n_q)
         acc, p = wait_for_all(acc, p, REST)
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
-        main, rest = _scale(acc, 1.0 / row_sum, REST)
+        main, rest = _scale(acc, 1.0 / whole_sum, REST)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -319,7 +355,7 @@ def _consume(
         tma.store_wait(0)
         sync()
         release(q_ring, count)
-        count += 1
+        count += CONSUMERS
 
 
 @gluon.jit(do_not_specialize=["heads", "batch_heads", "n_q", "n_k", "tiles"])
@@ -329,48 +365,97 @@ def forward_in_groups_kernel(
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
     TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
+    CONSUMERS: gl.constexpr = 2, SERPENTINE: gl.constexpr = False,
 ):  # fmt: skip
-    q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
+    q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(CONSUMERS):
         mbarrier.init(turns.index(i), count=1)
-    rings = new_ring(HELD, 1), new_ring(HELD, 1), new_ring(STAGES, 2), new_ring(STAGES, 2), turns
+    rings = new_ring(HELD * CONSUMERS, 1), new_ring(STAGES, CONSUMERS), new_ring(STAGES, CONSUMERS), turns
     fence_async_shared()
-    tensors, outs, sizes = (q0, q1, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
+    tensors, outs, sizes = (q, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
-    gl.warp_specialize(
-        [
-            (
-                _consume,
-                (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
-            ),
-            (
-                _consume,
-                (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
-            ),
-            (
-                _produce,
-                (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST),
-            ),
-        ],
-        [4, 1],  # warps of the second and third
-        [240, 24],  # and their registers
-    )
+    # Warps, and their registers, of all but the first.
+    if CONSUMERS == 2:
+        gl.warp_specialize(  # fmt: skip
+            [
+                (
+                    _consume,
+                    (
+                        ours, lengths_ptr, 0, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
+                        MAIN, REST, TURNS, POLYNOMIAL,
+                    ),
+                ),
+                (
+                    _consume,
+                    (
+                        ours, lengths_ptr, 1, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
+                        MAIN, REST, TURNS, POLYNOMIAL,
+                    ),
+                ),
+                (
+                    _produce,
+                    (
+                        tensors, rings, lengths_ptr, sizes, tiles, GROUP, CONSUMERS, CAUSAL, HEADS_INTERLEAVED,
+                        SERPENTINE, BLOCK_N, MAIN, REST,
+                    ),
+                ),
+            ],
+            [4, 1],
+            [240, 24],
+        )
+    else:
+        gl.warp_specialize(  # fmt: skip
+            [
+                (
+                    _consume,
+                    (
+                        ours, lengths_ptr, 0, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
+                        MAIN, REST, TURNS, POLYNOMIAL,
+                    ),
+                ),
+                (
+                    _consume,
+                    (
+                        ours, lengths_ptr, 1, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
+                        MAIN, REST, TURNS, POLYNOMIAL,
+                    ),
+                ),
+                (
+                    _consume,
+                    (
+                        ours, lengths_ptr, 2, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
+                        MAIN, REST, TURNS, POLYNOMIAL,
+                    ),
+                ),
+                (
+                    _produce,
+                    (
+                        tensors, rings, lengths_ptr, sizes, tiles, GROUP, CONSUMERS, CAUSAL, HEADS_INTERLEAVED,
+                        SERPENTINE, BLOCK_N, MAIN, REST,
+                    ),
+                ),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )
 
 
 def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
-    main, rest = split(D)
-    tiles = triton.cdiv(n_q, ROWS) * B * H
+    main, rest = split(D, groups.one_tile)
+    tiles = triton.cdiv(n_q, groups.consumers * HALF.value) * B * H
     launch(
         forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
-        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
-        HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
-        MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
-        **LAUNCH,
+        GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
+        WHOLE=k_lengths is None and n_k % groups.block == 0,
+        HEADS_INTERLEAVED=groups.heads_interleaved, SERPENTINE=groups.serpentine and groups.persistent,
+        BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held, MAIN=main, REST=rest,
+        TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
+        **(LAUNCH if groups.consumers == 2 else LAUNCH_THREE),
     )  # fmt: skip

@@ -53,11 +53,12 @@ class Blocks:
     stages: int  # blocks of the inner loop that are in shared memory or on their way there
     registers: int | None = None  # at most so many a thread, where that makes room for one more program
     edge: int | None = None  # forward: begin with the keys that some queries do not see, so many a block
+    one_tile: bool = False  # columns as one block, up to the next power of two; else as columns.py splits them
 
 
 @dataclass(frozen=True)
 class Groups:
-    """For the kernels with jobs for their warps, where two groups of warps hold 64 rows each."""
+    """For the kernels with jobs for their warps, where each of two or three groups of warps holds 64 rows."""
 
     block: int  # rows that one turn of the loop walks over: keys forward, queries for dk and dv
     stages: int  # such blocks in shared memory or on their way there
@@ -67,6 +68,9 @@ class Groups:
     turns: bool = True  # forward: the two groups take turns at the tensor cores
     polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
     lengths: bool = True  # also where sequences have lengths of their own
+    consumers: int = 2  # forward: groups of warps that compute
+    serpentine: bool = False  # forward, persistent: every second round of tiles the other way round
+    one_tile: bool = False  # as of Blocks
 
 
 @dataclass(frozen=True)
