@@ -13,15 +13,10 @@ import triton
 __all__ = ["split"]
 
 
-def split(width: int, one: bool = False) -> tuple[int, int]:
-    """Columns of the two blocks: 64 -> (64, 0), 72 -> (64, 16), 96 -> (64, 32), 112 -> (128, 0).
-
-    `one`: never two, 72 -> (128, 0).
-    """
+def split(width: int) -> tuple[int, int]:
+    """Columns of the two blocks: 64 -> (64, 0), 72 -> (64, 16), 96 -> (64, 32), 112 -> (128, 0)."""
     main = max(16, 1 << (width.bit_length() - 1))
     if width <= main:
         return main, 0
-    if one:
-        return 2 * main, 0
     rest = max(16, triton.next_power_of_2(width - main))
     return (2 * main, 0) if rest == main else (main, rest)

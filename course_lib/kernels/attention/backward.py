@@ -176,10 +176,10 @@ def write_dq(
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
     if dq.numel() == 0:
         return
-    main, rest = split(D, blocks.one_tile)
+    main, rest = split(D)
     tensors = (dq, q, k, v, o, do)
     unit = unit_of(*tensors)
-    walked = tiles(blocks.n, k, v, one_tile=blocks.one_tile)
+    walked = tiles(blocks.n, k, v)
     launch(
         dq_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         dq, shift, delta, q, k, v, o, do, l, dl if dl is None else dl.contiguous(),
@@ -324,13 +324,13 @@ def write_dkdv(
         return write_dkdv_in_groups(
             dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths
         )  # fmt: skip
-    main, rest = split(D, blocks.one_tile)
+    main, rest = split(D)
     parts, sums = blocks.parts if isinstance(blocks, Parts) else 1, (dk, dv)
     if parts > 1:
         sums = torch.empty(2, B, kv_heads * parts, n_k, D, dtype=torch.float32, device=q.device)
     tensors = (*sums, q, k, v, do)
     unit = unit_of(*tensors)
-    walked = tiles(blocks.m, q, do, one_tile=blocks.one_tile)
+    walked = tiles(blocks.m, q, do)
     terms = tuple(TensorDescriptor.from_tensor(x, [1, blocks.m]) if walked[0] else None for x in (shift, delta))
     launch(
         dkdv_kernel, (triton.cdiv(n_k, blocks.n) * B * kv_heads * parts,),

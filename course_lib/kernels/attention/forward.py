@@ -121,10 +121,10 @@ def write_forward(
         from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 
         return write_forward_in_groups(o, l, q, k, v, causal, scale, k_lengths, blocks)
-    main, rest = split(D, blocks.one_tile)
+    main, rest = split(D)
     unit = unit_of(q, k, v, o)
-    walked, edge = tiles(blocks.n, k, v, one_tile=blocks.one_tile), blocks.edge or blocks.n
-    at_the_edge = walked if edge == blocks.n else tiles(edge, k, v, one_tile=blocks.one_tile)
+    walked, edge = tiles(blocks.n, k, v), blocks.edge or blocks.n
+    at_the_edge = walked if edge == blocks.n else tiles(edge, k, v)
     launch(
         _forward_kernel, (triton.cdiv(n_q, blocks.m) * B * H,),
         o, l, q, k, v, *walked, *at_the_edge, k_lengths,

@@ -29,7 +29,6 @@ from course_lib.kernels.attention.groups import (
     wait_for_all,
 )
 from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
-from course_lib.kernels.attention.packing import pack, unpack
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
@@ -122,14 +121,24 @@ def _add(dk, dv, p, ds, walked, place, REST: gl.constexpr):
 
 
 @gluon.jit
+def _carried(p, ds, KIND: gl.constexpr, REST: gl.constexpr):
+    """What a turn leaves for the sums of the next: fp32, which the assembler rounds just before those products. At 64 +
+    32 columns 352 bytes a thread would be spilled so; rounded here, 8 are."""
+    if REST == 32:
+        p, ds = p.to(KIND), ds.to(KIND)
+    return p, ds
+
+
+@gluon.jit
 def _step(
     dk, dv, p, ds, k, v, walked, ring, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     BLOCK_M: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
     CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """p and ds of block number `turn`, and the sums of the block before it (packed p and ds)."""
+    """p and ds of block number `turn`, and the sums of the block before it, whose p and ds are given."""
     PLACES: gl.constexpr = walked[0][2].shape[0]
-    p, ds = unpack(p, k[0].dtype, P), unpack(ds, k[0].dtype, P)  # (HALF, BLOCK_M)
+    p = gl.convert_layout(p.to(k[0].dtype), P)  # (HALF, BLOCK_M)
+    ds = gl.convert_layout(ds.to(k[0].dtype), P)
     place = arrived(ring, turn)
     s = products(k, view(walked[0], place, REST), REST, S)  # (HALF, BLOCK_M)
     dp = products(v, view(walked[1], place, REST), REST, S)  # (HALF, BLOCK_M)
@@ -144,7 +153,8 @@ def _step(
     dk, p = wait_for_all(dk, p, REST)
     dv, ds = wait_for_all(dv, ds, REST)
     release(ring, turn - 1)
-    return dk, dv, pack(p_next, k[0].dtype), pack(ds_next, k[0].dtype)
+    p_next, ds_next = _carried(p_next, ds_next, k[0].dtype, REST)
+    return dk, dv, p_next, ds_next
 
 
 @gluon.jit
@@ -208,7 +218,7 @@ def _consume(
             p, ds = _gradient(
                 s, dp, walked, place, offs_n, first * BLOCK_M, n_k, diagonal, scale_log2, BLOCK_M, S, CAUSAL, True
             )  # fmt: skip
-            p, ds = pack(p, k[0].dtype), pack(ds, k[0].dtype)  # (HALF, BLOCK_M / 2)
+            p, ds = _carried(p, ds, k[0].dtype, REST)
             turn += 1
             plain = first + 1
             if CAUSAL:
@@ -226,7 +236,8 @@ def _consume(
                 )  # fmt: skip
                 turn += 1
             PLACES: gl.constexpr = walked[0][2].shape[0]
-            p, ds = unpack(p, k[0].dtype, P), unpack(ds, k[0].dtype, P)
+            p = gl.convert_layout(p.to(k[0].dtype), P)
+            ds = gl.convert_layout(ds.to(k[0].dtype), P)
             dk, dv = _add(dk, dv, p, ds, walked, (turn - 1) % PLACES, REST)
             dk, p = wait_for_all(dk, p, REST)
             dv, ds = wait_for_all(dv, ds, REST)
@@ -286,7 +297,7 @@ def write_dkdv_in_groups(
     """Into dk and dv, like k and v, all in reach of the copy engine (tuning.py says when); shift and delta as write_dq
     made them."""
     (B, H, n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
-    main, rest = split(D, groups.one_tile)
+    main, rest = split(D)
     tiles = triton.cdiv(n_k, ROWS) * B * kv_heads
     launch(
         dkdv_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),

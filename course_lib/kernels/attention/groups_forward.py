@@ -6,17 +6,16 @@ The same sums as in forward.py, in another order in time. In one turn of its loo
     waits for the scores alone and takes their exponentials, while that product is being made,
     waits for the product, and corrects the sums.
 
-So the tensor cores always have one product more in hand than a consumer waits for. The two consumers take turns at
-asking (`turns`): then they take their exponentials at different times.
+So the tensor cores always have one product more in hand than a consumer waits for. The consumers take turns at asking
+(`turns`): then they take their exponentials at different times.
 
-Two ways to share out the tiles of 128 queries. As many programs as there are tiles: the hardware starts the next when
-one ends, which evens out causal tiles of different lengths. Or as many programs as multiprocessors, each walking over
-many tiles (persistent): the producer is then already fetching the next tile while the last sums of this one are
-written, which no second program could do, since one takes all registers. Short rows gain most: at 256 keys a tile has
-two turns, and 376 us become 261.
+Each consumer holds 64 queries, and all read the same tiles of keys. Of two, each thread has 240 registers. Of three,
+160: enough up to 64 columns, where o takes 32, the scores of 128 keys 64 and the probabilities of the turn before 32.
+There three win: the exponentials of 64 columns take as long as the products, and a third consumer fills the waits of
+the other two.
 
-At head size 64 exponentials take as many clocks as products. POLYNOMIAL: one of eight is made by multiplying and
-adding, for which there is room beside the unit for exponentials; FlashAttention-4 does so (Zadouri et al., 2026).
+Which tiles a program gets, and in which order: groups_tiles.py. Under a causal mask each consumer walks over the blocks
+that its own queries see, and passes over those that only later ones see.
 """
 
 import triton
@@ -29,7 +28,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from course_lib.kernels.attention.exponentials import exp2
 from course_lib.kernels.attention.groups import (
     HALF,
     add_products,
@@ -41,8 +39,9 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.masks import key_range, keys_of, visible
-from course_lib.kernels.attention.packing import pack, unpack
+from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, sums_of_threads
+from course_lib.kernels.attention.groups_tiles import blocks_of_keys, place
+from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
@@ -52,126 +51,56 @@ from course_lib.kernels.rings import LAUNCH, LAUNCH_THREE, arrived, claim, new_r
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
 
-@gluon.jit
-def _place(
-    tile, tiles, sizes,
-    CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
-):  # fmt: skip
-    """Number of a tile -> (first query, batch, head).
-
-    Causal: the last queries of a head see most keys, so their tiles take longest. Of HEADS_INTERLEAVED heads all the
-    longest tiles come first, then all the next shorter ones. So programs that run side by side are about equally long,
-    and the shortest tiles are left for the end.
-
-    SERPENTINE: programs that stay take one tile each a round. In every second round the last program takes the first
-    tile: who had the longest of one round has the shortest of the next.
-    """
-    heads, batch_heads, n_q = sizes[0], sizes[1], sizes[2]
-    blocks = gl.cdiv(n_q, CONSUMERS * HALF)
-    if SERPENTINE:
-        programs = gl.num_programs(0)
-        first_here = tile // programs * programs
-        turned = first_here + gl.minimum(programs, tiles - first_here) - 1 - gl.program_id(0)
-        tile = gl.where(tile // programs % 2 == 1, turned, tile)
-    if CAUSAL:
-        first = tile // (blocks * HEADS_INTERLEAVED) * HEADS_INTERLEAVED
-        here = gl.minimum(batch_heads - first, HEADS_INTERLEAVED)
-        among = tile % (blocks * HEADS_INTERLEAVED)
-        block, batch_head = blocks - 1 - among // here, first + among % here
-    else:
-        block, batch_head = tile % blocks, tile // blocks
-    return block * (CONSUMERS * HALF), batch_head // heads, batch_head % heads
-
-
-@gluon.jit
-def _blocks(first_m, n_q, n_k, n_valid, ROWS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
-    """How many blocks of keys all of these ROWS queries see whole, and how many any sees; at least one is walked."""
-    full, end = key_range(first_m, n_valid, n_k - n_q, CAUSAL, ROWS, BLOCK_N)
-    return full // BLOCK_N, gl.maximum(gl.cdiv(end, BLOCK_N), 1)
-
 
 @gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes, tiles,
-    GROUP: gl.constexpr, CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
-    SERPENTINE: gl.constexpr, BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
+    REST: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
 ):  # fmt: skip
     q_tiles, k_tiles, v_tiles = tensors
-    q_ring, k_ring, v_ring, _turns = rings
+    q_ring, k_ring, v_ring, turns = rings
+    CONSUMERS: gl.constexpr = turns.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles[2].shape[3]
+    WIDTH: gl.constexpr = k_tiles[2].shape[4] + REST
+    Q_BYTES: gl.constexpr = 2 * HALF * WIDTH
+    BYTES: gl.constexpr = 2 * BLOCK_N * WIDTH
     n_q, n_k = sizes[2], sizes[3]
-    Q_BYTES: gl.constexpr = 2 * HALF * (MAIN + REST)
-    BYTES: gl.constexpr = 2 * BLOCK_N * (MAIN + REST)
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, tiles, sizes, CONSUMERS, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        _full, end = _blocks(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
+        _full, end = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
-            place, bar = claim(k_ring, turn, BYTES)
-            fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+            free, bar = claim(k_ring, turn, BYTES)
+            fetch(k_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             if i == 0:
                 for which in gl.static_range(CONSUMERS):
-                    place, bar = claim(q_ring, count, Q_BYTES)
-                    fetch(q_tiles, place, bar, batch, head, first_m + which * HALF, REST)  # (HALF, MAIN), (HALF, REST)
+                    free, bar = claim(q_ring, count, Q_BYTES)
+                    fetch(q_tiles, free, bar, batch, head, first_m + which * HALF, REST)  # (HALF, MAIN), (HALF, REST)
                     count += 1
-            place, bar = claim(v_ring, turn, BYTES)
-            fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+            free, bar = claim(v_ring, turn, BYTES)
+            fetch(v_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             turn += 1
 
 
-# A thread holds columns 8 i + 2 j and 8 i + 2 j + 1 of its rows, j its number among four.
-
-
 @gluon.jit
-def _sums(p):
-    """What each thread has of every row of p (HALF, BLOCK_N): (HALF, 4). The four are added once a tile."""
-    return gl.sum(gl.sum(p.reshape([HALF, p.shape[1] // 8, 4, 2]), 1), 2)
-
-
-@gluon.jit
-def _largest(s, ROW: gl.constexpr):
-    """The largest of every row (HALF,): four chains of a thread at once. One is 32 steps, each waits for the last."""
-    parts = gl.max(s.reshape([HALF, 2, s.shape[1] // 16, 4, 2]), 2)
-    return gl.convert_layout(gl.max(parts.reshape([HALF, 16]), 1), ROW)
-
-
-@gluon.jit
-def _times(x, factor):
-    """Every row of x times its own factor."""
-    return x * gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout))[:, None]
-
-
-@gluon.jit
-def _softmax(
-    s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2,
-    BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
-):  # fmt: skip
-    """p (HALF, BLOCK_N) of one block, and what the sums so far are to be multiplied by (HALF,); as in forward.py."""
-    ROW: gl.constexpr = gl.SliceLayout(1, S)
-    if MASKED:
-        offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
-        # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
-        # them out again, 893 instructions a turn at 80 columns instead of 771.
-        see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, False)
-        s = gl.where(see, s * scale_log2, -float("inf"))
-        new_max = gl.maximum(row_max, _largest(s, ROW))
-        shift = gl.where(new_max == -float("inf"), 0.0, new_max)
-        p = gl.exp2(s - shift[:, None])
-    else:
-        new_max = gl.maximum(row_max, _largest(s, ROW) * scale_log2)
-        shift = new_max
-        p = exp2(s * scale_log2 - shift[:, None], POLYNOMIAL)
-    return p, new_max, gl.exp2(row_max - shift)
+def _carried(p, KIND: gl.constexpr, CONSUMERS: gl.constexpr):
+    """What a turn leaves for the next one's product: fp32, which the assembler rounds just before that product. Three
+    consumers would spill 1596 bytes a thread so, and round it here."""
+    if CONSUMERS == 3:
+        p = p.to(KIND)
+    return p
 
 
 @gluon.jit
 def _scale(acc, factor, REST: gl.constexpr):
     """Every row times its own factor."""
     main, rest = acc
-    main = _times(main, factor)
+    main = scale_rows(main, factor)
     if REST:
-        rest = _times(rest, factor)
+        rest = scale_rows(rest, factor)
     return main, rest
 
 
@@ -206,17 +135,17 @@ def _take_turn(turns, taken, WHICH: gl.constexpr):
 
 
 @gluon.jit
-def _pass_turn(turns, WHICH: gl.constexpr, CONSUMERS: gl.constexpr):
-    mbarrier.arrive(turns.index((WHICH + 1) % CONSUMERS), count=1)
+def _pass_turn(turns, WHICH: gl.constexpr):
+    mbarrier.arrive(turns.index((WHICH + 1) % turns.shape[0]), count=1)
 
 
 @gluon.jit
-def _skip(rings, turn, taken, WHICH: gl.constexpr, CONSUMERS: gl.constexpr, TURNS: gl.constexpr):
+def _skip(rings, turn, taken, WHICH: gl.constexpr, TURNS: gl.constexpr):
     """A block that other groups' queries see and none of this group's."""
     _q_ring, k_ring, v_ring, turns = rings
     if TURNS:
         _take_turn(turns, taken, WHICH)
-        _pass_turn(turns, WHICH, CONSUMERS)
+        _pass_turn(turns, WHICH)
     # Waiting says that everybody has released the use before: a barrier counts for one use at a time.
     arrived(k_ring, turn)
     release(k_ring, turn)
@@ -226,14 +155,14 @@ def _skip(rings, turn, taken, WHICH: gl.constexpr, CONSUMERS: gl.constexpr, TURN
 
 @gluon.jit
 def _step(
-    acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
-    WHICH: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr,
-    S: gl.constexpr, P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
+    WHICH: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
-    """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
+    """Scores of block number `turn`, and the product of the block before it with its p."""
     _q_tiles, k_tiles, v_tiles = tensors
     _q_ring, k_ring, v_ring, turns = rings
-    p = unpack(packed, q[0].dtype, P)  # (HALF, BLOCK_N)
+    p = gl.convert_layout(p.to(q[0].dtype), P)  # (HALF, BLOCK_N)
     k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
     if TURNS:
         _take_turn(turns, taken, WHICH)
@@ -241,30 +170,36 @@ def _step(
     v = view(v_tiles, arrived(v_ring, turn - 1), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
     acc = add_products(acc, p, v, REST)  # (HALF, MAIN), (HALF, REST)
     if TURNS:
-        _pass_turn(turns, WHICH, CONSUMERS)
+        _pass_turn(turns, WHICH)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
-    p_next, row_max, correction = _softmax(
-        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
+    p_next, row_max, correction = block_softmax(
+        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, S, CAUSAL, MASKED
     )  # fmt: skip
-    row_sum = _times(row_sum, correction) + _sums(p_next)
+    row_sum = scale_rows(row_sum, correction) + sums_of_threads(p_next)
+    p_next = _carried(p_next, q[0].dtype, turns.shape[0])
     # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
     # moves none across a branch.
     if turn == -1:
         arrived(v_ring, 0)
     acc, p = wait_for_all(acc, p, REST)
     release(v_ring, turn - 1)
-    return _scale(acc, correction, REST), row_max, row_sum, pack(p_next, q[0].dtype)
+    return _scale(acc, correction, REST), row_max, row_sum, p_next
 
 
 @gluon.jit
 def _consume(
     ours, lengths_ptr,
-    WHICH: gl.constexpr, CONSUMERS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
-    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    WHICH: gl.constexpr, REST: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
+    outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
+    q_tiles, k_tiles, v_tiles = tensors
+    q_ring, k_ring, v_ring, turns = rings
+    CONSUMERS: gl.constexpr = turns.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles[2].shape[3]
+    MAIN: gl.constexpr = k_tiles[2].shape[4]
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
@@ -273,19 +208,16 @@ def _consume(
     ROW: gl.constexpr = gl.SliceLayout(1, S)
     PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
-    outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
-    q_tiles, k_tiles, v_tiles = tensors
-    q_ring, k_ring, v_ring, _turns = rings
     heads, n_q, n_k = sizes[0], sizes[2], sizes[3]
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
     count += WHICH
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, tiles, sizes, CONSUMERS, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        _full, fetched = _blocks(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
+        _full, fetched = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
-        full, end = _blocks(first_own, n_q, n_k, n_valid, HALF, CAUSAL, BLOCK_N)
+        full, end = blocks_of_keys(first_own, n_q, n_k, n_valid, HALF, CAUSAL, BLOCK_N)
         end = gl.where(first_own < n_q, end, 1)  # behind the last query there is nothing to do
         offs_m = first_own + gl.arange(0, HALF, ROW)
         row_max = gl.full([HALF], -float("inf"), gl.float32, ROW)
@@ -296,7 +228,7 @@ def _consume(
         acc = main, rest
 
         for _i in range(fetched - end):
-            _skip(rings, turn, taken, WHICH, CONSUMERS, TURNS)
+            _skip(rings, turn, taken, WHICH, TURNS)
             turn += 1
             taken += 1
         # The first block in time, the last of the keys, has no block before it.
@@ -309,31 +241,28 @@ def _consume(
                 _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
-        p, row_max, _correction = _softmax(
-            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
-            BLOCK_N, S, CAUSAL, MASK, False,
+        p, row_max, _correction = block_softmax(
+            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2, S, CAUSAL, MASK
         )  # fmt: skip
-        row_sum = _sums(p)  # (HALF, 4)
-        packed = pack(p, q[0].dtype)  # (HALF, BLOCK_N / 2)
+        row_sum = sums_of_threads(p)  # (HALF, 4)
+        p = _carried(p, q[0].dtype, CONSUMERS)
         turn += 1
         if CAUSAL:  # without, the first block is the only one that some query does not see whole
             for i in range(gl.maximum(end - 1 - full, 0)):
-                acc, row_max, row_sum, packed = _step(
-                    acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_valid, diagonal, scale_log2,
-                    WHICH, CONSUMERS, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
+                acc, row_max, row_sum, p = _step(
+                    acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
+                    offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, True, TURNS,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
-            acc, row_max, row_sum, packed = _step(
-                acc, row_max, row_sum, packed, q, tensors, rings, turn, taken, 0,
-                offs_m, n_valid, diagonal, scale_log2,
-                WHICH, CONSUMERS, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
+            acc, row_max, row_sum, p = _step(
+                acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
+                offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, False, TURNS,
             )  # fmt: skip
             turn += 1
             taken += 1
-        p = unpack(packed, q[0].dtype, P)
+        p = gl.convert_layout(p.to(q[0].dtype), P)
         acc = add_products(acc, p, view(v_tiles, arrived(v_ring, turn - 1), REST), REST)
 
         # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
@@ -363,8 +292,7 @@ def forward_in_groups_kernel(
     o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
+    STAGES: gl.constexpr, HELD: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, lengths_ptr=None,
     CONSUMERS: gl.constexpr = 2, SERPENTINE: gl.constexpr = False,
 ):  # fmt: skip
     q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
@@ -376,65 +304,29 @@ def forward_in_groups_kernel(
     fence_async_shared()
     tensors, outs, sizes = (q, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
-    # Warps, and their registers, of all but the first.
+    # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
     if CONSUMERS == 2:
-        gl.warp_specialize(  # fmt: skip
+        gl.warp_specialize(
             [
-                (
-                    _consume,
-                    (
-                        ours, lengths_ptr, 0, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
-                        MAIN, REST, TURNS, POLYNOMIAL,
-                    ),
-                ),
-                (
-                    _consume,
-                    (
-                        ours, lengths_ptr, 1, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
-                        MAIN, REST, TURNS, POLYNOMIAL,
-                    ),
-                ),
+                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
                 (
                     _produce,
-                    (
-                        tensors, rings, lengths_ptr, sizes, tiles, GROUP, CONSUMERS, CAUSAL, HEADS_INTERLEAVED,
-                        SERPENTINE, BLOCK_N, MAIN, REST,
-                    ),
+                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
                 ),
             ],
-            [4, 1],
-            [240, 24],
+            [4, 1],  # warps of the second and third
+            [240, 24],  # and their registers
         )
     else:
-        gl.warp_specialize(  # fmt: skip
+        gl.warp_specialize(
             [
-                (
-                    _consume,
-                    (
-                        ours, lengths_ptr, 0, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
-                        MAIN, REST, TURNS, POLYNOMIAL,
-                    ),
-                ),
-                (
-                    _consume,
-                    (
-                        ours, lengths_ptr, 1, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
-                        MAIN, REST, TURNS, POLYNOMIAL,
-                    ),
-                ),
-                (
-                    _consume,
-                    (
-                        ours, lengths_ptr, 2, CONSUMERS, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, BLOCK_N,
-                        MAIN, REST, TURNS, POLYNOMIAL,
-                    ),
-                ),
+                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
                 (
                     _produce,
-                    (
-                        tensors, rings, lengths_ptr, sizes, tiles, GROUP, CONSUMERS, CAUSAL, HEADS_INTERLEAVED,
-                        SERPENTINE, BLOCK_N, MAIN, REST,
-                    ),
+                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
                 ),
             ],
             [4, 4, 1],
@@ -445,7 +337,7 @@ def forward_in_groups_kernel(
 def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
-    main, rest = split(D, groups.one_tile)
+    main, rest = split(D)
     tiles = triton.cdiv(n_q, groups.consumers * HALF.value) * B * H
     launch(
         forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
@@ -455,7 +347,6 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
         GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
         WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved, SERPENTINE=groups.serpentine and groups.persistent,
-        BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held, MAIN=main, REST=rest,
-        TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
+        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, lengths_ptr=k_lengths,
         **(LAUNCH if groups.consumers == 2 else LAUNCH_THREE),
     )  # fmt: skip

@@ -186,13 +186,13 @@ def aligned(x: torch.Tensor) -> bool:
     )
 
 
-def tiles(rows: int, *tensors: torch.Tensor, one_tile: bool = False) -> tuple[TensorDescriptor | None, ...]:
+def tiles(rows: int, *tensors: torch.Tensor) -> tuple[TensorDescriptor | None, ...]:
     """For each tensor (B, H, N, D) what the copy engine has to know to fetch the main block of `rows` rows of one head.
 
     All None where it does not reach them. One thread asks for a whole tile, and what lies outside the tensor arrives as
     zeros. Other loads cost every thread addresses and masks: 28 registers of 134 in the forward pass at head size 64.
     """
-    main, _ = split(tensors[0].shape[-1], one_tile)
+    main, _ = split(tensors[0].shape[-1])
     if not all(x.is_cuda and copy_engine(x.device) and aligned(x) for x in tensors):
         return (None,) * len(tensors)
     make_context_current(tensors[0])

@@ -53,7 +53,6 @@ class Blocks:
     stages: int  # blocks of the inner loop that are in shared memory or on their way there
     registers: int | None = None  # at most so many a thread, where that makes room for one more program
     edge: int | None = None  # forward: begin with the keys that some queries do not see, so many a block
-    one_tile: bool = False  # columns as one block, up to the next power of two; else as columns.py splits them
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,9 @@ class Groups:
     persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
     heads_interleaved: int = 1  # causal: the longest tiles of so many heads come before their shorter ones
     turns: bool = True  # forward: the two groups take turns at the tensor cores
-    polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
     lengths: bool = True  # also where sequences have lengths of their own
     consumers: int = 2  # forward: groups of warps that compute
     serpentine: bool = False  # forward, persistent: every second round of tiles the other way round
-    one_tile: bool = False  # as of Blocks
 
 
 @dataclass(frozen=True)
@@ -110,18 +107,34 @@ TABLE = {
 }
 # (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H200.
 GROUPS = {
-    ("forward", 64, False): Groups(128, 3, held=2, polynomial=True),
+    ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
+    ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
+    ("forward", 48, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
+    ("forward", 64, False): Groups(128, 4, held=2, consumers=3),
+    ("forward", 64, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
     ("forward", 80, False): Groups(128, 3, held=2),
     ("forward", 80, True): Groups(128, 3, persistent=False, heads_interleaved=8),
+    ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
+    ("forward", 96, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
     ("forward", 128, False): Groups(128, 2, held=2),
     ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
+    ("dkdv", 96, False): Groups(64, 3, held=2, lengths=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# The same key -> up to so many keys, this in place of it: of short tiles, programs that stay fetch the next one early.
+# The same key -> where queries or keys are so many or fewer, this in place of it; None is the first rung. Of short
+# causal tiles, programs that stay fetch the next one early. At 72 and 128 that was measured. Of other head sizes only
+# 4096 keys were: there few keys have what they had, but without the polynomial of then. Three consumers share 192
+# queries: 256 would take two tiles, a third of them empty.
 SHORT = {
+    ("forward", 32, False): (1024, None),
+    ("forward", 48, False): (1024, None),
+    ("forward", 48, True): (1024, None),
+    ("forward", 64, False): (1024, Groups(128, 3, held=2)),
+    ("forward", 64, True): (1024, None),
     ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
+    ("forward", 96, True): (1024, None),
     ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
@@ -217,7 +230,7 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     q, k, *_ = tensors
     key = kernel, sum(split(q.shape[-1])), causal
     most, short = SHORT.get(key, (0, None))
-    entry = short if k.shape[2] <= most else GROUPS.get(key)
+    entry = short if min(q.shape[2], k.shape[2]) <= most else GROUPS.get(key)
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
