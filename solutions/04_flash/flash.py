@@ -2863,10 +2863,9 @@ if forward_in_groups_kernel:  # head size 128, not causal, as the course's table
         "WHOLE": True,
     }
     fixed |= {
-        "HEADS_INTERLEAVED": 1, "BLOCK_N": 128,
-        "STAGES": 2, "HELD": 2, "MAIN": 128, "REST": 0,
+        "HEADS_INTERLEAVED": 1, "CONSUMERS": 2, "TURNS": True,
+        "STAGES": 2, "HELD": 2, "REST": 0,
     }  # fmt: skip
-    fixed |= {"TURNS": True, "POLYNOMIAL": False}
     options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
     groups = compile_kernel(
         forward_in_groups_kernel, types, fixed, "H200", divisible_by_16=False, **options

@@ -37,7 +37,7 @@ def block_softmax(
     s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2,
     S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """p (M, N) of one block, the maxima so far, and what the sums so far are to be multiplied by (M,): see forward.py."""
+    """p (M, N) of one block, the maxima so far, what the sums so far are to be multiplied by (M,): see forward.py."""
     ROW: gl.constexpr = gl.SliceLayout(1, S)
     if MASKED:
         offs_n = first_n + gl.arange(0, s.shape[1], gl.SliceLayout(0, S))
