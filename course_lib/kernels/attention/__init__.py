@@ -17,7 +17,8 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     forward    o and L
     parts      o and L of few queries and many keys: keys split over programs, and a second kernel that merges
     backward   dq, then dk and dv
-    groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share
+    groups     kernels in Gluon whose warps have jobs: what its two, groups_forward and groups_dkdv, share.
+               groups_tiles: the order of the forward kernel's tiles; groups_softmax: its softmax of one block
     public     the reference, autograd, the operator, `attention`
 """
 

@@ -13,7 +13,8 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
                                            the shapes where the hand-made schedule was measured faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
-4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
+4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns were
+chosen on an H100, of 3 to 17, on 4 x 16 heads of 4096. benchmarks/notes/attention.md has the figures.
 """
 
 import functools
@@ -105,7 +106,7 @@ TABLE = {
     (128, False): Tuned(Blocks(128, 64, 4, 2), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
     (128, True): Tuned(Blocks(64, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
 }
-# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H200.
+# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H100 or H200.
 GROUPS = {
     ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
     ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
@@ -229,8 +230,9 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     """
     q, k, *_ = tensors
     key = kernel, sum(split(q.shape[-1])), causal
-    most, short = SHORT.get(key, (0, None))
-    entry = short if min(q.shape[2], k.shape[2]) <= most else GROUPS.get(key)
+    entry, (most, short) = GROUPS.get(key), SHORT.get(key, (0, None))
+    if entry is not None and min(q.shape[2], k.shape[2]) <= most:
+        entry = short
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
