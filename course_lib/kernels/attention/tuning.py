@@ -106,7 +106,7 @@ TABLE = {
     (128, False): Tuned(Blocks(128, 64, 4, 2), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
     (128, True): Tuned(Blocks(64, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
 }
-# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H100 or H200.
+# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest measured on an H100 or H200
 GROUPS = {
     ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
     ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
