@@ -65,7 +65,7 @@ class Groups:
     held: int = 1  # 2: the rows of the next tile are on their way while this one's are in use
     persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
     heads_interleaved: int = 1  # causal: the longest tiles of so many heads come before their shorter ones
-    turns: bool = True  # forward: the two groups take turns at the tensor cores
+    turns: bool = True  # forward: the groups take turns at the tensor cores
     lengths: bool = True  # also where sequences have lengths of their own
     consumers: int = 2  # forward: groups of warps that compute
     serpentine: bool = False  # forward, persistent: every second round of tiles the other way round
