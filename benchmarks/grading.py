@@ -22,10 +22,23 @@ MEASURES = (
 
 
 def run() -> list[dict]:
-    """One row an exercise, one for starting the sandbox, one for their sum."""
+    """One row an exercise, one for starting the sandbox, one for their sum, and one for all side by side."""
+    release, solved, asked = _lesson()
+    return [*_in_turn(release, solved, asked), *_side_by_side(release, solved, dict.fromkeys(asked))]
+
+
+def in_turn() -> list[dict]:
+    """Without the last row."""
+    return _in_turn(*_lesson())
+
+
+def _lesson():
     release = nbformat.read(ROOT / "notebooks" / LESSON, as_version=4)
     solved = nbformat.read(ROOT / "solutions" / LESSON, as_version=4)
-    asked = [a for a in map(asked_by, filter(is_check, release.cells)) if a]
+    return release, solved, [a for a in map(asked_by, filter(is_check, release.cells)) if a]
+
+
+def _in_turn(release, solved, asked) -> list[dict]:
     began = time.perf_counter()
     with Referee(extract(release, solved), imported_by(release)) as referee:
         referee.room.ready()
@@ -34,7 +47,7 @@ def run() -> list[dict]:
             rows.append(_row(referee, name, any(a.speed for a in asked if a.name == name)))
     parts = ("seconds", "code_s", "own_s", "timing_s")
     total = {part: sum(row.get(part, 0.0) for row in rows) for part in parts}
-    return [*rows, {"name": "one after the other", **total}, *_side_by_side(release, solved, dict.fromkeys(asked))]
+    return [*rows, {"name": "one after the other", **total}]
 
 
 def _side_by_side(release, solved, asked) -> list[dict]:

@@ -80,13 +80,13 @@ def calls_in_a_round(floor_s: float, bytes_of_one: int, free_bytes: int) -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of the device that are free, and that there are; where a process is held to a part, of that part."""
+    """Bytes of the device that are free for a process, which may be held to a part of it, and that it may have at all."""
     if device.DEVICE != "cuda":
         return 1 << 30, 1 << 30
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
+    free, _ = torch.cuda.mem_get_info()
     allowed = device.memory_bytes()
-    return max(0, allowed - (total - free)), allowed
+    return min(free, allowed), allowed
 
 
 def limits_of(setting: Setting) -> tolerance.Limits:

@@ -51,7 +51,7 @@ def test_the_most_that_is_taken_at_any_moment_is_kept(monkeypatch):
     assert most == [60]
 
 
-@pytest.mark.parametrize(("taken", "left"), [(1, 6), (8, 0)])
+@pytest.mark.parametrize(("taken", "left"), [(1, 7), (135, 5)])
 def test_the_clock_plans_with_the_memory_that_a_process_may_take(monkeypatch, taken, left):
     monkeypatch.setattr(clock.device, "DEVICE", "cuda")
     monkeypatch.setattr(clock.device, "memory_bytes", lambda: 7 << 30)
