@@ -11,8 +11,8 @@ So the tensor cores always have one product more in hand than a consumer waits f
 
 Each consumer holds 64 queries, and all read the same tiles of keys. Of two, each thread has 240 registers. Of three,
 160: enough up to 64 columns, where o takes 32, the scores of 128 keys 64 and the probabilities of the turn before 32.
-There three win: the exponentials of 64 columns take as long as the products, and a third consumer fills the waits of
-the other two.
+There three win without a mask: the exponentials of 64 columns take as long as the products, and a third consumer fills
+the waits of the other two. Under a causal mask two win at 64.
 
 Which tiles a program gets, and in which order: groups_tiles.py. Under a causal mask each consumer walks over the blocks
 that its own queries see, and passes over those that only later ones see.
@@ -294,9 +294,14 @@ def forward_in_groups_kernel(
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     STAGES: gl.constexpr, HELD: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, lengths_ptr=None,
     CONSUMERS: gl.constexpr = 2, SERPENTINE: gl.constexpr = False,
+    BLOCK_N: gl.constexpr = None, MAIN: gl.constexpr = None, POLYNOMIAL: gl.constexpr = False,
 ):  # fmt: skip
     q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
+    # Tiles tell BLOCK_N and MAIN: lesson 04's call, of before 2026-11-26, gives all three.
+    gl.static_assert(BLOCK_N is None or BLOCK_N == k[2].shape[3])
+    gl.static_assert(MAIN is None or MAIN == k[2].shape[4])
+    gl.static_assert(not POLYNOMIAL)
     turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(CONSUMERS):
         mbarrier.init(turns.index(i), count=1)

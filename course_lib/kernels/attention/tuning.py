@@ -13,8 +13,9 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
                                            the shapes where the hand-made schedule was measured faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
-4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns were
-chosen on an H100, of 3 to 17, on 4 x 16 heads of 4096. benchmarks/notes/attention.md has the figures.
+4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns, and
+(80, True), were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096; those of SHORT in heads of 1024.
+benchmarks/notes/attention.md has the figures.
 """
 
 import functools
@@ -112,31 +113,34 @@ GROUPS = {
     ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
     ("forward", 48, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
     ("forward", 64, False): Groups(128, 4, held=2, consumers=3),
-    ("forward", 64, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
+    ("forward", 64, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
     ("forward", 80, False): Groups(128, 3, held=2),
-    ("forward", 80, True): Groups(128, 3, persistent=False, heads_interleaved=8),
+    ("forward", 80, True): Groups(128, 3, held=2, serpentine=True),
     ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
     ("forward", 96, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
-    ("forward", 128, False): Groups(128, 2, held=2),
+    ("forward", 128, False): Groups(128, 2, held=2, turns=False),
     ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 96, False): Groups(64, 3, held=2, lengths=False),
+    ("dkdv", 96, True): Groups(64, 3, held=2, lengths=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# The same key -> where queries or keys are so many or fewer, this in place of it; None is the first rung. Of short
-# causal tiles, programs that stay fetch the next one early. At 72 and 128 that was measured. Of other head sizes only
-# 4096 keys were: there few keys have what they had, but without the polynomial of then. Three consumers share 192
-# queries: 256 would take two tiles, a third of them empty.
+# The same key -> steps: where queries or keys are so many or fewer, this in place of it; None is the first rung. The
+# first step that holds counts. Measured are 1024, 2048 and 4096; 3072 lies halfway between a loss and a gain.
+# Three consumers share 192 queries: 256 would take two tiles, a third of them empty.
 SHORT = {
-    ("forward", 32, False): (1024, None),
-    ("forward", 48, False): (1024, None),
-    ("forward", 48, True): (1024, None),
-    ("forward", 64, False): (1024, Groups(128, 3, held=2)),
-    ("forward", 64, True): (1024, None),
-    ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
-    ("forward", 96, True): (1024, None),
-    ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
+    ("forward", 32, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
+    ("forward", 48, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
+    ("forward", 48, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
+    ("forward", 64, False): ((1023, Groups(128, 3, held=2)),),
+    ("forward", 64, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)), (3072, None)),
+    ("forward", 80, True): (
+        (1024, Groups(128, 3, held=2, heads_interleaved=8)),
+        (3072, Groups(128, 3, persistent=False, heads_interleaved=8)),
+    ),
+    ("forward", 96, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
+    ("forward", 128, True): ((1024, Groups(128, 2, held=2, heads_interleaved=8)),),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -230,9 +234,9 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     """
     q, k, *_ = tensors
     key = kernel, sum(split(q.shape[-1])), causal
-    entry, (most, short) = GROUPS.get(key), SHORT.get(key, (0, None))
-    if entry is not None and min(q.shape[2], k.shape[2]) <= most:
-        entry = short
+    entry, rows = GROUPS.get(key), min(q.shape[2], k.shape[2])
+    if entry is not None:
+        entry = next((short for most, short in SHORT.get(key, ()) if rows <= most), entry)
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
