@@ -232,14 +232,11 @@ def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, ti
         assert row["same bits"], f"{name}: another result where launchers run as they are written"
         row["differs by"] = max(_difference(results[ours.name], results[peer.name]) for peer in peers)
         assert row["differs by"] < LIMIT, f"{name}: ours and a peer differ by {row['differs by']}"
-    taken: dict[str, list[float]] = {way.name: [] for way in ways}
-    for _ in range(rounds):
-        for way in ways:
-            with way.around():
-                taken[way.name].append(waited_us(way.step, times))
-    row |= {f"{one} us": round(median(us), 1) for one, us in taken.items()}
-    fastest = min(median(taken[peer.name]) for peer in peers)
-    row |= {"of the fastest peer": round(median(taken[ours.name]) / fastest, 3), "to reach": TO_REACH}
+    us, of_peer = _in_turn(ways, rounds, times)
+    row |= us | {"of the fastest peer": of_peer, "to reach": TO_REACH}
+    with torch.autograd.set_multithreading_enabled(False):  # backward stays in the thread that asks for it
+        us, of_peer = _in_turn([ours, *peers], rounds, times)
+    row |= {f"in one thread, {one}": x for one, x in us.items()} | {"in one thread, of the fastest peer": of_peer}
     if DEVICE == "cuda":
         row["asked for in us"] = round(_batch(ours.step, 20) * 1e6, 1)
         row["calls a step with new addresses"] = _not_ready(ours.step)
@@ -247,6 +244,18 @@ def compared(name: str, ways: list[Way], check: bool = True, rounds: int = 7, ti
         gc.collect()
         row["in a graph us"] = round(waited_us(captured(ours.step)), 1)
     return row
+
+
+def _in_turn(ways: list[Way], rounds: int, times: int) -> tuple[dict[str, float], float]:
+    """us of each way, and of the first over the fastest of those that are not ours."""
+    taken: dict[str, list[float]] = {way.name: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            with way.around():
+                taken[way.name].append(waited_us(way.step, times))
+    us = {name: median(many) for name, many in taken.items()}
+    fastest = min(x for name, x in us.items() if not name.startswith("ours"))
+    return {f"{name} us": round(x, 1) for name, x in us.items()}, round(us[ways[0].name] / fastest, 3)
 
 
 def _not_ready(step: Callable, times: int = 10) -> float:

@@ -23,6 +23,7 @@ def test_steps_of_ours_are_held_against_peers_and_are_right(monkeypatch):
             assert all(x.grad_fn is None for x in way.step()), "a graph that is captured must find no earlier step"
         row = compared(name, ways, rounds=1)
         assert row["same bits"] and row["differs by"] < 1e-5 and row["of the fastest peer"] > 0
+        assert row["in one thread, ours us"] > 0 and "in one thread, ours as written us" not in row
     wrong = launch_costs.Way("peer", lambda: (torch.full((3,), 2.0),))
     right = launch_costs.Way("ours", lambda: (torch.ones(3),))
     with pytest.raises(AssertionError, match="differ"):

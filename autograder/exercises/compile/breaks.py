@@ -35,11 +35,16 @@ def accept(got, want, args) -> str | None:
 
 
 def _call(d: Draw, lengths: list[list[int]], patches: int, layers: int = 1, **config) -> Call:
-    config = {"width": 4, "heads": 2, "layers": layers, "positions": d.integer(5, 7), **config}
+    config = {"width": 4, "heads": 2, "layers": layers, "positions": _between(d, patches), **config}
     config["seed"] = d.integer(0, 2**31)
     calls = [{"patches": patches, "lengths": images, "seed": d.integer(0, 2**31)} for images in lengths]
     sizes = f"{counted(layers, 'layer')}, {counted(patches, 'patch', 'patches')}, {counted(len(calls), 'call')}"
     return Call({"config": config, "calls": calls}, sizes)
+
+
+def _between(d: Draw, patches: int) -> int:
+    """So many positions that some patches lie between two: no way to round a place gives their values."""
+    return d.rng.choice([n for n in (5, 6, 7) if (n - 1) % (patches - 1)])
 
 
 def _lengths(d: Draw, images: int, patches: int) -> list[int]:

@@ -81,6 +81,7 @@ class Program:
     def __init__(self, draw: Draw, dtype: str = "float64"):
         self.draw, self.dtype, self.steps, self.inputs = draw, dtype, [], []
         self.shape = [draw.integer(1, 4), draw.integer(2, 5)]
+        self.left = bool(draw.integer(0, 1))
 
     def input(self, dtype: str = "", shape=None) -> str:
         name = f"x{len(self.inputs)}"
@@ -99,21 +100,26 @@ class Program:
         return self.step(self.draw.choice(ops), self.step("sub", self.input(), self.input()))
 
     def add(self, product: str, other) -> str:
-        """Their sum, in either order."""
-        return self.step("add", *((product, other) if self.draw.integer(0, 1) else (other, product)))
+        """Their sum, each time in the other order: who joins one of both shows it in every draw."""
+        self.left = not self.left
+        return self.step("add", *((product, other) if self.left else (other, product)))
 
-    def pair(self) -> str:
-        """A pair that is safe to join."""
-        product, other = self.step("mul", self.input(), self.input()), self.noise()
-        return self.add(product, other)
+    def pairs(self) -> list[str]:
+        """Two that are safe to join, one in either order."""
+        return [self.add(self.step("mul", self.input(), self.input()), self.noise()) for _ in range(2)]
 
     def call(self, *outputs: str) -> Call:
         args = {"steps": self.steps, "inputs": self.inputs, "outputs": list(outputs)}
         return Call(args, f"{counted(len(self.steps), 'step')}, {counted(len(outputs), 'result')}")
 
 
-def _pairs(d: Draw, left: bool, dtype: str = "float64") -> Call:
-    p, results = Program(d, dtype), []
+def _pairs(d: Draw, dtype: str = "float64") -> Call:
+    p = Program(d, dtype)
+    return p.call(*(name for _ in range(d.integer(1, 2)) for name in p.pairs()), p.noise())
+
+
+def _on(d: Draw, left: bool) -> Call:
+    p, results = Program(d), []
     for _ in range(d.integer(2, 4)):
         product, b = p.step("mul", p.input(), p.input()), p.noise()
         results.append(p.step("add", *((product, b) if left else (b, product))))
@@ -132,59 +138,59 @@ def _chain(d: Draw) -> Call:
 def _two_products(d: Draw) -> Call:
     p = Program(d)
     first, second = (p.step("mul", p.input(), p.input()) for _ in range(2))
-    return p.call(p.step("add", first, second), p.pair())
+    return p.call(p.step("add", first, second), *p.pairs())
 
 
 def _second_user(d: Draw) -> Call:
     p = Program(d)
     product = p.step("mul", p.input(), p.input())
     other = p.step("sin", product)
-    return p.call(p.add(product, p.input()), other, p.pair())
+    return p.call(p.add(product, p.input()), other, *p.pairs())
 
 
 def _product_returned(d: Draw) -> Call:
     p = Program(d)
     product = p.step("mul", p.input(), p.input())
-    return p.call(p.add(product, p.input()), product, p.pair())
+    return p.call(p.add(product, p.input()), product, *p.pairs())
 
 
 def _twice(d: Draw) -> Call:
     p = Program(d)
     product = p.step("mul", p.input(), p.input())
-    return p.call(p.step("add", product, product), p.pair())
+    return p.call(p.step("add", product, product), *p.pairs())
 
 
 def _types(d: Draw, product: str, other: str) -> Call:
     p = Program(d)
     mixed = p.step("mul", p.input(product), p.input(product))
-    return p.call(p.add(mixed, p.input(other)), p.pair())
+    return p.call(p.add(mixed, p.input(other)), *p.pairs())
 
 
 def _factors(d: Draw, narrow: str, wide: str) -> Call:
     """Product and sum are of one type, and one of the factors is not: once the first, once the second."""
     p = Program(d)
     products = [p.step("mul", p.input(x), p.input(a)) for x, a in ((narrow, wide), (wide, narrow))]
-    return p.call(*[p.add(product, p.input(wide)) for product in products], p.pair())
+    return p.call(*[p.add(product, p.input(wide)) for product in products], *p.pairs())
 
 
 def _numbers(d: Draw) -> Call:
     p = Program(d)
     scaled = p.step("mul", p.input(), d.number(1, 3))
     shifted = p.step("mul", p.input(), p.input())
-    return p.call(p.add(scaled, p.input()), p.step("add", shifted, d.number(1, 3)), p.pair())
+    return p.call(p.add(scaled, p.input()), p.step("add", shifted, d.number(1, 3)), *p.pairs())
 
 
 def _alpha(d: Draw) -> Call:
     p = Program(d)
     product = p.step("mul", p.input(), p.input())
     order = (product, p.input()) if d.integer(0, 1) else (p.input(), product)
-    return p.call(p.step("add", *order, alpha=d.integer(2, 5)), p.pair())
+    return p.call(p.step("add", *order, alpha=d.integer(2, 5)), *p.pairs())
 
 
 def _differences(d: Draw) -> Call:
     p = Program(d)
     first, second = (p.step("mul", p.input(), p.input()) for _ in range(2))
-    return p.call(p.step("sub", first, p.input()), p.step("sub", p.input(), second), p.pair())
+    return p.call(p.step("sub", first, p.input()), p.step("sub", p.input(), second), *p.pairs())
 
 
 def _written(d: Draw) -> Call:
@@ -195,7 +201,7 @@ def _written(d: Draw) -> Call:
         product = p.step("mul", x, a)
         p.step("add_", (x, a)[place], p.input())
         results.append(p.add(product, p.input()))
-    return p.call(*results, p.pair(), *[p.step("sin", one) for pair in factors for one in pair])
+    return p.call(*results, *p.pairs(), *[p.step("sin", one) for pair in factors for one in pair])
 
 
 def _sum_written(d: Draw) -> Call:
@@ -204,16 +210,18 @@ def _sum_written(d: Draw) -> Call:
     y, b = p.input(), p.input()
     product = p.step("mul", y, p.input())
     p.step("add_", b, y)
-    return p.call(p.add(product, b), p.pair())
+    return p.call(p.add(product, b), *p.pairs())
 
 
 def _other_written(d: Draw) -> Call:
-    """Between the product and the sum a factor is read, and something else is written."""
-    p = Program(d)
-    y = p.input()
-    product = p.step("mul", y, p.input())
-    p.step("add_", p.input(), y)
-    return p.call(p.add(product, p.noise()), p.pair())
+    """Between the product and the sum a factor is read, and something else is written; in either order."""
+    p, results = Program(d), []
+    for _ in range(2):
+        y = p.input()
+        product = p.step("mul", y, p.input())
+        p.step("add_", p.input(), y)
+        results.append(p.add(product, p.noise()))
+    return p.call(*results)
 
 
 def _written_outside(d: Draw, before: bool) -> Call:
@@ -251,13 +259,13 @@ def _nothing(d: Draw) -> Call:
 
 
 CASES = (
-    Case("the product on the left", lambda d: _pairs(d, left=True)),
-    Case("the product on the right", lambda d: _pairs(d, left=False)),
-    Case("fp32", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="float32")),
-    Case("fp16", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="float16")),
-    Case("bf16", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="bfloat16")),
-    Case("int32", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="int32")),
-    Case("int64", lambda d: _pairs(d, left=bool(d.integer(0, 1)), dtype="int64")),
+    Case("the product on the left", lambda d: _on(d, left=True)),
+    Case("the product on the right", lambda d: _on(d, left=False)),
+    Case("fp32", lambda d: _pairs(d, "float32")),
+    Case("fp16", lambda d: _pairs(d, "float16")),
+    Case("bf16", lambda d: _pairs(d, "bfloat16")),
+    Case("int32", lambda d: _pairs(d, "int32")),
+    Case("int64", lambda d: _pairs(d, "int64")),
     Case("a chain", _chain),
     Case("a sum of two products", _two_products),
     Case("products long before their sums", _early),

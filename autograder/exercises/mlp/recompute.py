@@ -23,6 +23,8 @@ strides, that of a sum with strides of 0, and stays as it is, as the five do. Wh
 NaN.
 """
 
+import torch
+
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mlp.block import NAMES, ROUGH_IS, honest, passes, rough
@@ -31,19 +33,28 @@ from autograder.exercises.mlp.recompute_mistakes import MISTAKES
 # products, and sums: what a library does as well as anybody
 ALLOWED = tuple(f"aten::{name}" for name in "mm addmm mv addmv matmul linear sum".split())
 
+LARGE = 5.0  # spread of h in the case that is for it
+OVERFLOWS = 8.5  # from h = 9.5 on e^(2u) is infinite in fp32
+
 
 def _call(d: Draw, m: int, width: int, hidden: int, dtype=FP32, x_gap=0, dy_strides=None, of_a_sum=False, spread=1.5):
-    """spread: of h, in which its bias takes a part."""
+    """spread: of h, in which its bias takes a part. Where it is small, no h is so large that e^(2u) overflows."""
     dtype = d.type_of(dtype)
-    dy = d.normal(*(() if of_a_sum else (m, width)), dtype=dtype, mean=0.3, strides=None if of_a_sum else dy_strides)
-    args = {
-        "x": d.normal(m, width, dtype=dtype, strides=(width + x_gap, 1)),
-        "w1": d.normal(hidden, width, dtype=dtype, std=spread * width**-0.5),
-        "b1": d.normal(hidden, dtype=dtype, std=0.5 * spread),
-        "w2": d.normal(width, hidden, dtype=dtype, std=hidden**-0.5),
-        "b2": d.normal(width, dtype=dtype, std=0.5),
-        "dy": dy,
-    }
+    while True:
+        dy = d.normal(
+            *(() if of_a_sum else (m, width)), dtype=dtype, mean=0.3, strides=None if of_a_sum else dy_strides
+        )
+        args = {
+            "x": d.normal(m, width, dtype=dtype, strides=(width + x_gap, 1)),
+            "w1": d.normal(hidden, width, dtype=dtype, std=spread * width**-0.5),
+            "b1": d.normal(hidden, dtype=dtype, std=0.5 * spread),
+            "w2": d.normal(width, hidden, dtype=dtype, std=hidden**-0.5),
+            "b2": d.normal(width, dtype=dtype, std=0.5),
+            "dy": dy,
+        }
+        h = torch.addmm(args["b1"].float(), args["x"].float(), args["w1"].float().mT)
+        if spread >= LARGE or h.abs().max() < OVERFLOWS:
+            break
     return Call(args, f"M = {m}, d = {width}, n = {hidden}, {DTYPE_NAMES[dtype]}")
 
 
