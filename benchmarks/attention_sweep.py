@@ -34,6 +34,7 @@ OTHERS, FEW = [(4, 16, 4096, head_size, causal) for head_size in (16, 32, 40, 96
 GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256, 72, False)]
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
+GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)]
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4, "one pass": 5}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
@@ -56,11 +57,13 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3),
     ],
-    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, polynomial: the fields of Groups.
+    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, lengths, consumers, serpentine: the
+    # fields of Groups.
     "forward groups": [
         (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
         (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),
-        (128, 3, 2, True, 1, True, True), (128, 3, 1, False, 8, True, True),
+        (128, 4, 2, True, 1, True, True, 3), (128, 4, 2, True, 1, True, True, 3, True),
+        (128, 3, 2, True, 1, True, True, 2, True),
     ],
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),

@@ -5,7 +5,7 @@ leaves the tensor cores idle while a program does its other arithmetic. In Gluon
 shared memory, barriers and the copy engine (TMA) are said, nothing is scheduled for us.
 
     the producer     one warp: asks the copy engine for tile after tile, as far ahead as there is room
-    two consumers    each a group of four warps, as one wgmma wants
+    two consumers    (or three) each a group of four warps, as one wgmma wants
 
 They meet at barriers in shared memory alone. A `ring` is two barriers for each of a few places in shared memory. The
 copy engine passes `full` when all bytes of a tile have landed; all readers pass `empty` when they have read it. Use
@@ -14,16 +14,17 @@ passed, so whoever waits says which round he waits for. The round's parity is en
 ahead.
 
 Registers: every warp starts with 168, because the hardware shares them out evenly. The producer gives back all but 24,
-and the consumers take 240.
+and the consumers take 240. Three consumers take 160 each.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-__all__ = ["LAUNCH", "arrived", "claim", "new_ring", "release", "sync"]
+__all__ = ["LAUNCH", "LAUNCH_THREE", "arrived", "claim", "new_ring", "release", "sync"]
 
 LAUNCH = {"num_warps": 4, "maxnreg": 168}  # 3 x 128 threads x 168 registers: all that a multiprocessor has
+LAUNCH_THREE = {"num_warps": 4, "maxnreg": 128}  # the same with three consumers: 4 x 128 threads x 128
 # The barrier of one group of warps; Triton 3.6 and 3.7 have different names for it.
 sync = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 

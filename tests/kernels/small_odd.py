@@ -111,15 +111,16 @@ def groups() -> float:
     more = {
         ("dkdv", 128, True): Groups(32, 4),
         ("dkdv", 64, False): Groups(64, 4),
-        ("forward", 64, True): Groups(128, 2),
     }
-    table, tuning.GROUPS = tuning.GROUPS, {**more, **GROUPS}
+    before = tuning.GROUPS, tuning.SHORT
+    tuning.GROUPS, tuning.SHORT = {**more, **GROUPS}, {}
     try:
         odd = (72, 197, 301, 2, 1, False), (72, 130, 257, 2, 2, True), (64, 130, 192, 2, 2, False)
         more = (64, 150, 150, 2, 2, True), (128, 301, 197, 2, 2, True), (128, 150, 260, 140, 140, False)
-        return max(_attention(*case) for case in (*odd, *more))
+        narrow = (40, 260, 300, 2, 2, True), (96, 150, 133, 2, 1, False), (32, 200, 70, 2, 2, False)
+        return max(_attention(*case) for case in (*odd, *more, *narrow))
     finally:
-        tuning.GROUPS = table
+        tuning.GROUPS, tuning.SHORT = before
 
 
 def additions() -> float:

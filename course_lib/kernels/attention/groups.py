@@ -1,8 +1,9 @@
 """What the two kernels with jobs for their warps, groups_forward.py and groups_dkdv.py, share: tiles of q, k, v and do.
 
-One warp fetches tiles (the producer) and two groups of four warps compute (the consumers); rings.py has the barriers
-where they meet. Each consumer holds 64 rows of its own, and both read the same tiles. While one takes exponentials the
-tensor cores work for the other. Of a consumer's 240 registers 64 hold its 64 rows x 128 columns of fp32 sums.
+One warp fetches tiles (the producer), and two groups of four warps compute (the consumers; forward up to three).
+rings.py has the barriers where they meet. Each consumer holds 64 rows of its own, and all read the same tiles. While
+one takes exponentials the tensor cores work for another. Of two consumers each has 240 registers a thread, and 64 of
+them hold its 64 rows x 128 columns of fp32 sums.
 
 Rows of 72 columns are two tiles, 64 + 16 (columns.py). REST = 0: there is no second tile and nobody reads it.
 """

@@ -121,12 +121,21 @@ def _add(dk, dv, p, ds, walked, place, REST: gl.constexpr):
 
 
 @gluon.jit
+def _carried(p, ds, KIND: gl.constexpr, REST: gl.constexpr):
+    """What a turn leaves for the sums of the next: fp32, which the assembler rounds just before those products. At 64 +
+    32 columns 352 bytes a thread would be spilled so; rounded here, 8 are."""
+    if REST == 32:
+        p, ds = p.to(KIND), ds.to(KIND)
+    return p, ds
+
+
+@gluon.jit
 def _step(
     dk, dv, p, ds, k, v, walked, ring, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     BLOCK_M: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
     CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """p and ds of block number `turn`, and the sums of the block before it (whose p and ds are rounded here)."""
+    """p and ds of block number `turn`, and the sums of the block before it, whose p and ds are given."""
     PLACES: gl.constexpr = walked[0][2].shape[0]
     p = gl.convert_layout(p.to(k[0].dtype), P)  # (HALF, BLOCK_M)
     ds = gl.convert_layout(ds.to(k[0].dtype), P)
@@ -144,6 +153,7 @@ def _step(
     dk, p = wait_for_all(dk, p, REST)
     dv, ds = wait_for_all(dv, ds, REST)
     release(ring, turn - 1)
+    p_next, ds_next = _carried(p_next, ds_next, k[0].dtype, REST)
     return dk, dv, p_next, ds_next
 
 
@@ -208,6 +218,7 @@ def _consume(
             p, ds = _gradient(
                 s, dp, walked, place, offs_n, first * BLOCK_M, n_k, diagonal, scale_log2, BLOCK_M, S, CAUSAL, True
             )  # fmt: skip
+            p, ds = _carried(p, ds, k[0].dtype, REST)
             turn += 1
             plain = first + 1
             if CAUSAL:

@@ -6,20 +6,17 @@ The same sums as in forward.py, in another order in time. In one turn of its loo
     waits for the scores alone and takes their exponentials, while that product is being made,
     waits for the product, and corrects the sums.
 
-So the tensor cores always have one product more in hand than a consumer waits for. The two consumers take turns at
-asking (`turns`): then they take their exponentials at different times.
+So the tensor cores always have one product more in hand than a consumer waits for. The consumers take turns at asking
+(`turns`): then they take their exponentials at different times.
 
-Two ways to share out the tiles of 128 queries. As many programs as there are tiles: the hardware starts the next when
-one ends, which evens out causal tiles of different lengths. Or as many programs as multiprocessors, each walking over
-many tiles (persistent): the producer is then already fetching the next tile while the last sums of this one are
-written, which no second program could do, since one takes all registers. Short rows gain most: at 256 keys a tile has
-two turns, and 376 us become 261.
+Each consumer holds 64 queries, and all read the same tiles of keys. Of two, each thread has 240 registers. Of three,
+160: enough up to 64 columns, where o takes 32, the scores of 128 keys 64 and the probabilities of the turn before 32.
+There three win without a mask: the exponentials of 64 columns take as long as the products, and a third consumer fills
+the waits of the other two. Under a causal mask two win at 64.
 
-At head size 64 exponentials take as many clocks as products. POLYNOMIAL: one of eight is made by multiplying and
-adding, for which there is room beside the unit for exponentials; FlashAttention-4 does so (Zadouri et al., 2026).
+Which tiles a program gets, and in which order: groups_tiles.py. Under a causal mask each consumer walks over the blocks
+that its own queries see, and passes over those that only later ones see.
 """
-
-import struct
 
 import triton
 from triton.experimental import gluon
@@ -33,7 +30,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from course_lib.kernels.attention.groups import (
     HALF,
-    ROWS,
     add_products,
     allocate,
     descriptors,
@@ -43,138 +39,68 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.masks import key_range, keys_of, visible
+from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, sums_of_threads
+from course_lib.kernels.attention.groups_tiles import blocks_of_keys, place
+from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.launching import launch
-from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
+from course_lib.kernels.rings import LAUNCH, LAUNCH_THREE, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
-
-# 2^f for f from -1/2 to 1/2, within 8e-8 of it: the coefficients of 1, f, f^2 and so on
-EXP2 = (1.00000007, 0.693146967, 0.240221197, 0.0555071327, 0.00967554148, 0.0013276472)
-PACKED = 8  # numbers of a thread that go together: the first by multiplying and adding, seven through the unit
-
-
-def _exponentials() -> str:
-    """2^x of some numbers, in PTX. x is n + f: adding 1.5 * 2^23 rounds it to n and leaves n in the low bits."""
-    c0, *higher = ("0f" + struct.pack(">f", c).hex() for c in EXP2)
-    steps = [f"fma.rn.f32 p, p, f, {c};" for c in (*higher[-2::-1], c0)]
-    lines = [
-        "{ .reg .f32 x, r, n, f, p, s; .reg .b32 b;",
-        f"max.NaN.f32 x, ${PACKED}, 0fC2FC0000;",  # -126: below it 2^n is no normal number
-        "add.rn.f32 r, x, 0f4B400000; sub.rn.f32 n, r, 0f4B400000; sub.rn.f32 f, x, n;",
-        f"mov.f32 p, {higher[-1]};",
-        *steps,
-        "mov.b32 b, r; shl.b32 b, b, 23; add.s32 b, b, 0x3F800000; mov.b32 s, b; mul.rn.f32 $0, p, s;",
-        *(f"ex2.approx.ftz.f32 ${i}, ${PACKED + i};" for i in range(1, PACKED)),
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-EXPONENTIALS = gl.constexpr(_exponentials())
-REGISTERS = gl.constexpr(",".join(["=f"] * PACKED + ["f"] * PACKED))
-NUMBERS = gl.constexpr(PACKED)
-
-
-@gluon.jit
-def _exp2(x, POLYNOMIAL: gl.constexpr):
-    if POLYNOMIAL:
-        return gl.inline_asm_elementwise(EXPONENTIALS, REGISTERS, [x], dtype=gl.float32, is_pure=True, pack=NUMBERS)
-    else:
-        return gl.exp2(x)
-
-
-@gluon.jit
-def _place(tile, sizes, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
-    """Number of a tile -> (first query, batch, head).
-
-    Causal: the last queries of a head see most keys, so their tiles take longest. Of HEADS_INTERLEAVED heads all the
-    longest tiles come first, then all the next shorter ones. So programs that run side by side are about equally long,
-    and the shortest tiles are left for the end.
-    """
-    heads, batch_heads, n_q = sizes[0], sizes[1], sizes[2]
-    blocks = gl.cdiv(n_q, 2 * HALF)
-    if CAUSAL:
-        first = tile // (blocks * HEADS_INTERLEAVED) * HEADS_INTERLEAVED
-        here = gl.minimum(batch_heads - first, HEADS_INTERLEAVED)
-        among = tile % (blocks * HEADS_INTERLEAVED)
-        block, batch_head = blocks - 1 - among // here, first + among % here
-    else:
-        block, batch_head = tile % blocks, tile // blocks
-    return block * (2 * HALF), batch_head // heads, batch_head % heads
-
-
-@gluon.jit
-def _blocks(first_m, n_q, n_k, n_valid, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
-    """How many blocks of keys all queries of the tile see whole, and how many any sees; at least one is walked."""
-    full, end = key_range(first_m, n_valid, n_k - n_q, CAUSAL, 2 * HALF, BLOCK_N)
-    return full // BLOCK_N, gl.maximum(gl.cdiv(end, BLOCK_N), 1)
 
 
 @gluon.jit
 def _produce(
     tensors, rings, lengths_ptr, sizes, tiles,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, BLOCK_N: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr,
+    REST: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
 ):  # fmt: skip
-    q0_tiles, q1_tiles, k_tiles, v_tiles = tensors
-    q0_ring, q1_ring, k_ring, v_ring, _turns = rings
+    q_tiles, k_tiles, v_tiles = tensors
+    q_ring, k_ring, v_ring, turns = rings
+    CONSUMERS: gl.constexpr = turns.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles[2].shape[3]
+    WIDTH: gl.constexpr = k_tiles[2].shape[4] + REST
+    Q_BYTES: gl.constexpr = 2 * HALF * WIDTH
+    BYTES: gl.constexpr = 2 * BLOCK_N * WIDTH
     n_q, n_k = sizes[2], sizes[3]
-    Q_BYTES: gl.constexpr = 2 * HALF * (MAIN + REST)
-    BYTES: gl.constexpr = 2 * BLOCK_N * (MAIN + REST)
     turn, count = 0, 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
-        _full, end = _blocks(first_m, n_q, n_k, keys_of(lengths_ptr, batch, n_k), CAUSAL, BLOCK_N)
+        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        _full, end = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         for i in range(end):
             first_n = (end - 1 - i) * BLOCK_N  # from the last block on: the masked ones come first
-            place, bar = claim(k_ring, turn, BYTES)
-            fetch(k_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+            free, bar = claim(k_ring, turn, BYTES)
+            fetch(k_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             if i == 0:
-                place, bar = claim(q0_ring, count, Q_BYTES)
-                fetch(q0_tiles, place, bar, batch, head, first_m, REST)  # (HALF, MAIN), (HALF, REST)
-                place, bar = claim(q1_ring, count, Q_BYTES)
-                fetch(q1_tiles, place, bar, batch, head, first_m + HALF, REST)
-            place, bar = claim(v_ring, turn, BYTES)
-            fetch(v_tiles, place, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+                for which in gl.static_range(CONSUMERS):
+                    free, bar = claim(q_ring, count, Q_BYTES)
+                    fetch(q_tiles, free, bar, batch, head, first_m + which * HALF, REST)  # (HALF, MAIN), (HALF, REST)
+                    count += 1
+            free, bar = claim(v_ring, turn, BYTES)
+            fetch(v_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
             turn += 1
-        count += 1
 
 
 @gluon.jit
-def _softmax(
-    s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2,
-    BLOCK_N: gl.constexpr, S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, POLYNOMIAL: gl.constexpr,
-):  # fmt: skip
-    """p (HALF, BLOCK_N) of one block, and what the sums so far are to be multiplied by (HALF,); as in forward.py."""
-    if MASKED:
-        offs_n = first_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S))
-        # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
-        # them out again, 893 instructions a turn at 80 columns instead of 771.
-        see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, False)
-        s = gl.where(see, s * scale_log2, -float("inf"))
-        new_max = gl.maximum(row_max, gl.max(s, 1))
-        shift = gl.where(new_max == -float("inf"), 0.0, new_max)
-        p = gl.exp2(s - shift[:, None])
-    else:
-        new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
-        shift = new_max
-        p = _exp2(s * scale_log2 - shift[:, None], POLYNOMIAL)
-    correction = gl.exp2(row_max - shift)
-    return p, new_max, row_sum * correction + gl.sum(p, 1), correction
+def _carried(p, KIND: gl.constexpr, CONSUMERS: gl.constexpr):
+    """What a turn leaves for the next one's product: fp32, which the assembler rounds just before that product. Three
+    consumers would spill 1596 bytes a thread so, and round it here."""
+    if CONSUMERS == 3:
+        p = p.to(KIND)
+    return p
 
 
 @gluon.jit
 def _scale(acc, factor, REST: gl.constexpr):
     """Every row times its own factor."""
     main, rest = acc
-    main = main * gl.convert_layout(factor, gl.SliceLayout(1, main.type.layout))[:, None]
+    main = scale_rows(main, factor)
     if REST:
-        rest = rest * gl.convert_layout(factor, gl.SliceLayout(1, rest.type.layout))[:, None]
+        rest = scale_rows(rest, factor)
     return main, rest
 
 
@@ -192,7 +118,7 @@ def _cut_rows(x, rows):
 
 @gluon.jit
 def _cut(x, rows, REST: gl.constexpr):
-    """Keys of a block behind the length become zeros where they lie. Both groups do it: what they write is the same."""
+    """Keys of a block behind the length become zeros where they lie. All groups do it: what they write is the same."""
     main, rest = x
     _cut_rows(main, rows)
     if REST:
@@ -202,28 +128,56 @@ def _cut(x, rows, REST: gl.constexpr):
 
 
 @gluon.jit
+def _take_turn(turns, taken, WHICH: gl.constexpr):
+    """Barrier WHICH is passed by the group before this one; the first group's first turn is free."""
+    FREE: gl.constexpr = 1 if WHICH == 0 else 0
+    mbarrier.wait(turns.index(WHICH), (taken & 1) ^ FREE)
+
+
+@gluon.jit
+def _pass_turn(turns, WHICH: gl.constexpr):
+    mbarrier.arrive(turns.index((WHICH + 1) % turns.shape[0]), count=1)
+
+
+@gluon.jit
+def _skip(rings, turn, taken, WHICH: gl.constexpr, TURNS: gl.constexpr):
+    """A block that other groups' queries see and none of this group's."""
+    _q_ring, k_ring, v_ring, turns = rings
+    if TURNS:
+        _take_turn(turns, taken, WHICH)
+        _pass_turn(turns, WHICH)
+    # Waiting says that everybody has released the use before: a barrier counts for one use at a time.
+    arrived(k_ring, turn)
+    release(k_ring, turn)
+    arrived(v_ring, turn)
+    release(v_ring, turn)
+
+
+@gluon.jit
 def _step(
     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
-    WHICH: gl.constexpr, BLOCK_N: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    WHICH: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
-    """Scores of block number `turn`, and the product of the block before it with its p (fp32: rounded here)."""
-    k_tiles, v_tiles = tensors[2], tensors[3]
-    k_ring, v_ring, turns = rings[2], rings[3], rings[4]
+    """Scores of block number `turn`, and the product of the block before it with its p."""
+    _q_tiles, k_tiles, v_tiles = tensors
+    _q_ring, k_ring, v_ring, turns = rings
     p = gl.convert_layout(p.to(q[0].dtype), P)  # (HALF, BLOCK_N)
     k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
-    if TURNS:  # barrier WHICH is passed by the other group; the first group's first turn is free
-        mbarrier.wait(turns.index(WHICH), (taken & 1) ^ (1 - WHICH))
+    if TURNS:
+        _take_turn(turns, taken, WHICH)
     s = products(q, k, REST, S)  # (HALF, BLOCK_N)
     v = view(v_tiles, arrived(v_ring, turn - 1), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
     acc = add_products(acc, p, v, REST)  # (HALF, MAIN), (HALF, REST)
     if TURNS:
-        mbarrier.arrive(turns.index(1 - WHICH), count=1)
+        _pass_turn(turns, WHICH)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
-    p_next, row_max, row_sum, correction = _softmax(
-        s, row_max, row_sum, offs_m, first_n, n_valid, diagonal, scale_log2, BLOCK_N, S, CAUSAL, MASKED, POLYNOMIAL
+    p_next, row_max, correction = block_softmax(
+        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, S, CAUSAL, MASKED
     )  # fmt: skip
+    row_sum = scale_rows(row_sum, correction) + sums_of_threads(p_next)
+    p_next = _carried(p_next, q[0].dtype, turns.shape[0])
     # Never taken. Without it the assembler moves the wait below up, over the whole softmax, and nothing overlaps; it
     # moves none across a branch.
     if turn == -1:
@@ -236,10 +190,16 @@ def _step(
 @gluon.jit
 def _consume(
     ours, lengths_ptr,
-    WHICH: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
-    BLOCK_N: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr,
+    WHICH: gl.constexpr, REST: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
+    outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
+    q_tiles, k_tiles, v_tiles = tensors
+    q_ring, k_ring, v_ring, turns = rings
+    CONSUMERS: gl.constexpr = turns.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles[2].shape[3]
+    MAIN: gl.constexpr = k_tiles[2].shape[4]
     # Who holds what: rows go to the four warps, 16 each, columns to the threads of a warp, as wgmma gives and takes.
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
@@ -248,26 +208,29 @@ def _consume(
     ROW: gl.constexpr = gl.SliceLayout(1, S)
     PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
-    outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
-    q_tiles, k_tiles, v_tiles = tensors[WHICH], tensors[2], tensors[3]
-    q_ring, k_ring, v_ring = rings[WHICH], rings[2], rings[3]
     heads, n_q, n_k = sizes[0], sizes[2], sizes[3]
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
+    count += WHICH
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = _place(tile, sizes, CAUSAL, HEADS_INTERLEAVED)
+        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        full, end = _blocks(first_m, n_q, n_k, n_valid, CAUSAL, BLOCK_N)
+        _full, fetched = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
+        full, end = blocks_of_keys(first_own, n_q, n_k, n_valid, HALF, CAUSAL, BLOCK_N)
+        end = gl.where(first_own < n_q, end, 1)  # behind the last query there is nothing to do
         offs_m = first_own + gl.arange(0, HALF, ROW)
         row_max = gl.full([HALF], -float("inf"), gl.float32, ROW)
-        row_sum = gl.zeros([HALF], gl.float32, ROW)
         main = gl.zeros([HALF, MAIN], gl.float32, ACC)
         rest = main
         if REST:
             rest = gl.zeros([HALF, REST], gl.float32, ACC_REST)
         acc = main, rest
 
+        for _i in range(fetched - end):
+            _skip(rings, turn, taken, WHICH, TURNS)
+            turn += 1
+            taken += 1
         # The first block in time, the last of the keys, has no block before it.
         q_place = arrived(q_ring, count)
         q = view(q_tiles, q_place, REST)  # (HALF, MAIN), (HALF, REST)
@@ -278,23 +241,24 @@ def _consume(
                 _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
-        p, row_max, row_sum, _correction = _softmax(
-            s, row_max, row_sum, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2,
-            BLOCK_N, S, CAUSAL, MASK, False,
+        p, row_max, _correction = block_softmax(
+            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2, S, CAUSAL, MASK
         )  # fmt: skip
+        row_sum = sums_of_threads(p)  # (HALF, 4)
+        p = _carried(p, q[0].dtype, CONSUMERS)
         turn += 1
         if CAUSAL:  # without, the first block is the only one that some query does not see whole
             for i in range(gl.maximum(end - 1 - full, 0)):
                 acc, row_max, row_sum, p = _step(
                     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, True, TURNS, False,
+                    offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, True, TURNS,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
             acc, row_max, row_sum, p = _step(
                 acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
-                offs_m, n_valid, diagonal, scale_log2, WHICH, BLOCK_N, REST, S, P, CAUSAL, False, TURNS, POLYNOMIAL,
+                offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, False, TURNS,
             )  # fmt: skip
             turn += 1
             taken += 1
@@ -302,14 +266,15 @@ def _consume(
         acc = add_products(acc, p, view(v_tiles, arrived(v_ring, turn - 1), REST), REST)
 
         # A row with no key has the sum 0 and the maximum -inf: zeros, and L = -inf.
-        row_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
-        l = (row_max + gl.log2(row_sum)) * LN_2
+        whole_sum = gl.convert_layout(gl.sum(row_sum, 1), ROW)
+        whole_sum = gl.where(whole_sum == 0.0, 1.0, whole_sum)
+        l = (row_max + gl.log2(whole_sum)) * LN_2
         gl.store(l_ptr + (batch.to(gl.int64) * heads + head) * n_q + offs_m, l, mask=offs_m < n_q)
         acc, p = wait_for_all(acc, p, REST)
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
-        main, rest = _scale(acc, 1.0 / row_sum, REST)
+        main, rest = _scale(acc, 1.0 / whole_sum, REST)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -319,7 +284,7 @@ def _consume(
         tma.store_wait(0)
         sync()
         release(q_ring, count)
-        count += 1
+        count += CONSUMERS
 
 
 @gluon.jit(do_not_specialize=["heads", "batch_heads", "n_q", "n_k", "tiles"])
@@ -327,50 +292,66 @@ def forward_in_groups_kernel(
     o_desc, o_rest, l_ptr, q_desc, q_rest, k_desc, k_rest, v_desc, v_rest,
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, HELD: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TURNS: gl.constexpr, POLYNOMIAL: gl.constexpr, lengths_ptr=None,
+    STAGES: gl.constexpr, HELD: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, lengths_ptr=None,
+    CONSUMERS: gl.constexpr = 2, SERPENTINE: gl.constexpr = False,
+    BLOCK_N: gl.constexpr = None, MAIN: gl.constexpr = None, POLYNOMIAL: gl.constexpr = False,
 ):  # fmt: skip
-    q0, q1 = allocate(q_desc, q_rest, HELD, REST), allocate(q_desc, q_rest, HELD, REST)
+    q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    # Tiles tell BLOCK_N and MAIN: lesson 04's call, of before 2026-11-26, gives all three.
+    gl.static_assert(BLOCK_N is None or BLOCK_N == k[2].shape[3])
+    gl.static_assert(MAIN is None or MAIN == k[2].shape[4])
+    gl.static_assert(not POLYNOMIAL)
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(CONSUMERS):
         mbarrier.init(turns.index(i), count=1)
-    rings = new_ring(HELD, 1), new_ring(HELD, 1), new_ring(STAGES, 2), new_ring(STAGES, 2), turns
+    rings = new_ring(HELD * CONSUMERS, 1), new_ring(STAGES, CONSUMERS), new_ring(STAGES, CONSUMERS), turns
     fence_async_shared()
-    tensors, outs, sizes = (q0, q1, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
+    tensors, outs, sizes = (q, k, v), (o_desc, o_rest), (heads, batch_heads, n_q, n_k)
     ours = outs, l_ptr, tensors, rings, sizes, tiles, scale_log2
-    gl.warp_specialize(
-        [
-            (
-                _consume,
-                (ours, lengths_ptr, 0, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
-            ),
-            (
-                _consume,
-                (ours, lengths_ptr, 1, CAUSAL, WHOLE, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST, TURNS, POLYNOMIAL),
-            ),
-            (
-                _produce,
-                (tensors, rings, lengths_ptr, sizes, tiles, GROUP, CAUSAL, HEADS_INTERLEAVED, BLOCK_N, MAIN, REST),
-            ),
-        ],
-        [4, 1],  # warps of the second and third
-        [240, 24],  # and their registers
-    )
+    # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (
+                    _produce,
+                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
+                ),
+            ],
+            [4, 1],  # warps of the second and third
+            [240, 24],  # and their registers
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (
+                    _produce,
+                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
+                ),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )
 
 
 def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths, groups: Groups) -> None:
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
-    tiles = triton.cdiv(n_q, ROWS) * B * H
+    tiles = triton.cdiv(n_q, groups.consumers * HALF.value) * B * H
     launch(
         forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
-        GROUP=H // k.shape[1], CAUSAL=causal, WHOLE=k_lengths is None and n_k % groups.block == 0,
-        HEADS_INTERLEAVED=groups.heads_interleaved, BLOCK_N=groups.block, STAGES=groups.stages, HELD=groups.held,
-        MAIN=main, REST=rest, TURNS=groups.turns, POLYNOMIAL=groups.polynomial, lengths_ptr=k_lengths,
-        **LAUNCH,
+        GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
+        WHOLE=k_lengths is None and n_k % groups.block == 0,
+        HEADS_INTERLEAVED=groups.heads_interleaved, SERPENTINE=groups.serpentine and groups.persistent,
+        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, lengths_ptr=k_lengths,
+        **(LAUNCH if groups.consumers == 2 else LAUNCH_THREE),
     )  # fmt: skip

@@ -14,7 +14,9 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
                                            faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
-4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. benchmarks/notes/attention.md has the figures.
+4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns, and
+(80, True), were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096; those of SHORT in heads of 1024.
+benchmarks/notes/attention.md has the figures.
 """
 
 import functools
@@ -61,16 +63,17 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Groups:
-    """For the kernels with jobs for their warps, where two groups of warps hold 64 rows each."""
+    """For the kernels with jobs for their warps, where each of two or three groups of warps holds 64 rows."""
 
     block: int  # rows that one turn of the loop walks over: keys forward, queries for dk and dv
     stages: int  # such blocks in shared memory or on their way there
     held: int = 1  # 2: the rows of the next tile are on their way while this one's are in use
     persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
     heads_interleaved: int = 1  # causal: the longest tiles of so many heads come before their shorter ones
-    turns: bool = True  # forward: the two groups take turns at the tensor cores
-    polynomial: bool = False  # forward: an eighth of the exponentials by multiplying and adding
+    turns: bool = True  # forward: the groups take turns at the tensor cores
     lengths: bool = True  # also where sequences have lengths of their own
+    consumers: int = 2  # forward: groups of warps that compute
+    serpentine: bool = False  # forward, persistent: every second round of tiles the other way round
 
 
 @dataclass(frozen=True)
@@ -119,21 +122,40 @@ TABLE = {
     (128, False): Tuned(Blocks(128, 64, 4, 2), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
     (128, True): Tuned(Blocks(64, 64, 4, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
 }
-# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest that was measured on an H200.
+# (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest measured on an H100 or H200
 GROUPS = {
-    ("forward", 64, False): Groups(128, 3, held=2, polynomial=True),
+    ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
+    ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
+    ("forward", 48, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
+    ("forward", 64, False): Groups(128, 4, held=2, consumers=3),
+    ("forward", 64, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
     ("forward", 80, False): Groups(128, 3, held=2),
-    ("forward", 80, True): Groups(128, 3, persistent=False, heads_interleaved=8),
-    ("forward", 128, False): Groups(128, 2, held=2),
+    ("forward", 80, True): Groups(128, 3, held=2, serpentine=True),
+    ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
+    ("forward", 96, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
+    ("forward", 128, False): Groups(128, 2, held=2, turns=False),
     ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
+    ("dkdv", 96, False): Groups(64, 3, held=2, lengths=False),
+    ("dkdv", 96, True): Groups(64, 3, held=2, lengths=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# The same key -> up to so many keys, this in place of it: of short tiles, programs that stay fetch the next one early.
+# The same key -> steps: where queries or keys are so many or fewer, this in place of it; None is the first rung. The
+# first step that holds counts. Measured are 1024, 2048 and 4096; 3072 lies halfway between a loss and a gain.
+# Three consumers share 192 queries: 256 would take two tiles, a third of them empty.
 SHORT = {
-    ("forward", 80, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
-    ("forward", 128, True): (1024, Groups(128, 2, held=2, heads_interleaved=8)),
+    ("forward", 32, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
+    ("forward", 48, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
+    ("forward", 48, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
+    ("forward", 64, False): ((1023, Groups(128, 3, held=2)),),
+    ("forward", 64, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)), (3072, None)),
+    ("forward", 80, True): (
+        (1024, Groups(128, 3, held=2, heads_interleaved=8)),
+        (3072, Groups(128, 3, persistent=False, heads_interleaved=8)),
+    ),
+    ("forward", 96, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
+    ("forward", 128, True): ((1024, Groups(128, 2, held=2, heads_interleaved=8)),),
 }
 # (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
 # 2^18 rows of keys at each length; the first length that was faster is `least`. With k_lengths two passes stay.
@@ -235,8 +257,9 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     """
     q, k, *_ = tensors
     key = kernel, sum(split(q.shape[-1])), causal
-    most, short = SHORT.get(key, (0, None))
-    entry = short if k.shape[2] <= most else GROUPS.get(key)
+    entry, rows = GROUPS.get(key), min(q.shape[2], k.shape[2])
+    if entry is not None:
+        entry = next((short for most, short in SHORT.get(key, ()) if rows <= most), entry)
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
