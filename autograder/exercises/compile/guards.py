@@ -193,6 +193,7 @@ CASES = (
     _case("another mixture", _mixture),
 )
 
+
 def _by_rule(v) -> dict:
     """What torch would say, by the rule: draws are compared with it, as torch takes half a second for each."""
     return {"compiles": list(_said(Rule, v))}
