@@ -1,17 +1,20 @@
-"""python -m benchmarks.readme [--check]: the README's table and figure, made from benchmarks/results/h200.json."""
+"""python -m benchmarks.readme [--check]: the README's table and figures, made from benchmarks/results/."""
 
 import argparse
 import io
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import recorded
+from benchmarks import around, recorded
 from course_lib import plots, results
 from course_lib.roofline import Roof, Work
 
 ROOT = Path(__file__).resolve().parents[1]
 README, FIGURE = ROOT / "README.md", ROOT / "benchmarks" / "results" / "roofline.svg"
+AROUND = FIGURE.with_name("beside.svg")
+SAME = {"svg.hashsalt": "speed of light", "svg.fonttype": "none"}  # the same bytes on every build
 BEGIN, END = "<!-- measured: begin (python -m benchmarks.readme) -->", "<!-- measured: end -->"
 
 SHOWN = {  # section -> rows of the table, in order
@@ -64,7 +67,8 @@ def main() -> int:
     if parser.parse_args().check:
         return 0 if new == old else 1
     README.write_text(new, encoding="utf-8")
-    FIGURE.write_text(figure(), encoding="utf-8")
+    FIGURE.write_text(as_svg(figure), encoding="utf-8")
+    AROUND.write_text(as_svg(around.figure), encoding="utf-8")
     return 0
 
 
@@ -89,7 +93,8 @@ def table() -> str:
     changed = [section for section in SHOWN if recorded.is_stale(section)]
     if changed:
         said.append(f"The code behind {', '.join(changed)} has changed since it was measured.")
-    return "\n".join([*lines, "", " ".join(said)])
+    picture = f"![Ratios to the best peer at shapes around the table](benchmarks/results/{AROUND.name})"
+    return "\n".join([*lines, "", " ".join(said), "", around.said(), "", picture])
 
 
 def _line(row: dict, family: str) -> str:
@@ -123,20 +128,24 @@ def _rows(section: str) -> dict[str, dict]:
     return {row["name"]: row for row in results.load(section)["rows"]}
 
 
-def figure() -> str:
-    """The roofline with measured roofs and points, as SVG text that is equal on every build."""
-    import matplotlib
-
+def figure():
+    """The roofline with measured roofs and points."""
     ceilings = {name: row["value"] for name, row in _rows("ceilings").items()}
     roofs = [Roof(kind, ceilings[f"matmul {kind}"], ceilings["copy"]) for kind in ("bf16", "fp32")]
     points = []
     for (section, name), (label, work, roof) in POINTS.items():
         points.append((label, work, _rows(section)[name]["value"] * 1e-6, roof))
     title = "What an H200 reaches, and where kernels of this course lie"
-    with matplotlib.rc_context({"svg.hashsalt": "speed of light", "svg.fonttype": "none"}):
-        axes = plots.roofline(roofs, points, title=title, device=results.load("ceilings")["machine"])
+    return plots.roofline(roofs, points, title=title, device=results.load("ceilings")["machine"]).figure
+
+
+def as_svg(draw: Callable) -> str:
+    """The figure as text."""
+    import matplotlib
+
+    with matplotlib.rc_context(SAME):
         text = io.StringIO()
-        axes.figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+        draw().savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     return text.getvalue()
 
 

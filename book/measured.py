@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from math import log
 
-from benchmarks import recorded
+from benchmarks import around, recorded
 from book.markup import raw
 from course_lib import results
 
@@ -51,6 +51,8 @@ def measured() -> str:
         mark = ". **The code has changed since.**" if section in stale else "."
         parts.append(f"## {TITLES[section]}\n\n{entry['machine']}, {entry['date']}, {versions}{mark}")
         parts.append(raw(rows(TITLES[section], compared(section))))
+    alt = "Ratios to the best peer at shapes around the table"
+    parts += ["## Around the table", around.said(), f"```{{image}} /pictures/beside.svg\n:alt: {alt}\n```"]
     parts.append("[Everything else that was recorded](recorded.md) has a page of its own.")
     return "\n\n".join(parts)
 

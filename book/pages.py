@@ -35,7 +35,8 @@ def main(out: Path) -> None:
     write(out / "recorded.md", everything())
     write_kernels(out)
     write(out / "api.md", api(lessons))
-    shutil.copy(readme.FIGURE, out / "pictures")
+    for picture in (readme.FIGURE, readme.AROUND):
+        shutil.copy(picture, out / "pictures")
     write(out / "index.md", home(lessons, pages))
 
 

@@ -1,0 +1,82 @@
+"""Shapes around the table, in the README: a sentence that counts, and one picture that leaves nothing out."""
+
+from collections.abc import Iterator
+
+import matplotlib
+
+from benchmarks import recorded
+from course_lib import plots, results
+
+__all__ = ["figure", "said"]
+
+FAR = 1.15  # of the best peer's time: a cliff begins
+COLUMNS = 2
+LEAST, MOST = 0.25, 2.0  # where the scale begins and ends; what lies beyond stands at its end
+
+
+def _newest() -> tuple[str, dict]:
+    """The device of the newest record, and the record."""
+    found = [(device, entry) for device in ("h200", "h100") if (entry := results.load("beside", device))]
+    return max(found, key=lambda one: one[1]["date"])
+
+
+def said() -> str:
+    device, entry = _newest()
+    rows = [row for row in entry["rows"] if "ratio" in row]
+    ratios = [row["ratio"] for row in rows]
+    far = ", ".join(f"{row['name']} ({row['ratio']:.2f})" for row in rows if row["ratio"] > FAR)
+    refused = ", ".join(f"{row['name']} ({row['refused']})" for row in entry["rows"] if "refused" in row)
+    changed = " The code behind it has changed since." if recorded.is_stale("beside", device) else ""
+    return (
+        f"Around the table: {len(rows)} rows at shapes that nobody tuned for, each over its best peer (`python -m "
+        f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
+        f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
+        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above: {far or 'none'}. Refused: {refused or 'none'}."
+        f"{changed}"
+    )
+
+
+def figure():
+    """A name and a dot for every row, on a logarithmic scale, in columns."""
+    _, entry = _newest()
+    rows = list(_with_heads([row for row in entry["rows"] if "ratio" in row]))
+    tall = -(-len(rows) // COLUMNS)
+    made = matplotlib.figure.Figure(figsize=(11.5, 0.9 + 0.155 * tall), layout="constrained")
+    for number, axes in enumerate(made.subplots(1, COLUMNS)):
+        part = rows[number * tall : (number + 1) * tall]
+        axes.axvline(1, color="0.25", linewidth=1)
+        axes.axvline(FAR, color="0.25", linewidth=0.8, linestyle=":")
+        for place, (name, row) in enumerate(part):
+            if row is None:
+                continue
+            far = row["ratio"] > FAR
+            color = plots.PALETTE[1 if far else 0]
+            at = min(max(row["ratio"], LEAST), MOST)
+            axes.plot([1, at], [place, place], color=color, linewidth=0.8)
+            axes.plot(at, place, color=color, marker="D" if far else "o", markersize=3.5)
+            words, left = f"{row['ratio']:.2f} {row['best peer']}", at < 1
+            axes.annotate(words, (at, place), xytext=(-4 if left else 4, 0), textcoords="offset points",
+                          ha="right" if left else "left", va="center", fontsize=6)  # fmt: skip
+        axes.set(xscale="log", xlim=(LEAST * 0.72, MOST * 1.3), ylim=(tall - 0.4, -0.6))
+        axes.set_xticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"], fontsize=7)
+        axes.set_xticks([], minor=True)
+        axes.set_yticks(range(len(part)), [name for name, _ in part], fontsize=6.5)
+        for label, (_, row) in zip(axes.get_yticklabels(), part):
+            label.set_fontweight("bold" if row is None else "normal")
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    made.suptitle(f"Time over the best peer's, {entry['machine']}: dotted at {FAR}, diamonds above it", fontsize=10)
+    return made
+
+
+def _with_heads(rows: list[dict]) -> Iterator[tuple[str, dict | None]]:
+    """(name, row), and a head before each kind: (its name, None)."""
+    for kind in dict.fromkeys(map(_kind, rows)):
+        yield kind, None
+        for row in sorted((row for row in rows if _kind(row) == kind), key=lambda row: row["ratio"]):
+            yield row["name"].removeprefix(kind).replace("bfloat16", "").strip(), row
+
+
+def _kind(row: dict) -> str:
+    direction = next((way for way in ("forward", "backward") if f" {way} " in row["name"]), "")
+    return f"{row['kind']} {direction}".strip()
