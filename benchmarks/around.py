@@ -7,20 +7,26 @@ import matplotlib
 from benchmarks import recorded
 from course_lib import plots, results
 
-__all__ = ["figure", "said"]
+__all__ = ["figure", "is_there", "said"]
 
 FAR = 1.15  # of the best peer's time: a cliff begins
 COLUMNS = 2
 LEAST, MOST = 0.25, 2.0  # where the scale begins and ends; what lies beyond stands at its end
 
 
-def _newest() -> tuple[str, dict]:
+def _newest() -> tuple[str, dict] | None:
     """The device of the newest record, and the record."""
     found = [(device, entry) for device in ("h200", "h100") if (entry := results.load("beside", device))]
-    return max(found, key=lambda one: one[1]["date"])
+    return max(found, key=lambda one: one[1]["date"], default=None)
+
+
+def is_there() -> bool:
+    return _newest() is not None
 
 
 def said() -> str:
+    if not is_there():
+        return "Shapes around the table (`python -m benchmarks beside`) were not measured since the kernels changed."
     device, entry = _newest()
     rows = [row for row in entry["rows"] if "ratio" in row]
     ratios = [row["ratio"] for row in rows]
@@ -46,7 +52,7 @@ def figure():
         part = rows[number * tall : (number + 1) * tall]
         axes.axvline(1, color="0.25", linewidth=1)
         axes.axvline(FAR, color="0.25", linewidth=0.8, linestyle=":")
-        for place, (name, row) in enumerate(part):
+        for place, (_, row) in enumerate(part):
             if row is None:
                 continue
             far = row["ratio"] > FAR

@@ -13,7 +13,7 @@ claim: a look of 0.1 s at every peer, and of 0.4 s at the best.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -234,4 +234,5 @@ def _linear_gelu(shape: tuple[int, int, int]) -> Iterator[Case]:
 
 
 def _add_norm(width: int) -> Iterator[Case]:
-    yield from (case for case, _ in norms.cases(width))
+    for case, _ in norms.cases(width):  # narrow rows take less time than the host needs to ask for them
+        yield replace(case, method="graph") if "forward" in case.name else case

@@ -68,7 +68,8 @@ def main() -> int:
         return 0 if new == old else 1
     README.write_text(new, encoding="utf-8")
     FIGURE.write_text(as_svg(figure), encoding="utf-8")
-    AROUND.write_text(as_svg(around.figure), encoding="utf-8")
+    if around.is_there():
+        AROUND.write_text(as_svg(around.figure), encoding="utf-8")
     return 0
 
 
@@ -93,8 +94,8 @@ def table() -> str:
     changed = [section for section in SHOWN if recorded.is_stale(section)]
     if changed:
         said.append(f"The code behind {', '.join(changed)} has changed since it was measured.")
-    picture = f"![Ratios to the best peer at shapes around the table](benchmarks/results/{AROUND.name})"
-    return "\n".join([*lines, "", " ".join(said), "", around.said(), "", picture])
+    picture = f"\n\n![Ratios to the best peer at shapes around the table](benchmarks/results/{AROUND.name})"
+    return "\n".join([*lines, "", " ".join(said), "", around.said() + picture * around.is_there()])
 
 
 def _line(row: dict, family: str) -> str:

@@ -51,8 +51,9 @@ def measured() -> str:
         mark = ". **The code has changed since.**" if section in stale else "."
         parts.append(f"## {TITLES[section]}\n\n{entry['machine']}, {entry['date']}, {versions}{mark}")
         parts.append(raw(rows(TITLES[section], compared(section))))
-    alt = "Ratios to the best peer at shapes around the table"
-    parts += ["## Around the table", around.said(), f"```{{image}} /pictures/beside.svg\n:alt: {alt}\n```"]
+    parts += ["## Around the table", around.said()]
+    if around.is_there():
+        parts.append("```{image} /pictures/beside.svg\n:alt: Ratios to the best peer at shapes around the table\n```")
     parts.append("[Everything else that was recorded](recorded.md) has a page of its own.")
     return "\n\n".join(parts)
 

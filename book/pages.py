@@ -35,7 +35,7 @@ def main(out: Path) -> None:
     write(out / "recorded.md", everything())
     write_kernels(out)
     write(out / "api.md", api(lessons))
-    for picture in (readme.FIGURE, readme.AROUND):
+    for picture in filter(Path.exists, (readme.FIGURE, readme.AROUND)):
         shutil.copy(picture, out / "pictures")
     write(out / "index.md", home(lessons, pages))
 

@@ -80,7 +80,7 @@ def calls_in_a_round(floor_s: float, bytes_of_one: int, free_bytes: int) -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of the device that are free for this process, which may be held to a part of it; and all that it may have."""
+    """Bytes of the device that are free, and that this process may have in all; it may be held to a part of it."""
     if device.DEVICE != "cuda":
         return 1 << 30, 1 << 30
     torch.cuda.empty_cache()

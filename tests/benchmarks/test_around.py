@@ -1,0 +1,38 @@
+"""The picture of shapes around the table, made from made-up rows: every row is drawn, and the sentence counts them."""
+
+import pytest
+
+from benchmarks import around, readme
+
+ROWS = [
+    {"kind": "attention", "name": "attention forward 4 x 16 x 77 x 64", "best peer": "cudnn", "ratio": 0.8},
+    {"kind": "attention", "name": "attention backward 4 x 16 x 77 x 64", "best peer": "flash 4", "ratio": 1.1},
+    {"kind": "matmul", "name": "matmul bfloat16 1 x 4096 x 4096", "best peer": "cublas", "ratio": 1.3},
+    {"kind": "matmul", "name": "matmul 7 x 7 x 7", "refused": "too odd"},
+]
+ENTRY = {"machine": "a GPU", "date": "2026-11-26", "versions": {"torch": "2.11", "triton": "3.6"}, "rows": ROWS}
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    monkeypatch.setattr(around.results, "load", lambda section, device="h200": ENTRY if device == "h100" else {})
+    monkeypatch.setattr(around.recorded, "is_stale", lambda section, device: device == "h100")
+
+
+def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
+    said = around.said()
+    assert "3 rows" in said and "1 are at most 1, 2 at most 1.15" in said
+    assert "Above: matmul bfloat16 1 x 4096 x 4096 (1.30)." in said and "Refused: matmul 7 x 7 x 7 (too odd)." in said
+    assert said.endswith("The code behind it has changed since.")
+
+
+def test_every_row_is_in_the_picture(recorded):
+    svg = readme.as_svg(around.figure)
+    assert svg == readme.as_svg(around.figure)
+    for words in ("4 x 16 x 77 x 64", "1 x 4096 x 4096", "0.80 cudnn", "1.10 flash 4", "1.30 cublas", "a GPU"):
+        assert words in svg, words
+
+
+def test_without_a_record_it_says_so(monkeypatch):
+    monkeypatch.setattr(around.results, "load", lambda section, device="h200": {})
+    assert not around.is_there() and "not measured" in around.said()
