@@ -66,9 +66,10 @@ def _call(
 
 
 def _lengths(d: Draw, images: int, patches: int) -> list[int]:
-    """At least one image is padded by several patches."""
+    """At least one image is padded by several patches. Of several the last is not: the last row of all is real."""
     lengths = [d.integer(2, patches) for _ in range(images)]
-    lengths[d.integer(0, images - 1)] = d.integer(2, patches // 2)
+    lengths[-1] = patches
+    lengths[d.integer(0, max(0, images - 2))] = d.integer(2, patches // 2)
     return lengths
 
 

@@ -100,14 +100,14 @@ CASES = (
     Case("another head size", lambda d: _call(d, 1, 2, d.odd(20, 39), d.odd(40, 59), d.choice(SOME_SIZE))),
     Case("head size 128", lambda d: _call(d, 1, 1, d.odd(20, 39), d.odd(40, 59), 128)),
     Case("grouped heads", lambda d: _call(d, 2, (6, 2), d.odd(17, 29), d.odd(34, 49), 16)),
-    Case("causal", lambda d: _square(d, mask=CAUSAL)),
+    Case("causal", lambda d: _square(d, 90, 115, mask=CAUSAL)),  # a second tile of 64 keys, and not just its edge
     Case(
         "causal, more keys than queries",
         lambda d: _call(d, 1, 2, d.odd(34, 59), 2 * d.integer(57, 63), 32, mask=CAUSAL),
     ),
     Case(
         "causal, more queries than keys",
-        lambda d: _call(d, 1, 2, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
+        lambda d: _call(d, 1, 2, d.odd(200, 229), 2 * d.integer(81, 87), 32, mask=CAUSAL),
     ),
     Case("key lengths", lambda d: _lengths(d, 1)),
     Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 33))),
