@@ -23,7 +23,9 @@ NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exercise", nargs="*", metavar="EXERCISE", help="only these, or units; or show EXERCISE NAME")
-    parser.add_argument("--quick", action="store_true", help="each mistake only on its case; one cheat a family")
+    parser.add_argument(
+        "--quick", action="store_true", help="each mistake on its case, one cheat a family, of --seeds formulas"
+    )
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
     parser.add_argument("--seeds", type=int, metavar="N", help="whose points vary between N seeds, instead")
@@ -55,7 +57,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.seeds:
         from autograder.bank import seeds  # needs the referee's rounds
 
-        return seeds.main(args.exercise, seed, args.seeds)
+        return seeds.main(args.exercise, seed, args.seeds, args.quick)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
     found, part, workers, limit_s = entries(args.exercise), "bank", workers_at_once(), 120.0

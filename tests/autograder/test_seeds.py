@@ -19,7 +19,6 @@ MANY, SOME = 200, 20  # seeds of an exercise of plain data, and of one with kern
 # at one draw takes too long to draw again until it does.
 VARY = {
     "dispatch.keys": "mixtures are drawn from 50 rules at once",
-    "compile.guards": "a draw takes 0.3 s",
     "roofline.stopwatch": "the device answers while it is measured, so its mistakes have no formula",
 }
 
@@ -96,6 +95,17 @@ def test_a_mistake_that_earns_everything_and_a_right_one_that_is_refused_are_sai
     assert "was refused: seed" in _tried(tmp_path, monkeypatch, "n * n", "right").faults[0]
     assert _tried(tmp_path, monkeypatch, "n + n", "right").faults == []
     assert _tried(tmp_path, monkeypatch, "3 * n", "mistakes").faults == []
+
+
+def test_formulas_alone_say_which_mistake_varies_and_where(monkeypatch):
+    lucky = _doubled((*LUCKY, Case("two", lambda d: Call({"n": 2}, ""))))
+    monkeypatch.setattr(seeds, "undiagnosed", lambda name: lucky)
+    monkeypatch.setattr(seeds, "get", lambda name: lucky)
+    (fault,) = seeds.by_formula("start.axpy", 0, 20)
+    assert "squared earns 0 to 1.33" in fault and "a number" in fault and "five" not in fault and "two" not in fault
+    steady = _doubled(LUCKY[1:])
+    monkeypatch.setattr(seeds, "undiagnosed", lambda name: steady)
+    assert seeds.by_formula("start.axpy", 0, 20) == []
 
 
 TENSORS = [n for n, one in exercise.registry().items() if one.kind != "scenario" and "interpreter" in one.tiers]
