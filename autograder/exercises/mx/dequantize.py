@@ -55,7 +55,15 @@ def _one_row(d: Draw, group: int) -> Call:
     """Neighbouring groups with exponents far apart."""
     columns = group * d.integer(3, 6)
     e = d.integers(1, columns // group, low=60, high=190, dtype=torch.uint8)
-    return _call(d, mantissas(d, 1, columns), e, group)
+    return _call(d, mantissas(d, 1, columns, low=-127), e, group)
+
+
+def _with(d: Draw, rows: int, columns: int, group: int, low: int, high: int, corner: int) -> Call:
+    """Exponents in a range. Each row begins with a group of the corner that the case is for, and that with a 64."""
+    made = _any(d, rows, columns, group, low=low, high=high, least=-127)
+    made.args["exponents"][:, 0] = corner
+    made.args["mantissas"][:, 0] = 64
+    return made
 
 
 def _past_int32(d: Draw) -> Call:
@@ -79,8 +87,8 @@ CASES = (
     Case("strided output", lambda d: _any(d, 5, d.odd(34, 60), 16, out_gap=d.integer(3, 30), least=-127)),
     Case("mantissas of -128", _often_minus_128),
     Case("exponents of 0", lambda d: _any(d, 3, 64, 32, low=0, high=0, least=-127)),
-    Case("subnormal results", lambda d: _any(d, 5, 64, 16, low=0, high=6, least=-127)),
-    Case("exponents of 255", lambda d: _any(d, 3, 64, 32, low=254, high=255, least=-127)),
+    Case("subnormal results", lambda d: _with(d, 5, 64, 16, 0, 6, corner=0)),
+    Case("exponents of 255", lambda d: _with(d, 3, 64, 32, 254, 255, corner=255)),
     Case("every pair", _every_pair),
     Case("no rows", lambda d: _any(d, 0, 40, 32)),
     Case("large", lambda d: _any(d, d.odd(500, 600), d.odd(4000, 5000), 32, 0, 255), tiers=ON_GPU),

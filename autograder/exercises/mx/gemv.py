@@ -58,6 +58,13 @@ def _often_minus_128(d: Draw) -> Call:
     return made
 
 
+def _far_apart(d: Draw) -> Call:
+    """Exponents. In the first row of weights the last group is the largest: who leaves it out shows it."""
+    made = _call(d, 2, d.odd(17, 25), 160, 32, low=60, high=190)
+    made.args["exponents"][0] = torch.tensor([60, 90, 120, 150, 190], dtype=torch.uint8)
+    return made
+
+
 def _past_int32(d: Draw) -> Call:
     """The third row of the weights begins past 2^31 elements. 2.1 GB, nearly all of it gap."""
     args = _call(d, 2, 3, d.odd(200, 300), 32).args
@@ -81,7 +88,7 @@ CASES = (
     Case("strided x", lambda d: _call(d, 3, d.odd(17, 25), _k(d, 2, 32), 32, gap=d.integer(3, 30))),
     Case("strided mantissas", lambda d: _call(d, 3, d.odd(17, 25), _k(d, 2, 32), 32, m_gap=d.integer(3, 30))),
     Case("strided output", lambda d: _call(d, 3, d.odd(17, 25), 96, 32, out_gap=d.integer(3, 30))),
-    Case("exponents far apart", lambda d: _call(d, 2, d.odd(17, 25), 160, 32, low=60, high=190)),
+    Case("exponents far apart", _far_apart),
     Case("mantissas of -128", _often_minus_128),
     Case("a group of NaN", _with_nan),
     Case("values past 65504", lambda d: _call(d, 2, d.odd(17, 25), 128, 32, size=1e6)),
