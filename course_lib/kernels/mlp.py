@@ -61,18 +61,14 @@ def _rows_of(x: torch.Tensor | None, piece: slice) -> torch.Tensor | None:
 def _forward(x, w1, b1, w2, b2, keep: Keep, at_once: int = 0):
     """x (M, d) -> y, and h and a where they are kept, else None."""
     h = None if keep == "input" else x.new_empty(x.shape[0], w1.shape[0])
-    pieces = _pieces(x.shape[0], 0 if keep == "everything" else at_once)
-    if len(pieces) == 1:  # nothing to lay side by side, and so less for the host
-        a = linear_gelu(x, w1, b1, h=h)
-        return torch.nn.functional.linear(a, w2, b2), h, a if keep == "everything" else None
     y = x.new_empty(x.shape[0], w2.shape[0])
-    for piece in pieces:
+    for piece in _pieces(x.shape[0], 0 if keep == "everything" else at_once):
         a, out = linear_gelu(_rows_of(x, piece), w1, b1, h=_rows_of(h, piece)), _rows_of(y, piece)
         if b2 is None:
             torch.mm(a, w2.mT, out=out)
         else:
             torch.addmm(b2, a, w2.mT, out=out)
-    return y, h, None
+    return y, h, a if keep == "everything" else None
 
 
 def _backward(dy, x, w1, b1, w2, h, a, needs: Sequence[bool], at_once: int = 0):
@@ -108,9 +104,7 @@ def _add_piece(piece: slice, dx, dw1, db1, dw2, dy, x, w1, b1, w2, h, a, needs: 
     del again
     if need_w1:
         dw1 = _plus_product(dw1, dh.mT, x)
-    if need_x and x.shape == all_rows:
-        dx = torch.mm(dh, w1)
-    elif need_x:
+    if need_x:
         dx = x.new_empty(all_rows) if dx is None else dx
         torch.mm(dh, w1, out=_rows_of(dx, piece))
     return dx, dw1, db1, dw2
