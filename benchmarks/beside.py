@@ -107,8 +107,7 @@ def _tried(make: Callable, shape) -> Iterator[dict]:
     except (AssertionError, RuntimeError, ValueError) as refused:
         if isinstance(refused, Red):
             raise
-        said = (str(refused).splitlines() or [type(refused).__name__])[0]
-        yield {"kind": kind, "name": f"{kind} {shape}", "refused": said[:200]}
+        yield {"kind": kind, "name": f"{kind} {shape}", "refused": tabled.refusal(refused)[:200]}
 
 
 # ------------------------------------------------------------------------------------------------- attention
@@ -125,7 +124,7 @@ def _attention(shape: Shape) -> Iterator[Case]:
         try:
             far = _far(peer, want, q, k, v, do, tabled.OTHERS_SLACK)
         except Exception as refused:  # a compiler of kernels has exceptions of its own
-            far = str(refused).splitlines()[0][:100]
+            far = tabled.refusal(refused)[:100]
         if far:
             print(f"{name} is left out of {shape}: {far}", flush=True)
         else:

@@ -76,5 +76,6 @@ def _row(referee: Referee, name: str, timed: bool) -> dict:
         "timing_s": time.perf_counter() - examined,
         "points": None if verdict.pending else verdict.points,
         "speed_points": None if speed is None or speed.pending else speed.points,
+        "timed": timed,
         "note": " ".join(filter(None, (verdict.note, speed.note if speed else ""))),
     }

@@ -7,7 +7,7 @@ as a section of the lesson, "lesson04.peak"; the outputs are not kept. Not count
 
 `grading` is the solved lesson 01 with its points for speed, graded while another process holds all but 8 GiB of the
 device. "grading.peak" is all that was taken of these, contexts and the referee's workers among it; nothing else may run
-on the device. Who loses a point fails.
+on the device. Whoever loses a point, or has none for speed, fails.
 """
 
 import os
@@ -76,9 +76,9 @@ def most_taken(every_s: float = 0.005):
 
 
 def grade() -> int:
-    """Twice: as a process that takes the rest of the card, and in one that is held to what is left."""
+    """Twice: as a process that takes all but 8 GiB of the device, and as one that may have 7 of these."""
     if os.environ.get(MEMORY_LIMIT) != str(GIB):
-        rest = torch.cuda.mem_get_info()[0] - CARD
+        rest = max(0, torch.cuda.mem_get_info()[0] - CARD)
         taken = torch.empty(rest, dtype=torch.uint8, device="cuda")
         command = [sys.executable, "-m", "benchmarks.lesson_memory", "grading"]
         code = subprocess.run(command, env=os.environ | {MEMORY_LIMIT: str(GIB)}, check=False).returncode
@@ -90,7 +90,12 @@ def grade() -> int:
     with most_taken() as most:
         rows = grading.in_turn()
     judged = [row for row in rows if "speed_points" in row]
-    short = [row["name"] for row in judged if row["points"] != exercises.get(row["name"]).points]
+    all_of_it = {row["name"]: exercises.get(row["name"]).points for row in judged}
+    short = [
+        row["name"]
+        for row in judged
+        if row["points"] != all_of_it[row["name"]] or (row["timed"] and not row["speed_points"])
+    ]
     peak = (most[0] - (torch.cuda.mem_get_info()[1] - CARD)) / 2**30
     print("\n".join(map(str, rows)), f"\ngrading: at most {peak:.2f} GiB, {short or 'nothing'} lost a point")
     row = {"name": "peak", "value": peak, "unit": "GiB", "held to GiB": GIB}

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from autograder.classroom.lessons import COURSE, Lesson, find
-from benchmarks import readme
+from benchmarks import around, readme
 from book.lessons import Links, Page, cut, write_lesson
 from book.markup import container, write
 from book.measured import everything, measured
@@ -35,7 +35,7 @@ def main(out: Path) -> None:
     write(out / "recorded.md", everything())
     write_kernels(out)
     write(out / "api.md", api(lessons))
-    for picture in filter(Path.exists, (readme.FIGURE, readme.AROUND)):
+    for picture in (readme.FIGURE, *([readme.AROUND] if around.is_there() else [])):
         shutil.copy(picture, out / "pictures")
     write(out / "index.md", home(lessons, pages))
 

@@ -80,13 +80,13 @@ def calls_in_a_round(floor_s: float, bytes_of_one: int, free_bytes: int) -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of the device that are free, and that this process may have in all; it may be held to a part of it."""
+    """Bytes of the device that this process can still get, and that it may have in all: maybe a part of the device."""
     if device.DEVICE != "cuda":
         return 1 << 30, 1 << 30
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     allowed = device.memory_bytes()
-    return min(free, allowed), allowed
+    return min(free, max(0, allowed - torch.cuda.memory_reserved())), allowed
 
 
 def limits_of(setting: Setting) -> tolerance.Limits:

@@ -13,8 +13,8 @@ number t of a ring is at place t % PLACES, round t // PLACES. A barrier has a ph
 passed, so whoever waits says which round he waits for. The round's parity is enough, since nobody can be two rounds
 ahead.
 
-Registers: every warp starts with 168, because the hardware shares them out evenly. The producer gives back all but 24,
-and the consumers take 240. Three consumers take 160 each.
+Registers: every warp starts with as many as all others, 168, or 128 beside three consumers. The producer gives back all
+but 24, and the consumers take 240, or 160 of three.
 """
 
 from triton.experimental import gluon

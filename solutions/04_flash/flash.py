@@ -2024,11 +2024,11 @@ for row in one_pass:
 #
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (Hopper's unit that
 # copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes. Written in Gluon, with jobs for the
-# warps, it takes 0.86 to 0.93 of it on an H100 at 4096 keys: `attention(..., deterministic=False)` of the library. And
-# cuDNN's backward pass *is* one pass that adds to $dQ$; at head size 128 it takes less time than the course's two
-# passes, as section 9 shows. (`benchmarks/notes/attention.md` has all three, and how we know the last.) So one addition an element in a plain Triton
-# kernel loses, and atomics as such need not. No table shows what a result that is the same every time is worth when you
-# look for a mistake.
+# warps, it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the
+# library. And cuDNN's backward pass *is* one pass that adds to $dQ$; at head size 128 it takes less time than the
+# course's two passes, as section 9 shows. (`benchmarks/notes/attention.md` has all three, and how we know the last.) So
+# one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what a result
+# that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2814,8 +2814,8 @@ for words, wanted in (
 # and V come at 128 FLOP a byte. One warp group is what a `wgmma` wants, the instruction by which Hopper's tensor cores
 # multiply 64 rows at once, straight from shared memory and without waiting for the result. Between two `setmaxnreg` in
 # the text lies one job, so the text can be counted job by job. Your kernel of exercise 4.3 stands above them: every warp
-# of it does everything. The cell compiles the table's entry as it was until 2026-11-26, with turns at the tensor cores
-# (see the next heading). Today's entry leaves the turns out and is about 1 % faster.
+# of it does everything. The cell compiles it with the settings of the course's table; counts that
+# are kept here are those of the kernel's text on the day that the output names.
 
 # %%
 import re

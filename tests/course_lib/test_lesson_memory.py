@@ -51,12 +51,13 @@ def test_the_most_that_is_taken_at_any_moment_is_kept(monkeypatch):
     assert most == [60]
 
 
-@pytest.mark.parametrize(("taken", "left"), [(1, 7), (135, 5)])
+@pytest.mark.parametrize(("taken", "left"), [(1, 7 - 2), (136, 4)])
 def test_the_clock_plans_with_the_memory_that_a_process_may_take(monkeypatch, taken, left):
     monkeypatch.setattr(clock.device, "DEVICE", "cuda")
     monkeypatch.setattr(clock.device, "memory_bytes", lambda: 7 << 30)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: ((140 - taken) << 30, 140 << 30))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 << 30)
     assert clock.memory() == (left << 30, 7 << 30)
 
 

@@ -130,13 +130,19 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
     attention_operator(*leaves, False, 0.25, None)[0].backward(do)
     assert asked == [True, True, False, False, True]
     asked.clear()
+    compiled = torch.compile(lambda *given: attention(*given, deterministic=False), backend="aot_eager")
+    compiled(*leaves).backward(do)
+    assert asked == [False]
+    asked.clear()
     monkeypatch.setattr(packed, "ONE_PASS", {(16, False): None})
     monkeypatch.setattr(packed, "one_pass_for", lambda causal, lengths, wish, *tensors: asked.append(wish))
     qkv = torch.randn(1, 17, 3, 2, 16, device=DEVICE, requires_grad=True)
     for wish in (True, False):
         packed_attention(qkv, deterministic=wish).sum().backward()
         packed.packed_attention_operator(qkv, None, None, wish)[0].sum().backward()
-    assert asked == [True, True, False, False]
+    compiled = torch.compile(lambda given: packed_attention(given, deterministic=False), backend="aot_eager")
+    compiled(qkv).sum().backward()
+    assert asked == [False, False, False], "who wants the same bits does not look for one pass"
 
 
 def test_anything_but_yes_or_no_is_refused_in_words(make):

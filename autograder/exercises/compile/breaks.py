@@ -43,8 +43,8 @@ def _call(d: Draw, lengths: list[list[int]], patches: int, layers: int = 1, **co
 
 
 def _between(d: Draw, patches: int) -> int:
-    """So many positions that some patches lie between two: no way to round a place gives their values."""
-    return d.rng.choice([n for n in (5, 6, 7) if (n - 1) % (patches - 1)])
+    """So many positions that some patches lie between two: no way to round a place gives what those should have."""
+    return d.choice([n for n in (5, 6, 7) if (n - 1) % (patches - 1)])
 
 
 def _lengths(d: Draw, images: int, patches: int) -> list[int]:

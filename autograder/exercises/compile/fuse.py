@@ -214,7 +214,7 @@ def _sum_written(d: Draw) -> Call:
 
 
 def _other_written(d: Draw) -> Call:
-    """Between the product and the sum a factor is read, and something else is written; in either order."""
+    """Between the product and the sum a factor is read, and something else is written. Two sums, in both orders."""
     p, results = Program(d), []
     for _ in range(2):
         y = p.input()

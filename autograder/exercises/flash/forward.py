@@ -67,7 +67,7 @@ def _lengths(d: Draw, *fixed: int, causal=False, more=0) -> Call:
     return _call(d, 4, 2, n_k - more if more else d.odd(20, 39), n_k, 32, mask=mask)
 
 
-def _square(d: Draw, low=70, high=99, batch=1, heads=2, head_size=32, **options) -> Call:
+def _square(d: Draw, low, high, batch=1, heads=2, head_size=32, **options) -> Call:
     n = d.odd(low, high)
     return _call(d, batch, heads, n, n, head_size, **options)
 

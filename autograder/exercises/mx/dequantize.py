@@ -59,8 +59,10 @@ def _one_row(d: Draw, group: int) -> Call:
 
 
 def _with(d: Draw, rows: int, columns: int, group: int, low: int, high: int, corner: int) -> Call:
-    """Exponents in a range. Each row begins with a group of the corner that the case is for, and that with a 64."""
+    """Exponents in a range. Each row begins with a group of the corner that the case is for, and that with a 64, which
+    has no bits of the fraction; of the first row the last group has the other end of the range."""
     made = _any(d, rows, columns, group, low=low, high=high, least=-127)
+    made.args["exponents"][0, -1] = low + high - corner
     made.args["exponents"][:, 0] = corner
     made.args["mantissas"][:, 0] = 64
     return made

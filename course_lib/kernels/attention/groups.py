@@ -1,4 +1,4 @@
-"""What the two kernels with jobs for their warps, groups_forward.py and groups_dkdv.py, share: tiles of q, k, v and do.
+"""What the kernels with jobs for their warps, groups_forward.py, groups_dkdv.py and groups_onepass.py, share: tiles.
 
 One warp fetches tiles (the producer), and two groups of four warps compute (the consumers; forward up to three).
 rings.py has the barriers where they meet. Each consumer holds 64 rows of its own, and all read the same tiles. While

@@ -75,7 +75,8 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     blocks = sums = None
-    if (qkv.shape[-1], False) in ONE_PASS:  # a look into the table costs less than twelve views
+    # A look at what nearly always forbids it costs less than twelve views.
+    if not deterministic and k_lengths is None and (qkv.shape[-1], False) in ONE_PASS:
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
         sums = room(q, blocks)
@@ -159,6 +160,7 @@ def packed_attention(
     """
     assert qkv.dim() == 5 and qkv.shape[2] == 3, f"qkv is (batch, length, 3, heads, head size), not {tuple(qkv.shape)}"
     assert 16 <= qkv.shape[-1] <= 128, f"head size {qkv.shape[-1]}: these kernels take 16 to 128"
+    assert isinstance(deterministic, bool), f"deterministic is True or False, not {deterministic!r}"
     if k_lengths is not None:
         assert k_lengths.shape == qkv.shape[:1], f"k_lengths holds one length for each of {qkv.shape[0]} sequences"
         k_lengths = k_lengths.to(torch.int32).contiguous()

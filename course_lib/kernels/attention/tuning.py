@@ -9,13 +9,12 @@ dv) say when, and how many.
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
-    2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS,
-       groups_onepass.py                   ONE_PASS: the shapes where the hand-made schedule was measured
-                                           faster
+    2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
+       groups_onepass.py                   or ONE_PASS: shapes where the hand-made schedule was measured faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
-4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns, and
-(80, True), were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096; those of SHORT in heads of 1024.
+4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns,
+and (80, True), were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096; those of SHORT in heads of 1024.
 benchmarks/notes/attention.md has the figures.
 """
 
@@ -133,7 +132,7 @@ GROUPS = {
     ("forward", 80, True): Groups(128, 3, held=2, serpentine=True),
     ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
     ("forward", 96, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
-    ("forward", 128, False): Groups(128, 2, held=2, turns=False),
+    ("forward", 128, False): Groups(128, 2, held=2),
     ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
@@ -158,7 +157,8 @@ SHORT = {
     ("forward", 128, True): ((1024, Groups(128, 2, held=2, heads_interleaved=8)),),
 }
 # (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
-# 2^18 rows of keys at each length; the first length that was faster is `least`. With k_lengths two passes stay.
+# 2^18 rows of keys at each length; the first length that was faster is `least` (shorter ones than 4096 not causal with
+# one head together). With k_lengths two passes stay.
 ONE_PASS = {
     (64, False): OnePass(128, together=4, least=2048),
     (64, True): OnePass(128, together=8, least=4096),
