@@ -23,7 +23,7 @@ NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exercise", nargs="*", metavar="EXERCISE", help="only these, or units; or show EXERCISE NAME")
-    parser.add_argument("--quick", action="store_true", help="each mistake on its case; a cheat a family; seeds of formulas")
+    parser.add_argument("--quick", action="store_true", help="mistakes on their case, a cheat a family, or formulas")
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
     parser.add_argument("--seeds", type=int, metavar="N", help="whose points vary between N seeds, instead")

@@ -1,6 +1,6 @@
 """dk and dv with jobs for the warps: as groups_forward.py makes o, with keys held and queries walked over.
 
-Each consumer holds 64 keys. As in backward.py everything is turned, keys go down, queries across. In one turn a consumer
+Each consumer holds 64 keys. As in backward.py keys go down, queries across. In one turn a consumer
 
     asks for s and dp of block t and, behind them, for what block t - 1 adds to dv and dk,
     waits for s and dp alone and makes p and ds of them, while those sums are being made.
