@@ -194,7 +194,7 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
     says(
         FLASH,
         "does the adding: 1.12 to 1.13 times the time of two passes",
-        "it takes 0.86 to 0.93 of it on an H100 at 4096 keys",
+        "it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys",
         "is then 2 % faster for the course's kernel",
     )
     notes_say("attention", "Of one pass with additions by the TMA unit see")
