@@ -10,6 +10,7 @@ import torch
 from autograder import bank, exercise
 from autograder.bank import formulas, seeds
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
+from autograder.exercises.compile import guards
 from autograder.exercises.telling import telling
 
 EXERCISES = sorted(exercise.registry())
@@ -39,6 +40,19 @@ def test_points_of_a_timer_are_the_same_under_twenty_seeds():
     """Its device answers while it is measured, so what a draw hides by chance shows in a few draws of a hundred."""
     first = {entry.mistake: entry for entry in reversed(bank.entries(["roofline.stopwatch"], ["mistakes"]))}
     assert seeds.judged("roofline.stopwatch", 0, 20, [first[mistake] for mistake in OF_TIMERS]) == []
+
+
+def test_a_pass_that_joins_half_of_the_pairs_earns_the_same_whatever_is_drawn():
+    assert seeds.by_formula("compile.pass", 0, 6) == []
+
+
+def test_each_case_of_guards_tells_the_same_wrong_rules_in_every_draw():
+    """By the rule: asked for each draw, torch would take half a second."""
+    answers = [mistake.answer for mistake in guards.MISTAKES if mistake.answer]
+    for case in guards.GUARDS.cases:
+        drawn = [case.draw(Draw(seed, "cpu", "interpreter")).args for seed in range(20)]
+        shown = {tuple(list(f(v)["compiles"]) != guards._by_rule(v)["compiles"] for f in answers) for v in drawn}
+        assert len(shown) == 1, case.name
 
 
 @pytest.mark.slow
