@@ -24,6 +24,7 @@ import torch
 
 from autograder import bank
 from autograder.bank import Entry, Result, formulas
+from autograder.bank.recording import keep_apart
 from autograder.call.in_process import examine
 from autograder.exercise import Call, Case, Draw, Exercise, get
 from autograder.exercises.telling import Telling
@@ -191,10 +192,18 @@ def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:
         round_.close()
 
 
-def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False) -> int:
-    """Judge an exercise at a time and print what is not as it should be. quick: only formulas of mistakes."""
-    todo, look = bank.entries(names), by_formula if quick else judged
-    wrong = sum(bool(look(name, seed, seeds)) for name in dict.fromkeys(entry.exercise for entry in todo))
+def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False, record: str | None = None) -> int:
+    """Judge an exercise at a time, print what is not as it should be, and keep how many seeds that were.
+
+    quick: only formulas of mistakes.
+    """
+    todo, look, wrong = bank.entries(names), by_formula if quick else judged, 0
+    for name in dict.fromkeys(entry.exercise for entry in todo):
+        faults = look(name, seed, seeds)
+        wrong += bool(faults)
+        if record:
+            row = {"exercise": name, "seeds": seeds, "first": seed, "tier": device.TIER, "faults": len(faults)}
+            keep_apart("bank_seeds", [row], record)
     return 1 if wrong or not todo else 0
 
 
