@@ -93,6 +93,8 @@ def undiagnosed(name: str) -> Exercise:
 
 
 def draw_before(name: str, seeds: Iterable[int]) -> None:
+    if device.TIER == "gpu":
+        return  # to draw there starts CUDA, and who has started it cannot fork: each child draws for itself
     for case in undiagnosed(name).cases:
         if isinstance(case.draw, Kept) and device.TIER in case.tiers:
             for seed in seeds:
@@ -137,6 +139,8 @@ FOUND: dict[tuple[str, int], dict[str, list[dict[str, bool]]]] = {}  # (exercise
 
 def compute_before(name: str, seeds: Sequence[int]) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
+    if device.TIER == "gpu":
+        return
     exercise, found = undiagnosed(name), FOUND.setdefault((name, seeds[0]), {})
     for seed in seeds:
         drawn = formulas.under(exercise, seed)

@@ -210,3 +210,11 @@ def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
     rows = {row["exercise"]: row for _, (row,), _ in kept}
     assert {name: row["faults"] for name, row in rows.items()} == {"roofline.work": 0, "start.axpy": 1}
     assert {row["seeds"] for row in rows.values()} == {50} and {part for part, *_ in kept} == {"bank_seeds"}
+
+
+def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):
+    monkeypatch.setattr(seeds.device, "TIER", "gpu")
+    monkeypatch.setattr(Exercise, "draw", lambda *_: pytest.fail("it would start CUDA"))
+    seeds.draw_before("compile.guards", range(3))
+    seeds.compute_before("rope.forward", [70001])
+    assert not seeds.FOUND.get(("rope.forward", 70001))
