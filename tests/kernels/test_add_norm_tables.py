@@ -8,7 +8,7 @@ from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm, add_norm_reference, tuning
 from course_lib.kernels.add_norm.backward import backward_kernel, write_backward
 from course_lib.kernels.add_norm.forward import forward_kernel, write_forward
-from course_lib.kernels.add_norm.tuning import BACKWARD, FORWARD, Backward, Forward, parts_of
+from course_lib.kernels.add_norm.tuning import BACKWARD, FORWARD, Backward, Columns, Forward, parts_of
 from course_lib.kernels.dropout import dropout_reference
 from tests.kernels.add_norm_oracle import (
     EPS,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 def compiled(kernel, N, how, arch=90, drop=False, sum_x=False):
     main, rest = parts_of(N, how.rows)
     fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
-    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages}
+    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages, "AGAIN": how.again}
     if not drop:
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
     if kernel is backward_kernel and not sum_x:
@@ -101,6 +101,48 @@ def test_other_rows_and_warps_may_be_asked_for(random):
             write_backward(d, None, dw, db, x, residual, s, weight, mean, rstd, how=how)
             for got, exact in zip((d, dw, db), grads):
                 near(got, exact, 2e-6)
+
+
+WIDE = {
+    "made twice": Backward(1, 4, 1, again=True),
+    "dw and db apart": Backward(1, 4, 2, apart=Columns(32, 4, 4, 2)),
+    "both": Backward(1, 4, 1, ahead=True, again=True, apart=Columns(64, 2, 4, 1)),
+}
+
+
+@pytest.mark.parametrize("how", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize(
+    ("rows", "N", "other"),
+    [
+        (11, 72, "plain"),
+        (1, 33, "no bias"),
+        (5, 1152, "no ds"),
+        (9, 129, "dropout"),
+        (7, 40, "sum_x"),
+        (0, 40, "plain"),
+    ],
+)
+def test_the_ways_of_wide_rows_are_right_at_narrow_ones(rows, N, other, how, dtype, fenced, random):
+    """Rows that lie apart, by strides that differ."""
+    dy, ds, s = (random(rows, N + more, dtype=dtype)[:, :N] for more in (1, 8, 3))
+    weight, mean, rstd = random(N, dtype=dtype), torch.randn(rows, device=DEVICE), torch.rand(rows, device=DEVICE) + 0.5
+    ds = None if other == "no ds" else ds
+    d, dw, db, sum_x = fenced(rows, N, dtype=dtype), *(fenced(N, dtype=torch.float32) for _ in range(3))
+    dx, p, seed = None, 0.0, None
+    if other == "dropout":
+        dx, p, seed = fenced(rows, N, dtype=dtype), 0.3, seed_of(9)
+    db, sum_x = None if other == "no bias" else db, sum_x if other == "sum_x" else None
+    write_backward(d, dx, dw, db, dy, ds, s, weight, mean, rstd, p, seed, 8, how=how, sum_x=sum_x)
+    want, want_w, want_b = backward_oracle(dy, ds, s, weight, mean, rstd)
+    near(d, want, 2e-6 + torch.finfo(dtype).eps / 2, "d")
+    near(dw, want_w, 2e-6, "dw")
+    if db is not None:
+        near(db, want_b, 1e-6, "db")
+    if sum_x is not None:
+        near(sum_x, want.sum(0), 4e-6, "the sum of d")
+    if dx is not None:
+        kept = dropout_reference(torch.ones(rows, N, device=DEVICE), p, 9, 8).double()
+        near(dx, want * kept, 2e-6 + torch.finfo(dtype).eps / 2, "dx")
 
 
 # What only a GPU can show.

@@ -20,6 +20,7 @@ __all__ = [
     "FORWARD",
     "MAX_WIDTH",
     "Backward",
+    "Columns",
     "Forward",
     "backward_rows",
     "forward_rows",
@@ -34,6 +35,18 @@ MAX_WIDTH = 16384  # a row lies in the registers of one program
 class Forward:
     rows: int  # a program
     warps: int
+    registers: int | None = None  # a thread, at most
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of the kernel that makes dw and db and nothing else."""
+
+    columns: int  # a program
+    rows: int  # a turn
+    warps: int
+    programs: int  # a multiprocessor
+    stages: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class Backward:
     programs: int  # a multiprocessor
     ahead: bool = False  # the next turn's rows are fetched while this one's are worked on, into registers
     stages: int = 1  # of turns whose rows are in shared memory or on their way there
+    again: bool = False  # rows and weights become fp32 twice, and wait for the row's sums in their own type
+    apart: Columns | None = None  # dw and db are made by a kernel of their own, which reads dy and s again
 
 
 # Lanes that a row takes, at most -> rows and warps. Of rows with less than 1024 lanes a program takes several.
@@ -85,7 +100,7 @@ def forward_rows(width: int, device: torch.device) -> Forward:
     if device.type != "cuda":
         return INTERPRETED[0]
     entry, more = _entry(FORWARD, width)
-    return Forward(entry.rows * more, entry.warps)
+    return replace(entry, rows=entry.rows * more)
 
 
 def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int = 2) -> Backward:
