@@ -109,7 +109,7 @@ def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int =
         return INTERPRETED[1]
     most = 1 << max(0, n_rows - 1).bit_length()  # triton.next_power_of_2 takes the host 10 us
     how, has = _measured(width, most), limits(device)
-    return how if has.measured else _fitted(how, how.rows * sum(parts_of(width, how.rows)) * itemsize, has)
+    return how if has.measured and itemsize == 2 else _fitted(how, width, itemsize, has)
 
 
 @functools.lru_cache(1024)
@@ -118,19 +118,24 @@ def _measured(width: int, most_rows: int) -> Backward:
     return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
-def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
-    """Fewer turns in shared memory, then fewer programs: until they fit. `bytes_of_a_tensor`: of one, in one turn."""
+@functools.lru_cache(1024)
+def _fitted(how: Backward, width: int, itemsize: int, has: Limits) -> Backward:
+    """Fewer turns in shared memory, then fewer programs: until they fit."""
     for stages in range(how.stages, 0, -1):
-        need = need_of(replace(how, stages=stages), bytes_of_a_tensor)
+        need = need_of(replace(how, stages=stages), width, itemsize)
         if fits(need, has):
             return replace(how, stages=stages, programs=min(how.programs, residents(need, has)))
-    raise AssertionError(f"{bytes_of_a_tensor} B a row and tensor do not fit into {has.shared_bytes} B")
+    raise AssertionError(f"{width} columns of {itemsize} B do not fit into {has.shared_bytes} B")
 
 
-def need_of(how: Backward, bytes_of_a_tensor: int) -> Need:
-    """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there."""
-    waiting = 3 * (how.stages - 1) * bytes_of_a_tensor + 512 * (how.stages > 1)
-    return Need(max(waiting, bytes_of_a_tensor), registers_of(how), how.warps, how.stages, 1.0)
+def need_of(how: Backward, width: int, itemsize: int) -> Need:
+    """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there.
+
+    Weights that are read twice a turn wait there twice, in fp32 at most.
+    """
+    lanes = how.rows * sum(parts_of(width, how.rows))
+    waiting = (how.stages - 1) * lanes * (3 * itemsize + 8 * how.again) + 512 * (how.stages > 1)
+    return Need(max(waiting, lanes * itemsize), registers_of(how), how.warps, how.stages, 1.0)
 
 
 def registers_of(how: Backward) -> int:
