@@ -72,6 +72,8 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
     assert tuning.backward_rows(1152, 16384, cuda) == BACKWARD[1152]
     assert tuning.backward_rows(2048, 16384, cuda) == BACKWARD[2048]
     assert tuning.backward_rows(4097, 16384, cuda) == BACKWARD[8192]
+    assert tuning.backward_rows(9216, 16384, cuda) == BACKWARD[12288]
+    assert tuning.backward_rows(9216, 16384, cuda, 4) == tuning.BACKWARD_FP32[12288]
     assert tuning.forward_rows(72, cuda) == Forward(8, FORWARD[1024].warps)
     assert tuning.backward_rows(72, 3, cuda).rows == 4
 
@@ -83,7 +85,7 @@ def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
     how = tuning.backward_rows(columns, 16384, torch.device("cuda"))
     made = compiled(backward_kernel, columns, how)
     assert made.registers * 32 * how.warps * how.programs <= 65536, str(made)
-    assert made.spills_bytes == 0 or columns == 16384, str(made)
+    assert made.spills_bytes <= {12288: 16, 16384: 264}.get(columns, 0), str(made)
 
 
 def test_other_rows_and_warps_may_be_asked_for(random):

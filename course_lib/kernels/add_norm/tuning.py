@@ -17,6 +17,7 @@ from course_lib.kernels.hardware import Limits, limits
 
 __all__ = [
     "BACKWARD",
+    "BACKWARD_FP32",
     "FORWARD",
     "MAX_WIDTH",
     "Backward",
@@ -66,6 +67,7 @@ FORWARD = {
     2048: Forward(1, 2),
     4096: Forward(1, 8),
     8192: Forward(1, 16),
+    12288: Forward(1, 8),
     16384: Forward(1, 32),
 }
 # As many programs as fit on a multiprocessor at once: a program that had to wait for another to end would walk over its
@@ -77,8 +79,11 @@ BACKWARD = {
     2048: Backward(1, 4, 3, ahead=True),
     4096: Backward(1, 16, 1, stages=4),
     8192: Backward(1, 16, 1),
-    16384: Backward(1, 32, 1),  # 64 registers a thread are all there are, and 264 bytes spill
+    12288: Backward(1, 16, 1, stages=2, again=True),  # otherwise 100 bytes a thread spill
+    16384: Backward(1, 16, 1, stages=2, again=True),  # 128 registers a thread are all there are: 220 bytes spill
 }
+# fp32 waits in fp32, once or twice made.
+BACKWARD_FP32 = {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 32, 1, stages=2)}
 SMALLEST = 1024
 # The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
 INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
@@ -108,13 +113,13 @@ def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int =
     if device.type != "cuda":
         return INTERPRETED[1]
     most = 1 << max(0, n_rows - 1).bit_length()  # triton.next_power_of_2 takes the host 10 us
-    how, has = _measured(width, most), limits(device)
+    how, has = _measured(width, most, itemsize), limits(device)
     return how if has.measured and itemsize == 2 else _fitted(how, width, itemsize, has)
 
 
 @functools.lru_cache(1024)
-def _measured(width: int, most_rows: int) -> Backward:
-    entry, more = _entry(BACKWARD, width)
+def _measured(width: int, most_rows: int, itemsize: int) -> Backward:
+    entry, more = _entry(BACKWARD if itemsize == 2 else BACKWARD | BACKWARD_FP32, width)
     return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
