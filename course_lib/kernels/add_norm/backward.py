@@ -9,6 +9,10 @@ Sums over all rows are what makes this hard: many programs add to the same N num
 device holds at once walk over the rows; each keeps its own sums in registers and writes them once at its end, N numbers
 of P programs; a second kernel adds those up. 264 programs of 1152 columns write 2.4 MB, a sixtieth of what the rows
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
+
+Wide rows fill the registers: at 16384 columns dw and db alone are half of all that a multiprocessor has. With AGAIN a
+row waits for its sums in 16 bits, and x̂ and g are made from it a second time. With `apart` the rows' programs keep no
+sums, and a kernel of its own walks down the columns: two passes more, dy and s.
 """
 
 from dataclasses import replace
@@ -115,7 +119,7 @@ def backward_kernel(
         )  # fmt: skip
         along, level = two_row_sums((g * x, g_rest * x_rest), (g, g_rest), REST)
         along, level = along / N, level / N
-        if AGAIN:  # made a second time, the threads kept 16 bits of each over their meeting and not twice 32
+        if AGAIN:  # mean, rstd and weights as if unknown: else the compiler keeps the first x and g in fp32 till here
             weight = load_columns(weight_ptr, N, MAIN, REST, 1.0, True)
             rstd, dy, dy_rest, x, x_rest, g, g_rest = _terms(
                 dy_rows, s_rows, weight, mean_ptr, rstd_ptr, block, n_rows, N, BLOCK_M, True
