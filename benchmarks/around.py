@@ -30,16 +30,23 @@ def said() -> str:
     device, entry = _newest()
     rows = [row for row in entry["rows"] if "ratio" in row]
     ratios = [row["ratio"] for row in rows]
-    far = ", ".join(f"{row['name']} ({row['ratio']:.2f})" for row in rows if row["ratio"] > FAR)
+    far = "; ".join(_far(kind, [row for row in rows if _kind(row) == kind]) for kind in dict.fromkeys(map(_kind, rows)))
     refused = ", ".join(f"{row['name']} ({row['refused']})" for row in entry["rows"] if "refused" in row)
     changed = " The code behind it has changed since." if recorded.is_stale("beside", device) else ""
     return (
         f"Around the table: {len(rows)} rows at shapes that nobody tuned for, each over its best peer (`python -m "
         f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
         f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
-        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above: {far or 'none'}. Refused: {refused or 'none'}."
-        f"{changed}"
+        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far}. Refused: {refused or 'none'}.{changed}"
     )
+
+
+def _far(kind: str, rows: list[dict]) -> str:
+    """How many of a kind are above, and the worst."""
+    worst = max(rows, key=lambda row: row["ratio"])
+    above = sum(row["ratio"] > FAR for row in rows)
+    name = worst["name"].removeprefix(kind).strip()
+    return f"{kind} {above} of {len(rows)}" + (f", at most {worst['ratio']:.2f} ({name})" if above else "")
 
 
 def figure():
@@ -50,6 +57,8 @@ def figure():
     made = matplotlib.figure.Figure(figsize=(11.5, 0.9 + 0.155 * tall), layout="constrained")
     for number, axes in enumerate(made.subplots(1, COLUMNS)):
         part = rows[number * tall : (number + 1) * tall]
+        if part and part[0][1] is not None:
+            part.insert(0, (f"{_kind(part[0][1])}, continued", None))
         axes.axvline(1, color="0.25", linewidth=1)
         axes.axvline(FAR, color="0.25", linewidth=0.8, linestyle=":")
         for place, (_, row) in enumerate(part):
@@ -62,8 +71,9 @@ def figure():
             axes.plot(at, place, color=color, marker="D" if far else "o", markersize=3.5)
             words, left = f"{row['ratio']:.2f} {row['best peer']}", at < 1
             axes.annotate(words, (at, place), xytext=(-4 if left else 4, 0), textcoords="offset points",
-                          ha="right" if left else "left", va="center", fontsize=6)  # fmt: skip
-        axes.set(xscale="log", xlim=(LEAST * 0.72, MOST * 1.3), ylim=(tall - 0.4, -0.6))
+                          ha="right" if left else "left", va="center", fontsize=6,
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})  # fmt: skip
+        axes.set(xscale="log", xlim=(LEAST * 0.55, MOST * 1.6), ylim=(tall + 0.6, -0.6))
         axes.set_xticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"], fontsize=7)
         axes.set_xticks([], minor=True)
         axes.set_yticks(range(len(part)), [name for name, _ in part], fontsize=6.5)

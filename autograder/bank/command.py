@@ -55,7 +55,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.seeds:
         from autograder.bank import seeds  # needs the referee's rounds
 
-        return seeds.main(args.exercise, seed, args.seeds, args.quick)
+        return seeds.main(args.exercise, seed, args.seeds, args.quick, args.record)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
     found, part, workers, limit_s = entries(args.exercise), "bank", workers_at_once(), 120.0

@@ -24,6 +24,7 @@ PARTS = {
     "bank_nccl": (("right", "slow", "mistakes"), " --nccl"),
     "bank_speed": (("right", "slow"), " --speed"),
     "bank_cheats": (("cheats",), " --cheats"),
+    "bank_seeds": (("right", "slow", "mistakes"), " --seeds 100"),
 }
 # Cheats are about the referee. Everything else is judged by what `make test` tries without a GPU too.
 REFEREE = ("autograder/referee", "autograder/inside", "autograder/judging")

@@ -24,6 +24,7 @@ import torch
 
 from autograder import bank
 from autograder.bank import Entry, Result, formulas
+from autograder.bank.recording import keep_apart
 from autograder.call.in_process import examine
 from autograder.exercise import Call, Case, Draw, Exercise, get
 from autograder.exercises.telling import Telling
@@ -92,6 +93,8 @@ def undiagnosed(name: str) -> Exercise:
 
 
 def draw_before(name: str, seeds: Iterable[int]) -> None:
+    if device.TIER == "gpu":
+        return  # to draw there starts CUDA, and who has started it cannot fork: each child draws for itself
     for case in undiagnosed(name).cases:
         if isinstance(case.draw, Kept) and device.TIER in case.tiers:
             for seed in seeds:
@@ -136,6 +139,8 @@ FOUND: dict[tuple[str, int], dict[str, list[dict[str, bool]]]] = {}  # (exercise
 
 def compute_before(name: str, seeds: Sequence[int]) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
+    if device.TIER == "gpu":
+        return
     exercise, found = undiagnosed(name), FOUND.setdefault((name, seeds[0]), {})
     for seed in seeds:
         drawn = formulas.under(exercise, seed)
@@ -191,10 +196,18 @@ def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:
         round_.close()
 
 
-def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False) -> int:
-    """Judge an exercise at a time and print what is not as it should be. quick: only formulas of mistakes."""
-    todo, look = bank.entries(names), by_formula if quick else judged
-    wrong = sum(bool(look(name, seed, seeds)) for name in dict.fromkeys(entry.exercise for entry in todo))
+def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False, record: str | None = None) -> int:
+    """Judge an exercise at a time, print what is not as it should be, and keep how many seeds that were.
+
+    quick: only formulas of mistakes.
+    """
+    todo, look, wrong = bank.entries(names), by_formula if quick else judged, 0
+    for name in dict.fromkeys(entry.exercise for entry in todo):
+        faults = look(name, seed, seeds)
+        wrong += bool(faults)
+        if record:
+            row = {"exercise": name, "seeds": seeds, "first": seed, "tier": device.TIER, "faults": len(faults)}
+            keep_apart("bank_seeds", [row], record)
     return 1 if wrong or not todo else 0
 
 

@@ -200,3 +200,21 @@ def test_a_case_that_tells_is_drawn_until_it_shows_what_its_typical_draw_shows()
 def test_a_case_is_told_by_the_mistakes_that_are_named_for_it_only():
     named, other = telling(LUCKY, _right, (SQUARED,), among={"a number": "squared"})
     assert named.draw is not LUCKY[0].draw and other is LUCKY[1]
+
+
+def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
+    kept = []
+    monkeypatch.setattr(seeds, "keep_apart", lambda *given: kept.append(given))
+    monkeypatch.setattr(seeds, "judged", lambda name, seed, count: ["varies"] if name == "start.axpy" else [])
+    assert seeds.main(["roofline.work", "start.axpy"], 3, 50, record="cpu") == 1
+    rows = {row["exercise"]: row for _, (row,), _ in kept}
+    assert {name: row["faults"] for name, row in rows.items()} == {"roofline.work": 0, "start.axpy": 1}
+    assert {row["seeds"] for row in rows.values()} == {50} and {part for part, *_ in kept} == {"bank_seeds"}
+
+
+def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):
+    monkeypatch.setattr(seeds.device, "TIER", "gpu")
+    monkeypatch.setattr(Exercise, "draw", lambda *_: pytest.fail("it would start CUDA"))
+    seeds.draw_before("compile.guards", range(3))
+    seeds.compute_before("rope.forward", [70001])
+    assert not seeds.FOUND.get(("rope.forward", 70001))

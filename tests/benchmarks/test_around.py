@@ -22,7 +22,8 @@ def recorded(monkeypatch):
 def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
     said = around.said()
     assert "3 rows" in said and "1 are at most 1, 2 at most 1.15" in said
-    assert "Above: matmul bfloat16 1 x 4096 x 4096 (1.30)." in said and "Refused: matmul 7 x 7 x 7 (too odd)." in said
+    assert "Above 1.15: attention forward 0 of 1; attention backward 0 of 1; matmul 1 of 1, at most 1.30" in said
+    assert "(bfloat16 1 x 4096 x 4096)." in said and "Refused: matmul 7 x 7 x 7 (too odd)." in said
     assert said.endswith("The code behind it has changed since.")
 
 
@@ -31,6 +32,12 @@ def test_every_row_is_in_the_picture(recorded):
     assert svg == readme.as_svg(around.figure)
     for words in ("4 x 16 x 77 x 64", "1 x 4096 x 4096", "0.80 cudnn", "1.10 flash 4", "1.30 cublas", "a GPU"):
         assert words in svg, words
+
+
+def test_a_kind_that_goes_on_in_the_next_column_has_its_name_there_too(recorded, monkeypatch):
+    many = [{**ROWS[0], "name": f"attention forward {n} x 16 x 77 x 64"} for n in range(9)]
+    monkeypatch.setitem(ENTRY, "rows", many)
+    assert "attention forward, continued" in readme.as_svg(around.figure)
 
 
 def test_without_a_record_it_says_so(monkeypatch):

@@ -27,18 +27,17 @@ CUDA = torch.device("cuda")
 ROOT = Path(__file__).resolve().parents[2]
 # Bytes a thread that may spill. Plain arithmetic has no room for wide rows, and fp32 rows of 16384 fill every register.
 SPILLS = {True: 900, False: 1300}
-# (call, type) where rows start anywhere, so that threads fetch number by number, or where fp32 keeps all its bits,
-# which is for checking: right and slow, and this slow.
+ODD = 1500  # where rows start anywhere, so that threads fetch number by number: right and slow, and this slow
+# (call, type), where it is more than that, or where fp32 keeps all its bits, which is for checking; with whichever
+# Triton spills more, of 3.6 and 3.7.
 MORE = {
     ("attention 128 odd", "fp32"): 4500,
     ("attention 128 causal odd", "fp32"): 4500,
     ("attention 64 in one pass, atomic", "fp32"): 2700,
-    ("attention 112 odd", "fp16"): 1500,
-    ("attention 16 causal odd", "fp16"): 1000,
     ("mx_linear 64 333 100", "fp16"): 3700,
-    ("mx_linear 64 333 100", "fp32"): 3700,
+    ("mx_linear 64 333 100", "fp32"): 15200,  # 3.6; with 3.7 it is 3600
     ("mx_linear 100 333 100", "fp16"): 1200,
-    ("mx_linear 100 333 100", "fp32"): 1200,
+    ("mx_linear 100 333 100", "fp32"): 1300,
 }
 PARTS = 6  # of what is compiled for one architecture: half an hour for all of them on two cores
 
@@ -199,13 +198,15 @@ def test_a_sample_of_launches_starts():
 def assert_all_start(found: list[dict]) -> None:
     from tests.kernels.other_cards import Launch
 
+    said = []
     for one in found:
         launch = Launch(**one)
-        assert not launch.wrong(), (launch.wrong(), one)
-        most = MORE.get((launch.call, launch.dtype), SPILLS[ARCHITECTURES[launch.arch].tensor_cores])
-        assert launch.spills_bytes <= most, one
-        assert "wgmma" not in launch.instructions or launch.arch == 90, one
-        assert "tma" not in launch.instructions or launch.arch >= 90, one
+        usual = ODD if launch.call.endswith(" odd") else SPILLS[ARCHITECTURES[launch.arch].tensor_cores]
+        said += [(launch.wrong(), one)] * bool(launch.wrong())
+        said += [("spills", one)] * (launch.spills_bytes > MORE.get((launch.call, launch.dtype), usual))
+        said += [("wgmma", one)] * ("wgmma" in launch.instructions and launch.arch != 90)
+        said += [("tma", one)] * ("tma" in launch.instructions and launch.arch < 90)
+    assert not said
 
 
 @pytest.mark.parametrize("stored", ["", " by columns"])
