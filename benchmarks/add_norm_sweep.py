@@ -4,7 +4,6 @@ Every line: kind, width, blocks, us a call, time over that of the table's (turn 
 or what went wrong. "sums" is the second step of dw and db alone, for several numbers of programs.
 """
 
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 
@@ -17,21 +16,17 @@ from benchmarks.sweeping import main
 from course_lib.kernels import dropout
 from course_lib.kernels.add_norm.backward import SUM_BLOCKS, sum_parts_kernel, write_backward
 from course_lib.kernels.add_norm.forward import write_forward
-from course_lib.kernels.add_norm.tuning import Backward, Columns, Forward, backward_rows, forward_rows
+from course_lib.kernels.add_norm.tuning import Backward, Forward, backward_rows, forward_rows
 from course_lib.timing import compare
 
-APART = [
-    (1, 16, 1, False, 2, False, columns) for columns in ((128, 16, 4, 6, 3), (256, 16, 4, 4, 3), (64, 32, 4, 6, 3))
-]
 CANDIDATES = {
-    "forward": {  # rows, warps, registers a thread
+    "forward": {  # rows, warps
         1152: [(1, 2), (1, 1), (1, 4), (2, 4), (2, 8), (2, 2), (4, 8), (4, 4)],
         4096: [(1, 8), (1, 4), (1, 16), (2, 8), (2, 16), (1, 2)],
-        12288: [(1, 8), (1, 16, 64), (1, 16), (1, 8, 128), (1, 32)],
-        16384: [(1, 32), (1, 16, 64), (1, 16), (1, 8)],
+        12288: [(1, 8), (1, 16), (1, 32)],
+        16384: [(1, 32), (1, 16), (1, 8)],
     },
-    # Rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory; fp32 made twice; and
-    # for dw and db apart columns, rows, warps, programs, turns.
+    # Rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory, fp32 made twice.
     "backward": {
         1152: [
             (1, 2, 8, False, 3), (1, 4, 5, True, 1), (1, 2, 8, False, 4), (1, 2, 8, False, 2), (1, 4, 6, False, 3),
@@ -45,11 +40,11 @@ CANDIDATES = {
         ],
         12288: [
             (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 16, 1, False, 3),
-            (1, 32, 1, False, 2), (1, 32, 1), *APART,
+            (1, 32, 1, False, 2), (1, 32, 1),
         ],
         16384: [
             (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 32, 1, False, 2),
-            (1, 32, 1), *APART,
+            (1, 32, 1),
         ],
     },
     "sums": {width: [(256, 32), (512, 16), (128, 64), (256, 16), (1024, 8), (128, 32), (512, 32), (64, 64)]
@@ -90,7 +85,7 @@ def _ready(kind: str, width: int):
         # ds, dy and s are three tensors: the next of the ring stands in for the third.
         for i, ((dy, ds), (d, _)) in enumerate(zip(given.ring, outs)):
             s = given.ring[i - 1][0]
-            write_backward(d, None, dw, db, dy, ds, s, given.weight, mean, rstd, how=_backward(*blocks))
+            write_backward(d, None, dw, db, dy, ds, s, given.weight, mean, rstd, how=Backward(*blocks))
         return torch.cat([outs[0][0].flatten(), dw, db])
 
     def drop(blocks):
@@ -115,11 +110,6 @@ def _ready(kind: str, width: int):
         "dropout": (drop, (dropout.BLOCK, dropout.WARPS), copy_half),
     }  # fmt: skip
     return *tables[kind], calls
-
-
-def _backward(*blocks) -> Backward:
-    how = Backward(*blocks)
-    return replace(how, apart=Columns(*how.apart)) if isinstance(how.apart, tuple) else how
 
 
 def _sums(width: int):

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
 
 import torch
 import triton
@@ -139,16 +138,15 @@ def _packed(B, N, H, D):
 def _norm(rows, width, in_place=False, start=0):
     from course_lib.kernels.add_norm.backward import _write_backward
     from course_lib.kernels.add_norm.forward import write_forward
-    from course_lib.kernels.add_norm.tuning import Columns, backward_rows
+    from course_lib.kernels.add_norm.tuning import backward_rows
 
     y, s, x, residual, d, dy, ds = (_tensor(rows, width, start=start) for _ in range(7))
     mean, rstd = (_tensor(rows, dtype=torch.float32) for _ in range(2))
     weight, bias, dw, db = (_tensor(width) for _ in range(4))
     yield write_forward, (x if in_place else y, s, mean, rstd, x, residual, weight, bias, 1e-5)
     how, parts, sum_x = backward_rows(width, rows, x.device), _tensor(3, 33, width, dtype=torch.float32), _tensor(width)
-    apart = replace(how, again=True, apart=Columns(128, 16, 4, 4, 3))
-    for more, room, one in ((None, parts[:2], how), (sum_x, parts, how), (None, parts[:2], apart)):
-        yield _write_backward, (d, None, dw, db, more, room, dy, ds, s, weight, mean, rstd, 0.0, None, 0, one)
+    for more, room in ((None, parts[:2]), (sum_x, parts)):
+        yield _write_backward, (d, None, dw, db, more, room, dy, ds, s, weight, mean, rstd, 0.0, None, 0, how)
 
 
 def _linear(M, K, N, dtype=torch.bfloat16, start=0):

@@ -11,11 +11,8 @@ of P programs; a second kernel adds those up. 264 programs of 1152 columns write
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
 
 Wide rows fill the registers: at 16384 columns dw and db alone are half of all that a multiprocessor has. With AGAIN a
-row waits for its sums in 16 bits, and x̂ and g are made from it a second time. With `apart` the rows' programs keep no
-sums, and a kernel of its own walks down the columns: two passes more, dy and s.
+row waits for its sums in 16 bits, and x̂ and g are made from it a second time.
 """
-
-from dataclasses import replace
 
 import torch
 import triton
@@ -133,53 +130,25 @@ def backward_kernel(
                 keep, keep_rest = kept_rows(tl.load(seed_ptr), start, offs_m, least, N, MAIN, REST)
                 d, d_rest = tl.where(keep, d * scale, 0.0), tl.where(keep_rest, d_rest * scale, 0.0)
             store_rows(dx_ptr, (d, d_rest), offs_m, n_rows, stride_dx, N, MAIN, REST, UNIT)
-        if parts_w_ptr is not None:
-            dw += dy * x
-            db += dy
-            if REST:
-                dw_rest += dy_rest * x_rest
-                db_rest += dy_rest
+        dw += dy * x
+        db += dy
+        if REST:
+            dw_rest += dy_rest * x_rest
+            db_rest += dy_rest
         if parts_x_ptr is not None:
             of_x += d
             if REST:
                 of_x_rest += d_rest
 
     offs_p = rows_of(tl.program_id(0), 1)
-    if parts_w_ptr is not None:
-        for_w = tl.sum(dw, axis=0)[None, :], tl.sum(dw_rest, axis=0)[None, :]
-        store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, REST, 1)
+    for_w = tl.sum(dw, axis=0)[None, :], tl.sum(dw_rest, axis=0)[None, :]
+    for_b = tl.sum(db, axis=0)[None, :], tl.sum(db_rest, axis=0)[None, :]
+    store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, REST, 1)
     if parts_b_ptr is not None:
-        for_b = tl.sum(db, axis=0)[None, :], tl.sum(db_rest, axis=0)[None, :]
         store_rows(parts_b_ptr, for_b, offs_p, step, N, N, MAIN, REST, 1)
     if parts_x_ptr is not None:
         for_x = tl.sum(of_x, axis=0)[None, :], tl.sum(of_x_rest, axis=0)[None, :]
         store_rows(parts_x_ptr, for_x, offs_p, step, N, N, MAIN, REST, 1)
-
-
-@triton.jit
-def columns_kernel(
-    parts_w_ptr, parts_b_ptr, dy_ptr, s_ptr, mean_ptr, rstd_ptr,
-    n_rows,
-    stride_dy, stride_s,
-    N: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Program (i, j) adds up block i of the columns of dw and db, over every block of rows that is its share's."""
-    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    dw = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    db = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for block in tl.range(tl.program_id(1), tl.cdiv(n_rows, BLOCK_M), tl.num_programs(1), num_stages=STAGES):
-        offs_m = rows_of(block, BLOCK_M)
-        mask = (offs_m < n_rows) & (offs_n < N)
-        dy = tl.load(dy_ptr + offs_m * (stride_dy * UNIT) + offs_n, mask=mask, other=0.0).to(tl.float32)
-        s = tl.load(s_ptr + offs_m * (stride_s * UNIT) + offs_n, mask=mask, other=0.0).to(tl.float32)
-        mean = load_terms(mean_ptr, block, n_rows, BLOCK_M)
-        rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M)
-        dw += dy * ((s - mean) * rstd)
-        db += dy
-    offs_p = tl.program_id(1) * N + offs_n
-    tl.store(parts_w_ptr + offs_p, tl.sum(dw, axis=0)[None, :], mask=offs_n < N)
-    if parts_b_ptr is not None:
-        tl.store(parts_b_ptr + offs_p, tl.sum(db, axis=0)[None, :], mask=offs_n < N)
 
 
 @triton.jit
@@ -222,16 +191,9 @@ def write_backward(
     rows, width = s.shape
     widest = max(dy.element_size(), s.element_size(), 0 if ds is None else ds.element_size())
     how = how or backward_rows(width, rows, s.device, widest)
-    if sum_x is not None:  # of what the row's program makes: so it keeps all sums
-        how = replace(how, apart=None)
-    programs = multiprocessors(s.device)
-    if how.apart is None:
-        shares = max(1, min(how.programs * programs, -(-rows // how.rows)))
-    else:
-        most, blocks = how.apart.programs * programs, -(-width // how.apart.columns)
-        shares = max(1, min(most // blocks, -(-rows // how.apart.rows)))
+    programs = max(1, min(how.programs * multiprocessors(s.device), -(-rows // how.rows)))
     sums = 2 if sum_x is None else 3
-    parts = torch.empty(sums, shares, width, dtype=torch.float32, device=s.device)
+    parts = torch.empty(sums, programs, width, dtype=torch.float32, device=s.device)
     _write_backward(d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p, seed, offset, how)
 
 
@@ -239,34 +201,24 @@ def write_backward(
 def _write_backward(
     d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p: float, seed, offset: int, how: Backward
 ) -> None:  # fmt: skip
-    """`parts` (2 or, with sum_x, 3; shares, N) fp32: room for the sums of each program or share of the rows."""
-    (rows, width), (sums, shares), apart = s.shape, parts.shape[:2], how.apart
+    """`parts` (2 or, with sum_x, 3; programs, N) fp32: room for the sums of each program."""
+    (rows, width), (sums, programs) = s.shape, parts.shape[:2]
     parts_w, parts_b, parts_x = parts[0], None if db is None else parts[1], None if sum_x is None else parts[2]
     unit = row_unit(d, dx, dy, ds, s)
     # At 1152 columns one sum more makes 168 registers of 127, and a program less fits. Held to 144 nothing spills.
     registers = None if sum_x is None else registers_of(how)
-    programs = shares if apart is None else max(1, min(how.programs * multiprocessors(s.device), rows))
-    kept_w, kept_b = (parts_w, parts_b) if apart is None else (None, None)
     launch(
         backward_kernel, (programs,),
-        d, dx, kept_w, kept_b, dy, ds, s, weight, mean, rstd, seed,
+        d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
         **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, AGAIN=how.again, parts_x_ptr=parts_x,
         num_warps=how.warps, maxnreg=registers,
     )  # fmt: skip
-    if apart is not None:
-        launch(
-            columns_kernel, (triton.cdiv(width, apart.columns), shares),
-            parts_w, parts_b, dy, s, mean, rstd,
-            rows,
-            pitch(dy, unit), pitch(s, unit),
-            N=width, UNIT=unit, BLOCK_M=apart.rows, BLOCK_N=apart.columns, STAGES=apart.stages, num_warps=apart.warps,
-        )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
     launch(
         sum_parts_kernel, (triton.cdiv(width, block_n), sums),
         dw, db, parts_w, parts_b,
-        shares, width,
+        programs, width,
         BLOCK_P=block_p, BLOCK_N=block_n, sum_x_ptr=sum_x, parts_x_ptr=parts_x, num_warps=8,
     )  # fmt: skip

@@ -88,5 +88,4 @@ def write_forward(
         rows, eps, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (y, s, x, residual)),
         **sizes(width, unit, how.rows), num_warps=how.warps,
-        maxnreg=how.registers,
     )  # fmt: skip
