@@ -23,8 +23,11 @@ CANDIDATES = {
     "forward": {  # rows, warps
         1152: [(1, 2), (1, 1), (1, 4), (2, 4), (2, 8), (2, 2), (4, 8), (4, 4)],
         4096: [(1, 8), (1, 4), (1, 16), (2, 8), (2, 16), (1, 2)],
+        12288: [(1, 8), (1, 16), (1, 32)],
+        16384: [(1, 32), (1, 16), (1, 8)],
     },
-    "backward": {  # rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory
+    # Rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory, fp32 made twice.
+    "backward": {
         1152: [
             (1, 2, 8, False, 3), (1, 4, 5, True, 1), (1, 2, 8, False, 4), (1, 2, 8, False, 2), (1, 4, 6, False, 3),
             (1, 1, 8, False, 3), (1, 1, 16, False, 3), (1, 2, 10, False, 3), (1, 2, 6, True, 1), (1, 4, 7, False, 4),
@@ -34,6 +37,14 @@ CANDIDATES = {
             (1, 16, 1, False, 4), (1, 16, 1, False, 6), (1, 16, 1, False, 5), (1, 16, 1, False, 3), (1, 8, 2, False, 4),
             (1, 32, 1, False, 4), (2, 16, 1, False, 3), (2, 32, 1, False, 3), (1, 8, 3, False, 3), (1, 8, 2, False, 3),
             (1, 4, 2, False, 4), (1, 32, 1, False, 6), (2, 16, 1, False, 4), (1, 16, 2, False, 3),
+        ],
+        12288: [
+            (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 16, 1, False, 3),
+            (1, 32, 1, False, 2), (1, 32, 1),
+        ],
+        16384: [
+            (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 32, 1, False, 2),
+            (1, 32, 1),
         ],
     },
     "sums": {width: [(256, 32), (512, 16), (128, 64), (256, 16), (1024, 8), (128, 32), (512, 32), (64, 64)]

@@ -141,7 +141,7 @@ def refused():
 
 
 def _norms(dtype):
-    for width in (1, 20, 768, 1000, 1152, 2048, 4096, 8192, 16384):
+    for width in (1, 20, 768, 1000, 1152, 2048, 4096, 8192, 12288, 16384):
         for p in (0.0, 0.1):
             yield f"add_norm {width}{' dropout' * bool(p)}", lambda width=width, p=p: _both_norms(dtype, width, p)
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 def compiled(kernel, N, how, arch=90, drop=False, sum_x=False):
     main, rest = parts_of(N, how.rows)
     fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
-    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages}
+    fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages, "AGAIN": how.again}
     if not drop:
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
     if kernel is backward_kernel and not sum_x:
@@ -72,6 +72,8 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
     assert tuning.backward_rows(1152, 16384, cuda) == BACKWARD[1152]
     assert tuning.backward_rows(2048, 16384, cuda) == BACKWARD[2048]
     assert tuning.backward_rows(4097, 16384, cuda) == BACKWARD[8192]
+    assert tuning.backward_rows(9216, 16384, cuda) == BACKWARD[12288]
+    assert tuning.backward_rows(9216, 16384, cuda, 4) == tuning.BACKWARD_FP32[12288]
     assert tuning.forward_rows(72, cuda) == Forward(8, FORWARD[1024].warps)
     assert tuning.backward_rows(72, 3, cuda).rows == 4
 
@@ -83,7 +85,7 @@ def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
     how = tuning.backward_rows(columns, 16384, torch.device("cuda"))
     made = compiled(backward_kernel, columns, how)
     assert made.registers * 32 * how.warps * how.programs <= 65536, str(made)
-    assert made.spills_bytes == 0 or columns == 16384, str(made)
+    assert made.spills_bytes <= {12288: 16, 16384: 264}.get(columns, 0), str(made)
 
 
 def test_other_rows_and_warps_may_be_asked_for(random):
@@ -101,6 +103,42 @@ def test_other_rows_and_warps_may_be_asked_for(random):
             write_backward(d, None, dw, db, x, residual, s, weight, mean, rstd, how=how)
             for got, exact in zip((d, dw, db), grads):
                 near(got, exact, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "N", "other"),
+    [
+        (11, 72, "plain"),
+        (1, 33, "no bias"),
+        (5, 1152, "no ds"),
+        (9, 129, "dropout"),
+        (7, 40, "sum_x"),
+        (0, 40, "plain"),
+    ],
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_fp32_made_twice_is_right_at_narrow_rows_too(rows, N, other, ahead, dtype, fenced, random):
+    """Rows that lie apart, by strides that differ."""
+    how = Backward(1, 4, 1, ahead=ahead, again=True)
+    dy, ds, s = (random(rows, N + more, dtype=dtype)[:, :N] for more in (1, 8, 3))
+    weight, mean, rstd = random(N, dtype=dtype), torch.randn(rows, device=DEVICE), torch.rand(rows, device=DEVICE) + 0.5
+    ds = None if other == "no ds" else ds
+    d, dw, db, sum_x = fenced(rows, N, dtype=dtype), *(fenced(N, dtype=torch.float32) for _ in range(3))
+    dx, p, seed = None, 0.0, None
+    if other == "dropout":
+        dx, p, seed = fenced(rows, N, dtype=dtype), 0.3, seed_of(9)
+    db, sum_x = None if other == "no bias" else db, sum_x if other == "sum_x" else None
+    write_backward(d, dx, dw, db, dy, ds, s, weight, mean, rstd, p, seed, 8, how=how, sum_x=sum_x)
+    want, want_w, want_b = backward_oracle(dy, ds, s, weight, mean, rstd)
+    near(d, want, 2e-6 + torch.finfo(dtype).eps / 2, "d")
+    near(dw, want_w, 2e-6, "dw")
+    if db is not None:
+        near(db, want_b, 1e-6, "db")
+    if sum_x is not None:
+        near(sum_x, want.sum(0), 4e-6, "the sum of d")
+    if dx is not None:
+        kept = dropout_reference(torch.ones(rows, N, device=DEVICE), p, 9, 8).double()
+        near(dx, want * kept, 2e-6 + torch.finfo(dtype).eps / 2, "dx")
 
 
 # What only a GPU can show.

@@ -9,6 +9,9 @@ Sums over all rows are what makes this hard: many programs add to the same N num
 device holds at once walk over the rows; each keeps its own sums in registers and writes them once at its end, N numbers
 of P programs; a second kernel adds those up. 264 programs of 1152 columns write 2.4 MB, a sixtieth of what the rows
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
+
+Wide rows fill the registers: at 16384 columns dw and db alone are half of all that a multiprocessor has. With AGAIN a
+row waits for its sums in 16 bits, and x̂ and g are made from it a second time.
 """
 
 import torch
@@ -52,14 +55,30 @@ def _load_block(
 
 
 @triton.jit
+def _terms(
+    dy_rows, s_rows, weight, mean_ptr, rstd_ptr, block, n_rows,
+    N: tl.constexpr, BLOCK_M: tl.constexpr, UNKNOWN: tl.constexpr,
+):  # fmt: skip
+    """rstd, and in fp32 both blocks of dy, of x̂ and of g = dy w."""
+    mean = load_terms(mean_ptr, block, n_rows, BLOCK_M, UNKNOWN)  # (BLOCK_M, 1), or of the only row one number
+    rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M, UNKNOWN)
+    dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
+    x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
+    if N == 1:  # s was rounded and its mean was not: their difference would be rounding, times up to 1 / sqrt(eps)
+        x = x * 0.0
+    return rstd, dy, dy_rest, x, x_rest, dy * weight[0], dy_rest * weight[1]  # dy and g 0 beyond the last column
+
+
+@triton.jit
 def backward_kernel(
     d_ptr, dx_ptr, parts_w_ptr, parts_b_ptr, dy_ptr, ds_ptr, s_ptr, weight_ptr, mean_ptr, rstd_ptr, seed_ptr,
     n_rows, start, least, scale,
     stride_d, stride_dx, stride_dy, stride_ds, stride_s,
     N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
-    AHEAD: tl.constexpr, STAGES: tl.constexpr, parts_x_ptr=None,
+    AHEAD: tl.constexpr, STAGES: tl.constexpr, AGAIN: tl.constexpr, parts_x_ptr=None,
 ):  # fmt: skip
-    weight, weight_rest = load_columns(weight_ptr, N, MAIN, REST, 1.0)
+    if not AGAIN:
+        weight = load_columns(weight_ptr, N, MAIN, REST, 1.0)
     dw = tl.zeros((BLOCK_M, MAIN), tl.float32)
     db = tl.zeros((BLOCK_M, MAIN), tl.float32)
     of_x = tl.zeros((BLOCK_M, MAIN), tl.float32)
@@ -90,15 +109,18 @@ def backward_kernel(
             )  # fmt: skip
         # dy_rows, s_rows, ds_rows: pairs of blocks, (BLOCK_M, MAIN) and (BLOCK_M, REST)
         offs_m = rows_of(block, BLOCK_M)  # (BLOCK_M, 1)
-        mean = load_terms(mean_ptr, block, n_rows, BLOCK_M)  # (BLOCK_M, 1), or of the only row one number
-        rstd = load_terms(rstd_ptr, block, n_rows, BLOCK_M)
-        dy, dy_rest = dy_rows[0].to(tl.float32), dy_rows[1].to(tl.float32)
-        x, x_rest = (s_rows[0].to(tl.float32) - mean) * rstd, (s_rows[1].to(tl.float32) - mean) * rstd
-        if N == 1:  # s was rounded and its mean was not: their difference would be rounding, times up to 1 / sqrt(eps)
-            x = x * 0.0
-        g, g_rest = dy * weight, dy_rest * weight_rest  # 0 beyond the last column, as dy is: so are all terms below
+        if AGAIN:
+            weight = load_columns(weight_ptr, N, MAIN, REST, 1.0)
+        rstd, dy, dy_rest, x, x_rest, g, g_rest = _terms(
+            dy_rows, s_rows, weight, mean_ptr, rstd_ptr, block, n_rows, N, BLOCK_M, False
+        )  # fmt: skip
         along, level = two_row_sums((g * x, g_rest * x_rest), (g, g_rest), REST)
         along, level = along / N, level / N
+        if AGAIN:  # mean, rstd and weights as if unknown: else the compiler keeps the first x and g in fp32 till here
+            weight = load_columns(weight_ptr, N, MAIN, REST, 1.0, True)
+            rstd, dy, dy_rest, x, x_rest, g, g_rest = _terms(
+                dy_rows, s_rows, weight, mean_ptr, rstd_ptr, block, n_rows, N, BLOCK_M, True
+            )  # fmt: skip
         d, d_rest = (g - level - x * along) * rstd, (g_rest - level - x_rest * along) * rstd
         if ds_ptr is not None:
             d, d_rest = d + ds_rows[0].to(tl.float32), d_rest + ds_rows[1].to(tl.float32)
@@ -190,7 +212,7 @@ def _write_backward(
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
-        **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, parts_x_ptr=parts_x,
+        **sizes(width, unit, how.rows), AHEAD=how.ahead, STAGES=how.stages, AGAIN=how.again, parts_x_ptr=parts_x,
         num_warps=how.warps, maxnreg=registers,
     )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)

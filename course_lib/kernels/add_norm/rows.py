@@ -43,13 +43,16 @@ def rows_of(block, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_terms(ptr, block, n_rows, BLOCK_M: tl.constexpr):
-    """A number for each row of a block, (BLOCK_M, 1), or for its only row one number; 0 beyond the last row."""
+def load_terms(ptr, block, n_rows, BLOCK_M: tl.constexpr, UNKNOWN: tl.constexpr = False):
+    """A number for each row of a block, (BLOCK_M, 1), or for its only row one number; 0 beyond the last row.
+
+    UNKNOWN: they may have changed since they were last loaded, as far as the compiler knows.
+    """
     if BLOCK_M == 1:
-        terms = tl.load(ptr + block)  # a turn has at least this row
+        terms = tl.load(ptr + block, volatile=UNKNOWN)  # a turn has at least this row
     else:
         offs = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        terms = tl.load(ptr + offs, mask=offs < n_rows, other=0.0)[:, None]
+        terms = tl.load(ptr + offs, mask=offs < n_rows, other=0.0, volatile=UNKNOWN)[:, None]
     return terms
 
 
@@ -113,7 +116,10 @@ def store_rows(
 
 
 @triton.jit
-def load_columns(ptr, N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, OTHER: tl.constexpr):
+def load_columns(
+    ptr, N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, OTHER: tl.constexpr,
+    UNKNOWN: tl.constexpr = False,
+):  # fmt: skip
     """A vector of N, such as the weights, as two blocks of one row in fp32; OTHER where there is none."""
     if ptr is None:
         main = tl.full((1, MAIN), OTHER, tl.float32)
@@ -122,11 +128,11 @@ def load_columns(ptr, N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, O
             rest = tl.full((1, REST), OTHER, tl.float32)
     else:
         offs, inside = _columns(0, MAIN, N)
-        main = tl.load(ptr + offs, mask=inside, other=0.0).to(tl.float32)[None, :]
+        main = tl.load(ptr + offs, mask=inside, other=0.0, volatile=UNKNOWN).to(tl.float32)[None, :]
         rest = main
         if REST:
             offs, inside = _columns(MAIN, REST, N)
-            rest = tl.load(ptr + offs, mask=inside, other=0.0).to(tl.float32)[None, :]
+            rest = tl.load(ptr + offs, mask=inside, other=0.0, volatile=UNKNOWN).to(tl.float32)[None, :]
     return main, rest
 
 

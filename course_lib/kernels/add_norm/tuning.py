@@ -1,8 +1,9 @@
 """How many rows a program takes, and with how many warps.
 
-Forward at 1152 and 4096 columns, and backward there, measured on an H200 by `python -m benchmarks.add_norm_sweep`; the
-other widths are chosen by what the compiler makes of them. Elsewhere a backward program holds as many turns in shared
-memory as there is room for, and a multiprocessor as many programs as fit side by side.
+Measured on an H200: both directions at 1152 and 4096 columns by `python -m benchmarks.add_norm_sweep`, and backward at
+12288. The other widths are chosen by what the compiler makes of them, forward at 12288 and backward at 16384 among
+them. Elsewhere a backward program holds as many turns in shared memory as there is room for, and a multiprocessor as
+many programs as fit side by side.
 """
 
 import functools
@@ -17,6 +18,7 @@ from course_lib.kernels.hardware import Limits, limits
 
 __all__ = [
     "BACKWARD",
+    "BACKWARD_FP32",
     "FORWARD",
     "MAX_WIDTH",
     "Backward",
@@ -43,6 +45,7 @@ class Backward:
     programs: int  # a multiprocessor
     ahead: bool = False  # the next turn's rows are fetched while this one's are worked on, into registers
     stages: int = 1  # of turns whose rows are in shared memory or on their way there
+    again: bool = False  # rows and weights become fp32 twice, and wait for the row's sums in their own type
 
 
 # Lanes that a row takes, at most -> rows and warps. Of rows with less than 1024 lanes a program takes several.
@@ -51,6 +54,7 @@ FORWARD = {
     2048: Forward(1, 2),
     4096: Forward(1, 8),
     8192: Forward(1, 16),
+    12288: Forward(1, 8),
     16384: Forward(1, 32),
 }
 # As many programs as fit on a multiprocessor at once: a program that had to wait for another to end would walk over its
@@ -62,8 +66,11 @@ BACKWARD = {
     2048: Backward(1, 4, 3, ahead=True),
     4096: Backward(1, 16, 1, stages=4),
     8192: Backward(1, 16, 1),
-    16384: Backward(1, 32, 1),  # 64 registers a thread are all there are, and 264 bytes spill
+    12288: Backward(1, 16, 1, stages=2, again=True),  # 453 us; without `again` 562, and 100 bytes a thread spill
+    16384: Backward(1, 16, 1, stages=2, again=True),  # 128 registers a thread are all there are: 220 bytes spill
 }
+# fp32 rows wait as wide as they are worked on: `again` saves no register. Not measured.
+BACKWARD_FP32 = {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 32, 1, stages=2)}
 SMALLEST = 1024
 # The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
 INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
@@ -93,29 +100,34 @@ def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int =
     if device.type != "cuda":
         return INTERPRETED[1]
     most = 1 << max(0, n_rows - 1).bit_length()  # triton.next_power_of_2 takes the host 10 us
-    how, has = _measured(width, most), limits(device)
-    return how if has.measured else _fitted(how, how.rows * sum(parts_of(width, how.rows)) * itemsize, has)
+    how, has = _measured(width, most, itemsize), limits(device)
+    return how if has.measured and itemsize == 2 else _fitted(how, width, itemsize, has)
 
 
 @functools.lru_cache(1024)
-def _measured(width: int, most_rows: int) -> Backward:
-    entry, more = _entry(BACKWARD, width)
+def _measured(width: int, most_rows: int, itemsize: int) -> Backward:
+    entry, more = _entry(BACKWARD if itemsize == 2 else BACKWARD | BACKWARD_FP32, width)
     return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
-def _fitted(how: Backward, bytes_of_a_tensor: int, has: Limits) -> Backward:
-    """Fewer turns in shared memory, then fewer programs: until they fit. `bytes_of_a_tensor`: of one, in one turn."""
+@functools.lru_cache(1024)
+def _fitted(how: Backward, width: int, itemsize: int, has: Limits) -> Backward:
+    """Fewer turns in shared memory, then fewer programs: until they fit."""
     for stages in range(how.stages, 0, -1):
-        need = need_of(replace(how, stages=stages), bytes_of_a_tensor)
+        need = need_of(replace(how, stages=stages), width, itemsize)
         if fits(need, has):
             return replace(how, stages=stages, programs=min(how.programs, residents(need, has)))
-    raise AssertionError(f"{bytes_of_a_tensor} B a row and tensor do not fit into {has.shared_bytes} B")
+    raise AssertionError(f"{width} columns of {itemsize} B do not fit into {has.shared_bytes} B")
 
 
-def need_of(how: Backward, bytes_of_a_tensor: int) -> Need:
-    """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there."""
-    waiting = 3 * (how.stages - 1) * bytes_of_a_tensor + 512 * (how.stages > 1)
-    return Need(max(waiting, bytes_of_a_tensor), registers_of(how), how.warps, how.stages, 1.0)
+def need_of(how: Backward, width: int, itemsize: int) -> Need:
+    """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there.
+
+    Weights that are read twice a turn wait there twice, in fp32 at most.
+    """
+    lanes = how.rows * sum(parts_of(width, how.rows))
+    waiting = (how.stages - 1) * lanes * (3 * itemsize + 8 * how.again) + 512 * (how.stages > 1)
+    return Need(max(waiting, lanes * itemsize), registers_of(how), how.warps, how.stages, 1.0)
 
 
 def registers_of(how: Backward) -> int:
