@@ -2611,7 +2611,7 @@ if rates:
 
 # %% [markdown]
 # What follows is of the record of 2026-11-26; a table of an older date has neither FlashAttention-4 nor the rows "in
-# any order". At head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward.** Our time over its,
+# any order". At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward.** Our time over its,
 # 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
@@ -2626,15 +2626,16 @@ if rates:
 # two do not do the same. Our two passes give the same bits in every run; FlashAttention-4, as it is called by default,
 # adds to $dQ$ in whatever order its programs come. Where ours may do so too, in the last column, it takes 9 to 15 %
 # more. What the same bits cost, two passes over one, is 1.09 to 1.20. (FlashAttention-4 has `deterministic=True` as
-# well. It was not timed.) At head size 72 it has no row: its $dQ$ was wrong there, with an error as large as $dQ$
-# itself, and what is wrong is not timed.
+# well. It was not timed.) At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large
+# as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
+# forward and 1.23 backward, in turn (`python -m benchmarks beside`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 1.01 and, causal,
-# 0.97 of its time at 64, and 1.15 to 1.20 at 128; in any order 0.88 to 1.00. At head size 72 cuDNN is the best peer:
-# there ours takes 0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75. Forward at 64 and 128 ours takes
-# 0.91 to 0.97 of its time in all cases but one. At 4096 tokens, 128, not causal, the moments differ: ours took 1006 us
-# in turn with FlashAttention-4, 854 alone, and cuDNN 915 in turn with ours. So of this case the record does not say who
-# is ahead.
+# 0.97 of its time at 64, and 1.15 to 1.20 at 128; in any order 0.88 to 1.00. At 256 tokens, head size 72, cuDNN is the
+# best peer: there ours takes 0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75. Forward at 64 and 128
+# ours takes 0.91 to 0.97 of its time in all cases but one. At 4096 tokens, 128, not causal, the moments differ: ours
+# took 1006 us in turn with FlashAttention-4, 854 alone, and cuDNN 915 in turn with ours. So of this case the record
+# does not say who is ahead.
 #
 # FlexAttention takes 1.1 to 1.7 times the time of ours and comes next in all cases but one (forward at head size 72,
 # where `flash` does). Eager takes 4 to 30 times as long forward. It is missing at 16384 tokens, where its scores take
@@ -3167,12 +3168,12 @@ Table(
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
-# FlashAttention-3) is the best peer at head sizes 64 and 128: ours takes 1.01 to 1.09 of its time forward in turn and
-# 1.00 to 1.04 alone, and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone. Backward ours keeps the same bits in
-# every run, and FlashAttention-4's default does not; where ours adds in any order too, it takes 1.09 to 1.15. At head
-# size 72 cuDNN is the best peer, and ours is ahead: 0.85 forward and 0.69 backward. FlashAttention-3 (Shah and others)
-# was not measured, so no place beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA,
-# jobs for warps, turns.
+# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128: ours takes 1.01 to 1.09 of its
+# time forward in turn and 1.00 to 1.04 alone, and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone. Backward ours
+# keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order too, it takes
+# 1.09 to 1.15. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and 0.69 backward.
+# FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our second rung fast
+# is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]
 # ## Questions
