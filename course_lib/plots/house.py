@@ -33,7 +33,7 @@ __all__ = [
     "two_to",
 ]
 
-# Okabe and Ito's colours, in an order in which neighbours also differ in lightness, and a grey in place of their yellow.
+# Okabe and Ito's colours, a grey for their yellow, in an order in which neighbours also differ in lightness.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 # Colour is never the only difference: series also differ by marker and line, areas by hatch.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
