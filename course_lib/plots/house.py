@@ -33,12 +33,12 @@ __all__ = [
     "two_to",
 ]
 
-# Okabe and Ito's colours, in an order in which neighbours also differ in lightness.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours, a grey for their yellow, in an order in which neighbours also differ in lightness.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 # Colour is never the only difference: series also differ by marker and line, areas by hatch.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++", "oo")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)), (0, (9, 2, 3, 2)))
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++", "oo", "**")
 INK, FAINT, GRID = "#222222", "#666666", "#DDDDDD"
 
 _STYLE = {
@@ -79,7 +79,8 @@ _DPI = 144
 
 def look(i: int) -> dict:
     """Colour, marker and line of the i-th series."""
-    return {"color": PALETTE[i % 7], "marker": MARKERS[i % 7], "linestyle": LINES[i % 7]}
+    i %= len(PALETTE)
+    return {"color": PALETTE[i], "marker": MARKERS[i], "linestyle": LINES[i]}
 
 
 @contextlib.contextmanager

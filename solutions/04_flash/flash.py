@@ -2025,9 +2025,10 @@ for row in one_pass:
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (Hopper's unit that
 # copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes. Written in Gluon, with jobs for the
 # warps, it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the
-# library. And cuDNN's backward pass *is* one pass that adds to $dQ$; at head size 128 it takes less time than the
-# course's two passes, as section 9 shows. (`benchmarks/notes/attention.md` has all three, and how we know the last.) So
-# one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what a result
+# library. On the H200 two passes take 1.09 to 1.20 times its time, at 4096 and 16384 keys. And cuDNN's backward pass
+# *is* one pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
+# FlashAttention-4's is one too, and takes less at 64 as well. (`benchmarks/notes/attention.md` has all of them, and how
+# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what a result
 # that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
@@ -2537,15 +2538,16 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # naive version takes beyond its crossings, and 1.5 of 3.9 ms of the compiled one; for the rest there is no measurement
 # here. SDPA and your kernel avoid both costs.
 #
-# Last, the peers that come with PyTorch. The course measures its own kernels against every backend of SDPA (`flash` is
-# the CUDA code of FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention and against
-# naive attention, all in one process and in turn. FlashAttention-3, the CUDA code for Hopper, does not come with
-# PyTorch and was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head size 128,
-# fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x tokens x head
-# size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes such kernels
-# fast. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of the
-# other. So ours and cuDNN were also timed each alone, for a second; the figure has the times in turn. Lesson 05,
-# section 5, has a product for which the two ways differ.)
+# Last, the peers. The course measures its own kernels against every backend of SDPA (`flash` is the CUDA code of
+# FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention, against naive attention and,
+# since 2026-11-26, against FlashAttention-4 (`flash 4`), which is installed apart: all in one process and in turn.
+# FlashAttention-3, the CUDA code for Hopper, was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for
+# 16384, forward, head size 128, fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by
+# batch x heads x tokens x head size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which,
+# and what makes such kernels fast. In rows "in any order" ours is one pass backward, `deterministic=False`, and `in
+# order` is our two passes. (All of these are products at the limit of power, timed in turn on one chip, where one pays
+# for the heat of the other. So ours and the best peer were also timed each alone, for a second; the figure has the
+# times in turn. Lesson 05, section 5, has a product for which the two ways differ.)
 
 # %%
 rates = {}
@@ -2608,20 +2610,38 @@ if rates:
     )
 
 # %% [markdown]
-# Read it line by line. cuDNN and ours lead in every case, within 18 % of each other in all but one: backward at head
-# size 72 ours takes 0.69 of cuDNN's time. Forward ours is ahead at head sizes 72 and 128 and 2 to 3 % behind at 64;
-# backward it is ahead at 64 and 72 and 14 to 17 % behind at 128. FlexAttention takes 1.1 to 1.8 times the time of ours
-# and comes next in all cases but one (forward at head size 72, where `flash` does).
+# What follows is of the record of 2026-11-26; a table of an older date has neither FlashAttention-4 nor the rows "in
+# any order". At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward.** Our time over its,
+# 16 heads and a batch of 4:
 #
-# Each alone, the order stays in all cases but two, both at head size 64 and not causal. Forward, ours takes 1.02 of
-# cuDNN's time in turn and 0.98 alone; backward, 0.98 in turn and 1.04 alone. So at 64, not causal, neither is ahead. With
-# a causal mask ours takes 1.03 in turn and 1.05 alone forward, and 0.94 and 0.98 backward. At head size 72 it takes 0.85
-# and 0.78 forward, and 0.69 and 0.70 backward. At 128 the two ways are less than 2 % apart in all cases but one: backward
-# at 4096 tokens, not causal, it takes 1.17 in turn and 1.12 alone. Section 10 has both ratios of every case.
+# | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
+# |---|---|---|---|---|---|
+# | 4096, 64 | 1.04 | 1.02 | 1.20 | 1.21 | 1.09 |
+# | 4096, 64, causal | 1.03 | 1.04 | 1.22 | 1.25 | 1.11 |
+# | 4096, 128 | 1.01 | 1.00 | 1.33 | 1.27 | 1.13 |
+# | 4096, 128, causal | 1.09 | 1.04 | 1.35 | 1.30 | 1.12 |
+# | 16384, 128 | 1.05 | 1.03 | 1.38 | 1.33 | 1.15 |
 #
-# Eager takes 4 to 29 times as long forward. It is missing at 16384 tokens, where its scores take 32 GiB. And its errors
-# are 1.9 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a power of two, as at
-# head size 64, is exact; other scales round again. The others keep the scores in fp32.
+# So forward ours takes up to 9 % more in turn and 4 % more alone, and backward 20 to 38 % and 21 to 33 %. Backward the
+# two do not do the same. Our two passes give the same bits in every run; FlashAttention-4, as it is called by default,
+# adds to $dQ$ in whatever order its programs come. Where ours may do so too, in the last column, it takes 9 to 15 %
+# more. What the same bits cost, two passes over one, is 1.09 to 1.20. (FlashAttention-4 has `deterministic=True` as
+# well. It was not timed.) At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large
+# as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
+# forward and 1.23 backward, in turn (`python -m benchmarks beside`).
+#
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 1.01 and, causal,
+# 0.97 of its time at 64, and 1.15 to 1.20 at 128; in any order 0.88 to 1.00. At 256 tokens, head size 72, cuDNN is the
+# best peer: there ours takes 0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75. Forward at 64 and 128
+# ours takes 0.91 to 0.97 of its time in all cases but one. At 4096 tokens, 128, not causal, the moments differ: ours
+# took 1006 us in turn with FlashAttention-4, 854 alone, and cuDNN 915 in turn with ours. So of this case the record
+# does not say who is ahead.
+#
+# FlexAttention takes 1.1 to 1.7 times the time of ours and comes next in all cases but one (forward at head size 72,
+# where `flash` does). Eager takes 4 to 30 times as long forward. It is missing at 16384 tokens, where its scores take
+# 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a
+# power of two, as at head size 64, is exact; other scales round again. The others keep the scores in fp32. Section 10
+# has the ratios of every case.
 
 # %% [markdown]
 # ## 10. What makes the fastest kernels fast
@@ -3126,10 +3146,11 @@ Table(
 )
 
 # %% [markdown]
-# The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors. The table has the peers that come with PyTorch. Two more are
-# installed apart: **FlashAttention-3**, CUDA code for Hopper, and **FlashAttention-4**, which is written in CuTe DSL,
-# NVIDIA's own layer with jobs, tiles and barriers for Python. FlashAttention-4's new ideas are for Blackwell GPUs; its
-# kernels for Hopper follow FlashAttention-3. Where the table has no row of a peer, this lesson claims no place beside it.
+# The first rung is plain Triton, the kernels of this lesson with tuned tiles and tensor descriptors. Of two peers that
+# are installed apart the record has one, **FlashAttention-4**, which is written in CuTe DSL, NVIDIA's own layer with
+# jobs, tiles and barriers for Python. Its new ideas are for Blackwell GPUs; its kernels for Hopper follow
+# **FlashAttention-3**, CUDA code for Hopper, which was not measured: this lesson claims no place beside it. A row "in
+# any order" is one pass backward, as FlashAttention-4's.
 
 # %% [markdown]
 # ## Verdicts
@@ -3141,16 +3162,17 @@ Table(
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128 | count the additions, then measure the kernel that you would use |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128; FlashAttention-4 adds, and beats them at 64 as well | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
-# And the field? On the recorded H200 the course's kernels and cuDNN lead the peers that come with PyTorch: ours forward
-# at head sizes 72 and 128, cuDNN forward at 64 with a causal mask; ours backward at 72, and at 64 with a causal mask;
-# cuDNN backward at 128. At 64 without a mask who is ahead depends on whether the two were timed in turn or each alone.
-# FlashAttention-3 (Shah and others) and FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
-# FlashAttention-3) have no row in section 10's table, so no place beside them is claimed. What makes our second rung fast
+# And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
+# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128: ours takes 1.01 to 1.09 of its
+# time forward in turn and 1.00 to 1.04 alone, and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone. Backward ours
+# keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order too, it takes
+# 1.09 to 1.15. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and 0.69 backward.
+# FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our second rung fast
 # is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]

@@ -1311,15 +1311,15 @@ for row in recorded("linear_gelu"):
 #
 # Much of the rest is lost between two tiles. A multiprocessor has registers for one program of this size (an
 # **occupancy** of 8 warps of 64). While that program takes its GELU, stores, and fetches the first blocks of the next
-# tile, nobody multiplies. The course's ladder begins at the same place (`tiled`, 412 us) and climbs by filling that
-# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 289), then two groups of warps of which
-# one multiplies while the other is in its epilogue (`pingpong`, 251). The last one takes 4 % longer *with* GELU than
-# the library's product takes without.
+# tile, nobody multiplies. The course's ladder begins at the same place (`tiled`, 411 us) and climbs by filling that
+# pause: programs that stay and fetch the next tile meanwhile (`persistent`, 287), then two groups of warps of which one
+# multiplies while the other is in its epilogue (`pingpong`, 249). The last one takes 3 % longer *with* GELU than the
+# library's product takes without.
 #
 # **Two ratios.** Power confounds a comparison of fast products. The best peer in that table is the vendor's own fused
 # epilogue, cublasLt. *In turn* with it, on one chip with one limit of power, each kernel runs on a chip that the other
 # one has heated, and the clock falls with it. *Alone*, each for a second, is what a program made of such products would
-# gain: there ours takes 266 us and cublasLt 287, which is 0.93; and at width 4096 ours takes 0.97 of its time. In turn
+# gain: there ours takes 261 us and cublasLt 284, which is 0.92; and at width 4096 ours takes 0.98 of its time. In turn
 # the same pairs read 0.78 and 0.91. So for any product that is bound by arithmetic, ask how its time was taken, and
 # expect less than a ratio in turn says. (`benchmarks/notes/linear_gelu.md` has two other hosts, and registers and
 # clocks of the epilogue.)
@@ -2239,13 +2239,14 @@ for row in recorded("mlp"):
 #
 # | kept | width 1152: floor | came | width 4096: floor | came |
 # |---|---|---|---|---|
-# | everything | 0.90 | 0.92 | 0.97 | 0.94 |
-# | pre-activation | 0.90 | 0.91 | 0.97 | 0.93 |
-# | input | 1.05 | 1.06 | 1.13 | 1.09 |
+# | everything | 0.90 | 0.91 | 0.97 | 0.94 |
+# | pre-activation | 0.90 | 0.93 | 0.97 | 0.93 |
+# | input | 1.05 | 1.06 | 1.13 | 1.08 |
 #
-# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1698 us with everything
-# kept and 1716 without `a`. A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where
-# 3.3 were. (How far such steps move from run to run, and with what ran before them, stands in
+# Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1716 us with everything
+# kept and 1722 without `a`. A product again: 261 us more, where 244 were counted; at 4096 it is 2.9 to 3.4 ms, where
+# 3.3 were. The table's ratios are in turn. With the input kept, each alone for a second, a step takes 1.07 and 1.15 of
+# eager's. (How far such steps move from run to run, and with what ran before them, stands in
 # `benchmarks/notes/mlp.md`.)
 #
 # ### SwiGLU: how the counts change
@@ -2286,10 +2287,11 @@ for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
 # ### Verdict on the case
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
 # A product more costs 15 to 18 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
-# such a step takes 6 % more than eager's at width 1152, and 9 % at 4096, where there is less to save. The report's
-# forward pass takes 39 % less time and its backward pass 2 % more, though fused norms should have helped both: its
-# figures fit a product made again, or a kernel of its own for what is made again, and do not tell which. For your own
-# work: before you recompute, say which of the three kinds it is, and what it frees a microsecond.
+# such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save; each alone for a
+# second, 7 and 15 %. The report's forward pass takes 39 % less time and its backward pass 2 % more, though fused norms
+# should have helped both: its figures fit a product made again, or a kernel of its own for what is made again, and do
+# not tell which. For your own work: before you recompute, say which of the three kinds it is, and what it frees a
+# microsecond.
 
 # %% [markdown] tags=["part-c"]
 # ## Part C. Norm and dropout
@@ -3007,8 +3009,8 @@ for row in recorded("dropout"):
 # 65. Triton makes the two halves of each product of Philox by two multiplications, and the upper one goes at a fraction
 # of the rate. The course's kernel takes both from one, by a line of assembly, and saves some other instructions
 # (`benchmarks/notes/dropout.md`). "By element" is a call for each element, over that kernel: 2.8 and 3.1 times as long.
-# Drawing the seed costs a launch, about 2.5 us. Eager's dropout, the best peer forward, writes its mask, and takes 1.6
-# and 1.7 times as long.
+# Drawing the seed costs a launch, 2.6 and 2.8 us. Eager's dropout, the best peer forward, writes its mask, and takes
+# 1.6 and 1.7 times as long.
 
 # %% [markdown]
 # ### Verdict on the case
@@ -3030,7 +3032,7 @@ for row in recorded("dropout"):
 # | mixed precision is slower for small models | the sign follows from the host's part, and casts are launches; the size needs more than launches | divide by the layers, then count calls |
 # | autocast needs more memory at short context | right: one copy of the weights | ask what grows with the context, and what does not |
 # | 19288 MiB for the tower | not for its 27 layers: one keeps more than half of that with naive attention, nearly half with a fused one | give the number of layers with every memory figure |
-# | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (15 to 18 % of a fused step; 6 to 9 % over eager's) | MiB freed a microsecond |
+# | recomputing saves memory | three kinds, with very different prices: nothing, bytes, or a product (15 to 18 % of a fused step; 6 to 8 % over eager's in turn, 7 to 15 % alone) | MiB freed a microsecond |
 # | seeded dropout does not compose with compile | a hidden state does not; a seed that is a tensor does | make random state an argument |
 
 # %% [markdown]

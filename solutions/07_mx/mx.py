@@ -928,7 +928,7 @@ results.beside("lesson07.dequantize", took, unit="us")
 # %% [markdown]
 # On the H200 the compiled one takes 1.04 times the floor at the largest size and 1.66 at the smallest: 6 to 8 us more
 # than the floor at every size. Most of that comes with the sweep of the cache. In the benchmark, where no sweep comes
-# between two calls, the smallest size is 2 us above its floor, and it takes 1.16 times its floor. The recorded solution
+# between two calls, the smallest size is 2 us above its floor, and it takes 1.14 times its floor. The recorded solution
 # takes 2 to 11 % longer than the compiled one. Instructions are not what it lacks time for: there are about 10 for an
 # element, and 21 could be issued in the time of its 3.03 bytes. The course's own kernel is as fast as the compiled one
 # (0.99 to 1.00 of its time). Three things in it differ: 16 elements a thread, which is worth 3 %; four times as many
@@ -1301,10 +1301,13 @@ results.beside("lesson07.products", named, unit="us")
 #
 # The course measures its own kernels turn by turn with cuBLAS, each call on weights of its own. So compare ratios with
 # the table above, and not microseconds. Its routes are those of the exercise: no tensor cores, tensor cores, and
-# conversion first, with the crossovers measured on the device. Up to 64 rows the figure shows kernels one floor below
-# Triton, in **Gluon** (`gemv_warps.py`, `gemm_registers.py`), in which weights go from memory straight to the registers
-# that multiply, and putting bits together takes the place of converting integers; the plain forms take 1.2 to 1.9 times
-# as long. The figure sets them on the floors of section 1.
+# conversion first, with the crossovers measured on the device. On an H200 three kernels stand one floor below Triton,
+# in **Gluon**. Up to 16 rows `gemv_warps.py` and `gemm_registers.py` bring weights from memory straight to the
+# registers that multiply, and putting bits together takes the place of converting integers; up to 8 rows the plain
+# forms take 1.2 to 1.9 times as long. From 17 to 256 rows it is `gemm_fetched.py`, where one warp fetches weights and
+# activations for two groups of warps that convert and multiply (at 32 rows and 4096 x 4096 still `gemm_registers.py`).
+# From 257 rows on the weights are converted first. The figure sets the ratios on the floors of section 1. The text
+# below it is of the record of 2026-11-26; what an older record printed lacks `gemm_fetched.py`.
 
 # %%
 shown = [row for row in recorded("mx") if row["name"].startswith("product")]
@@ -1339,17 +1342,19 @@ if wide:
     )
 
 # %% [markdown]
-# These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. At 32 rows
-# nothing is left of it with this layer (with 4096 x 4096 a quarter of the time is saved), and from 64 rows on they lose
-# at every size that was measured: 16 % at 64, where the floors still promised a half, a factor of 2.4 at 128, and 2 %
-# at 8192.
+# These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. With this
+# layer they win up to 64 rows, 0.75 at 32 and 0.82 at 64, where the floors still promise 0.53. From 128 rows on they
+# lose at every size that was measured: 1.14 at 128, 1.39 at 256, 1.27 at 1024 and 1.03 at 8192. With 4096 x 4096 a
+# quarter of the time is saved at 32 rows, nothing at 64 (1.04), and 256 rows take 1.33. These ratios are in turn. Each
+# alone for a second, they are 1.12 at 256, 1.19 at 1024, 1.02 at 4096 and 1.00 at 8192. On an H100, which reads weights
+# more slowly, 128 rows win too: 0.77.
 #
-# So some hundred rows are the worst case. They are too many for these products on the fly, which convert the weights
-# again for every block of rows and read the activations again for every few rows of weights, and too few to pay for a
-# conversion first. A later kernel, `gemm_fetched.py`, is not in the figure. It takes up to 256 rows at once, and one
-# warp fetches weights and activations for two groups of warps that multiply. On an H200 it takes 0.74 of bf16's time
-# with this layer at 32 rows, 0.85 at 64, 1.12 at 128 and 1.38 at 256 (`benchmarks/notes/mx.md`): the gain lasts four
-# times as long, the loss is smaller, and at some hundred rows it is still a loss.
+# Why does the gain end? `gemm_registers.py` reads the activations again for every 32 rows of weights, so it takes
+# longer with each row: in a sweep 0.99 of bf16's time at 32 rows and 1.15 at 64. `gemm_fetched.py` reads them once for
+# 128 rows of weights, and its gain lasts four times as long. But it converts every weight, which bf16 weights need not,
+# and by the times conversion and products seem to come one after the other and not at once (an account that fits, and
+# no profile: `benchmarks/notes/mx.md`). At 128 rows that costs more than the bytes save. Beyond 256 rows the weights
+# are converted first, and a thousand rows are too few to pay for that. So some hundred rows are the worst case.
 #
 # Who serves such batches with kernels like these keeps bf16 weights, or takes a format that the tensor cores multiply
 # without any conversion: FP8 on Hopper, and on Blackwell block formats such as MXFP8 and NVFP4, whose scales the tensor
@@ -2038,7 +2043,7 @@ Table(
 # | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
 # | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
 # | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
-# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers (slower at every size from 64 rows to 8192), up to 64 or so, for large weights, with one that fetches activations once for many rows of weights | ask for the batch size first |
+# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers, up to 64, for large weights, with one that fetches activations once for many rows of weights; slower at every size from 128 rows to 8192 | ask for the batch size first |
 
 # %% [markdown]
 # ## Questions

@@ -114,7 +114,7 @@ def test_the_smaller_palette_keeps_every_colour():
 
 def test_series_differ_by_marker_and_line_and_not_only_by_colour():
     for options in (plots.MARKERS, plots.LINES, plots.HATCHES, plots.PALETTE):
-        assert len(set(options)) == 7
+        assert len(set(options)) == 8
 
 
 def test_quantities_have_three_digits_and_a_prefix():

@@ -17,7 +17,7 @@ from course_lib.models.vision import Sizes
 from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.places import ROOT
 from course_lib.simulated_gpu import PITFALLS
-from tests.house.test_recorded_claims import attention_rows, near, recorded, says, whole_rows
+from tests.house.test_recorded_claims import near, recorded, says, whole_rows
 
 START, ROOFLINE, COMPILE, DISPATCH = (
     "00_start/start.py", "01_roofline/roofline.py", "02_compile/compile.py", "03_dispatch/dispatch.py"
@@ -206,13 +206,47 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
     assert round(100 * (1 - 0.977)) == 2
 
 
-def test_cudnn_and_ours_are_within_18_per_cent_but_for_one_case():
-    says(FLASH, "within 18 % of each other in all but one: backward at head size 72 ours takes 0.69 of cuDNN's time.")
-    ratios = {name: row["value"] / row["cudnn us"] for name, row in attention_rows().items()}
-    apart = {name: max(ratio, 1 / ratio) for name, ratio in ratios.items()}
-    *others, most = sorted(apart, key=apart.get)
-    assert most == "attention backward bf16 256 x 16 x 256 x 72" and round(ratios[most], 2) == 0.69
-    assert round(100 * (apart[others[-1]] - 1)) == 18
+def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells():
+    says(
+        FLASH, "| 4096, 64 | 1.04 | 1.02 | 1.20 | 1.21 | 1.09 | | 4096, 64, causal | 1.03 | 1.04 | 1.22 | 1.25 | 1.11 |"
+    )
+    says(
+        FLASH,
+        "| 4096, 128 | 1.01 | 1.00 | 1.33 | 1.27 | 1.13 | | 4096, 128, causal | 1.09 | 1.04 | 1.35 | 1.30 | 1.12 |",
+    )
+    says(FLASH, "| 16384, 128 | 1.05 | 1.03 | 1.38 | 1.33 | 1.15 |")
+    told = {
+        "4096 x 64": [1.04, 1.02, 1.20, 1.21, 1.09], "4096 x 64 causal": [1.03, 1.04, 1.22, 1.25, 1.11],
+        "4096 x 128": [1.01, 1.00, 1.33, 1.27, 1.13], "4096 x 128 causal": [1.09, 1.04, 1.35, 1.30, 1.12],
+        "16384 x 128": [1.05, 1.03, 1.38, 1.33, 1.15],
+    }  # fmt: skip
+    rows, forward, backward, free = whole_rows("attention"), [], [], []
+    ways = ("forward", "backward", "backward in any order")
+    for size, ratios in told.items():
+        forth, back, any_order = named = [rows[f"attention {way} bf16 4 x 16 x {size}"] for way in ways]
+        assert {row["best peer"] for row in named} == {"flash 4"}, size
+        forward += [[forth["ratio"], forth["ratio alone"]]]
+        backward += [[back["ratio"], back["ratio alone"]]]
+        free += [any_order["ratio"]]
+        assert [round(ratio, 2) for ratio in (*forward[-1], *backward[-1], free[-1])] == ratios, size
+    says(FLASH, "ours takes 1.01 to 1.09 of its time forward in turn and 1.00 to 1.04 alone,")
+    says(FLASH, "and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone.")
+    says(FLASH, "forward ours takes up to 9 % more in turn and 4 % more alone, and backward 20 to 38 % and 21 to 33 %.")
+    four = [list(way) for each in (forward, backward) for way in zip(*each, strict=True)]
+    spans = [(round(min(way), 2), round(max(way), 2)) for way in four]
+    assert spans == [(1.01, 1.09), (1.00, 1.04), (1.20, 1.38), (1.21, 1.33)]
+    says(FLASH, "Backward ours keeps the same bits in every run,", "and FlashAttention-4's default does not;")
+    says(FLASH, "where ours adds in any order too, it takes 1.09 to 1.15.", "last column, it takes 9 to 15 % more.")
+    assert (round(min(free), 2), round(max(free), 2)) == (1.09, 1.15)
+    says(FLASH, "What the same bits cost, two passes over one, is 1.09 to 1.20.", "passes take 1.09 to 1.20 times")
+    cost = [row["what the same bits cost"] for name, row in rows.items() if "any order" in name]
+    assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (5, 1.09, 1.20)
+    says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
+    small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
+    assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
+    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.23 backward,")
+    long = [whole_rows("beside")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
+    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.0), ("flash 4", 1.23)]
 
 
 def test_the_condition_of_gelu_is_what_lesson_05_says():
@@ -291,14 +325,14 @@ def test_what_stream_k_can_gain_is_counted():
 
 def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
     notes_say("mlp", "Without `a` the step at 1152 took 1.6 % longer than with it, where both had been equal")
-    says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 3.2 to 3.5 ms, where 3.3 were.")
-    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.993 and 0.978 of their floor")
+    says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 2.9 to 3.4 ms, where 3.3 were.")
+    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.995 and 0.972 of their floor")
     took, small, wide = recorded("mlp"), "mlp step 16384 x 1152 x 4304", "mlp step 16384 x 4096 x 16384"
     assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 261
     fused = [took[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
-    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [3.2, 3.5]
+    assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [2.9, 3.4]
     product_us = 1e6 * 2 * TOKENS * 4096 * 16384 / roof("matmul bf16, TFLOP/s")
-    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.993, 0.978]
+    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.995, 0.972]
 
 
 def test_the_step_with_the_librarys_products_takes_what_was_counted():
@@ -345,11 +379,11 @@ def test_add_norm_and_dropout_take_what_lesson_05_says():
     assert (round(drop["mine"]), round(drop["a copy"])) == (94, 65) and 2 < drop["a call an element"] / drop["mine"] < 3
     says(MLP, "for 14 microseconds of arithmetic, a part of which hides")
     assert round(1e6 * 10 * TOKENS * HIDDEN / roof("matmul fp32, TFLOP/s")) == 14
-    says(MLP, "Drawing the seed costs a launch, about 2.5 us.", "writes its mask, and takes 1.6 and 1.7 times as long.")
+    says(MLP, "Drawing the seed costs a launch, 2.6 and 2.8 us.", "its mask, and takes 1.6 and 1.7 times as long.")
     rows = whole_rows("dropout")
-    for columns, eager in ((1152, 1.6), (4096, 1.7)):
+    for columns, eager, launch_us in ((1152, 1.6, 2.6), (4096, 1.7, 2.8)):
         drawn = rows[f"dropout forward with a seed drawn 16384 x {columns}"]
-        assert drawn["value"] - drawn["seed given us"] == pytest.approx(2.5, abs=0.15)
+        assert round(drawn["value"] - drawn["seed given us"], 1) == launch_us
         assert round(1 / rows[f"dropout forward 16384 x {columns}"]["ratio"], 1) == eager
 
 
@@ -606,13 +640,13 @@ def test_dequantising_takes_what_lesson_07_says():
         MX,
         "takes 1.04 times the floor at the largest size and 1.66 at the smallest",
         "takes 2 to 11 % longer than the compiled one.",
-        "it takes 1.16 times its floor",
+        "it takes 1.14 times its floor",
     )
     took = recorded("lesson07.dequantize")
     sizes = ("8192 x 28672", "4096 x 4096", "14336 x 4096")
     assert [round(took[f"{size}, compiled"] / took[f"{size}, floor"], 2) for size in sizes[:2]] == [1.04, 1.66]
     alone = whole_rows("mx")["dequantize 4096 x 4096"]
-    assert round(alone["compile us"] / alone["floor us"], 2) == 1.16
+    assert round(alone["compile us"] / alone["floor us"], 2) == 1.14
     says(MX, "6 to 8 us more than the floor at every size.", "the smallest size is 2 us above its floor,")
     above = [round(took[f"{size}, compiled"] - took[f"{size}, floor"]) for size in sizes]
     assert (min(above), max(above), round(alone["compile us"] - alone["floor us"])) == (6, 8, 2)
@@ -692,8 +726,15 @@ def test_the_courses_dequantize_and_its_plain_products_take_what_lesson_07_says(
 
 
 def test_the_product_whose_tiles_one_warp_fetches_takes_what_lesson_07_and_its_table_say():
-    says(MX, "0.74 of bf16's time with this layer at 32 rows, 0.85 at 64, 1.12 at 128 and 1.38 at 256")
-    says(MX, "the gain lasts four times as long, the loss is smaller, and at some hundred rows it is still a loss.")
+    says(MX, "in a sweep 0.99 of bf16's time at 32 rows and 1.15 at 64.", "and its gain lasts four times as long.")
+    says(MX, "From 17 to 256 rows it is `gemm_fetched.py`, where one warp fetches weights and activations")
+    says(MX, "(at 32 rows and 4096 x 4096 still `gemm_registers.py`)", "257 rows on the weights are converted first.")
+    rung = {name.removeprefix("product "): row["rung"] for name, row in whole_rows("mx").items() if "rung" in row}
+    fetched = {name for name, kernel in rung.items() if "Fetched" in kernel}
+    rows = {name: int(name.split()[0]) for name in rung}
+    assert fetched == {name for name in rung if 17 <= rows[name] <= 256} - {"32 x 4096 x 4096"}
+    assert "Direct" in rung["32 x 4096 x 4096"]
+    assert {name for name, kernel in rung.items() if kernel == "dequantize"} == {n for n in rung if rows[n] >= 257}
     says(MX, "`gemm_fetched.py` is ahead of bf16 first up to 256 rows, the most that it takes.")
     for row in (
         "| 32 | 30.4 (0.99) | 22.8 (0.74) |",
