@@ -34,7 +34,7 @@ def said() -> str:
     refused = ", ".join(f"{row['name']} ({row['refused']})" for row in entry["rows"] if "refused" in row)
     changed = " The code behind it has changed since." if recorded.is_stale("beside", device) else ""
     return (
-        f"Around the table: {len(rows)} rows at shapes that nobody tuned for, each over its best peer (`python -m "
+        f"Around the table: {len(rows)} rows at other shapes, each over its best peer (`python -m "
         f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
         f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
         f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far}. Refused: {refused or 'none'}.{changed}"

@@ -107,7 +107,9 @@ def grade_all() -> int:
     short = [row["name"] for row in judged if row["points"] != all_of_it[row["name"]] or row["speed_points"] == 0]
     waiting = [row["name"] for row in judged if row["timed"] and row["speed_points"] is None]
     print("\n".join(map(str, rows)))
-    print(f"{', '.join(short) or 'nothing'} lost a point; speed waits for {', '.join(waiting) or 'nothing'}", flush=True)
+    print(
+        f"{', '.join(short) or 'nothing'} lost a point; speed waits for {', '.join(waiting) or 'nothing'}", flush=True
+    )
     return 1 if short else 0
 
 
