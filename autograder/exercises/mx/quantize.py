@@ -45,9 +45,14 @@ def _normal(d: Draw, rows: int, columns: int, group: int, low=-12, high=12, **ho
 
 
 def _in_steps(d: Draw, steps: torch.Tensor, group: int) -> Call:
-    """Numbers that are `steps` in units of the last place of their mantissa, as long as the largest is 64 or more."""
+    """Numbers that are `steps` in units of the last place of their mantissa, as long as the largest is 64 or more.
+
+    The first group is past what fp16 holds.
+    """
     rows, columns = steps.shape
-    return _call(d, steps * powers(d, rows, columns, group, -20, 20), group, too_large=True)
+    sizes = powers(d, rows, columns, group, -20, 20)
+    sizes[0, :group] = 2.0**20
+    return _call(d, steps * sizes, group, too_large=True)
 
 
 def _ties(d: Draw, off: float = 0.0) -> Call:
