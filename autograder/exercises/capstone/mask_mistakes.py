@@ -340,9 +340,7 @@ def _weak(number: float, output: str, v) -> dict:
 
 
 # Results, and gradients, of masks so weak that they show in some draws only
-NEARLY_RIGHT = tuple(
-    partial(_weak, math.log(one), output) for one in NEAR_LIMIT for output in ("results", "gradients")
-)
+NEARLY_RIGHT = tuple(partial(_weak, math.log(one), output) for one in NEAR_LIMIT for output in ("results", "gradients"))
 
 
 # ------------------------------------------------------------------------------------- what the signs look at
