@@ -55,6 +55,61 @@ def test_each_case_of_guards_tells_the_same_wrong_rules_in_every_draw():
         assert len(shown) == 1, case.name
 
 
+def _shown(one: Exercise, case: str, answers: dict, draws: int) -> dict[str, set[bool]]:
+    """Of a case alone, with the limits that it has by itself: which answers are right, over several draws."""
+    alone = replace(one, cases=tuple(c for c in one.cases if c.name == case))
+    under = [formulas.under(alone, seed) for seed in range(draws)]
+    return {name: {drawn.right(answer)[case] for drawn in under} for name, answer in answers.items()}
+
+
+def _formulas(name: str, mistake: str) -> dict:
+    found = dict(formulas.answers(exercise.get(name).mistakes))
+    return {label: answer for label, answer in found.items() if label.partition(" of ")[0] == mistake}
+
+
+@pytest.mark.parametrize("case", ["one row", "a power of two", "strided rows", "some -inf", "a long row"])
+def test_a_constant_in_the_sum_of_a_softmax_shows_in_every_draw_or_in_none(case):
+    shown = _shown(exercise.get("roofline.softmax"), case, _formulas("roofline.softmax", "epsilon_in_sum"), 10)
+    assert all(len(right) == 1 for right in shown.values()), shown
+
+
+def test_the_maximum_of_a_long_row_rises_in_its_last_block_and_its_sum_overflows_fp16_in_every_draw():
+    one = exercise.get("flash.forward")
+    (case,) = (case for case in one.cases if case.name == "a long row")
+    for seed in range(20):
+        v = one.draw(case, seed, "cpu", "interpreter").args
+        scores = v["scale"] * (v["q"][0, 0].double() @ v["k"][0, 0].double().mT)
+        assert scores[-1, -1] > scores[-1, :-1].max() + 0.15
+        assert (scores - scores.amax(-1, keepdim=True)).exp().sum(-1).min() * 60 > 65504
+
+
+@pytest.mark.parametrize("case", ["ties", "next to ties", "a largest that is a power of two"])
+def test_an_exponent_from_fp16_shows_in_every_draw(case):
+    answers = _formulas("mx.quantize", "exponent_of_rounded")
+    one = {name: answer for name, answer in answers.items() if "float16" in name and "bf" not in name}
+    (right,) = _shown(exercise.get("mx.quantize"), case, one, 20).values()
+    assert right == {False}
+
+
+def test_another_eps_shows_in_no_draw_of_large_pre_activations():
+    answers = _formulas("capstone.speed", "another_eps")
+    assert set().union(*_shown(exercise.get("capstone.speed"), "large pre-activations", answers, 12).values()) == {True}
+
+
+def test_another_eps_shows_in_no_small_tower_in_fp32():
+    answers = _formulas("capstone.memory", "other_eps")
+    small = ("images of full length", "short images", "one image")
+    shown = {case: _shown(exercise.get("capstone.memory"), case, answers, 6) for case in small}
+    assert all(right == {True} for of_case in shown.values() for right in of_case.values()), shown
+
+
+@pytest.mark.parametrize("case", ["short images", "padding that is no number"])
+def test_a_weak_mask_shows_in_every_draw_of_a_tower_or_in_none(case):
+    found = enumerate(formulas.answers(exercise.get("capstone.mask").mistakes))  # many of one name
+    answers = {f"{number}": answer for number, (label, answer) in found if label.startswith("mask_too_weak")}
+    assert all(len(right) == 1 for right in _shown(exercise.get("capstone.mask"), case, answers, 6).values())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
 def test_points_are_the_same_under_every_seed(name):

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.capstone.mask_mistakes import LIMIT, MISTAKES, truth
+from autograder.exercises.capstone.mask_mistakes import LIMIT, MISTAKES, NEARLY_RIGHT, truth
 from autograder.exercises.compiled_towers import graphs_wrong, largest, results_wrong
 from autograder.exercises.number_lists import differ
 from autograder.exercises.places import counted, listed
@@ -156,7 +156,7 @@ MASK = Exercise(
     about="a tower in one graph, whose mask is made once for all layers",
     point=("short images", "other lengths each time", "padding that is no number"),
     kind="scenario",
-    cases=telling(CASES, truth, MISTAKES, accept, among={"large scores": "mask_too_weak"}),
+    cases=telling(CASES, truth, MISTAKES, accept, also=NEARLY_RIGHT, among={"large scores": "mask_too_weak"}),
     oracle=truth,
     mistakes=MISTAKES,
     returns=("results", "gradients", "graphs", "hoisted"),

@@ -45,9 +45,14 @@ def _normal(d: Draw, rows: int, columns: int, group: int, low=-12, high=12, **ho
 
 
 def _in_steps(d: Draw, steps: torch.Tensor, group: int) -> Call:
-    """Numbers that are `steps` in units of the last place of their mantissa, as long as the largest is 64 or more."""
+    """Numbers that are `steps` in units of the last place of their mantissa, as long as the largest is 64 or more.
+
+    The first group is past what fp16 holds.
+    """
     rows, columns = steps.shape
-    return _call(d, steps * powers(d, rows, columns, group, -20, 20), group, too_large=True)
+    sizes = powers(d, rows, columns, group, -20, 20)
+    sizes[0, :group] = 2.0**20
+    return _call(d, steps * sizes, group, too_large=True)
 
 
 def _ties(d: Draw, off: float = 0.0) -> Call:
@@ -69,15 +74,19 @@ def _rounding_up_to_128(d: Draw) -> Call:
 
 
 def _largest(d: Draw, size: float) -> Call:
-    """The largest of every group is `size` times a power of two, and the others are below."""
+    """The largest of every group is `size` times a power of two, and the others are below.
+
+    In the first row powers are large, the first of them past what fp16 holds; in the second they are small.
+    """
     rows, columns, group = d.integer(4, 6), d.odd(66, 90), 16
     x = d.uniform(rows, columns, low=0.01, high=0.9).double()
     x[:, 3::group] = size
     x[:, -1] = size
     far = powers(d, rows, columns, group, 9, 20)  # where a rounded log2 is no help
-    return _call(
-        d, x * signs(d, rows, columns) * torch.where(signs(d, rows, 1) > 0, far, 1 / far), group, too_large=True
-    )
+    far[0, :group] = 2.0**20
+    upward = signs(d, rows, 1)
+    upward[0], upward[1] = 1.0, -1.0
+    return _call(d, x * signs(d, rows, columns) * torch.where(upward > 0, far, 1 / far), group, too_large=True)
 
 
 def _small(d: Draw, low: int, high: int) -> Call:

@@ -1,5 +1,7 @@
 """roofline.softmax: a reduction and a division in one read and one write."""
 
+import math
+
 import torch
 
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision, Speed
@@ -30,13 +32,28 @@ def _call(draw: Draw, x: torch.Tensor, gap=0, out_gap=0, out_dtype=None) -> Call
     return Call({"x": draw.lay_out(x, (width + gap, 1)), "out": out}, sizes)
 
 
-def _normal(draw: Draw, rows: int, width: int, dtype=FP32, **layout) -> Call:
-    return _call(draw, draw.normal(rows, width, dtype=dtype, std=2.0), **layout)
+FEW, MORE = (2.2, 10.0), (20.0, 100.0)  # sums of exp(x - max): 1e-5 more is within the limit, 1e-4 more is not; or 1e-3
+
+
+def _normal(draw: Draw, rows: int, width: int, dtype=FP32, sums=None, std=2.0, **layout) -> Call:
+    x = draw.normal(rows, width, dtype=dtype, std=std)
+    return _call(draw, _summing_to(x, *sums) if sums else x, **layout)
+
+
+def _summing_to(x: torch.Tensor, least: float, most: float) -> torch.Tensor:
+    """x with the largest of each row moved until exp(x - max) adds up to no less and no more than that.
+
+    What a constant in the sum does depends on the sum, and would show in some draws only.
+    """
+    at = x.argmax(1, keepdim=True)
+    rest = x.double().scatter(1, at, MINUS_INF).logsumexp(1, keepdim=True)
+    top = x.gather(1, at).double().clamp(rest - math.log(most - 1), rest - math.log(least - 1))
+    return x.scatter(1, at, top.to(x.dtype))
 
 
 def _empty_rows(draw: Draw) -> Call:
     """Two rows of only -inf, one of them the last, among rows without any; the first is never empty."""
-    x = draw.normal(6, draw.odd(66, 90))
+    x = _summing_to(draw.normal(6, draw.odd(66, 90)), *FEW)
     x[[draw.integer(1, 3), 5]] = MINUS_INF
     return _call(draw, x)
 
@@ -45,7 +62,7 @@ def _some_inf(draw: Draw) -> Call:
     x = draw.normal(5, draw.odd(80, 126))
     x[draw.uniform(*x.shape) < 0.4] = MINUS_INF
     x[:, 0] = 0.5  # no row is empty
-    return _call(draw, x)
+    return _call(draw, _summing_to(x, *FEW))
 
 
 def _inf_first(draw: Draw) -> Call:
@@ -75,22 +92,22 @@ def _past_int32(draw: Draw) -> Call:
 
 # No range of widths crosses a multiple of a likely block: how many blocks hold a row is the same in every draw.
 CASES = (
-    Case("one row", lambda d: _normal(d, 1, d.integer(40, 60))),
+    Case("one row", lambda d: _normal(d, 1, d.integer(40, 60), sums=FEW)),
     Case("width one", lambda d: _normal(d, d.integer(3, 6), 1)),
-    Case("a power of two", lambda d: _normal(d, 5, 128)),
-    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), d.odd(130, 250))),
+    Case("a power of two", lambda d: _normal(d, 5, 128, sums=FEW)),
+    Case("an odd width", lambda d: _normal(d, d.integer(5, 7), d.odd(130, 250), sums=FEW)),
     Case("many short rows", lambda d: _normal(d, d.odd(50, 62), d.integer(5, 7))),
-    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), gap=d.integer(3, 40))),
-    Case("strided output", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), out_gap=d.integer(3, 40))),
+    Case("strided rows", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), sums=FEW, gap=d.integer(3, 40))),
+    Case("strided output", lambda d: _normal(d, d.integer(4, 6), d.odd(66, 90), sums=FEW, out_gap=d.integer(3, 40))),
     Case("rows of only -inf", _empty_rows),
     Case("some -inf", _some_inf),
     Case("-inf in the first columns", _inf_first),
     Case("large magnitudes", _large),
     Case("very negative rows", _very_negative),
-    Case("fp16", lambda d: _normal(d, 4, d.odd(130, 200), FP16)),
-    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(516, 900), FP16, out_dtype=FP32)),
-    Case("a long row", lambda d: _normal(d, 2, d.odd(9000, 16380))),
-    Case("the longest row", lambda d: _normal(d, 1, 16384)),
+    Case("fp16", lambda d: _normal(d, 4, d.odd(130, 200), FP16, std=1.0)),
+    Case("fp16 in, fp32 out", lambda d: _normal(d, 3, d.integer(516, 900), FP16, sums=FEW, out_dtype=FP32)),
+    Case("a long row", lambda d: _normal(d, 2, d.odd(9000, 16380), sums=MORE)),
+    Case("the longest row", lambda d: _normal(d, 1, 16384, sums=MORE)),
     Case("no rows", lambda d: _normal(d, 0, 7)),
     Case("bf16", lambda d: _normal(d, 300, d.integer(1040, 1100), torch.bfloat16), tiers=ON_GPU),
     Case("many long rows", lambda d: _normal(d, 4099, d.odd(4100, 5000)), tiers=ON_GPU),
