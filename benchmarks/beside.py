@@ -1,4 +1,4 @@
-"""Shapes around the table: ours against the best peer at sizes beside its own, nothing left out.
+"""Around the table: ours against the best peer at other sizes than the table has, nothing left out.
 
     attention    lengths 77 to 16384, head sizes 16 to 128, grouped heads, padding, decoding, small batches
     matmul       few rows, a long K, odd sizes
