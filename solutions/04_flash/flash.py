@@ -2610,9 +2610,9 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-26; a table of an older date has neither FlashAttention-4 nor the rows "in
-# any order". At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward.** Our time over its,
-# 16 heads and a batch of 4:
+# What follows is of the record of 2026-11-26. A row "in any order" is ours with `deterministic=False`; "in order" is
+# the default in turn with it. At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward.** Our
+# time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
 # |---|---|---|---|---|---|
