@@ -40,7 +40,7 @@ CANDIDATES = {
         ],
         12288: [
             (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 16, 1, False, 3),
-            (1, 32, 1, False, 2), (1, 32, 1),
+            (1, 32, 1, False, 2), (1, 32, 1), (1, 16, 1, False, 1, True), (1, 32, 1, False, 1, True), (1, 16, 1),
         ],
         16384: [
             (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 32, 1, False, 2),

@@ -28,8 +28,9 @@ from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, tuned
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
-# Head sizes that no case measures: the first FEW candidates alone.
+# Head sizes that no case measures: the first FEW candidates alone; of 48, backward, all of them.
 OTHERS, FEW = [(4, 16, 4096, head_size, causal) for head_size in (16, 32, 40, 96) for causal in (False, True)], 9
+FULL = {kernel: [(4, 16, 4096, 48, causal) for causal in (False, True)] for kernel in ("dq", "dkdv")}
 # Of the kernels with jobs for their warps. Short sequences say from where on a program of many tiles pays.
 GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256, 72, False)]
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
@@ -49,13 +50,13 @@ CANDIDATES = {
     "dq": [
         (64, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2, 168), (64, 64, 4, 2, 128),
         (128, 64, 8, 2, 128), (64, 128, 4, 2), (64, 32, 4, 3), (128, 64, 4, 2), (64, 128, 8, 2), (128, 128, 8, 2),
-        (128, 32, 4, 3), (64, 32, 4, 4),
+        (128, 32, 4, 3), (64, 32, 4, 4), (128, 64, 4, 3), (64, 64, 4, 3, 128),
     ],
     "dkdv": [
         (64, 64, 4, 2), (64, 64, 4, 2, 168), (32, 64, 4, 3), (64, 64, 4, 3), (32, 128, 4, 3), (64, 128, 8, 3),
         (64, 128, 8, 2), (32, 64, 4, 4), (32, 128, 8, 3), (32, 64, 4, 3, 128), (32, 64, 4, 3, 168), (128, 64, 4, 2),
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
-        (64, 32, 4, 2), (128, 64, 8, 3),
+        (64, 32, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3, 128),
     ],
     # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, lengths, consumers, serpentine: the
     # fields of Groups.
@@ -88,7 +89,7 @@ def jobs(kernels: list[str]) -> list[tuple]:
 def _shapes(kernel: str, candidate: int) -> list[tuple]:
     if kernel == "one pass":
         return ONE_PASS_SHAPES
-    return GROUP_SHAPES if "groups" in kernel else SHAPES + (OTHERS if candidate < FEW else [])
+    return GROUP_SHAPES if "groups" in kernel else SHAPES + FULL.get(kernel, []) + (OTHERS if candidate < FEW else [])
 
 
 def _ready(kernel: str, shape: tuple):

@@ -119,31 +119,39 @@ def _attention(shape: Shape) -> Iterator[Case]:
     want = exact(shape, q, k, v, do, lengths)
     if far := _far(ours, want, q, k, v, do, 1.0):
         raise Red(f"attention is wrong at {shape}: relative errors {far}")
-    peers = {}
+    able: dict[str, dict[str, Callable]] = {"forward": {}, "backward": {}}
     for name, peer in _peers(shape, lengths).items():
-        try:
-            far = _far(peer, want, q, k, v, do, tabled.OTHERS_SLACK)
-        except Exception as refused:  # a compiler of kernels has exceptions of its own
-            far = tabled.refusal(refused)[:100]
-        if far:
-            print(f"{name} is left out of {shape}: {far}", flush=True)
-        else:
-            peers[name] = peer
-    if not peers:
-        return
+        for direction, far in _failed(peer, want, q, k, v, do).items():
+            if far:
+                print(f"{name} is left out of {direction} {shape}: {far}", flush=True)
+            else:
+                able[direction][name] = peer
     flops = 4 * shape.batch * shape.heads * shape.n_q * shape.n_k * shape.size / (2 if shape.causal else 1)
     ways = [("forward", tabled._forward, 1.0)]
     if shape.n_q > 1:
         ways.append(("backward", tabled._backward, 2.5))
     for direction, make, times in ways:
+        if not able[direction]:
+            continue
         yield Case(
             f"attention {direction} {shape}",
             make(ours, q, k, v, do),
-            {name: make(peer, q, k, v, do) for name, peer in peers.items()},
+            {name: make(peer, q, k, v, do) for name, peer in able[direction].items()},
             lambda: None,  # it was held against float64 above
             method="graph" if direction == "forward" and flops < 1e11 else "events",
             work={"TFLOP/s": times * flops / 1e12},
         )
+
+
+def _failed(peer: Callable, want: dict, q, k, v, do) -> dict[str, dict | str]:
+    """Why a peer does not count in a direction, or nothing there. Its gradients are held against right ones alone."""
+    failed: dict[str, dict | str] = {}
+    for direction in ("forward", "backward") if q.shape[2] > 1 else ("forward",):
+        try:
+            failed[direction] = _far(peer, want, q, k, v, do, tabled.OTHERS_SLACK, direction)
+        except Exception as refused:  # a compiler of kernels has exceptions of its own
+            failed[direction] = tabled.refusal(refused)[:100]
+    return failed
 
 
 def drawn(shape: Shape) -> tuple[torch.Tensor, ...]:
@@ -194,21 +202,22 @@ def exact(shape: Shape, q, k, v, do, lengths) -> dict[str, torch.Tensor]:
     return {"o": o.detach(), **dict(zip(("dq", "dk", "dv"), made))}
 
 
-def _far(function: Callable, want: dict, q, k, v, do, slack: float) -> dict[str, float]:
-    """Errors beyond what is allowed; NaN anywhere in a result is one."""
-    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+def _far(function: Callable, want: dict, q, k, v, do, slack: float, direction: str = "both") -> dict[str, float]:
+    """Errors beyond what is allowed. NaN anywhere in a result is one, also where nothing is there to compare with."""
+    leaves = [x.detach().requires_grad_(direction != "forward") for x in (q, k, v)]
     o = function(*leaves)
-    got = {"o": o.detach()}
-    if q.shape[2] > 1:  # also where nothing is there to compare with: a peer may not take it
+    got = {"o": o.detach()} if direction != "backward" else {}
+    if direction != "forward" and q.shape[2] > 1:
         got |= dict(zip(("dq", "dk", "dv"), torch.autograd.grad(o, leaves, do)))
     errors = {}
     for name, whole in got.items():
-        if name not in want:
-            continue
-        heads, rows = want[name].shape[1:3]
-        part = whole[-1:, :heads, whole.shape[2] - rows :]
-        errors[name] = float("nan") if whole.isnan().any() else tabled.relative(part, want[name])
-    return {name: x for name, x in errors.items() if not x <= slack * tabled.limit(name, want[name].numel())}
+        if whole.isnan().any():
+            errors[name] = float("nan")
+        elif name in want:
+            heads, rows = want[name].shape[1:3]
+            errors[name] = tabled.relative(whole[-1:, :heads, whole.shape[2] - rows :], want[name])
+    limits = {name: slack * tabled.limit(name, want[name].numel()) for name in errors if name in want}
+    return {name: x for name, x in errors.items() if not x <= limits.get(name, 0.0)}
 
 
 # -------------------------------------------------------------------------------------------------- the others

@@ -27,7 +27,7 @@ from tests.kernels.signatures import signature_of
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 
-def compiled(kernel, N, how, arch=90, drop=False, sum_x=False):
+def compiled(kernel, N, how, arch=90, drop=False, sum_x=False, weight="*bf16"):
     main, rest = parts_of(N, how.rows)
     fixed = {"N": N, "MAIN": main, "REST": rest, "UNIT": 8, "BLOCK_M": how.rows}
     fixed |= {} if kernel is forward_kernel else {"AHEAD": how.ahead, "STAGES": how.stages, "AGAIN": how.again}
@@ -36,7 +36,7 @@ def compiled(kernel, N, how, arch=90, drop=False, sum_x=False):
     if kernel is backward_kernel and not sum_x:
         fixed["parts_x_ptr"] = None
     types = dict.fromkeys(("mean_ptr", "rstd_ptr", "parts_w_ptr", "parts_b_ptr", "parts_x_ptr"), "*fp32")
-    types |= {"seed_ptr": "*i64", "eps": "fp32", "scale": "fp32"}
+    types |= {"seed_ptr": "*i64", "eps": "fp32", "scale": "fp32", "weight_ptr": weight}
     limit = tuning.registers_of(how) if sum_x else None
     signature = signature_of(kernel, fixed, types)
     return compile_kernel(kernel, signature, fixed, arch=arch, num_warps=how.warps, max_registers=limit)
@@ -76,6 +76,23 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
     assert tuning.backward_rows(9216, 16384, cuda, 4) == tuning.BACKWARD_FP32[12288]
     assert tuning.forward_rows(72, cuda) == Forward(8, FORWARD[1024].warps)
     assert tuning.backward_rows(72, 3, cuda).rows == 4
+
+
+@pytest.mark.usefixtures("an_h200")
+def test_weights_and_sums_of_a_row_are_loaded_anew_where_fp32_is_made_twice():
+    """Else the compiler keeps the first fp32 rows, and spills."""
+    made = compiled(backward_kernel, 12288, tuning.backward_rows(12288, 16384, torch.device("cuda")))
+    assert "ld.volatile" in made.ptx and made.spills_bytes <= 16, str(made)
+
+
+def test_the_estimate_of_shared_memory_counts_weights_in_their_own_type(on):
+    """The compiler asks for 164,020 and 172,212 B; an A100 has 166,912."""
+    how = BACKWARD[16384]
+    assert 164_020 <= tuning.need_of(how, 16384, 2, 2).shared_bytes <= 166_912
+    assert 172_212 <= tuning.need_of(how, 12288, 2, 4).shared_bytes <= 175_000
+    on(80)
+    assert tuning.backward_rows(16384, 4096, torch.device("cuda")) == how
+    assert tuning.backward_rows(16384, 4096, torch.device("cuda"), 2, 4).stages == 1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 from course_lib import results
 from course_lib.cards import ARCHITECTURES
@@ -27,15 +28,17 @@ CUDA = torch.device("cuda")
 ROOT = Path(__file__).resolve().parents[2]
 # Bytes a thread that may spill. Plain arithmetic has no room for wide rows, and fp32 rows of 16384 fill every register.
 SPILLS = {True: 900, False: 1300}
-ODD = 1500  # where rows start anywhere, so that threads fetch number by number: right and slow, and this slow
-# (call, type), where it is more than that, or where fp32 keeps all its bits, which is for checking; with whichever
-# Triton spills more, of 3.6 and 3.7.
+OLD = triton.__version__.startswith("3.6.")  # it spills more than 3.7
+ODD = 1500 if OLD else 900  # where rows start anywhere, so that threads fetch number by number: right, and this slow
+# (call, type), where it is more than that, or where fp32 keeps all its bits, which is for checking.
 MORE = {
+    ("attention 112 odd", "fp16"): 1500,
+    ("attention 16 causal odd", "fp16"): 1500 if OLD else 1000,
     ("attention 128 odd", "fp32"): 4500,
     ("attention 128 causal odd", "fp32"): 4500,
     ("attention 64 in one pass, atomic", "fp32"): 2700,
     ("mx_linear 64 333 100", "fp16"): 3700,
-    ("mx_linear 64 333 100", "fp32"): 15200,  # 3.6; with 3.7 it is 3600
+    ("mx_linear 64 333 100", "fp32"): 15200 if OLD else 3700,
     ("mx_linear 100 333 100", "fp16"): 1200,
     ("mx_linear 100 333 100", "fp32"): 1300,
 }
@@ -73,7 +76,7 @@ def test_products_on_an_h200_have_the_tiles_of_the_tables():
 
 def test_norms_and_mx_on_an_h200_have_the_blocks_of_the_tables(on):
     on(90)
-    tables = {2: add_norm.BACKWARD, 4: add_norm.BACKWARD | add_norm.BACKWARD_FP32}
+    tables = {2: add_norm.BACKWARD, 4: add_norm.BACKWARD_FP32}
     for width in (1, 768, 1152, 1536, 4096, 9216, 12288, 16384):
         for itemsize, table in tables.items():
             entry, more = add_norm._entry(table, width)

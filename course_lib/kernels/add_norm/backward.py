@@ -11,7 +11,7 @@ of P programs; a second kernel adds those up. 264 programs of 1152 columns write
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
 
 Wide rows fill the registers: at 16384 columns dw and db alone are half of all that a multiprocessor has. With AGAIN a
-row waits for its sums in 16 bits, and x̂ and g are made from it a second time.
+row and weights wait for the row's sums in their own type, and x̂ and g are made from them a second time.
 """
 
 import torch
@@ -190,7 +190,7 @@ def write_backward(
     """
     rows, width = s.shape
     widest = max(dy.element_size(), s.element_size(), 0 if ds is None else ds.element_size())
-    how = how or backward_rows(width, rows, s.device, widest)
+    how = how or backward_rows(width, rows, s.device, widest, weight.element_size())
     programs = max(1, min(how.programs * multiprocessors(s.device), -(-rows // how.rows)))
     sums = 2 if sum_x is None else 3
     parts = torch.empty(sums, programs, width, dtype=torch.float32, device=s.device)

@@ -1,7 +1,7 @@
 """How many rows a program takes, and with how many warps.
 
 Measured on an H200: both directions at 1152 and 4096 columns by `python -m benchmarks.add_norm_sweep`, and backward at
-12288. The other widths are chosen by what the compiler makes of them, forward at 12288 and backward at 16384 among
+12288 with candidates that the sweep has since (benchmarks/notes/add_norm.md, "Wide rows"). The other widths are chosen by what the compiler makes of them, forward at 12288 and backward at 16384 among
 them. Elsewhere a backward program holds as many turns in shared memory as there is room for, and a multiprocessor as
 many programs as fit side by side.
 """
@@ -66,11 +66,11 @@ BACKWARD = {
     2048: Backward(1, 4, 3, ahead=True),
     4096: Backward(1, 16, 1, stages=4),
     8192: Backward(1, 16, 1),
-    12288: Backward(1, 16, 1, stages=2, again=True),  # 453 us; without `again` 562, and 100 bytes a thread spill
-    16384: Backward(1, 16, 1, stages=2, again=True),  # 128 registers a thread are all there are: 220 bytes spill
+    12288: Backward(1, 16, 1, stages=2, again=True),  # 453 us; without `again` 562
+    16384: Backward(1, 16, 1, stages=2, again=True),  # 128 registers a thread are all there are, and it spills
 }
 # fp32 rows wait as wide as they are worked on: `again` saves no register. Not measured.
-BACKWARD_FP32 = {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 32, 1, stages=2)}
+BACKWARD_FP32 = BACKWARD | {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 32, 1, stages=2)}
 SMALLEST = 1024
 # The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
 INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
@@ -95,38 +95,40 @@ def forward_rows(width: int, device: torch.device) -> Forward:
     return Forward(entry.rows * more, entry.warps)
 
 
-def backward_rows(width: int, n_rows: int, device: torch.device, itemsize: int = 2) -> Backward:
-    """`itemsize`: bytes of the widest of the three numbers that are read for each column."""
+def backward_rows(
+    width: int, n_rows: int, device: torch.device, itemsize: int = 2, weight_itemsize: int = 2
+) -> Backward:
+    """`itemsize`: bytes of the widest of the three numbers of a row that are read for each column."""
     if device.type != "cuda":
         return INTERPRETED[1]
     most = 1 << max(0, n_rows - 1).bit_length()  # triton.next_power_of_2 takes the host 10 us
-    how, has = _measured(width, most, itemsize), limits(device)
-    return how if has.measured and itemsize == 2 else _fitted(how, width, itemsize, has)
+    how, has = _tabled(width, most, itemsize), limits(device)
+    return how if has.measured and itemsize == 2 else _fitted(how, width, itemsize, weight_itemsize, has)
 
 
 @functools.lru_cache(1024)
-def _measured(width: int, most_rows: int, itemsize: int) -> Backward:
-    entry, more = _entry(BACKWARD if itemsize == 2 else BACKWARD | BACKWARD_FP32, width)
+def _tabled(width: int, most_rows: int, itemsize: int) -> Backward:
+    entry, more = _entry(BACKWARD if itemsize == 2 else BACKWARD_FP32, width)
     return replace(entry, rows=min(entry.rows * more, most_rows))
 
 
 @functools.lru_cache(1024)
-def _fitted(how: Backward, width: int, itemsize: int, has: Limits) -> Backward:
+def _fitted(how: Backward, width: int, itemsize: int, weight_itemsize: int, has: Limits) -> Backward:
     """Fewer turns in shared memory, then fewer programs: until they fit."""
     for stages in range(how.stages, 0, -1):
-        need = need_of(replace(how, stages=stages), width, itemsize)
+        need = need_of(replace(how, stages=stages), width, itemsize, weight_itemsize)
         if fits(need, has):
             return replace(how, stages=stages, programs=min(how.programs, residents(need, has)))
     raise AssertionError(f"{width} columns of {itemsize} B do not fit into {has.shared_bytes} B")
 
 
-def need_of(how: Backward, width: int, itemsize: int) -> Need:
+def need_of(how: Backward, width: int, itemsize: int, weight_itemsize: int) -> Need:
     """dy, ds and s of a turn wait in shared memory for the turns before; without that one row changes hands there.
 
-    Weights that are read twice a turn wait there twice, in fp32 at most.
+    Weights that are read twice a turn wait there twice.
     """
     lanes = how.rows * sum(parts_of(width, how.rows))
-    waiting = (how.stages - 1) * lanes * (3 * itemsize + 8 * how.again) + 512 * (how.stages > 1)
+    waiting = (how.stages - 1) * lanes * (3 * itemsize + 2 * weight_itemsize * how.again) + 512 * (how.stages > 1)
     return Need(max(waiting, lanes * itemsize), registers_of(how), how.warps, how.stages, 1.0)
 
 
