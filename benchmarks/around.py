@@ -10,7 +10,6 @@ from course_lib import plots, results
 __all__ = ["figure", "is_there", "said"]
 
 FAR = 1.15  # of the best peer's time: a cliff begins
-COLUMNS = 2
 LEAST, MOST = 0.25, 2.0  # where the scale begins and ends; what lies beyond stands at its end
 
 
@@ -37,7 +36,7 @@ def said() -> str:
         f"Around the table: {len(rows)} rows at other shapes, each over its best peer (`python -m "
         f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
         f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
-        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far}. Refused: {refused or 'none'}.{changed}"
+        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. Refused: {refused or 'none'}.{changed}"
     )
 
 
@@ -46,17 +45,17 @@ def _far(kind: str, rows: list[dict]) -> str:
     worst = max(rows, key=lambda row: row["ratio"])
     above = sum(row["ratio"] > FAR for row in rows)
     name = worst["name"].removeprefix(kind).strip()
-    return f"{kind} {above} of {len(rows)}" + (f", at most {worst['ratio']:.2f} ({name})" if above else "")
+    return f"{kind} {above} of {len(rows)}" + (f", at most {worst['ratio']:.3f} ({name})" if above else "")
 
 
 def figure():
-    """A name and a dot for every row, on a logarithmic scale, in columns."""
+    """A name and a dot for every row, on a logarithmic scale, in two columns."""
     _, entry = _newest()
     rows = list(_with_heads([row for row in entry["rows"] if "ratio" in row]))
-    tall = -(-len(rows) // COLUMNS)
+    tall = -(-len(rows) // 2)
+    cut = tall - any(row is None for _, row in rows[tall - 1 : tall])  # a head is not the last of its column
     made = matplotlib.figure.Figure(figsize=(11.5, 0.9 + 0.155 * tall), layout="constrained")
-    for number, axes in enumerate(made.subplots(1, COLUMNS)):
-        part = rows[number * tall : (number + 1) * tall]
+    for axes, part in zip(made.subplots(1, 2), (rows[:cut], rows[cut:])):
         if part and part[0][1] is not None:
             part.insert(0, (f"{_kind(part[0][1])}, continued", None))
         axes.axvline(1, color="0.25", linewidth=1)

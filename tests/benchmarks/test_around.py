@@ -22,7 +22,7 @@ def recorded(monkeypatch):
 def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
     said = around.said()
     assert "3 rows" in said and "1 are at most 1, 2 at most 1.15" in said
-    assert "Above 1.15: attention forward 0 of 1; attention backward 0 of 1; matmul 1 of 1, at most 1.30" in said
+    assert "Above 1.15: attention forward 0 of 1; attention backward 0 of 1; matmul 1 of 1, at most 1.300" in said
     assert "(bfloat16 1 x 4096 x 4096)." in said and "Refused: matmul 7 x 7 x 7 (too odd)." in said
     assert said.endswith("The code behind it has changed since.")
 
@@ -34,10 +34,32 @@ def test_every_row_is_in_the_picture(recorded):
         assert words in svg, words
 
 
+def drawn(figure) -> list[list[str]]:
+    """Of each column its names, once there are as many dots as rows."""
+    assert sum(len(axes.texts) for axes in figure.axes) == sum("ratio" in row for row in ENTRY["rows"])
+    return [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
+
+
 def test_a_kind_that_goes_on_in_the_next_column_has_its_name_there_too(recorded, monkeypatch):
     many = [{**ROWS[0], "name": f"attention forward {n} x 16 x 77 x 64"} for n in range(9)]
     monkeypatch.setitem(ENTRY, "rows", many)
-    assert "attention forward, continued" in readme.as_svg(around.figure)
+    first, second = drawn(around.figure())
+    assert first[0] == "attention forward" and second[0] == "attention forward, continued"
+    assert len(first) + len(second) == 9 + 2
+
+
+def test_a_head_is_not_the_last_of_its_column(recorded, monkeypatch):
+    many = [
+        f"attention {way} {n} x 16 x 77 x 64" for way, most in (("forward", 2), ("backward", 3)) for n in range(most)
+    ]
+    monkeypatch.setitem(ENTRY, "rows", [{**ROWS[0], "name": name} for name in many])
+    first, second = drawn(around.figure())
+    assert len(first) == 3 and second[0] == "attention backward" and len(second) == 4
+
+
+def test_without_ratios_nothing_is_above(recorded, monkeypatch):
+    monkeypatch.setitem(ENTRY, "rows", ROWS[3:])
+    assert "Above 1.15: none." in around.said()
 
 
 def test_without_a_record_it_says_so(monkeypatch):

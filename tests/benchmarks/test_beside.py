@@ -65,3 +65,39 @@ def test_what_ours_refuses_is_a_row_and_what_is_wrong_is_none(untimed, monkeypat
     monkeypatch.setattr(beside, "attention", lambda q, k, v, **options: q + 0 * (k.sum() + v.sum()))
     with pytest.raises(Red, match="attention is wrong"):
         rows(SMALL[0])
+
+
+class _Spoiled(torch.autograd.Function):
+    """q as it is; its gradient is NaN in the first number."""
+
+    @staticmethod
+    def forward(ctx, q):
+        return q.clone()
+
+    @staticmethod
+    def backward(ctx, dq):
+        dq = dq.clone()
+        dq[0, 0, 0, 0] = float("nan")
+        return dq
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_peer_that_fails_only_backward_keeps_its_forward_row(few, untimed, monkeypatch):
+    """Also where gradients are not compared, and where backward is refused."""
+
+    def sdpa(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    def refuses(q, k, v):
+        if q.requires_grad:
+            raise NotImplementedError("no backward")
+        return sdpa(q, k, v)
+
+    peers = {"right": sdpa, "NaN": lambda q, k, v: sdpa(_Spoiled.apply(q), k, v), "refuses": refuses}
+    monkeypatch.setattr(beside, "_peers", lambda shape, lengths: peers)
+    monkeypatch.setattr(beside, "EXACT", 2**22 if few else 200)
+    forward, backward = rows(Shape.square(2, 2, 33, 16))
+    assert forward["peers"] == sorted(peers) and backward["peers"] == ["right"]
+    monkeypatch.setattr(beside, "attention", lambda q, k, v, **options: peers["NaN"](q, k, v))
+    with pytest.raises(Red, match="dq.: nan"):
+        rows(Shape.square(2, 2, 33, 16))

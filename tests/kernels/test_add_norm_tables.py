@@ -26,6 +26,14 @@ from tests.kernels.signatures import signature_of
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
+# Bytes a thread that backward spills on sm_90, at most of Triton 3.6.0 and 3.7.1: benchmarks/notes/add_norm.md.
+SPILLS = {
+    "plain": {12288: 8, 16384: 220},
+    "weights in fp32": {12288: 16, 16384: 272},
+    "dropout": {12288: 84, 16384: 296},
+    "sum_x": {12288: 172, 16384: 544},
+}
+
 
 def compiled(kernel, N, how, arch=90, drop=False, sum_x=False, weight="*bf16"):
     main, rest = parts_of(N, how.rows)
@@ -80,9 +88,9 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
 
 @pytest.mark.usefixtures("an_h200")
 def test_weights_and_sums_of_a_row_are_loaded_anew_where_fp32_is_made_twice():
-    """Else the compiler keeps the first fp32 rows, and spills."""
+    """Not volatile, they let the compiler keep the first fp32 rows: 92 bytes spill with Triton 3.6.0, 100 with 3.7.1."""
     made = compiled(backward_kernel, 12288, tuning.backward_rows(12288, 16384, torch.device("cuda")))
-    assert "ld.volatile" in made.ptx and made.spills_bytes <= 16, str(made)
+    assert made.spills_bytes <= SPILLS["plain"][12288], str(made)
 
 
 def test_the_estimate_of_shared_memory_counts_weights_in_their_own_type(on):
@@ -102,7 +110,18 @@ def test_as_many_programs_as_the_table_says_fit_beside_each_other(columns):
     how = tuning.backward_rows(columns, 16384, torch.device("cuda"))
     made = compiled(backward_kernel, columns, how)
     assert made.registers * 32 * how.warps * how.programs <= 65536, str(made)
-    assert made.spills_bytes <= {12288: 16, 16384: 264}.get(columns, 0), str(made)
+    assert made.spills_bytes <= SPILLS["plain"].get(columns, 0), str(made)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("an_h200")
+@pytest.mark.parametrize("columns", sorted(BACKWARD))
+@pytest.mark.parametrize("more", sorted(SPILLS.keys() - {"plain"}))
+def test_dropout_a_sum_more_and_fp32_weights_spill_at_wide_rows_alone(more, columns):
+    """And so much: most for the sum of dx, which is a third sum of a row in registers."""
+    options = {"weights in fp32": {"weight": "*fp32"}, "dropout": {"drop": True}, "sum_x": {"sum_x": True}}[more]
+    made = compiled(backward_kernel, columns, tuning.backward_rows(columns, 16384, torch.device("cuda")), **options)
+    assert made.spills_bytes <= SPILLS[more].get(columns, 0), str(made)
 
 
 def test_other_rows_and_warps_may_be_asked_for(random):
