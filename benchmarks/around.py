@@ -36,7 +36,8 @@ def said() -> str:
         f"Around the table: {len(rows)} rows at other shapes, each over its best peer (`python -m "
         f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
         f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
-        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. Refused: {refused or 'none'}.{changed}"
+        f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. "
+        f"Refused: {refused or 'none'}.{changed}"
     )
 
 

@@ -5,9 +5,9 @@
     linear_gelu  few rows, a K that is no multiple of 64
     add_norm     rows that are wide, and narrow
 
-A row where ours refuses the shape says so in `refused`. Peers that refuse a shape, or are twice as far from float64 as
-is allowed there, do not count. FlashAttention-4 is a peer where its wheel (flash-attn-4) is installed. No row is a
-claim: a look of 0.1 s at every peer, and of 0.4 s at the best.
+A row where ours refuses the shape says so in `refused`. Peers that refuse a shape, or are more than twice as far from
+float64 as ours may be, do not count; of attention, in the direction where they do. FlashAttention-4 is a peer where its
+wheel (flash-attn-4) is installed. No row is a claim: a look of 0.1 s at every peer, and of 0.4 s at the best.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_a_width_gets_the_first_entry_that_holds_its_lanes():
 
 @pytest.mark.usefixtures("an_h200")
 def test_weights_and_sums_of_a_row_are_loaded_anew_where_fp32_is_made_twice():
-    """Not volatile, they let the compiler keep the first fp32 rows: 92 bytes spill with Triton 3.6.0, 100 with 3.7.1."""
+    """Not volatile, they let the first fp32 rows stay: 92 bytes spill with Triton 3.6.0, 100 with 3.7.1."""
     made = compiled(backward_kernel, 12288, tuning.backward_rows(12288, 16384, torch.device("cuda")))
     assert made.spills_bytes <= SPILLS["plain"][12288], str(made)
 
