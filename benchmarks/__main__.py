@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     names = asked.sections
     if names == ["stale"]:
-        return recorded.tell_stale()
+        return max(map(recorded.tell_stale, ("h200", "cpu")))
     if unknown := set(names) - set(SECTIONS):
         print(f"No benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}.")
         return 2

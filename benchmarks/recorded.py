@@ -43,16 +43,16 @@ def stale(slug: str = "h200") -> list[str]:
     return [section for section in results.sections(slug) if is_stale(section, slug)]
 
 
-def command(section: str) -> str:
+def command(section: str, slug: str = "h200") -> str:
     """What records a section anew on a machine that has what it needs."""
     part, _, name = section.partition(".")
-    return recording.command(part, name) if part in recording.PARTS else f"python -m benchmarks {section}"
+    return recording.command(part, name, slug) if part in recording.PARTS else f"python -m benchmarks {section}"
 
 
 def tell_stale(slug: str = "h200") -> int:
     found = stale(slug)
     for section in found:
         date = results.load(section, slug)["date"]
-        print(f"{section:<32} recorded {date}, measured again by: {command(section)}")
+        print(f"{section:<32} recorded {date}, measured again by: {command(section, slug)}")
     print(f"{len(found)} of {len(results.sections(slug))} sections of {slug}.json are to be measured again.")
     return 0

@@ -10,10 +10,11 @@ import multiprocessing
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter, itemgetter
+from pathlib import Path
 
 from autograder.bank import entries
 from autograder.exercise import Exercise, get
-from course_lib.meaning import meaning
+from course_lib.meaning import meaning, reached
 from course_lib.results import ROOT, gpus, load, save
 
 __all__ = ["PARTS", "command", "keep", "keep_apart", "kept", "means"]
@@ -34,7 +35,20 @@ def means(part: str, name: str) -> str:
     """Whether a recorded outcome still holds: it does while the exercise and the submissions mean what they meant."""
     submissions = [entry.source for entry in entries([name], PARTS[part][0])]
     files = [path for folder in REFEREE for path in (ROOT / folder).rglob("*.py")] if part == "bank_cheats" else []
+    if part == "bank_seeds":  # how its cases are drawn is what was judged
+        files = sorted(_drawn_in(get(name)))
     return meaning(files, submissions, facts=[repr(_facts(get(name)))])
+
+
+def _drawn_in(exercise: Exercise) -> set[Path]:
+    """The files that draw its cases, and those of exercises and probes that they import."""
+    found: set[Path] = set()
+    for case in exercise.cases:
+        draw = case.draw
+        while not hasattr(draw, "__code__"):  # of a Telling, or of a partial
+            draw = draw.draw if hasattr(draw, "draw") else draw.func
+        found.add(Path(draw.__code__.co_filename))
+    return found.union(*(reached(path, ("autograder/exercises", "autograder/inside/probes")) for path in found))
 
 
 def _facts(exercise: Exercise) -> list:
@@ -50,9 +64,9 @@ def _facts(exercise: Exercise) -> list:
     return facts
 
 
-def command(part: str, name: str) -> str:
+def command(part: str, name: str, device_slug: str = "h200") -> str:
     """What runs this part again and records it."""
-    return f"python -m autograder bank {name}{PARTS[part][1]} --record h200"
+    return f"python -m autograder bank {name}{PARTS[part][1]} --record {device_slug}"
 
 
 def keep(part: str, rows: Iterable[Mapping], device_slug: str) -> None:

@@ -82,8 +82,8 @@ def telling(
 ) -> tuple[Case, ...]:
     """The cases, each drawn until it tells what it is for.
 
-    also: wrong answers that no Mistake computes. among: where all of them would take long, the names of the mistakes
-    to look at, by case; a case that is not there is drawn once.
+    also: wrong answers to look at in every case beside the mistakes. among: where all mistakes would take long, the
+    names of those to look at, by case; a case that is not there looks at `also` alone, and is drawn once without it.
     """
 
     def answers(case: Case) -> list[Callable[[Values], Values]]:

@@ -1,5 +1,6 @@
 """The same answer earns the same points whatever is drawn."""
 
+import argparse
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,10 @@ import pytest
 import torch
 
 from autograder import bank, exercise
-from autograder.bank import formulas, seeds
+from autograder.bank import command, formulas, recording, seeds
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
 from autograder.exercises.compile import guards
+from autograder.exercises.roofline import softmax
 from autograder.exercises.telling import telling
 
 EXERCISES = sorted(exercise.registry())
@@ -64,13 +66,25 @@ def _shown(one: Exercise, case: str, answers: dict, draws: int) -> dict[str, set
 
 def _formulas(name: str, mistake: str) -> dict:
     found = dict(formulas.answers(exercise.get(name).mistakes))
-    return {label: answer for label, answer in found.items() if label.partition(" of ")[0] == mistake}
+    chosen = {label: answer for label, answer in found.items() if label.partition(" of ")[0] == mistake}
+    assert chosen, f"{name} has no formula of {mistake}"
+    return chosen
 
 
 @pytest.mark.parametrize("case", ["one row", "a power of two", "strided rows", "some -inf", "a long row"])
 def test_a_constant_in_the_sum_of_a_softmax_shows_in_every_draw_or_in_none(case):
     shown = _shown(exercise.get("roofline.softmax"), case, _formulas("roofline.softmax", "epsilon_in_sum"), 10)
     assert all(len(right) == 1 for right in shown.values()), shown
+    assert {False} in shown.values(), "no constant shows here any more"
+
+
+@pytest.mark.parametrize(("bounds", "width"), [(softmax.FEW, 45), (softmax.FEW, 128), (softmax.MORE, 9001)])
+def test_sums_lie_within_their_bounds_and_the_largest_stays_where_it_was(bounds, width):
+    x = 2 * torch.randn(20000 if width < 1000 else 500, width, generator=torch.Generator().manual_seed(4129))
+    moved = softmax._summing_to(x, *bounds)
+    assert torch.equal(moved.argmax(1), x.argmax(1))
+    sums = (moved - moved.amax(1, keepdim=True)).double().exp().sum(1)
+    assert bounds[0] * 0.999 < sums.min() and sums.max() < bounds[1] * 1.001
 
 
 def test_the_maximum_of_a_long_row_rises_in_its_last_block_and_its_sum_overflows_fp16_in_every_draw():
@@ -107,7 +121,9 @@ def test_another_eps_shows_in_no_small_tower_in_fp32():
 def test_a_weak_mask_shows_in_every_draw_of_a_tower_or_in_none(case):
     found = enumerate(formulas.answers(exercise.get("capstone.mask").mistakes))  # many of one name
     answers = {f"{number}": answer for number, (label, answer) in found if label.startswith("mask_too_weak")}
-    assert all(len(right) == 1 for right in _shown(exercise.get("capstone.mask"), case, answers, 6).values())
+    shown = _shown(exercise.get("capstone.mask"), case, answers, 6)
+    assert {True} in shown.values() and {False} in shown.values()
+    assert all(len(right) == 1 for right in shown.values())
 
 
 @pytest.mark.slow
@@ -265,6 +281,27 @@ def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
     rows = {row["exercise"]: row for _, (row,), _ in kept}
     assert {name: row["faults"] for name, row in rows.items()} == {"roofline.work": 0, "start.axpy": 1}
     assert {row["seeds"] for row in rows.values()} == {50} and {part for part, *_ in kept} == {"bank_seeds"}
+    assert rows["start.axpy"]["found"] == "varies"
+
+
+def test_what_is_kept_of_seeds_no_longer_holds_where_a_case_is_drawn_otherwise(monkeypatch):
+    before = {name: recording.means("bank_seeds", name) for name in ("roofline.softmax", "roofline.work")}
+    source = Path(softmax.__file__).read_text()
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path: source.replace("2.2, 10.0", "2.0, 10.0") if path.name == "softmax.py" else read(path),
+    )
+    assert recording.means("bank_seeds", "roofline.softmax") != before["roofline.softmax"]
+    assert recording.means("bank_seeds", "roofline.work") == before["roofline.work"]
+
+
+def test_less_than_100_seeds_are_not_kept(capsys):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.main(parser.parse_args(["start.axpy", "--seeds", "99", "--record", "cpu"])) == 2
+    assert "100 seeds" in capsys.readouterr().out
 
 
 def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):

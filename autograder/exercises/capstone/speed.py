@@ -113,7 +113,8 @@ CASES = (
     Case("one head, one image", lambda d: _call(d, [d.integer(20, 26)], d.odd(27, 31), 48, d.odd(50, 70), 1)),
     Case("a small x", lambda d: _odd(d, 32, 2, images=2, spread_x=0.004)),
     Case("large scores", lambda d: _odd(d, 48, 1, images=2, offset=d.number(100.0, 110.0))),
-    # x is large, too: or rows of an image of one patch are alike, and a hidden unit has by chance next to no gradient
+    # x is large too. With a small x the rows of an image of one patch are nearly equal, and in some draws a hidden unit
+    # gets almost no gradient.
     Case("large pre-activations", lambda d: _odd(d, 40, 2, images=2, spread_x=4.0, spread_u=6.0)),
     Case(FIRST, lambda d: _call(d, [9, 21], 21, 64, 50, 2)),
     Case(AGAIN, lambda d: _call(d, [17, 4], 21, 64, 50, 4)),

@@ -189,7 +189,8 @@ def given(case: Mapping[str, Any]) -> tuple[torch.nn.Module, torch.Tensor, torch
         for name in ("q", "k"):  # scores that tell keys apart
             for block in tower.blocks:
                 getattr(block.attention, name).weight.mul_(1.5)
-    # so large that a variance beside 1e-5 or 1e-6 is the same in fp32, in every draw
+    # Large, so that an eps of 1e-5 and one of 1e-6 give the same within the limits of fp32 in every draw. The fp64 case
+    # tells them apart.
     patches = 4.0 * torch.randn(images, sizes.patches, sizes.patch, generator=generator)
     gradient = torch.randn(images, sizes.width, generator=generator)
     lengths = torch.tensor(case["lengths"])
