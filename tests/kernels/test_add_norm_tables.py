@@ -26,7 +26,7 @@ from tests.kernels.signatures import signature_of
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
-# Bytes a thread that backward spills on sm_90, at most of Triton 3.6.0 and 3.7.1: benchmarks/notes/add_norm.md.
+# Bytes a thread that backward spills in bf16 on sm_90, at most of Triton 3.6.0 and 3.7.1: benchmarks/notes/add_norm.md.
 SPILLS = {
     "plain": {12288: 8, 16384: 220},
     "weights in fp32": {12288: 16, 16384: 272},
