@@ -12,8 +12,8 @@ from autograder.exercise import Call, Draw
 
 SAMPLES = 7
 
-# The launch costs that people quote, 5 to 50 us, are wrong for all of these. An end of overhead counts as right within a
-# factor of 2 in size, which is one of 4 in time where the bytes grow with the square of the size.
+# The launch costs that people quote, 5 to 50 us, are wrong for all of these. An end of overhead counts as right within
+# a factor of 2 in size, which is one of 4 in time where the bytes grow with the square of the size.
 FAST, SLOW = (0.7e-6, 1.2e-6), (55e-6, 200e-6)
 
 
