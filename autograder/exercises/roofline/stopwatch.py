@@ -26,7 +26,7 @@ Every device is drawn afresh: no number can be learnt by heart.
 Budget: 10,000 calls of `gpu` and 3 virtual seconds for one answer; after that every call raises an error.
 
 Right means within 5 % of the truth. A careful timer (0.15 s of warm-up, 100 cold samples, sweeps queued ahead, median)
-is off by 0.1 % typically and by 2.6 % at worst in 312 runs; a naive one is off by 9.3 % or more on the device with the
+is off by 0.1 % typically and by 2.5 % at worst in 312 runs; a naive one is off by 9.5 % or more on the device with the
 difficulty that it ignores. The limit lies between; tests/autograder/test_exercise_scenarios.py measures both again.
 """
 
