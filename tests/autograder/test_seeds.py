@@ -12,7 +12,7 @@ from autograder import bank, exercise
 from autograder.bank import command, formulas, recording, seeds
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
 from autograder.exercises.compile import guards
-from autograder.exercises.roofline import softmax
+from autograder.exercises.roofline import growth, regime, softmax
 from autograder.exercises.telling import telling
 
 EXERCISES = sorted(exercise.registry())
@@ -28,7 +28,7 @@ VARY = {
 
 # Of roofline.stopwatch: each forgets something that only some devices have
 OF_TIMERS = (
-    "clock_not_sustained", "device_idle_at_launch", "gap_counted", "mean_instead_of_median",
+    "clock_not_sustained", "device_idle_at_launch", "gap_counted", "host_clock_around_each", "mean_instead_of_median",
     "minimum_instead_of_median", "slowest_run", "warm_cache",
 )  # fmt: skip
 
@@ -42,6 +42,34 @@ def test_points_of_a_timer_are_the_same_under_twenty_seeds():
     """Its device answers while it is measured, so what a draw hides by chance shows in a few draws of a hundred."""
     first = {entry.mistake: entry for entry in reversed(bank.entries(["roofline.stopwatch"], ["mistakes"]))}
     assert seeds.judged("roofline.stopwatch", 0, 20, [first[mistake] for mistake in OF_TIMERS]) == []
+
+
+REGIMES = [case.name for case in exercise.get("roofline.regime").cases]
+
+
+@pytest.mark.parametrize("case", REGIMES)
+def test_a_case_of_regimes_tells_the_same_wrong_rules_in_every_draw(case):
+    answers = dict(formulas.answers(exercise.get("roofline.regime").mistakes))
+    shown = _shown(exercise.get("roofline.regime"), case, answers, 12)
+    assert [name for name, right in shown.items() if len(right) > 1] == []
+
+
+def test_no_launch_cost_that_people_quote_is_right_where_overhead_ends_inside_the_table():
+    """By construction, and so before a draw is chosen by what it tells."""
+    for name, situation in regime.SITUATIONS.items():
+        for call in (growth.table(Draw(seed, "cpu", "interpreter"), situation) for seed in range(12)):
+            v = {**call.args, **call.secret}
+            if ends := growth.answer(v)["overhead_ends"]:
+                for label, answer in _formulas("roofline.regime", "quoted_launch_cost").items():
+                    assert regime.accept(answer(v)["overhead_ends"], ends, v), f"{name}: {label}"
+
+
+def test_every_device_of_a_timer_keeps_what_is_promised():
+    for case in exercise.get("roofline.stopwatch").cases:
+        for seed in range(40):
+            traits = exercise.get("roofline.stopwatch").draw(case, seed, "cpu", "interpreter").secret["traits"]
+            assert traits.ramp_s <= 0.15 and traits.outlier_rate < 0.2
+            assert traits.launch_s < 6 * traits.flush_s
 
 
 def test_a_pass_that_joins_half_of_the_pairs_earns_the_same_whatever_is_drawn():

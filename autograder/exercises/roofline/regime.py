@@ -24,7 +24,7 @@ overhead, which timings cannot tell apart.
 from __future__ import annotations
 
 from autograder.exercise import Case, Exercise
-from autograder.exercises.roofline.growth import Situation, answer, near, table
+from autograder.exercises.roofline.growth import FAST, SLOW, Situation, answer, near, table
 from autograder.exercises.roofline.regime_mistakes import MISTAKES, SHOWN
 from autograder.exercises.telling import telling
 
@@ -78,22 +78,24 @@ ONE = ("overhead", "bandwidth")
 
 SITUATIONS = {
     "overhead, then bandwidth": Situation("pointwise", ONE),
-    "overhead, then compute": Situation(**CUBE, shows=("overhead", "compute"), ridge=(5, 40)),
+    "overhead, then compute": Situation(**CUBE, shows=("overhead", "compute"), ridge=(5, 40), share=(0.52, 0.58)),
     "overhead, bandwidth, compute": Situation(
-        "square", ("overhead", "bandwidth", "compute"), below=(3, 5), above=(8, 30), ridge=(150, 500)
+        "square", ("overhead", "bandwidth", "compute"), (150, 500), overhead_s=FAST, below=(3, 5), above=(8, 30)
     ),
     "only overhead": Situation("pointwise", ("overhead",), below=(3, 6), above=(3, 6)),
     # a ridge below 1 / intensity, so that bytes / flops lies above it
-    "only bandwidth": Situation("pointwise", ("bandwidth",), ridge=(1.5, 1.9), below=(3, 6), above=(3, 6)),
-    "only compute": Situation(**CUBE, shows=("compute",), ridge=(5, 40)),
-    "bandwidth, then compute": Situation(
-        "growing k", ("bandwidth", "compute"), overhead_s=(1e-7, 1e-6), below=(8, 20), above=(8, 20)
+    "only bandwidth": Situation(
+        "pointwise", ("bandwidth",), ridge=(1.5, 1.9), below=(3, 6), above=(3, 6), share=(0.62, 0.68)
     ),
-    "noisy timings": Situation("pointwise", ONE, noise=0.05, below=(40, 80)),
-    "disturbed timings": Situation("pointwise", ONE, disturbed=True, noise=0.02),
-    "far below the roof": Situation("pointwise", ONE, share=(0.2, 0.35), above=(20, 40)),
-    "a slow host": Situation("pointwise", ONE, overhead_s=(60e-6, 200e-6)),
-    "a graph replay": Situation("pointwise", ONE, overhead_s=(0.7e-6, 1.5e-6)),
+    "only compute": Situation(**CUBE, shows=("compute",), ridge=(5, 40), share=(0.62, 0.68)),
+    "bandwidth, then compute": Situation(
+        "growing k", ("bandwidth", "compute"), overhead_s=FAST, below=(8, 20), above=(8, 20), least_s=SLOW[0]
+    ),
+    "noisy timings": Situation("pointwise", ONE, noise=0.05, below=(40, 80), overhead_s=FAST, share=(0.52, 0.57)),
+    "disturbed timings": Situation("pointwise", ONE, disturbed=True, noise=0.02, share=(0.42, 0.48)),
+    "far below the roof": Situation("pointwise", ONE, share=(0.2, 0.28), above=(20, 40), overhead_s=FAST),
+    "a slow host": Situation("pointwise", ONE),
+    "a graph replay": Situation("pointwise", ONE, overhead_s=FAST, share=(0.52, 0.58)),
 }
 CASES = tuple(Case(name, lambda d, s=s: table(d, s)) for name, s in SITUATIONS.items())
 
@@ -104,7 +106,7 @@ REGIME = Exercise(
     about="telling launch cost, memory and arithmetic apart",
     point=("overhead, bandwidth, compute", "only bandwidth", "far below the roof"),
     kind="scenario",
-    cases=telling(CASES, answer, (), accept, also=SHOWN),
+    cases=telling(CASES, answer, MISTAKES, accept, also=SHOWN),
     oracle=answer,
     mistakes=MISTAKES,
     returns=("labels", "overhead_ends"),

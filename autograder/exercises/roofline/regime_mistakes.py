@@ -130,9 +130,6 @@ SHOWN = (
     lambda v: _until(v, _first(floor / t >= 0.8 for floor, t in zip(_floors(v), _times(v), strict=True))),
     lambda v: _until(v, _first(t >= 5e-6 for t in _times(v))),
     lambda v: _until(v, sum(t < 1e-5 for t in _times(v))),
-    lambda v: _first_rise(v, 1.01, "the row before"),
-    lambda v: _first_rise(v, 1.02, "the first row"),
-    lambda v: _first_size_is_overhead(v, 1.5),
     lambda v: _until(v, sum(floor < min(_times(v)) for floor in _floors(v))),
     lambda v: _relabelled(v, _ridge_a_thousandth),
 )
