@@ -2025,11 +2025,11 @@ for row in one_pass:
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (Hopper's unit that
 # copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes. Written in Gluon, with jobs for the
 # warps, it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the
-# library. On the H200 two passes take 1.09 to 1.20 times its time, at 4096 and 16384 keys. And cuDNN's backward pass
-# *is* one pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
+# library. On the H200 it takes 0.83 to 0.91 of two passes' time, at 4096 and 16384 keys. And cuDNN's backward pass *is*
+# one pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
 # FlashAttention-4's is one too, and takes less at 64 as well. (`benchmarks/notes/attention.md` has all of them, and how
-# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what a result
-# that is the same every time is worth when you look for a mistake.
+# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No
+# table shows what a result that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2539,15 +2539,15 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # here. SDPA and your kernel avoid both costs.
 #
 # Last, the peers. The course measures its own kernels against every backend of SDPA (`flash` is the CUDA code of
-# FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention, against naive attention and,
-# since 2026-11-26, against FlashAttention-4 (`flash 4`), which is installed apart: all in one process and in turn.
-# FlashAttention-3, the CUDA code for Hopper, was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for
-# 16384, forward, head size 128, fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by
-# batch x heads x tokens x head size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which,
-# and what makes such kernels fast. In rows "in any order" ours is one pass backward, `deterministic=False`, and `in
-# order` is our two passes. (All of these are products at the limit of power, timed in turn on one chip, where one pays
-# for the heat of the other. So ours and the best peer were also timed each alone, for a second; the figure has the
-# times in turn. Lesson 05, section 5, has a product for which the two ways differ.)
+# FlashAttention-2, `cudnn` is NVIDIA's, `efficient` is xFormers'), against FlexAttention, against naive attention and
+# against FlashAttention-4 (`flash 4`), which is installed apart: all in one process and in turn. FlashAttention-3, the
+# CUDA code for Hopper, was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head
+# size 128, fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x
+# tokens x head size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes
+# such kernels fast. In rows "in any order" ours is one pass backward, `deterministic=False`, and `in order` is our two
+# passes. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of
+# the other. So ours and the best peer were also timed each alone, for a second; the figure has the times in turn.
+# Lesson 05, section 5, has a product for which the two ways differ.)
 
 # %%
 rates = {}
@@ -2611,8 +2611,8 @@ if rates:
 
 # %% [markdown]
 # What follows is of the record of 2026-11-26. A row "in any order" is ours with `deterministic=False`; "in order" is
-# the default in turn with it. At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward.** Our
-# time over its, 16 heads and a batch of 4:
+# the default in turn with it. At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward, in
+# all cases but one that the record does not decide.** Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
 # |---|---|---|---|---|---|
@@ -2633,15 +2633,15 @@ if rates:
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 1.01 and, causal,
 # 0.97 of its time at 64, and 1.15 to 1.20 at 128; in any order 0.88 to 1.00. At 256 tokens, head size 72, cuDNN is the
 # best peer: there ours takes 0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75. Forward at 64 and 128
-# ours takes 0.91 to 0.97 of its time in all cases but one. At 4096 tokens, 128, not causal, the moments differ: ours
-# took 1006 us in turn with FlashAttention-4, 854 alone, and cuDNN 915 in turn with ours. So of this case the record
-# does not say who is ahead.
+# ours takes 0.91 to 0.97 of its time in all cases but one. At 4096 tokens, 128, not causal, the moments differ: in turn
+# ours took 1006 us and FlashAttention-4 994, each alone 854 and 851. cuDNN took 915 in turn with ours and was not timed
+# alone. So of this case the record does not say which of the three is ahead.
 #
-# FlexAttention takes 1.1 to 1.7 times the time of ours and comes next in all cases but one (forward at head size 72,
-# where `flash` does). Eager takes 4 to 30 times as long forward. It is missing at 16384 tokens, where its scores take
-# 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the scores to bf16, and then it scales them. Scaling by a
-# power of two, as at head size 64, is exact; other scales round again. The others keep the scores in fp32. Section 10
-# has the ratios of every case.
+# FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 30 times as long forward. It
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the
+# scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
+# again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
 # %% [markdown]
 # ## 10. What makes the fastest kernels fast
@@ -3168,12 +3168,13 @@ Table(
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
-# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128: ours takes 1.01 to 1.09 of its
-# time forward in turn and 1.00 to 1.04 alone, and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone. Backward ours
-# keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order too, it takes
-# 1.09 to 1.15. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and 0.69 backward.
-# FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our second rung fast
-# is theirs and NVIDIA's: the TMA, jobs for warps, turns.
+# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases but one that the
+# record does not decide (forward, 4096 tokens, 128, not causal): ours takes 1.01 to 1.09 of its time forward in turn
+# and 1.00 to 1.04 alone, and 1.20 to 1.38 backward in turn and 1.21 to 1.33 alone. Backward ours keeps the same bits in
+# every run, and FlashAttention-4's default does not; where ours adds in any order too, it takes 1.09 to 1.15. At 256
+# tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and 0.69 backward. FlashAttention-3
+# (Shah and others) was not measured, so no place beside it is claimed. What makes our second rung fast is theirs and
+# NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]
 # ## Questions

@@ -2244,10 +2244,10 @@ for row in recorded("mlp"):
 # | input | 1.05 | 1.06 | 1.13 | 1.08 |
 #
 # Two of the three kinds of recomputation can be read off. GELU again, in the end of a product: 1716 us with everything
-# kept and 1722 without `a`. A product again: 261 us more, where 244 were counted; at 4096 it is 2.9 to 3.4 ms, where
-# 3.3 were. The table's ratios are in turn. With the input kept, each alone for a second, a step takes 1.07 and 1.15 of
-# eager's. (How far such steps move from run to run, and with what ran before them, stands in
-# `benchmarks/notes/mlp.md`.)
+# kept and 1722 without `a`. (0.91 and 0.93 differ by eager's own time, 1882 and 1855 us.) A product again: 261 us more,
+# where 244 were counted; at 4096 it is 2.9 to 3.4 ms, where 3.3 were. The table's ratios are in turn. With the input
+# kept, each alone for a second, a step takes 1.07 and 1.15 of eager's. (How far such steps move from run to run, and
+# with what ran before them, stands in `benchmarks/notes/mlp.md`.)
 #
 # ### SwiGLU: how the counts change
 # Most language models have replaced GELU by a **gate**: $y = (\mathrm{silu}(x w_1^\top) \circ x w_3^\top)\, w_2^\top$,
@@ -2287,11 +2287,11 @@ for name, fn, given in (("GELU", eager_mlp, plain), ("SwiGLU", swiglu, gate)):
 # ### Verdict on the case
 # "Recompute to save memory" is right, and it is no single thing. Where the ends of products make GELU again it is free.
 # A product more costs 15 to 18 % of a fused step, and the passes that fusion saves pay for a part of it: on the H200
-# such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save; each alone for a
-# second, 7 and 15 %. The report's forward pass takes 39 % less time and its backward pass 2 % more, though fused norms
-# should have helped both: its figures fit a product made again, or a kernel of its own for what is made again, and do
-# not tell which. For your own work: before you recompute, say which of the three kinds it is, and what it frees a
-# microsecond.
+# such a step takes 6 % more than eager's at width 1152, and 8 % at 4096, where there is less to save. Measured each
+# alone for a second, they are 7 and 15 %. The report's forward pass takes 39 % less time and its backward pass 2 %
+# more, though fused norms should have helped both: its figures fit a product made again, or a kernel of its own for
+# what is made again, and do not tell which. For your own work: before you recompute, say which of the three kinds it
+# is, and what it frees a microsecond.
 
 # %% [markdown] tags=["part-c"]
 # ## Part C. Norm and dropout

@@ -1306,8 +1306,7 @@ results.beside("lesson07.products", named, unit="us")
 # registers that multiply, and putting bits together takes the place of converting integers; up to 8 rows the plain
 # forms take 1.2 to 1.9 times as long. From 17 to 256 rows it is `gemm_fetched.py`, where one warp fetches weights and
 # activations for two groups of warps that convert and multiply (at 32 rows and 4096 x 4096 still `gemm_registers.py`).
-# From 257 rows on the weights are converted first. The figure sets the ratios on the floors of section 1. The text
-# below it is of the record of 2026-11-26; what an older record printed lacks `gemm_fetched.py`.
+# From 257 rows on the weights are converted first. The figure sets the ratios on the floors of section 1.
 
 # %%
 shown = [row for row in recorded("mx") if row["name"].startswith("product")]
@@ -1329,7 +1328,7 @@ if wide:
     }
     axes = plots.sweep(
         rows, curves, xlabel="rows of activations", ylabel="time over bf16 weights",
-        unit="", title="Weight-only wins up to 16 rows and loses from 64 on",
+        unit="", title="Weight-only wins with few rows and loses with hundreds",
         device="recorded H200",
     )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8)
@@ -1337,24 +1336,25 @@ if wide:
     plots.show(
         axes,
         alt="Time with MXINT8 weights over that with bf16 weights against rows, "
-        "measured and at the floors: below 1 for few rows, above 1 from 64 on, "
-        "most at 128, and near 1 for thousands",
+        "measured and at the floors: below 1 for few rows, above 1 from 128 on, "
+        "most at 256, and near 1 for thousands",
     )
 
 # %% [markdown]
-# These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. With this
-# layer they win up to 64 rows, 0.75 at 32 and 0.82 at 64, where the floors still promise 0.53. From 128 rows on they
-# lose at every size that was measured: 1.14 at 128, 1.39 at 256, 1.27 at 1024 and 1.03 at 8192. With 4096 x 4096 a
-# quarter of the time is saved at 32 rows, nothing at 64 (1.04), and 256 rows take 1.33. These ratios are in turn. Each
-# alone for a second, they are 1.12 at 256, 1.19 at 1024, 1.02 at 4096 and 1.00 at 8192. On an H100, which reads weights
-# more slowly, 128 rows win too: 0.77.
+# These kernels have most of what the floors promised up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52. With 14336 x
+# 4096 weights they win up to 64 rows, 0.75 at 32 and 0.82 at 64, where the floors still promise 0.53. From 128 rows on
+# they lose, in turn, at every size that was measured: 1.14 at 128, 1.39 at 256, 1.27 at 1024 and 1.03 at 8192. With
+# 4096 x 4096 a quarter of the time is saved at 32 rows, nothing at 64 (1.04), and 256 rows take 1.33. These ratios are
+# in turn. Each alone for a second, those of 14336 x 4096 are 1.12 at 256, 1.19 at 1024, 1.02 at 4096 and 1.00 at 8192.
+# On an H100, which reads weights more slowly, 128 rows win too: 0.77.
 #
 # Why does the gain end? `gemm_registers.py` reads the activations again for every 32 rows of weights, so it takes
 # longer with each row: in a sweep 0.99 of bf16's time at 32 rows and 1.15 at 64. `gemm_fetched.py` reads them once for
 # 128 rows of weights, and its gain lasts four times as long. But it converts every weight, which bf16 weights need not,
 # and by the times conversion and products seem to come one after the other and not at once (an account that fits, and
 # no profile: `benchmarks/notes/mx.md`). At 128 rows that costs more than the bytes save. Beyond 256 rows the weights
-# are converted first, and a thousand rows are too few to pay for that. So some hundred rows are the worst case.
+# are converted first, and a thousand rows are too few to pay for that. So the worst case lies between some hundred rows
+# and a thousand: in turn 256 rows, alone 1024.
 #
 # Who serves such batches with kernels like these keeps bf16 weights, or takes a format that the tensor cores multiply
 # without any conversion: FP8 on Hopper, and on Blackwell block formats such as MXFP8 and NVFP4, whose scales the tensor
@@ -2043,7 +2043,7 @@ Table(
 # | the packed bits are the number | wrong for $m = -128$, for $e = 0$, and twice for $e = 255$ | a format has 65,536 pairs: test them all |
 # | bits instead of a multiplication | more instructions than the exact product, here | count instructions; a multiplication is one |
 # | scales are tiled along K only, lanes predicated by coordinates | right; in Triton one line each | ask which index an operand does not depend on |
-# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers, up to 64, for large weights, with one that fetches activations once for many rows of weights; slower at every size from 128 rows to 8192 | ask for the batch size first |
+# | (not said) it is faster | for one row with a plain kernel, up to 16 or so with one that converts weights on their way to the registers, up to 64, for large weights, with one that fetches activations once for many rows of weights; on an H200 slower in turn at every size from 128 rows to 8192 | ask for the batch size first |
 
 # %% [markdown]
 # ## Questions

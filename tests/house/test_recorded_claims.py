@@ -335,6 +335,10 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
         took[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in ("everything", "pre-activation", "input")
     )
     says(MLP, "in the end of a product: 1716 us with everything kept and 1722 without `a`")
+    says(MLP, "(0.91 and 0.93 differ by eager's own time, 1882 and 1855 us.)")
+    both = [steps[f"mlp step 16384 x 1152 x 4304, {kept} kept"] for kept in MLP_KEPT]
+    assert [round(row["ratio"], 2) for row in both] == [0.91, 0.93]
+    assert [round(row["eager us"]) for row in both] == [1882, 1855]
     assert (round(all_kept), round(h_kept)) == (1716, 1722) and h_kept == near(all_kept, 2)
     assert [x_kept - h_kept, x_kept - all_kept] == [near(261, 3), near(267, 3)]
     wide = "mlp step 16384 x 4096 x 16384"
@@ -344,10 +348,13 @@ def test_gelu_again_costs_nothing_and_a_product_again_what_was_counted():
     assert [round(100 * (min(more) - 1)), round(100 * (max(more) - 1))] == [15, 18]
     over = [steps[f"mlp step 16384 x {size}, input kept"] for size in ("1152 x 4304", "4096 x 16384")]
     assert [round(100 * (row["ratio"] - 1)) for row in over] == [6, 8]
-    says(MLP, "each alone for a second, a step takes 1.07 and 1.15 of eager's.", "alone for a second, 7 and 15 %.")
+    says(
+        MLP,
+        "each alone for a second, a step takes 1.07 and 1.15 of eager's.",
+        "alone for a second, they are 7 and 15 %.",
+    )
     assert [round(row["ratio alone"], 2) for row in over] == [1.07, 1.15]
     for kept in ("everything", "pre-activation"):
-        assert 2900 < took[f"{wide}, input kept"] - took[f"{wide}, {kept} kept"] < 3450
         counted = 6 * 2 * 16384 * 4096 * 16384 / recorded("lesson01.ceilings")["matmul bf16, TFLOP/s"] / 1e6
         assert 0.97 * counted < took[f"{wide}, {kept} kept"] < 1.005 * counted
 
@@ -402,9 +409,13 @@ def test_cublas_is_faster_than_the_floor_where_the_timer_lets_it_rest():
 
 def test_tuned_products_win_up_to_64_rows_and_lose_at_every_size_from_128_on():
     says(MX, "up to 16 rows: 0.59 to 0.68 of bf16's time, for 0.52.")
-    says(MX, "they win up to 64 rows, 0.75 at 32 and 0.82 at 64, where the floors still promise 0.53.")
-    says(MX, "lose at every size that was measured: 1.14 at 128, 1.39 at 256, 1.27 at 1024 and 1.03 at 8192.")
-    says(MX, "slower at every size from 128 rows to 8192", "So some hundred rows are the worst case.")
+    says(MX, "With 14336 x 4096 weights they win up to 64 rows, 0.75 at 32 and 0.82 at 64,")
+    says(MX, "and 0.82 at 64, where the floors still promise 0.53.")
+    says(MX, "From 128 rows on they lose, in turn, at every size that was measured:")
+    says(MX, "measured: 1.14 at 128, 1.39 at 256, 1.27 at 1024 and 1.03 at 8192.")
+    says(MX, "on an H200 slower in turn at every size from 128 rows to 8192")
+    says(MX, "the worst case lies between some hundred rows and a thousand: in turn 256 rows, alone 1024.")
+    says(MX, 'title="Weight-only wins with few rows and loses with hundreds"')
     found = whole_rows("mx")
     ratios = {name: row["ratio"] for name, row in found.items() if name.endswith("x 14336 x 4096")}
     rows = {int(name.split()[1]): ratio for name, ratio in ratios.items() if name.startswith("product")}
@@ -419,9 +430,12 @@ def test_tuned_products_win_up_to_64_rows_and_lose_at_every_size_from_128_on():
     says(MX, "With 4096 x 4096 a quarter of the time is saved at 32 rows, nothing at 64 (1.04),", "256 rows take 1.33.")
     square = [found[f"product {n} x 4096 x 4096"]["ratio"] for n in (32, 64, 256)]
     assert square[0] == pytest.approx(3 / 4, abs=0.01) and [round(ratio, 2) for ratio in square[1:]] == [1.04, 1.33]
-    says(MX, "Each alone for a second, they are 1.12 at 256, 1.19 at 1024, 1.02 at 4096 and 1.00 at 8192.")
+    says(MX, "Each alone for a second, those of 14336 x 4096 are 1.12 at 256, 1.19 at 1024, 1.02 at 4096 and")
+    says(MX, "1.02 at 4096 and 1.00 at 8192.")
     alone = [found[f"product {n} x 14336 x 4096"]["ratio alone"] for n in (256, 1024, 4096, 8192)]
     assert [round(ratio, 2) for ratio in alone] == [1.12, 1.19, 1.02, 1.0]
+    wide = {int(name.split()[1]): found[name].get("ratio alone", 0) for name in ratios if name.startswith("product")}
+    assert max(wide, key=wide.get) == 1024
     says(MX, "On an H100, which reads weights more slowly, 128 rows win too: 0.77.")
     (h100,) = (row for row in results.load("mx", "h100")["rows"] if row["name"] == "product 128 x 14336 x 4096")
     assert round(h100["ratio"], 2) == 0.77
@@ -556,7 +570,8 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 
 
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
-    says(FLASH, "FlexAttention takes 1.1 to 1.7 times the time of ours and comes next in all cases but one (forward at")
+    says(FLASH, "FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after")
+    says(FLASH, "after FlashAttention-4 and cuDNN, in all cases but one (forward at head size 72, where `flash` is).")
     says(FLASH, "Eager takes 4 to 30 times as long forward", "missing at 16384 tokens")
     says(FLASH, "errors are 1.8 to 2.8 times ours", "At 4096 and 16384 tokens **FlashAttention-4 is the best peer,")
     eager, errors, flex = [], [], []
@@ -587,7 +602,7 @@ def test_ours_and_cudnn_stand_as_lesson_04_says_and_one_case_is_not_decided():
     says(FLASH, "By these times backward ours takes 1.01 and, causal, 0.97 of its time at 64, and 1.15 to 1.20 at 128;")
     says(FLASH, "in any order 0.88 to 1.00.", "0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75.")
     says(FLASH, "Forward at 64 and 128 ours takes 0.91 to 0.97 of its time in all cases but one.")
-    says(FLASH, "ours is ahead: 0.85 forward and 0.69 backward.", "ours took 1006 us in turn with", "854 alone")
+    says(FLASH, "ours is ahead: 0.85 forward and 0.69 backward.", "in turn ours took 1006 us and FlashAttention-4 994,")
     over = {name.replace("bf16 ", ""): row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     back = [ratio for name, ratio in over.items() if name.startswith("attention backward 4")]
     assert [round(ratio, 2) for ratio in back[:2]] == [1.01, 0.97]
@@ -600,8 +615,10 @@ def test_ours_and_cudnn_stand_as_lesson_04_says_and_one_case_is_not_decided():
     forward = [ratio for name, ratio in over.items() if name.startswith("attention forward 4")]
     assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.91, 0.97, 4) and undecided > 1
     row = whole_rows("attention")["attention forward bf16 4 x 16 x 4096 x 128"]
-    says(FLASH, "and cuDNN 915 in turn with ours.", "So of this case the record does not say who is ahead.")
-    assert [round(row[name]) for name in ("value", "alone us", "cudnn us")] == [1006, 854, 915]
+    says(FLASH, "each alone 854 and 851. cuDNN took 915 in turn with ours and was not timed alone.")
+    says(FLASH, "So of this case the record does not say which of the three is ahead.")
+    told = ("value", "flash 4 us", "alone us", "flash 4 alone us", "cudnn us")
+    assert [round(row[name]) for name in told] == [1006, 994, 854, 851, 915] and "cudnn alone us" not in row
 
 
 def test_the_figure_of_lesson_04_has_a_marker_and_a_colour_for_every_kernel():

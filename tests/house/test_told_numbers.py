@@ -17,7 +17,7 @@ from course_lib.models.vision import Sizes
 from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.places import ROOT
 from course_lib.simulated_gpu import PITFALLS
-from tests.house.test_recorded_claims import near, recorded, says, whole_rows
+from tests.house.test_recorded_claims import near, peers_us, recorded, says, whole_rows
 
 START, ROOFLINE, COMPILE, DISPATCH = (
     "00_start/start.py", "01_roofline/roofline.py", "02_compile/compile.py", "03_dispatch/dispatch.py"
@@ -220,10 +220,15 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         "4096 x 128": [1.01, 1.00, 1.33, 1.27, 1.13], "4096 x 128 causal": [1.09, 1.04, 1.35, 1.30, 1.12],
         "16384 x 128": [1.05, 1.03, 1.38, 1.33, 1.15],
     }  # fmt: skip
+    says(FLASH, "best peer, forward and backward, in all cases but one that the record does not decide.**")
+    says(FLASH, "in all cases but one that the record does not decide (forward, 4096 tokens, 128, not causal):")
     rows, forward, backward, free = whole_rows("attention"), [], [], []
     ways = ("forward", "backward", "backward in any order")
     for size, ratios in told.items():
         forth, back, any_order = named = [rows[f"attention {way} bf16 4 x 16 x {size}"] for way in ways]
+        for row in named[size == "4096 x 128" :]:  # forward there is the case that is not decided
+            first, *_ = sorted(peers_us(row), key=peers_us(row).get)
+            assert first == "flash 4", row["name"]
         assert {row["best peer"] for row in named} == {"flash 4"}, size
         forward += [[forth["ratio"], forth["ratio alone"]]]
         backward += [[back["ratio"], back["ratio alone"]]]
@@ -238,9 +243,11 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "Backward ours keeps the same bits in every run,", "and FlashAttention-4's default does not;")
     says(FLASH, "where ours adds in any order too, it takes 1.09 to 1.15.", "last column, it takes 9 to 15 % more.")
     assert (round(min(free), 2), round(max(free), 2)) == (1.09, 1.15)
-    says(FLASH, "What the same bits cost, two passes over one, is 1.09 to 1.20.", "passes take 1.09 to 1.20 times")
+    says(FLASH, "What the same bits cost, two passes over one, is 1.09 to 1.20.")
+    says(FLASH, "On the H200 it takes 0.83 to 0.91 of two passes' time, at 4096 and 16384 keys.")
     cost = [row["what the same bits cost"] for name, row in rows.items() if "any order" in name]
     assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (5, 1.09, 1.20)
+    assert (round(1 / max(cost), 2), round(1 / min(cost), 2)) == (0.83, 0.91)
     says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
     small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
     assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
@@ -326,13 +333,15 @@ def test_what_stream_k_can_gain_is_counted():
 def test_a_product_again_costs_what_lesson_05_says_and_its_floors_are_reached():
     notes_say("mlp", "Without `a` the step at 1152 took 1.6 % longer than with it, where both had been equal")
     says(MLP, "A product again: 261 us more, where 244 were counted; at 4096 it is 2.9 to 3.4 ms, where 3.3 were.")
-    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.995 and 0.972 of their floor")
+    notes_say("mlp", "at 4096 the fused steps that make no product again are 0.991 and 0.969 of the record's own")
     took, small, wide = recorded("mlp"), "mlp step 16384 x 1152 x 4304", "mlp step 16384 x 4096 x 16384"
     assert round(took[f"{small}, input kept"] - took[f"{small}, pre-activation kept"]) == 261
     fused = [took[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
     assert [round((took[f"{wide}, input kept"] - us) / 1e3, 1) for us in fused] == [2.9, 3.4]
     product_us = 1e6 * 2 * TOKENS * 4096 * 16384 / roof("matmul bf16, TFLOP/s")
-    assert round(product_us / 1e3, 1) == 3.3 and [round(us / (6 * product_us), 3) for us in fused] == [0.995, 0.972]
+    assert round(product_us / 1e3, 1) == 3.3
+    steps = [whole_rows("mlp")[f"{wide}, {kept} kept"] for kept in ("everything", "pre-activation")]
+    assert [round(row["value"] / row["floor us"], 3) for row in steps] == [0.991, 0.969]
 
 
 def test_the_step_with_the_librarys_products_takes_what_was_counted():
