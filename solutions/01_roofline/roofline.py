@@ -875,7 +875,7 @@ results.beside("lesson01.fresh", fresh, unit="us")
 #
 # Every device is drawn afresh, so no number can be learnt by heart. Your budget for one answer is 10,000 calls of `gpu`
 # and 3 virtual seconds. Right means within 5 % of the truth; a careful timer is off by 0.1 % typically and by
-# 2.6 % at worst.
+# 2.5 % at worst.
 
 
 # %% nbgrader={"grade": false, "grade_id": "roofline_stopwatch", "locked": false, "schema_version": 3, "solution": true, "task": false}
