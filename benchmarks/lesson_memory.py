@@ -79,7 +79,7 @@ def most_taken(every_s: float = 0.05):
 def grade() -> int:
     """Twice: as a process that takes all but 8 GiB of the device and looks on, and as one that may have 7 of these.
 
-    Who looks on is not who grades: to ask for free memory disturbs the referee's clock.
+    Who looks on is not who grades, so that nothing stands beside the referee's clock in its own process.
     """
     if os.environ.get(MEMORY_LIMIT) == str(GIB):
         return grade_all()

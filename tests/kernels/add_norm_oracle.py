@@ -38,6 +38,18 @@ def backward_oracle(dy, ds, s, weight, mean, rstd):
     return d + (0 if ds is None else ds.double()), (dy.double() * x).sum(0), dy.double().sum(0)
 
 
+def backward_is_right(d, dw, db, sum_x, *given):
+    """db and sum_x may be None; `given` as for the oracle, whose gradient of s comes back."""
+    want, want_w, want_b = backward_oracle(*given)
+    near(d, want, 2e-6 + torch.finfo(d.dtype).eps / 2, "d")
+    near(dw, want_w, 2e-6, "dw")
+    if db is not None:
+        near(db, want_b, 1e-6, "db")
+    if sum_x is not None:
+        near(sum_x, want.sum(0), 4e-6, "the sum of d")
+    return want
+
+
 def near(got, want, limit, name=""):
     """||got - want|| / ||want||."""
     assert got.shape == want.shape and not got.isnan().any(), name
