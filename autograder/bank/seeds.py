@@ -7,6 +7,8 @@ An exercise of plain data is judged wholly under every seed. Elsewhere a call ta
 all cases under the first seeds only. Where one of its formulas (bank/formulas.py) is right in the very same cases under
 all of these, the formula stands for it under the other seeds. Where none is, the mistake runs on the case that catches
 it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one.
+
+Nothing is remembered from one seed to the next of a right one, so several processes share its seeds.
 """
 
 from __future__ import annotations
@@ -37,6 +39,14 @@ from course_lib import device
 
 FIRST = 3  # seeds under which every case runs
 LIMIT_S = 60.0  # for one submission and one seed
+SHARE = 10  # seeds of a right one that a process judges at least
+
+
+@dataclass(frozen=True)
+class Share(Entry):
+    """A submission and the seeds of it that one process judges."""
+
+    seeds: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -107,10 +117,11 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     module = bank.load(entry)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
+    numbers = entry.seeds if isinstance(entry, Share) else range(seed, seed + seeds)
     seen: list[dict[str, bool]] = []
     held: dict[str, tuple[str, ...]] = {}
     points, notes, refused, standing = [], [], "", None
-    for number in range(seed, seed + seeds):
+    for number in numbers:
         if len(seen) == FIRST and not any(notes) and not plain(exercise) and entry.kind == "mistakes":
             # A formula says which cases are right, and nothing of single outputs.
             standing = None if exercise.parts else stands_for(exercise.name, entry.mistake, seen, seed)
@@ -134,24 +145,43 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     return Drawn(entry, not refused, None, "", took, False, False, tuple(points), exercise.points, differing, refused)
 
 
-FOUND: dict[tuple[str, int], dict[str, list[dict[str, bool]]]] = {}  # (exercise, first seed) -> formula -> a seed
+def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int) -> list[Entry]:
+    """The same submissions, each right one in as many shares as there are processes."""
+    step = max(SHARE, -(-seeds // workers))
+    ranges = [range(first, min(first + step, seed + seeds)) for first in range(seed, seed + seeds, step)]
+    found: list[Entry] = []
+    for entry in todo:
+        apart = [Share(*vars(entry).values(), seeds=some) for some in ranges]
+        found += [entry] if entry.kind == "mistakes" else apart
+    return found
+
+
+def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
+    """One result a submission. Of a right one every share has to be right, so no case differs between them."""
+    found: dict[str, Drawn] = {}
+    for one in drawn:
+        if (other := found.get(str(one.entry))) is not None:
+            says = other.says or one.says
+            points = () if says else other.points + one.points
+            one = replace(one, points=points, says=says, refused=other.refused or one.refused)
+        found[str(one.entry)] = one
+    return list(found.values())
+
+
+FOUND: dict[tuple[str, int], dict[str, Sequence[dict[str, bool]]]] = {}  # (exercise, first seed) -> formula -> a seed
 
 
 def compute_before(name: str, seeds: Sequence[int]) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
-    if device.TIER == "gpu":
-        return
-    exercise, found = undiagnosed(name), FOUND.setdefault((name, seeds[0]), {})
-    for seed in seeds:
-        drawn = formulas.under(exercise, seed)
-        for label, answer in formulas.answers(get(name).mistakes):
-            found.setdefault(label, []).append(drawn.right(answer))
+    labels = [label for label, _ in formulas.answers(get(name).mistakes)]
+    if device.TIER != "gpu" and labels:
+        FOUND[name, seeds[0]] = dict(zip(labels, zip(*_rights_of_all(name, seeds), strict=True), strict=True))
 
 
-def stands_for(name: str, mistake: str, seen: Sequence[dict[str, bool]], seed: int) -> list[dict[str, bool]] | None:
+def stands_for(name: str, mistake: str, seen: Sequence[dict[str, bool]], seed: int) -> Sequence[dict[str, bool]] | None:
     """What a formula of that mistake gets right under all seeds, where under the first ones it is what was seen."""
     for label, many in FOUND.get((name, seed), {}).items():
-        if label.partition(" of ")[0] == mistake and many[: len(seen)] == list(seen):
+        if label.partition(" of ")[0] == mistake and list(many[: len(seen)]) == list(seen):
             return many
     return None
 
@@ -224,8 +254,7 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
         return []
     torch.set_num_threads(1)
     draw_before(name, range(seed, seed + seeds))
-    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
-        seen = pool.map(partial(_rights, name), range(seed, seed + seeds), chunksize=1)
+    seen = _rights_of_all(name, range(seed, seed + seeds))
     faults = []
     for number, (label, _) in enumerate(formulas.answers(get(name).mistakes)):
         right = [one[number] for one in seen]
@@ -239,6 +268,12 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     for fault in faults:
         print(f"  {fault}", flush=True)
     return faults
+
+
+def _rights_of_all(name: str, seeds: Iterable[int]) -> list[list[dict[str, bool]]]:
+    """Of each seed what each formula gets right."""
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        return pool.map(partial(_rights, name), seeds, chunksize=1)
 
 
 def _rights(name: str, seed: int) -> list[dict[str, bool]]:
@@ -255,8 +290,9 @@ def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) ->
     if not plain(get(name)) and seeds > FIRST and any(entry.kind == "mistakes" for entry in todo):
         compute_before(name, range(seed, seed + seeds))
     task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
-    results = bank.run(todo, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
-    drawn = [one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results]
+    tried = shared(todo, seed, seeds, workers)
+    results = bank.run(tried, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
+    drawn = whole(one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results)
     faults = [fault for one in drawn for fault in one.faults]
     took = time.perf_counter() - began
     print(f"{name}: {len(drawn)} submissions under {seeds} seeds in {took:.0f} s, {len(faults)} faults", flush=True)

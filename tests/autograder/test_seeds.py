@@ -279,6 +279,28 @@ def test_a_formula_stands_for_a_mistake_only_where_both_were_right_in_the_same_c
     assert seeds.stands_for("start.axpy", "another", many[:3], 0) is None
 
 
+def test_processes_share_the_seeds_of_a_right_one_and_not_of_a_mistake():
+    right, wrong = bank.find("start.axpy/right/masked"), bank.find("start.axpy/mistakes/a_on_y")
+    shares = seeds.shared([right, wrong], 7, 100, 3)
+    assert [number for one in shares[:-1] for number in one.seeds] == list(range(7, 107))
+    assert len(shares) == 4 and shares[-1] is wrong
+    assert len(seeds.shared([right], 7, 25, 16)) == 3, "a share is of ten seeds at least"
+    drawn = seeds.try_seeds(shares[1], 7, False, 100)
+    assert drawn.points == (drawn.out_of,) * len(shares[1].seeds)
+
+
+def test_what_one_share_found_holds_for_the_submission():
+    (one, other), wrong = seeds.shared([bank.find("start.axpy/right/masked")], 0, 20, 2), "seed 12: no"
+    fine = seeds.Drawn(one, points=(2.0,) * 10, out_of=2.0)
+    (all_of_it,) = seeds.whole([fine, replace(fine, entry=other)])
+    assert all_of_it.points == (2.0,) * 20 and not all_of_it.faults
+    (refused,) = seeds.whole([fine, seeds.Drawn(other, points=(2.0, 0.0), out_of=2.0, refused=wrong)])
+    assert refused.faults == [f"{one} was refused: {wrong}"]
+    for order in ([fine, seeds.Drawn(other, says="it hangs")], [seeds.Drawn(one, says="it hangs"), fine]):
+        (lost,) = seeds.whole(order)
+        assert lost.faults == [f"{one} could not be judged: it hangs"]
+
+
 def test_what_could_not_be_judged_is_a_fault():
     entry = bank.find("start.axpy/right/masked")
     assert "could not be judged: it hangs" in seeds.Drawn(entry, says="it hangs").faults[0]
