@@ -94,5 +94,6 @@ def _with_heads(rows: list[dict]) -> Iterator[tuple[str, dict | None]]:
 
 
 def _kind(row: dict) -> str:
-    direction = next((way for way in ("forward", "backward") if f" {way} " in row["name"]), "")
+    ways = ("forward", "backward in any order", "backward")
+    direction = next((way for way in ways if f" {way} " in row["name"]), "")
     return f"{row['kind']} {direction}".strip()

@@ -1,6 +1,7 @@
 """Around the table: ours against the best peer at other sizes than the table has, nothing left out.
 
-    attention    lengths 77 to 16384, head sizes 16 to 128, grouped heads, padding, decoding, small batches
+    attention    lengths 77 to 16384, head sizes 16 to 128, grouped heads, padding, decoding, small batches; backward
+                 once more in any order of additions, as FlashAttention-4 adds, where that is another kernel
     matmul       few rows, a long K, odd sizes
     linear_gelu  few rows, a K that is no multiple of 64
     add_norm     rows that are wide, and narrow
@@ -28,6 +29,7 @@ from benchmarks import matmul as products
 from benchmarks.against import Case, Red, measure
 from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, attention_reference
+from course_lib.kernels.attention.tuning import one_pass_for
 from course_lib.kernels.linear_gelu import linear_gelu
 from course_lib.kernels.matmul import matmul
 
@@ -127,16 +129,21 @@ def _attention(shape: Shape) -> Iterator[Case]:
             else:
                 able[direction][name] = peer
     flops = 4 * shape.batch * shape.heads * shape.n_q * shape.n_k * shape.size / (2 if shape.causal else 1)
-    ways = [("forward", tabled._forward, 1.0)]
+    ways = [("forward", "forward", tabled._forward, ours, 1.0)]
     if shape.n_q > 1:
-        ways.append(("backward", tabled._backward, 2.5))
-    for direction, make, times in ways:
+        ways.append(("backward", "backward", tabled._backward, ours, 2.5))
+    if shape.n_q > 1 and one_pass_for(shape.causal, lengths, False, q, k, v, do):
+        free = partial(ours, deterministic=False)
+        if far := _far(free, want, q, k, v, do, 1.0, "backward"):
+            raise Red(f"attention in any order is wrong at {shape}: relative errors {far}")
+        ways.append(("backward in any order", "backward", tabled._backward, free, 2.5))
+    for name, direction, make, one, times in ways:
         if not able[direction]:
             continue
         yield Case(
-            f"attention {direction} {shape}",
-            make(ours, q, k, v, do),
-            {name: make(peer, q, k, v, do) for name, peer in able[direction].items()},
+            f"attention {name} {shape}",
+            make(one, q, k, v, do),
+            {peer: make(call, q, k, v, do) for peer, call in able[direction].items()},
             lambda: None,  # it was held against float64 above
             method="graph" if direction == "forward" and flops < 1e11 else "events",
             work={"TFLOP/s": times * flops / 1e12},

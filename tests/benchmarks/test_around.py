@@ -27,6 +27,15 @@ def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
     assert said.endswith("The code behind it has changed since.")
 
 
+def test_any_order_of_additions_is_a_kind_of_its_own(recorded, monkeypatch):
+    free = {**ROWS[1], "name": "attention backward in any order 4 x 16 x 77 x 64", "ratio": 1.2}
+    monkeypatch.setitem(ENTRY, "rows", [*ROWS, free])
+    assert (
+        "attention backward 0 of 1; matmul 1 of 1, at most 1.300 (bfloat16 1 x 4096 x 4096); attention backward in "
+        "any order 1 of 1, at most 1.200 (4 x 16 x 77 x 64)." in around.said()
+    )
+
+
 def test_every_row_is_in_the_picture(recorded):
     svg = readme.as_svg(around.figure)
     assert svg == readme.as_svg(around.figure)

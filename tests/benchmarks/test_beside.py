@@ -67,6 +67,19 @@ def test_what_ours_refuses_is_a_row_and_what_is_wrong_is_none(untimed, monkeypat
         rows(SMALL[0])
 
 
+def test_backward_is_looked_at_once_more_where_any_order_of_additions_is_another_kernel(untimed, monkeypatch):
+    def spoiled(q, k, v, causal, k_lengths, deterministic=True):
+        return ours(q if deterministic else _Spoiled.apply(q), k, v, causal)
+
+    ours, shape = beside.attention, Shape.square(2, 2, 33, 16)
+    monkeypatch.setattr(beside, "one_pass_for", lambda causal, lengths, deterministic, *tensors: not deterministic)
+    ways = ("forward", "backward", "backward in any order")
+    assert [row["name"] for row in rows(shape)] == [f"attention {way} {shape}" for way in ways]
+    monkeypatch.setattr(beside, "attention", spoiled)
+    with pytest.raises(Red, match="in any order is wrong"):
+        rows(shape)
+
+
 class _Spoiled(torch.autograd.Function):
     """q as it is; its gradient is NaN in the first number."""
 
