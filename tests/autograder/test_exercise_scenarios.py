@@ -12,6 +12,7 @@ from autograder.call.in_process import examine
 from autograder.exercise import get
 from autograder.exercises.roofline.growth import near
 from autograder.exercises.roofline.stopwatch import BUDGET_CALLS, LIMIT
+from autograder.exercises.roofline.trace_reading import SHORT_US, counted
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.simulated_gpu import SimulatedGPU
@@ -290,6 +291,17 @@ def test_traces_are_physical_and_exact():
             assert kernel["start_us"] >= free.get(kernel["stream"], 0.0)
             free[kernel["stream"]] = kernel["start_us"] + kernel["duration_us"]
         assert all(e["duration_us"] > 0 and (e["start_us"] * 8).is_integer() for e in events)
+
+
+def test_a_long_kernel_makes_its_device_the_limit_in_every_draw_also_by_the_number_of_kernels():
+    """Once most kernels were short (seed 71040), and once the device was idle for long (264)."""
+    exercise = get("roofline.profile")
+    (case,) = (c for c in exercise.cases if c.name == "short kernels beside a long one")
+    for seed in (*range(255, 275), *range(71030, 71050)):
+        v = exercise.draw(case, seed, "cpu", "interpreter").args
+        kernels = counted(v)
+        assert exercise.oracle(v)["profile"]["bound"] == "device", seed
+        assert 2 * sum(k["duration_us"] < SHORT_US for k in kernels) <= len(kernels), seed
 
 
 def test_a_range_without_kernels_may_be_zero_or_left_out():

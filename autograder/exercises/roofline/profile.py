@@ -164,7 +164,7 @@ CASES = (
 UNSTEADY = {
     "two streams": "gap_from_previous_kernel",
     "two streams, the device is behind": "gap_from_previous_kernel",
-    "short kernels beside a long one": "bound_by_sum",
+    "short kernels beside a long one": "bound_by_sum small_by_number any_wait_blamed",
     "everything at once": "bound_by_sum",
 }
 
