@@ -11,10 +11,11 @@ of P programs; a second kernel adds those up. 264 programs of 1152 columns write
 take. The order of every addition is fixed, so the same device gives the same bits on every run.
 
 Wide rows fill the registers: at 16384 columns dw and db alone are half of all that a multiprocessor has. With AGAIN a
-row and weights wait for the row's sums in their own type, and x̂ and g are made from them a second time. With two SHARERS two
-programs walk over the same rows. Both read whole rows of dy and s, for the two means, and each makes d, dw and db of
-one half of the columns. They stand beside each other in the grid, so that what one has read is in the L2 cache for the
-other.
+row and weights wait for the row's sums in their own type, and x̂ and g are made from them a second time.
+
+With 2 SHARERS two programs walk over the same rows. Both read all columns of dy and s, since both need the row's means.
+Each reads ds, makes d and keeps dw and db for its own half of the columns alone. They are neighbours in the grid, so
+that they read a row at about the same time: one from memory, the other from the L2 cache.
 """
 
 import torch
@@ -79,10 +80,9 @@ def backward_kernel(
     n_rows, start, least, scale,
     stride_d, stride_dx, stride_dy, stride_ds, stride_s,
     N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
-    AHEAD: tl.constexpr, STAGES: tl.constexpr, AGAIN: tl.constexpr, SHARERS: tl.constexpr,
-    parts_x_ptr=None,
+    AHEAD: tl.constexpr, STAGES: tl.constexpr, AGAIN: tl.constexpr, SHARERS: tl.constexpr, parts_x_ptr=None,
 ):  # fmt: skip
-    KEPT: tl.constexpr = REST if SHARERS == 1 else 0  # REST, where its gradients are made here
+    KEPT: tl.constexpr = REST if SHARERS == 1 else 0  # of REST's columns, those whose gradients are made here
     half = tl.program_id(0) % SHARERS
     if not AGAIN:
         weight = load_columns(weight_ptr, N, MAIN, REST, 1.0, False, half)
@@ -96,7 +96,7 @@ def backward_kernel(
         of_x_rest = tl.zeros((BLOCK_M, KEPT), tl.float32)
 
     n_blocks = tl.cdiv(n_rows, BLOCK_M)
-    step, walker = tl.num_programs(0) // SHARERS, tl.program_id(0) // SHARERS  # takes every step-th block of rows
+    step, walker = tl.num_programs(0) // SHARERS, tl.program_id(0) // SHARERS  # sharers are one walker
     if AHEAD:  # the rows of the next turn are on their way while these are worked on
         coming = _load_block(
             walker, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
@@ -193,7 +193,8 @@ def write_backward(
     """d: the gradient of s, and so of the residual. dx: d through the dropout, or None. dw, db (N,), db or None.
 
     dy and ds (or None): gradients of y and of s. sum_x (N,) or None: for the sum of the rows of dx, before they are
-    rounded. Bytes: read dy, ds and s, write d (and dx).
+    rounded. d and dx have memory of their own: of two programs that share a row one may still read it when the other
+    writes. Bytes: read dy, ds and s, write d (and dx).
     """
     rows, width = s.shape
     widest = max(dy.element_size(), s.element_size(), 0 if ds is None else ds.element_size())
@@ -208,7 +209,7 @@ def write_backward(
 def _write_backward(
     d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p: float, seed, offset: int, how: Backward
 ) -> None:  # fmt: skip
-    """`parts` (2 or, with sum_x, 3; walkers, N) fp32: room for the sums of each program, or of each two that share."""
+    """`parts` (2 or, with sum_x, 3; walkers, N) fp32: room for the sums of each walker."""
     (rows, width), (sums, walkers) = s.shape, parts.shape[:2]
     parts_w, parts_b, parts_x = parts[0], None if db is None else parts[1], None if sum_x is None else parts[2]
     unit = row_unit(d, dx, dy, ds, s)

@@ -155,7 +155,7 @@ def row_sums(x, REST: tl.constexpr):
 @triton.jit
 def two_row_sums(a, b, REST: tl.constexpr):
     """Of each row the sums of a and of b, taken together: the threads meet once and not twice."""
-    if REST == a[0].shape[1]:  # halves: the threads meet once for both
+    if REST == a[0].shape[1]:  # halves of a row: one reduction for both
         sums = tl.sum(tl.join(a[0] + a[1], b[0] + b[1]), axis=1)
     else:
         sums = tl.sum(tl.join(a[0], b[0]), axis=1)
