@@ -71,7 +71,7 @@ BACKWARD = {
     16384: Backward(1, 16, 1, stages=2, again=True, shared=True),  # not shared it spills 216 B a thread
 }
 # fp32 rows wait as wide as they are worked on: `again` saves no register. Not measured.
-BACKWARD_FP32 = BACKWARD | {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 32, 1, stages=2)}
+BACKWARD_FP32 = BACKWARD | {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 16, 1, stages=2, shared=True)}
 SMALLEST = 1024
 # The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
 INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
