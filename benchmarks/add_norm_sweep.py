@@ -26,7 +26,8 @@ CANDIDATES = {
         12288: [(1, 8), (1, 16), (1, 32)],
         16384: [(1, 32), (1, 16), (1, 8)],
     },
-    # Rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory, fp32 made twice.
+    # Rows, warps, programs a multiprocessor, the next rows in registers, turns in shared memory, fp32 made twice, rows
+    # shared by two programs.
     "backward": {
         1152: [
             (1, 2, 8, False, 3), (1, 4, 5, True, 1), (1, 2, 8, False, 4), (1, 2, 8, False, 2), (1, 4, 6, False, 3),
@@ -41,9 +42,14 @@ CANDIDATES = {
         12288: [
             (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 16, 1, False, 3),
             (1, 32, 1, False, 2), (1, 32, 1), (1, 16, 1, False, 1, True), (1, 32, 1, False, 1, True), (1, 16, 1),
+            (1, 16, 1, False, 2, True, True), (1, 16, 1, False, 3, False, True),
         ],
         16384: [
-            (1, 16, 1, False, 2, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 32, 1, False, 2),
+            (1, 16, 1, False, 2, True, True), (1, 16, 1, False, 3, False, True), (1, 16, 1, False, 2, False, True),
+            (1, 16, 1, False, 2, True), (1, 8, 1, False, 2, True, True), (1, 8, 1, False, 3, False, True),
+            (1, 16, 1, False, 1, True, True), (1, 16, 1, False, 1, False, True), (1, 8, 1, False, 2, False, True),
+            (1, 8, 1, False, 1, True, True), (1, 8, 2, False, 2, False, True), (1, 8, 2, False, 1, True, True),
+            (1, 32, 1, False, 2, True, True), (1, 32, 1, False, 2, True), (1, 16, 1, False, 2), (1, 32, 1, False, 2),
             (1, 32, 1),
         ],
     },

@@ -5,6 +5,9 @@
 Blocks of different widths lie differently in the threads, and a number for each row would have to travel from one
 layout to the other through shared memory, 40 barriers a turn. So a program with two blocks takes one row at a time: its
 mean is one number, which every thread has.
+
+Where two programs share a row, the two blocks are its halves: MAIN the program's own, REST the other's. `half` is 0 in
+the program that owns the first half and 1 in the other. Where a program has a row to itself, `half` is 0.
 """
 
 import torch
@@ -66,14 +69,14 @@ def store_terms(ptr, terms, block, n_rows, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def _columns(FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
-    offs = FIRST + tl.arange(0, COLUMNS)
+def _columns(first, COLUMNS: tl.constexpr, N: tl.constexpr):
+    offs = first + tl.arange(0, COLUMNS)
     return offs, offs < N  # N is a constant: the mask of a full block vanishes
 
 
 @triton.jit
-def _load(ptr, offs_m, n_rows, stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr):
-    offs, inside = _columns(FIRST, COLUMNS, N)
+def _load(ptr, offs_m, n_rows, stride, first, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr):
+    offs, inside = _columns(first, COLUMNS, N)
     ptrs = ptr + offs_m * (stride * UNIT) + offs[None, :]
     return tl.load(ptrs, mask=(offs_m < n_rows) & inside[None, :], other=0.0)  # (BLOCK_M, COLUMNS)
 
@@ -81,25 +84,25 @@ def _load(ptr, offs_m, n_rows, stride, FIRST: tl.constexpr, COLUMNS: tl.constexp
 @triton.jit
 def load_rows(
     ptr, offs_m, n_rows, stride,
-    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, half=0,
 ):  # fmt: skip
     """Both blocks of some rows, in the type of memory; 0 beyond the last row and column.
 
     Row strides come as a number of UNITs, so that the compiler sees rows that start at multiples of 16 bytes.
     """
-    main = _load(ptr, offs_m, n_rows, stride, 0, MAIN, N, UNIT)
+    main = _load(ptr, offs_m, n_rows, stride, half * MAIN, MAIN, N, UNIT)
     rest = main
     if REST:
-        rest = _load(ptr, offs_m, n_rows, stride, MAIN, REST, N, UNIT)
+        rest = _load(ptr, offs_m, n_rows, stride, (1 - half) * MAIN, REST, N, UNIT)
     return main, rest
 
 
 @triton.jit
 def _store(
     ptr, x, offs_m, n_rows, stride,
-    FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr,
+    first, COLUMNS: tl.constexpr, N: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    offs, inside = _columns(FIRST, COLUMNS, N)
+    offs, inside = _columns(first, COLUMNS, N)
     ptrs = ptr + offs_m * (stride * UNIT) + offs[None, :]
     tl.store(ptrs, x.to(ptr.dtype.element_ty), mask=(offs_m < n_rows) & inside[None, :])
 
@@ -107,18 +110,18 @@ def _store(
 @triton.jit
 def store_rows(
     ptr, x, offs_m, n_rows, stride,
-    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, half=0,
 ):  # fmt: skip
     main, rest = x
-    _store(ptr, main, offs_m, n_rows, stride, 0, MAIN, N, UNIT)
+    _store(ptr, main, offs_m, n_rows, stride, half * MAIN, MAIN, N, UNIT)
     if REST:
-        _store(ptr, rest, offs_m, n_rows, stride, MAIN, REST, N, UNIT)
+        _store(ptr, rest, offs_m, n_rows, stride, (1 - half) * MAIN, REST, N, UNIT)
 
 
 @triton.jit
 def load_columns(
     ptr, N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, OTHER: tl.constexpr,
-    UNKNOWN: tl.constexpr = False,
+    UNKNOWN: tl.constexpr = False, half=0,
 ):  # fmt: skip
     """A vector of N, such as the weights, as two blocks of one row in fp32; OTHER where there is none."""
     if ptr is None:
@@ -127,11 +130,11 @@ def load_columns(
         if REST:
             rest = tl.full((1, REST), OTHER, tl.float32)
     else:
-        offs, inside = _columns(0, MAIN, N)
+        offs, inside = _columns(half * MAIN, MAIN, N)
         main = tl.load(ptr + offs, mask=inside, other=0.0, volatile=UNKNOWN).to(tl.float32)[None, :]
         rest = main
         if REST:
-            offs, inside = _columns(MAIN, REST, N)
+            offs, inside = _columns((1 - half) * MAIN, REST, N)
             rest = tl.load(ptr + offs, mask=inside, other=0.0, volatile=UNKNOWN).to(tl.float32)[None, :]
     return main, rest
 
@@ -152,9 +155,12 @@ def row_sums(x, REST: tl.constexpr):
 @triton.jit
 def two_row_sums(a, b, REST: tl.constexpr):
     """Of each row the sums of a and of b, taken together: the threads meet once and not twice."""
-    sums = tl.sum(tl.join(a[0], b[0]), axis=1)
-    if REST:
-        sums += tl.sum(tl.join(a[1], b[1]), axis=1)
+    if REST == a[0].shape[1]:  # halves of a row: one reduction for both
+        sums = tl.sum(tl.join(a[0] + a[1], b[0] + b[1]), axis=1)
+    else:
+        sums = tl.sum(tl.join(a[0], b[0]), axis=1)
+        if REST:
+            sums += tl.sum(tl.join(a[1], b[1]), axis=1)
     first, second = tl.split(sums)
     if a[0].shape[0] == 1:
         totals = tl.sum(first), tl.sum(second)
@@ -164,12 +170,12 @@ def two_row_sums(a, b, REST: tl.constexpr):
 
 
 @triton.jit
-def _kept(seed, start, offs_m, least, FIRST: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr):
+def _kept(seed, start, offs_m, least, first, COLUMNS: tl.constexpr, N: tl.constexpr):
     if N % 4 == 0:  # four neighbours in a row share a counter
-        counters = (start + offs_m * N + FIRST) // 4 + tl.arange(0, COLUMNS // 4)[None, :]
+        counters = (start + offs_m * N + first) // 4 + tl.arange(0, COLUMNS // 4)[None, :]
         bits = random_bits(seed, counters)
     else:  # rows start anywhere: all four numbers of a counter are made for each element, and one is taken
-        index = start + offs_m * N + FIRST + tl.arange(0, COLUMNS)[None, :]
+        index = start + offs_m * N + first + tl.arange(0, COLUMNS)[None, :]
         four = tl.reshape(random_bits(seed, index // 4), (offs_m.shape[0], COLUMNS, 4))
         mine = tl.arange(0, 4)[None, None, :] == (index % 4)[:, :, None]
         bits = tl.sum(tl.where(mine, four, 0), axis=2)
@@ -179,13 +185,13 @@ def _kept(seed, start, offs_m, least, FIRST: tl.constexpr, COLUMNS: tl.constexpr
 @triton.jit
 def kept_rows(
     seed, start, offs_m, least,
-    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, half=0,
 ):  # fmt: skip
     """Which elements dropout keeps, by their row-major index in a matrix of N columns: as `dropout` would."""
-    main = _kept(seed, start, offs_m, least, 0, MAIN, N)
+    main = _kept(seed, start, offs_m, least, half * MAIN, MAIN, N)
     rest = main
     if REST:
-        rest = _kept(seed, start, offs_m, least, MAIN, REST, N)
+        rest = _kept(seed, start, offs_m, least, (1 - half) * MAIN, REST, N)
     return main, rest
 
 
@@ -199,7 +205,7 @@ def pitch(x: torch.Tensor | None, unit: int) -> int:
     return 0 if x is None else x.stride(0) // unit
 
 
-def sizes(width: int, unit: int, rows: int) -> dict[str, int]:
+def sizes(width: int, unit: int, rows: int, shared: bool = False) -> dict[str, int]:
     """The constants of a kernel whose programs take `rows` rows of this width at a time."""
-    main, rest = parts_of(width, rows)
+    main, rest = parts_of(width, rows, shared)
     return {"N": width, "MAIN": main, "REST": rest, "UNIT": unit, "BLOCK_M": rows}
