@@ -10,7 +10,8 @@ import torch
 
 from autograder import bank
 from autograder.call.in_process import examine
-from autograder.exercise import get, of_unit
+from autograder.exercise import Draw, get, of_unit
+from autograder.exercises.dispatch import subclass
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS
 from autograder.exercises.dispatch.keys_rules import Rule
 from autograder.exercises.dispatch.meter_mistakes import Meter
@@ -389,6 +390,12 @@ def register(library):
 
 
 # -------------------------------------------------------------------------------------------- dispatch.subclass
+
+
+def test_no_scale_is_near_one_where_a_forgotten_one_would_not_show():
+    drawn = [subclass._call(Draw(seed, "cpu", "interpreter"), "x @ y") for seed in range(2000)]
+    scales = [abs(scale) for call in drawn for scale in call.args["call"]["scales"]]
+    assert min(abs(scale - 1) for scale in scales) > 0.15
 
 
 def test_a_scaled_tensor_gives_what_an_ordinary_one_gives_values_and_gradients():

@@ -12,7 +12,7 @@ from autograder import bank, exercise
 from autograder.bank import command, formulas, recording, seeds
 from autograder.exercise import Call, Case, Draw, Exercise, Mistake
 from autograder.exercises.compile import guards
-from autograder.exercises.roofline import growth, regime, softmax
+from autograder.exercises.roofline import growth, regime, softmax, stopwatch
 from autograder.exercises.telling import telling
 
 EXERCISES = sorted(exercise.registry())
@@ -70,6 +70,17 @@ def test_every_device_of_a_timer_keeps_what_is_promised():
             traits = exercise.get("roofline.stopwatch").draw(case, seed, "cpu", "interpreter").secret["traits"]
             assert traits.ramp_s <= 0.15 and traits.outlier_rate < 0.2
             assert traits.launch_s < 6 * traits.flush_s
+
+
+def test_disturbed_runs_do_not_make_up_for_a_warm_cache_on_a_shared_device():
+    """Of ten runs in a row on the device's own numbers: none, one, or between one batch and the next half of one."""
+    one = exercise.get("roofline.stopwatch")
+    (case,) = (case for case in one.cases if case.name == "a shared device")
+    for seed in range(200):
+        traits = one.draw(case, seed, "cpu", "interpreter").secret["traits"]
+        for disturbed in (0, 0.5, 1):
+            mean = (1 + disturbed * (traits.outlier_factor - 1) / 10) / traits.cache_gain
+            assert abs(mean - 1) > 1.5 * stopwatch.LIMIT
 
 
 def test_a_pass_that_joins_half_of_the_pairs_earns_the_same_whatever_is_drawn():

@@ -79,7 +79,7 @@ TOGETHER = {
     "a datacentre device": (replace(PRESETS["datacentre"], launch_s=14e-6, ramp_s=0.08, outlier_rate=0.0), 100, 150),
     "a laptop": (LAPTOP, 600, 720),
     "a shared device": (
-        replace(PRESETS["shared"], idle_speed=0.7, ramp_s=0.11, outlier_factor=10.0, noise=0.042),
+        replace(PRESETS["shared"], cache_gain=1.25, idle_speed=0.7, ramp_s=0.11, outlier_factor=13.0, noise=0.042),
         150,
         300,
     ),
