@@ -290,6 +290,14 @@ def test_a_formula_stands_for_a_mistake_only_where_both_were_right_in_the_same_c
     assert seeds.stands_for("start.axpy", "another", many[:3], 0) is None
 
 
+def test_a_right_gelu_is_accepted_where_nothing_but_the_bias_is_left():
+    """Its tanh may be off by two roundings; the referee looks at the calls of one case at a time."""
+    one = seeds.undiagnosed("mlp.linear_gelu")
+    case = next(case for case in one.cases if case.name == "K is zero")
+    right = bank.find("mlp.linear_gelu/right/grouped_and_transposed").function
+    assert [why for seed in range(500, 525) if (why := seeds.twice(one, case, seed, right))] == []
+
+
 def test_processes_share_the_seeds_of_a_right_one_and_not_of_a_mistake():
     right, wrong = bank.find("start.axpy/right/masked"), bank.find("start.axpy/mistakes/a_on_y")
     shares = seeds.shared([right, wrong], 7, 100, 3)

@@ -121,9 +121,10 @@ CASES = (
 
 
 def _rough(v) -> dict:
-    """In the next format down: fp32 inputs, or h, rounded to the two bytes of x."""
+    """In the next format down: fp32 inputs, the bias too since K may be 0; or h, rounded to the two bytes of x."""
     if v["x"].dtype == torch.float32:
-        return {"out": gelu(before_gelu(v, torch.float32, x=next_format_down(v["x"]), w=next_format_down(v["w"])))}
+        inputs = {name: next_format_down(v[name]) for name in ("x", "w", "bias") if v[name] is not None}
+        return {"out": gelu(before_gelu(v | inputs, torch.float32))}
     return {"out": gelu(before_gelu(v, torch.float32).to(v["x"].dtype).float())}
 
 
