@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import matplotlib
 
 from benchmarks import recorded
+from benchmarks.beside import SECTIONS
 from course_lib import plots, results
 
 __all__ = ["figure", "is_there", "said"]
@@ -13,32 +14,49 @@ FAR = 1.15  # of the best peer's time: a cliff begins
 LEAST, MOST = 0.25, 2.0  # where the scale begins and ends; what lies beyond stands at its end
 
 
-def _newest() -> tuple[str, dict] | None:
-    """The device of the newest record, and the record."""
-    found = [(device, entry) for device in ("h200", "h100") if (entry := results.load("beside", device))]
-    return max(found, key=lambda one: one[1]["date"], default=None)
+def _recorded() -> tuple[str, dict[str, dict]]:
+    """The first device that has all sections, and what they hold; nothing where none has."""
+    for device in ("h200", "h100"):
+        found = {section: results.load(section, device) for section in SECTIONS}
+        if all(found.values()):
+            return device, found
+    return "", {}
 
 
 def is_there() -> bool:
-    return _newest() is not None
+    return bool(_recorded()[0])
+
+
+def _rows() -> list[dict]:
+    return [row for entry in _recorded()[1].values() for row in entry["rows"]]
 
 
 def said() -> str:
+    command = f"`python -m benchmarks {' '.join(SECTIONS)}`"
     if not is_there():
-        return "Shapes around the table (`python -m benchmarks beside`) were not measured since the kernels changed."
-    device, entry = _newest()
-    rows = [row for row in entry["rows"] if "ratio" in row]
+        return f"Shapes around the table ({command}) were not measured since the kernels changed."
+    device, found = _recorded()
+    rows = [row for row in _rows() if "ratio" in row]
     ratios = [row["ratio"] for row in rows]
     far = "; ".join(_far(kind, [row for row in rows if _kind(row) == kind]) for kind in dict.fromkeys(map(_kind, rows)))
-    refused = ", ".join(f"{row['name']} ({row['refused']})" for row in entry["rows"] if "refused" in row)
-    changed = " The code behind it has changed since." if recorded.is_stale("beside", device) else ""
+    refused = ", ".join(f"{row['name']} ({row['refused']})" for row in _rows() if "refused" in row)
+    machines = {
+        f"{e['machine']}, torch {e['versions']['torch']}, triton {e['versions']['triton']}": None
+        for e in found.values()
+    }
+    dates = " and ".join(sorted({entry["date"] for entry in found.values()}))
+    stale = " and ".join(f"`{section}`" for section in SECTIONS if recorded.is_stale(section, device))
     return (
-        f"Around the table: {len(rows)} rows at other shapes, each over its best peer (`python -m "
-        f"benchmarks beside`; {entry['machine']}, torch {entry['versions']['torch']}, triton "
-        f"{entry['versions']['triton']}, {entry['date']}). {sum(one <= 1 for one in ratios)} are at most 1, "
+        f"Around the table: {len(rows)} rows at other shapes, each over its best peer ({command}; "
+        f"{'; '.join(machines)}, {dates}). {sum(one <= 1 for one in ratios)} are at most 1, "
         f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. "
-        f"Refused: {refused or 'none'}.{changed}"
+        f"Refused: {refused or 'none'}." + (f" The code behind {stale} has changed since." if stale else "")
     )
+
+
+def _machine(entry: dict) -> str:
+    versions = entry["versions"]
+    return f"{entry['machine']}, torch {versions['torch']}, triton {versions['triton']}"
 
 
 def _far(kind: str, rows: list[dict]) -> str:
@@ -51,8 +69,7 @@ def _far(kind: str, rows: list[dict]) -> str:
 
 def figure():
     """A name and a dot for every row, on a logarithmic scale, in two columns."""
-    _, entry = _newest()
-    rows = list(_with_heads([row for row in entry["rows"] if "ratio" in row]))
+    rows = list(_with_heads([row for row in _rows() if "ratio" in row]))
     tall = -(-len(rows) // 2)
     cut = tall - any(row is None for _, row in rows[tall - 1 : tall])  # a head is not the last of its column
     made = matplotlib.figure.Figure(figsize=(11.5, 0.9 + 0.155 * tall), layout="constrained")
@@ -81,7 +98,8 @@ def figure():
             label.set_fontweight("bold" if row is None else "normal")
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    made.suptitle(f"Time over the best peer's, {entry['machine']}: dotted at {FAR}, diamonds above it", fontsize=10)
+    machine = next(iter(_recorded()[1].values()))["machine"]
+    made.suptitle(f"Time over the best peer's, {machine}: dotted at {FAR}, diamonds above it", fontsize=10)
     return made
 
 

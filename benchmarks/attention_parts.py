@@ -17,8 +17,8 @@ import torch
 from torch._functorch import config as donated_buffers
 
 from benchmarks import attention as tabled
-from benchmarks import beside, sweeping
-from benchmarks.beside import Shape
+from benchmarks import beside_attention, sweeping
+from benchmarks.beside_attention import Shape
 from course_lib.device import DEVICE
 from course_lib.kernels.attention.backward import row_terms, write_backward, write_dkdv, write_dq
 from course_lib.kernels.attention.forward import write_forward
@@ -85,7 +85,7 @@ class Keys:
 
     def __init__(self, shape: Shape):
         self.shape = shape
-        self.q, self.k, self.v, self.do, self.lengths = beside.drawn(shape)
+        self.q, self.k, self.v, self.do, self.lengths = beside_attention.drawn(shape)
         self.o, self.l = torch.empty_like(self.q), torch.empty(self.q.shape[:-1], device=DEVICE)
         self.method = "graph"
 
@@ -160,11 +160,11 @@ class Heads(Keys):
 def _ready(kind: str, shape: tuple) -> tuple[Keys, dict, dict, dict, str]:
     """The shape; float64 of some heads, one program's result, peers, and the name of the fastest."""
     made = {"keys": Keys, "heads": Heads}[kind](Shape(*shape))
-    want = beside.exact(made.shape, made.q, made.k, made.v, made.do, made.lengths)
+    want = beside_attention.exact(made.shape, made.q, made.k, made.v, made.do, made.lengths)
     whole = {name: x.clone() for name, x in made.run(made.whole()).items()}
     peers, took = {}, {}
     alike = replace(made.shape, causal=made.shape.causal and made.shape.n_q == made.shape.n_k)
-    for name, peer in beside._peers(alike, made.lengths).items():
+    for name, peer in beside_attention._peers(alike, made.lengths).items():
         if name in ("math", "efficient") and made.lengths is None:
             continue
         try:

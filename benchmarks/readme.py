@@ -39,7 +39,9 @@ SHOWN = {  # section -> rows of the table, in order
         for size in ("1152 x 4304", "4096 x 16384")
     ],
     "add_norm": [
-        f"add_norm {direction} 16384 x {width}" for width in (1152, 4096) for direction in ("forward", "backward")
+        f"add_norm {direction} 16384 x {width}"
+        for width in (1152, 4096, 12288, 16384)
+        for direction in ("forward", "backward")
     ],
     "rope": [f"rope {direction} 8192, against libraries" for direction in ("forward", "backward")],
     "mx": ["dequantize 8192 x 28672", "product 1 x 14336 x 4096", "product 16 x 14336 x 4096"],

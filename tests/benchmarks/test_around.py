@@ -15,8 +15,13 @@ ENTRY = {"machine": "a GPU", "date": "2026-11-26", "versions": {"torch": "2.11",
 
 @pytest.fixture
 def recorded(monkeypatch):
-    monkeypatch.setattr(around.results, "load", lambda section, device="h200": ENTRY if device == "h100" else {})
-    monkeypatch.setattr(around.recorded, "is_stale", lambda section, device: device == "h100")
+    def load(section, device="h200"):
+        kind = section.removeprefix("beside_").replace("products", "matmul")
+        rows = [row for row in ENTRY["rows"] if row["kind"] == kind]
+        return ENTRY | {"rows": rows} if device == "h100" or kind == "matmul" else {}
+
+    monkeypatch.setattr(around.results, "load", load)
+    monkeypatch.setattr(around.recorded, "is_stale", lambda section, device: section != "beside_products")
 
 
 def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
@@ -24,15 +29,15 @@ def test_the_sentence_counts_and_names_what_is_slow_or_refused(recorded):
     assert "3 rows" in said and "1 are at most 1, 2 at most 1.15" in said
     assert "Above 1.15: attention forward 0 of 1; attention backward 0 of 1; matmul 1 of 1, at most 1.300" in said
     assert "(bfloat16 1 x 4096 x 4096)." in said and "Refused: matmul 7 x 7 x 7 (too odd)." in said
-    assert said.endswith("The code behind it has changed since.")
+    assert said.endswith("The code behind `beside_attention` and `beside_add_norm` has changed since.")
 
 
 def test_any_order_of_additions_is_a_kind_of_its_own(recorded, monkeypatch):
     free = {**ROWS[1], "name": "attention backward in any order 4 x 16 x 77 x 64", "ratio": 1.2}
     monkeypatch.setitem(ENTRY, "rows", [*ROWS, free])
     assert (
-        "attention backward 0 of 1; matmul 1 of 1, at most 1.300 (bfloat16 1 x 4096 x 4096); attention backward in "
-        "any order 1 of 1, at most 1.200 (4 x 16 x 77 x 64)." in around.said()
+        "attention backward 0 of 1; attention backward in any order 1 of 1, at most 1.200 (4 x 16 x 77 x 64); "
+        "matmul 1 of 1, at most 1.300 (bfloat16 1 x 4096 x 4096)." in around.said()
     )
 
 

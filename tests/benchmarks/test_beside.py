@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from benchmarks import beside
+from benchmarks import beside, beside_add_norm, beside_products
+from benchmarks import beside_attention as attentions
 from benchmarks.against import Red
-from benchmarks.beside import Shape
+from benchmarks.beside_attention import Shape
 
 SMALL = (
     Shape.square(2, 2, 33, 16),
@@ -27,19 +28,19 @@ def untimed(monkeypatch):
         return {"name": case.name, "peers": sorted(case.peers)}
 
     monkeypatch.setattr(beside, "measure", measured)
-    monkeypatch.setattr(beside, "DTYPE", torch.float32)  # the interpreter has no bf16
+    monkeypatch.setattr(attentions, "DTYPE", torch.float32)  # the interpreter has no bf16
 
 
 def rows(*shapes):
-    return beside.run(attention=shapes, matmul=(), linear_gelu=(), add_norm=())
+    return attentions.run(shapes)
 
 
 def test_there_are_at_least_sixty_rows_and_no_shape_comes_twice():
-    shapes = [*beside.ATTENTION, *beside.MATMUL, *beside.LINEAR_GELU, *beside.ADD_NORM]
+    shapes = [*attentions.SHAPES, *beside_products.MATMUL, *beside_products.LINEAR_GELU, *beside_add_norm.WIDTHS]
     assert len(set(shapes)) == len(shapes)
-    both = sum(1 + (shape.n_q > 1) for shape in beside.ATTENTION)
-    assert both + len(beside.MATMUL) + len(beside.LINEAR_GELU) + 2 * len(beside.ADD_NORM) >= 60
-    assert {shape.size for shape in beside.ATTENTION} >= {16, 32, 40, 48, 64, 72, 80, 96, 128}
+    both = sum(1 + (shape.n_q > 1) for shape in attentions.SHAPES)
+    assert both + len(beside_products.MATMUL) + len(beside_products.LINEAR_GELU) + 2 * len(beside_add_norm.WIDTHS) >= 60
+    assert {shape.size for shape in attentions.SHAPES} >= {16, 32, 40, 48, 64, 72, 80, 96, 128}
 
 
 @pytest.mark.parametrize("shape", SMALL, ids=str)
@@ -51,9 +52,9 @@ def test_ours_and_a_peer_are_held_against_float64_in_both_directions(shape, unti
 
 
 def test_long_sequences_are_checked_at_their_last_queries(untimed, monkeypatch):
-    monkeypatch.setattr(beside, "EXACT", 200)
-    q, k, v, do, lengths = beside.drawn(shape := Shape.square(1, 1, 40, 16, causal=True))
-    want = beside.exact(shape, q, k, v, do, lengths)
+    monkeypatch.setattr(attentions, "EXACT", 200)
+    q, k, v, do, lengths = attentions.drawn(shape := Shape.square(1, 1, 40, 16, causal=True))
+    want = attentions.exact(shape, q, k, v, do, lengths)
     assert want.keys() == {"o"} and want["o"].shape == (1, 1, 5, 16)
     o = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
     assert torch.allclose(want["o"], o[:, :, -5:])
@@ -62,7 +63,7 @@ def test_long_sequences_are_checked_at_their_last_queries(untimed, monkeypatch):
 def test_what_ours_refuses_is_a_row_and_what_is_wrong_is_none(untimed, monkeypatch):
     (row,) = rows(Shape.square(1, 1, 16, 8))  # head sizes are 16 to 128
     assert "head size" in row["refused"] and row["kind"] == "attention"
-    monkeypatch.setattr(beside, "attention", lambda q, k, v, **options: q + 0 * (k.sum() + v.sum()))
+    monkeypatch.setattr(attentions, "attention", lambda q, k, v, **options: q + 0 * (k.sum() + v.sum()))
     with pytest.raises(Red, match="attention is wrong"):
         rows(SMALL[0])
 
@@ -71,11 +72,11 @@ def test_backward_is_looked_at_once_more_where_any_order_of_additions_is_another
     def spoiled(q, k, v, causal, k_lengths, deterministic=True):
         return ours(q if deterministic else _Spoiled.apply(q), k, v, causal)
 
-    ours, shape = beside.attention, Shape.square(2, 2, 33, 16)
-    monkeypatch.setattr(beside, "one_pass_for", lambda causal, lengths, deterministic, *tensors: not deterministic)
+    ours, shape = attentions.attention, Shape.square(2, 2, 33, 16)
+    monkeypatch.setattr(attentions, "one_pass_for", lambda causal, lengths, deterministic, *tensors: not deterministic)
     ways = ("forward", "backward", "backward in any order")
     assert [row["name"] for row in rows(shape)] == [f"attention {way} {shape}" for way in ways]
-    monkeypatch.setattr(beside, "attention", spoiled)
+    monkeypatch.setattr(attentions, "attention", spoiled)
     with pytest.raises(Red, match="in any order is wrong"):
         rows(shape)
 
@@ -107,10 +108,10 @@ def test_a_peer_that_fails_only_backward_keeps_its_forward_row(few, untimed, mon
         return sdpa(q, k, v)
 
     peers = {"right": sdpa, "NaN": lambda q, k, v: sdpa(_Spoiled.apply(q), k, v), "refuses": refuses}
-    monkeypatch.setattr(beside, "_peers", lambda shape, lengths: peers)
-    monkeypatch.setattr(beside, "EXACT", 2**22 if few else 200)
+    monkeypatch.setattr(attentions, "_peers", lambda shape, lengths: peers)
+    monkeypatch.setattr(attentions, "EXACT", 2**22 if few else 200)
     forward, backward = rows(Shape.square(2, 2, 33, 16))
     assert forward["peers"] == sorted(peers) and backward["peers"] == ["right"]
-    monkeypatch.setattr(beside, "attention", lambda q, k, v, **options: peers["NaN"](q, k, v))
+    monkeypatch.setattr(attentions, "attention", lambda q, k, v, **options: peers["NaN"](q, k, v))
     with pytest.raises(Red, match=r"dq': nan"):
         rows(Shape.square(2, 2, 33, 16))

@@ -232,9 +232,9 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     assert len(cases) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
     ratios += [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
     assert len(ratios) == 8
-    says(FLASH, "in the rows of both tables two passes win, and one pass takes 1.3 to 1.75 times as long")
-    says(FLASH, "in a plain Triton kernel: 1.3 to 1.75 times the time of two passes")
-    assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.75, abs=0.01)
+    says(FLASH, "in the rows of both tables two passes win, and one pass takes 1.3 to 1.77 times as long")
+    says(FLASH, "in a plain Triton kernel: 1.3 to 1.77 times the time of two passes")
+    assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.77, abs=0.01)
 
 
 def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
@@ -572,8 +572,8 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
     says(FLASH, "FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after")
     says(FLASH, "after FlashAttention-4 and cuDNN, in all cases but one (forward at head size 72, where `flash` is).")
-    says(FLASH, "Eager takes 4 to 30 times as long forward", "missing at 16384 tokens")
-    says(FLASH, "errors are 1.8 to 2.8 times ours", "At 4096 and 16384 tokens **FlashAttention-4 is the best peer,")
+    says(FLASH, "Eager takes 4 to 31 times as long forward", "missing at 16384 tokens")
+    says(FLASH, "errors are 1.9 to 2.8 times ours", "At 4096 and 16384 tokens **FlashAttention-4 is the best peer,")
     eager, errors, flex = [], [], []
     for name, row in attention_rows().items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
@@ -589,8 +589,8 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
             eager += [us["eager"] / row["value"]] * forward
             errors.append(row["error of eager"] / row["error of ours"])
     assert (round(min(flex), 1), round(max(flex), 1)) == (1.1, 1.7)
-    assert (round(min(eager)), round(max(eager))) == (4, 30)
-    assert (round(min(errors), 1), round(max(errors), 1)) == (1.8, 2.8)
+    assert (round(min(eager)), round(max(eager))) == (4, 31)
+    assert (round(min(errors), 1), round(max(errors), 1)) == (1.9, 2.8)
 
 
 def peers_us(row: dict) -> dict[str, float]:
@@ -598,27 +598,21 @@ def peers_us(row: dict) -> dict[str, float]:
     return {peer.removesuffix(" us"): t for peer, t in times.items()}
 
 
-def test_ours_and_cudnn_stand_as_lesson_04_says_and_one_case_is_not_decided():
-    says(FLASH, "By these times backward ours takes 1.01 and, causal, 0.97 of its time at 64, and 1.15 to 1.20 at 128;")
-    says(FLASH, "in any order 0.88 to 1.00.", "0.85 of its time forward and 0.69 backward, alone 0.82 and 0.75.")
-    says(FLASH, "Forward at 64 and 128 ours takes 0.91 to 0.97 of its time in all cases but one.")
-    says(FLASH, "ours is ahead: 0.85 forward and 0.69 backward.", "in turn ours took 1006 us and FlashAttention-4 994,")
+def test_ours_and_cudnn_stand_as_lesson_04_says():
+    says(FLASH, "By these times backward ours takes 1.00 and, causal, 0.98 of its time at 64, and 1.12 to 1.20 at 128;")
+    says(FLASH, "in any order 0.88 to 1.01.", "Forward at 64 and 128 ours takes 0.92 to 0.99 of its time.")
+    says(FLASH, "0.85 of its time forward and 0.68 backward, alone 0.83 and 0.76.")
+    says(FLASH, "ours is ahead: 0.85 forward and 0.68 backward.")
     over = {name.replace("bf16 ", ""): row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     back = [ratio for name, ratio in over.items() if name.startswith("attention backward 4")]
-    assert [round(ratio, 2) for ratio in back[:2]] == [1.01, 0.97]
-    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (1.15, 1.20, 5)
+    assert [round(ratio, 2) for ratio in back[:2]] == [1.0, 0.98]
+    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (1.12, 1.20, 5)
     free = [ratio for name, ratio in over.items() if "any order" in name]
-    assert (round(min(free), 2), round(max(free), 2), len(free)) == (0.88, 1.0, 5)
+    assert (round(min(free), 2), round(max(free), 2), len(free)) == (0.88, 1.01, 5)
     small = [whole_rows("attention")[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
-    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.82), (0.69, 0.75)]
-    undecided = over.pop("attention forward 4 x 16 x 4096 x 128")
+    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.83), (0.68, 0.76)]
     forward = [ratio for name, ratio in over.items() if name.startswith("attention forward 4")]
-    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.91, 0.97, 4) and undecided > 1
-    row = whole_rows("attention")["attention forward bf16 4 x 16 x 4096 x 128"]
-    says(FLASH, "each alone 854 and 851. cuDNN took 915 in turn with ours and was not timed alone.")
-    says(FLASH, "So of this case the record does not say which of the three is ahead.")
-    told = ("value", "flash 4 us", "alone us", "flash 4 alone us", "cudnn us")
-    assert [round(row[name]) for name in told] == [1006, 994, 854, 851, 915] and "cudnn alone us" not in row
+    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.92, 0.99, 5)
 
 
 def test_the_figure_of_lesson_04_has_a_marker_and_a_colour_for_every_kernel():

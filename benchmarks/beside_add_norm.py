@@ -1,0 +1,24 @@
+"""Residual add and LayerNorm around the table: narrow rows, an odd width, and one between those of the table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch._functorch import config as donated_buffers
+
+from benchmarks import add_norm, beside
+from benchmarks.against import Case
+from course_lib.meaning import ROOT, reached
+
+MEASURES = [path.relative_to(ROOT) for path in reached(Path(add_norm.__file__), ("course_lib/kernels",))]
+WIDTHS = (64, 768, 1150, 8192)
+
+
+@donated_buffers.patch(donated_buffer=False)  # a graph is kept, and its backward runs again and again
+def run(widths: Sequence[int] = WIDTHS) -> list[dict]:
+    return beside.rows("add_norm", _cases, widths)
+
+
+def _cases(width: int) -> Iterator[Case]:
+    for case, _ in add_norm.cases(width):  # narrow rows take less time than the host needs to ask for them
+        yield replace(case, method="graph") if "forward" in case.name else case
