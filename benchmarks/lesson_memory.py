@@ -2,8 +2,9 @@
 
 Each lesson is executed as `python -m autograder execute` does, by a process that may take no more of the GPU, so sizes
 are those of a card of 8 GB. A lesson that needs more fails. What torch's allocator reserved at most is recorded
-as a section of the lesson, "lesson04.peak"; the outputs are not kept. Not counted are the device's own context, some
-0.5 GiB, and processes that a lesson starts: those of lesson 08, and compilers, which hold no memory of the GPU.
+as a section of the lesson, "lesson04.peak"; the outputs are not kept. Not counted there are the device's own context,
+some 0.5 GiB, and processes that a lesson starts, as 08 does: "all processes GiB" is what all of them took, contexts
+among it, on the device where that was most. Nothing else may run on the devices.
 
 `grading` is the solved lesson 01 with its points for speed, graded while another process holds all but 8 GiB of the
 device. "grading.peak" is all that was taken of these, contexts and the referee's workers among it; nothing else may run
@@ -57,15 +58,20 @@ def peak_bytes(notebook: NotebookNode) -> int:
     return int(re.search(r"most bytes reserved: (\d+)", said)[1])
 
 
+def taken() -> list[int]:
+    """Bytes of each device, by all processes."""
+    found = map(torch.cuda.mem_get_info, range(torch.cuda.device_count()))
+    return [total - free for free, total in found]
+
+
 @contextmanager
 def most_taken(every_s: float = 0.05):
-    """A list of one number: the most bytes of the device that were taken, by all processes."""
-    most, done = [0], threading.Event()
+    """A list: of each device the most bytes that were taken at any moment, by all processes."""
+    most, done = taken(), threading.Event()
 
     def look():
         while not done.wait(every_s):
-            free, total = torch.cuda.mem_get_info()
-            most[0] = max(most[0], total - free)
+            most[:] = map(max, most, taken())
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -124,17 +130,20 @@ def main(names: list[str]) -> int:
     os.environ.pop(results.RECORD, None)  # sizes are not those that the recorded tables have
     failed = []
     for lesson in lessons.find() if not names else [one for name in names for one in lessons.find(unit=name)]:
-        began = time.monotonic()
+        began, before = time.monotonic(), taken()
         try:
-            notebook = execute.run(watched(lessons.refresh(lesson)), lesson.script.parent)
+            with most_taken() as most:
+                notebook = execute.run(watched(lessons.refresh(lesson)), lesson.script.parent)
         except CellExecutionError as error:
             failed.append(lesson.unit)
             print(f"{lesson.unit}: does not run in {GIB:g} GiB: {error}", flush=True)
             continue
         peak = peak_bytes(notebook) / 2**30
-        row = {"name": "peak", "value": peak, "unit": "GiB", "held to GiB": GIB}
+        together = max(map(int.__sub__, most, before)) / 2**30
+        row = {"name": "peak", "value": peak, "unit": "GiB", "held to GiB": GIB, "all processes GiB": together}
         results.save(f"lesson{lesson.unit[:2]}.peak", [row], re.search("[a-z]+[0-9]+", machine().name.lower())[0])
-        print(f"{lesson.unit}: at most {peak:.2f} GiB reserved, {time.monotonic() - began:.0f} s", flush=True)
+        took = time.monotonic() - began
+        print(f"{lesson.unit}: at most {peak:.2f} GiB reserved, {together:.2f} by all, {took:.0f} s", flush=True)
     return 1 if failed else 0
 
 

@@ -90,9 +90,10 @@ def memory_of(lesson: str, device: str = "") -> str:
     if not found:
         return "GPU memory: not measured yet; sizes follow the card's memory."
     row = found["rows"][0]
+    together = f", {row['all processes GiB']:.1f} by all together" if "all processes GiB" in row else ""
     return (
-        f"GPU memory: at most {row['value']:.1f} GiB, by a process that was held to {row['held to GiB']:g} GiB "
-        f"({found['machine']}, {found['date']}); where there is more, some sizes are larger."
+        f"GPU memory: at most {row['value']:.1f} GiB, by a process that was held to {row['held to GiB']:g} GiB"
+        f"{together} ({found['machine']}, {found['date']}); where there is more, some sizes are larger."
     )
 
 

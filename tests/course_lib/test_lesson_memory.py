@@ -33,22 +33,25 @@ def test_a_lesson_says_its_peak_or_that_there_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "load", lambda section, device: entry if section == "lesson04.peak" else None)
     said = results.memory_of("04_flash")
     assert "at most 5.1 GiB" in said and "held to 7 GiB (NVIDIA H200, 2026-11-24)" in said
+    entry["rows"][0]["all processes GiB"] = 6.24
+    assert "held to 7 GiB, 6.2 by all together (NVIDIA H200, 2026-11-24)" in results.memory_of("04_flash")
 
 
 def test_the_most_that_is_taken_at_any_moment_is_kept(monkeypatch):
-    free = iter([90, 40, 70])
+    free = {0: iter([95, 90, 40, 70]), 1: iter([80, 85, 85, 85])}
     seen = threading.Event()
 
-    def left():
-        value = next(free, None)
+    def left(number):
+        value = next(free[number], None)
         if value is None:
             seen.set()
         return (value or 100, 100)
 
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", left)
     with most_taken(every_s=1e-4) as most:
         assert seen.wait(10)
-    assert most == [60]
+    assert most == [60, 20]
 
 
 @pytest.mark.parametrize(("taken", "left"), [(1, 7 - 2), (136, 4)])
