@@ -71,7 +71,7 @@ LAPTOP = replace(
     launch_s=4e-6,
     flush_s=80e-6,
     ramp_s=0.13,
-    outlier_rate=0.165,
+    outlier_rate=0.1,
     outlier_factor=3.0,
     noise=0.042,
 )
@@ -79,7 +79,15 @@ TOGETHER = {
     "a datacentre device": (replace(PRESETS["datacentre"], launch_s=14e-6, ramp_s=0.08, outlier_rate=0.0), 100, 150),
     "a laptop": (LAPTOP, 600, 720),
     "a shared device": (
-        replace(PRESETS["shared"], cache_gain=1.25, idle_speed=0.7, ramp_s=0.11, outlier_factor=13.0, noise=0.042),
+        replace(
+            PRESETS["shared"],
+            cache_gain=1.25,
+            idle_speed=0.7,
+            ramp_s=0.11,
+            outlier_rate=0.1,
+            outlier_factor=13.0,
+            noise=0.042,
+        ),
         150,
         300,
     ),
