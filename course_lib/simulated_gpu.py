@@ -11,7 +11,7 @@ What the device does, as a real one:
 - A kernel that runs again on data that is still in the cache is faster; another kernel or a sweep empties it.
 - After a pause the clock is low and rises while there is work.
 - Now and then another process takes the device for a while. Of any five runs in a row of the same kernel (or of five
-  sweeps) it slows down one at most, so that by no chance are many of a timer's samples slow.
+  sweeps) it slows down one at most, so chance cannot make many of a timer's samples slow.
 - An event is stamped when the device reaches it, on a clock that ticks and is a little noisy. Writing the stamp keeps
   the device for a moment, so two events with nothing between them lie that moment apart.
 """
@@ -188,7 +188,7 @@ class DeviceModel:
     def _disturbed(self, kernel: str | None) -> bool:
         """Whether another process slows down this run of a kernel, or this sweep."""
         rate, since = self.traits.outlier_rate, self._undisturbed.get(kernel, APART)
-        # After each slow run APART - 1 are safe. The others are slow so much more often that the rate is kept.
+        # After a slow run the next APART - 1 are not slow. The other runs are slow more often, which keeps the rate.
         disturbed = self._random.random() * (1 - (APART - 1) * rate) < rate and since >= APART - 1
         self._undisturbed[kernel] = 0 if disturbed else since + 1
         return disturbed
