@@ -22,7 +22,6 @@ MANY, SOME = 200, 20  # seeds of an exercise of plain data, and of one with kern
 # at one draw takes too long to draw again until it does.
 VARY = {
     "dispatch.keys": "mixtures are drawn from 50 rules at once",
-    "roofline.stopwatch": "the device answers while it is measured, so its mistakes have no formula",
 }
 
 
