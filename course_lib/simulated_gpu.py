@@ -10,7 +10,8 @@ What the device does, as a real one:
 - The first launch of a kernel compiles it on the host, for a long time.
 - A kernel that runs again on data that is still in the cache is faster; another kernel or a sweep empties it.
 - After a pause the clock is low and rises while there is work.
-- Now and then another process takes the device for a while.
+- Now and then another process takes the device for a while. Of any five runs in a row of the same kernel (or of five
+  sweeps) it slows down one at most, so chance cannot make many of a timer's samples slow.
 - An event is stamped when the device reaches it, on a clock that ticks and is a little noisy. Writing the stamp keeps
   the device for a moment, so two events with nothing between them lie that moment apart.
 """
@@ -21,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 __all__ = ["PITFALLS", "PRESETS", "DeviceModel", "SimulatedGPU", "Traits", "vary"]
+
+APART = 5  # of so many runs in a row of the same work another process slows down one at most
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Traits:
     idle_speed: float = 1.0  # speed of a device that has rested, as a share of its sustained speed
     ramp_s: float = 0.03  # work until the sustained speed is reached
     decay_s: float = 0.01  # rest after which the clock is low again
-    outlier_rate: float = 0.0  # share of runs that another process slows down
+    outlier_rate: float = 0.0  # share of runs that another process slows down; at most 1 / APART
     outlier_factor: float = 8.0  # by how much
     noise: float = 0.0  # relative standard deviation of a run
     timer_noise_s: float = 0.0  # standard deviation of an event's stamp
@@ -93,6 +96,8 @@ class DeviceModel:
 
         A timer that needs more than `limit_s` virtual seconds or `limit` calls is stopped.
         """
+        if traits.outlier_rate > 1 / APART:
+            raise ValueError(f"outlier_rate {traits.outlier_rate:g}: at most one run in {APART} can be slowed down")
         self.traits, self.kernels = traits, dict(kernels)
         self.limit_s, self.limit, self.calls = limit_s, limit, 0
         self._random = random.Random(seed)
@@ -104,6 +109,7 @@ class DeviceModel:
         self._queue: deque[float] = deque()  # when each waiting entry will be done
         self._compiled: set[str] = set()
         self._cached: str | None = None  # whose data the cache holds
+        self._undisturbed: dict[str | None, int] = {}  # runs since one was slowed down, of each kernel and of sweeps
         self._events: list[tuple[float, float]] = []  # (when it happens, what its stamp says)
 
     def truth(self, kernel: str) -> float:
@@ -141,11 +147,11 @@ class DeviceModel:
         if self._cached == kernel:
             work /= self.traits.cache_gain
         self._cached = kernel
-        self._run(work)
+        self._run(work, kernel)
 
     def _flush_cache(self) -> None:
         self._cached = None
-        self._run(self.traits.flush_s)
+        self._run(self.traits.flush_s, None)
 
     def _record(self) -> int:
         self._wait_for_room()
@@ -179,7 +185,15 @@ class DeviceModel:
             raise RuntimeError(f"cannot sleep {seconds!r} seconds")
         self._host += seconds
 
-    def _run(self, work: float) -> None:
+    def _disturbed(self, kernel: str | None) -> bool:
+        """Whether another process slows down this run of a kernel, or this sweep."""
+        rate, since = self.traits.outlier_rate, self._undisturbed.get(kernel, APART)
+        # After a slow run the next APART - 1 are not slow. The other runs are slow more often, which keeps the rate.
+        disturbed = self._random.random() * (1 - (APART - 1) * rate) < rate and since >= APART - 1
+        self._undisturbed[kernel] = 0 if disturbed else since + 1
+        return disturbed
+
+    def _run(self, work: float, kernel: str | None) -> None:
         """Put work on the queue; its place in time is already certain, since the queue is in order."""
         self._wait_for_room()
         start = max(self._free, self._host + self.traits.latency_s)
@@ -187,7 +201,7 @@ class DeviceModel:
             self._worked = 0.0
         work *= max(0.1, 1.0 + self._random.gauss(0.0, 1.0) * self.traits.noise)
         took = self._at_current_clock(work)
-        if self._random.random() < self.traits.outlier_rate:
+        if self._disturbed(kernel):
             took *= self.traits.outlier_factor
         self._worked += took
         self._free = self._worked_until = start + took

@@ -868,7 +868,7 @@ results.beside("lesson01.fresh", fresh, unit="us")
 #
 # - after 0.2 s of work the clock has reached its sustained speed; it falls again when the device rests for some
 #   milliseconds
-# - fewer than one run in five is slowed down by somebody else
+# - of any five runs of the kernel in a row, somebody else slows down one at most
 # - a run takes between 20 microseconds and 3 milliseconds, and varies by a few per cent
 # - a launch may cost the host more time than a sweep, or the kernel, costs the device, but no more than six sweeps
 # - an event takes the device up to 5 microseconds, the same on one device wherever it stands

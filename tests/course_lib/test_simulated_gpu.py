@@ -271,6 +271,26 @@ def test_a_varied_device_keeps_what_is_off_off():
     assert replace(varied, launch_s=1.0) != varied and vary(varied, 5) == vary(varied, 5)
 
 
+@pytest.mark.parametrize("rate", [0.04, 0.1, 0.19])
+def test_of_five_runs_in_a_row_one_at_most_is_slowed_down_and_the_share_of_all_is_the_rate(rate):
+    gpu = DeviceModel({"k": 1e-4, "other": 1e-4}, Traits(outlier_rate=rate), seed=3, limit_s=1000.0).handle()
+    pairs = []
+    for run in range(20_000):
+        for _ in range(run % 3):
+            gpu.flush_cache()
+        gpu.launch("other")
+        pairs.append((gpu.record(), gpu.launch("k"), gpu.record()))
+    gpu.synchronize()
+    slow = [gpu.elapsed(a, b) > 4e-4 for a, _, b in pairs]
+    assert max(sum(slow[i : i + 5]) for i in range(len(slow))) == 1
+    assert sum(slow) / len(slow) == pytest.approx(rate, rel=0.1)
+
+
+def test_a_device_on_which_more_than_one_run_in_five_is_slow_is_refused():
+    with pytest.raises(ValueError, match="at most one run in 5"):
+        DeviceModel(KERNELS, Traits(outlier_rate=0.21))
+
+
 def test_a_call_costs_microseconds():
     gpu = DeviceModel(KERNELS, PRESETS["laptop"]).handle()
     took = []
