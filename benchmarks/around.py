@@ -40,10 +40,7 @@ def said() -> str:
     ratios = [row["ratio"] for row in rows]
     far = "; ".join(_far(kind, [row for row in rows if _kind(row) == kind]) for kind in dict.fromkeys(map(_kind, rows)))
     refused = ", ".join(f"{row['name']} ({row['refused']})" for row in _rows() if "refused" in row)
-    machines = {
-        f"{e['machine']}, torch {e['versions']['torch']}, triton {e['versions']['triton']}": None
-        for e in found.values()
-    }
+    machines = dict.fromkeys(map(_machine, found.values()))
     dates = " and ".join(sorted({entry["date"] for entry in found.values()}))
     stale = " and ".join(f"`{section}`" for section in SECTIONS if recorded.is_stale(section, device))
     return (
@@ -98,7 +95,7 @@ def figure():
             label.set_fontweight("bold" if row is None else "normal")
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    machine = next(iter(_recorded()[1].values()))["machine"]
+    machine = " and ".join(dict.fromkeys(entry["machine"] for entry in _recorded()[1].values()))
     made.suptitle(f"Time over the best peer's, {machine}: dotted at {FAR}, diamonds above it", fontsize=10)
     return made
 

@@ -2,7 +2,7 @@
 
     beside_attention    lengths, head sizes, grouped heads, padding, decoding, small batches
     beside_products     matmul and linear_gelu: few rows, a long K, sizes that no tile divides
-    beside_add_norm     rows that are wide, and narrow
+    beside_add_norm     narrow rows, rows off 16 bytes, and 8192
 
 A row where ours refuses the shape says so in `refused`. No row is a claim: a look of 0.1 s at every peer, and of 0.4 s
 at the best.

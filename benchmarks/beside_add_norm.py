@@ -1,4 +1,4 @@
-"""Residual add and LayerNorm around the table: narrow rows, an odd width, and one between those of the table."""
+"""Residual add and LayerNorm around the table: narrow rows, rows off 16 bytes, and a width between those of it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

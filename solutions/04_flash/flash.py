@@ -2611,8 +2611,8 @@ if rates:
 
 # %% [markdown]
 # What follows is of the record of 2026-11-27. A row "in any order" is ours with `deterministic=False`; "in order" is
-# the default in turn with it. At 4096 and 16384 tokens **FlashAttention-4 is the best peer, forward and backward, in
-# all cases.** Our time over its, 16 heads and a batch of 4:
+# the default in turn with it. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward,
+# in all cases.** Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
 # |---|---|---|---|---|---|
@@ -3170,9 +3170,8 @@ Table(
 # 1.10 of its time forward in turn and 1.00 to 1.08 alone, and 1.20 to 1.37 backward in turn and 1.23 to 1.32 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order
 # too, it takes 1.09 to 1.14. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and
-# 0.68 backward. FlashAttention-3
-# (Shah and others) was not measured, so no place beside it is claimed. What makes our second rung fast is theirs and
-# NVIDIA's: the TMA, jobs for warps, turns.
+# 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our
+# second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]
 # ## Questions

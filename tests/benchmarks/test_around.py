@@ -41,6 +41,20 @@ def test_any_order_of_additions_is_a_kind_of_its_own(recorded, monkeypatch):
     )
 
 
+def test_sections_of_several_days_and_machines_are_all_named(recorded, monkeypatch):
+    load = around.results.load
+
+    def later(section, device="h200"):
+        entry = load(section, device)
+        if section != "beside_products" or not entry:
+            return entry
+        return entry | {"machine": "another", "date": "2026-11-27"}
+
+    monkeypatch.setattr(around.results, "load", later)
+    assert "a GPU, torch 2.11, triton 3.6; another, torch 2.11, triton 3.6, 2026-11-26 and 2026-11-27)" in around.said()
+    assert "a GPU and another" in readme.as_svg(around.figure)
+
+
 def test_every_row_is_in_the_picture(recorded):
     svg = readme.as_svg(around.figure)
     assert svg == readme.as_svg(around.figure)

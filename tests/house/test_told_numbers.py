@@ -220,7 +220,7 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         "4096 x 128": [1.01, 1.00, 1.31, 1.27, 1.13], "4096 x 128 causal": [1.10, 1.07, 1.35, 1.32, 1.12],
         "16384 x 128": [1.06, 1.05, 1.37, 1.30, 1.14],
     }  # fmt: skip
-    says(FLASH, "best peer, forward and backward, in all cases.**", "head sizes 64 and 128, in all cases: ours takes")
+    says(FLASH, "the best peer, forward and backward, in all cases.**", "64 and 128, in all cases: ours takes")
     rows, forward, backward, free = whole_rows("attention"), [], [], []
     ways = ("forward", "backward", "backward in any order")
     for size, ratios in told.items():

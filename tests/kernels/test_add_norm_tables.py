@@ -1,6 +1,7 @@
 """The kernels of add_norm as they are compiled, and every entry of their tables."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -117,15 +118,17 @@ def test_the_estimate_of_shared_memory_counts_weights_in_their_own_type(on):
 
 @pytest.mark.usefixtures("an_h200")
 def test_two_programs_share_rows_that_one_cannot_hold():
-    """One program that has a row to itself spills 216 bytes in bf16 and 496 in fp32."""
+    """One program that has a row to itself spills hundreds of bytes: benchmarks/notes/add_norm.md."""
     cuda = torch.device("cuda")
     how, fp32 = (tuning.backward_rows(16384, 16384, cuda, itemsize) for itemsize in (2, 4))
     assert how.shared and fp32.shared
     for columns in (14336, 16384):
         made = compiled(backward_kernel, columns, how)
-        assert made.spills_bytes == 0 and made.registers <= 128, str(made)
+        assert made.spills_bytes == 0, str(made)
+    alone = compiled(backward_kernel, 16384, replace(how, shared=False, stages=2, again=True))
+    assert alone.spills_bytes > 200, str(alone)
     made = compiled(backward_kernel, 16384, fp32, weight="*fp32", rows="*fp32")
-    assert made.spills_bytes <= 12 and made.registers <= 128, str(made)
+    assert made.spills_bytes <= 12, str(made)
 
 
 @pytest.mark.slow
@@ -180,6 +183,7 @@ WAYS_OF_WIDE_ROWS = [
         (1, 33, "no bias"),
         (5, 1152, "no ds"),
         (9, 129, "dropout"),
+        (9, 132, "dropout"),
         (7, 40, "sum_x"),
         (0, 40, "plain"),
         (12, 16, "sum_x"),
@@ -235,7 +239,7 @@ def test_errors_are_no_larger_than_eager_s(N, random):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("p", [0.0, 0.2])
-@pytest.mark.parametrize("N", [72, 1152, 4096])
+@pytest.mark.parametrize("N", [72, 1152, 4096, 16384])
 def test_the_same_bits_on_every_run(N, p):
     given = drawn(5000, N, torch.bfloat16)
     first = gradients(lambda *t: add_norm(*t, p=p, seed=seed_of(2)), given, given[0], given[1])

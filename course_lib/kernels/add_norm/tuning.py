@@ -1,9 +1,9 @@
 """How many rows a program takes, and with how many warps.
 
-Measured on an H200: both directions at 1152, 4096, 12288 and 16384 columns with the candidates of `python -m
-benchmarks.add_norm_sweep` (benchmarks/notes/add_norm.md). The widths between are chosen by what the compiler makes of
-them. Elsewhere a backward program holds as many turns in shared memory as there is room for, and a multiprocessor as
-many programs as fit side by side.
+Measured on an H200 with candidates of `python -m benchmarks.add_norm_sweep` (benchmarks/notes/add_norm.md): both
+directions at 1152, 4096, 12288 and 16384 columns of 16-bit types. The other entries are chosen by what the compiler
+makes of them. Elsewhere a backward program holds as many turns in shared memory as there is room for, and a
+multiprocessor as many programs as fit side by side.
 """
 
 import functools
