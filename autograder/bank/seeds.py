@@ -8,7 +8,7 @@ all cases under the first seeds only. Where one of its formulas (bank/formulas.p
 all of these, the formula stands for it under the other seeds. Where none is, the mistake runs on the case that catches
 it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one.
 
-Nothing is remembered from one seed to the next of a right one, so several processes share its seeds.
+What a right one earns under one seed does not depend on other seeds, so several processes share its seeds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,8 +39,8 @@ from autograder.referee.rounds import Round
 from course_lib import device
 
 FIRST = 3  # seeds under which every case runs
-LIMIT_S = 60.0  # for one submission and one seed
-SHARE = 10  # seeds of a right one that a process judges at least
+LIMIT_S = 60.0  # for one submission and one seed; a share of the seeds may take what all of them may
+SHARE = 10  # seeds of a right one that a process judges at least, but for the last
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Drawn(Result):
         """What is not as it should be, a sentence each."""
         if self.skipped:
             return []
-        if not self.points:
-            return [f"{self.entry} could not be judged: {self.says}"]
         if self.refused:
             return [f"{self.entry} was refused: {self.refused}"]
+        if not self.points:
+            return [f"{self.entry} could not be judged: {self.says}"]
         all_of_it = sum(points == self.out_of for points in self.points)
         said = []
         if self.entry.kind == "mistakes" and all_of_it:
@@ -146,18 +147,18 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
 
 
 def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int) -> list[Entry]:
-    """The same submissions, each right one in as many shares as there are processes."""
+    """The same submissions, each right one in a share for each process, or fewer."""
     step = max(SHARE, -(-seeds // workers))
     ranges = [range(first, min(first + step, seed + seeds)) for first in range(seed, seed + seeds, step)]
     found: list[Entry] = []
     for entry in todo:
-        apart = [Share(*vars(entry).values(), seeds=some) for some in ranges]
+        apart = [Share(**vars(entry), seeds=some) for some in ranges]
         found += [entry] if entry.kind == "mistakes" else apart
     return found
 
 
 def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
-    """One result a submission. Of a right one every share has to be right, so no case differs between them."""
+    """One result a submission. A right one is right under every seed or refused: `differing` is empty."""
     found: dict[str, Drawn] = {}
     for one in drawn:
         if (other := found.get(str(one.entry))) is not None:
@@ -168,19 +169,20 @@ def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
     return list(found.values())
 
 
-FOUND: dict[tuple[str, int], dict[str, Sequence[dict[str, bool]]]] = {}  # (exercise, first seed) -> formula -> a seed
+# (exercise, first seed) -> formulas, some of one name, and what each gets right under each seed
+FOUND: dict[tuple[str, int], list[tuple[str, Sequence[dict[str, bool]]]]] = {}
 
 
 def compute_before(name: str, seeds: Sequence[int]) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
     labels = [label for label, _ in formulas.answers(get(name).mistakes)]
     if device.TIER != "gpu" and labels:
-        FOUND[name, seeds[0]] = dict(zip(labels, zip(*_rights_of_all(name, seeds), strict=True), strict=True))
+        FOUND[name, seeds[0]] = list(zip(labels, zip(*_rights_of_all(name, seeds), strict=True), strict=True))
 
 
 def stands_for(name: str, mistake: str, seen: Sequence[dict[str, bool]], seed: int) -> Sequence[dict[str, bool]] | None:
     """What a formula of that mistake gets right under all seeds, where under the first ones it is what was seen."""
-    for label, many in FOUND.get((name, seed), {}).items():
+    for label, many in FOUND.get((name, seed), ()):
         if label.partition(" of ")[0] == mistake and list(many[: len(seen)]) == list(seen):
             return many
     return None
@@ -272,8 +274,9 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
 
 def _rights_of_all(name: str, seeds: Iterable[int]) -> list[list[dict[str, bool]]]:
     """Of each seed what each formula gets right."""
-    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
-        return pool.map(partial(_rights, name), seeds, chunksize=1)
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:  # who dies is an error; a Pool would wait
+        return list(pool.map(partial(_rights, name), seeds))
 
 
 def _rights(name: str, seed: int) -> list[dict[str, bool]]:
