@@ -11,7 +11,7 @@ What the device does, as a real one:
 - A kernel that runs again on data that is still in the cache is faster; another kernel or a sweep empties it.
 - After a pause the clock is low and rises while there is work.
 - Now and then another process takes the device for a while. Of any five runs in a row of the same kernel (or of five
-  sweeps) it slows down one at most, so chance cannot make many of a timer's samples slow.
+  sweeps) it slows down one at most, so chance cannot make many of the samples slow that a timer takes in a row.
 - An event is stamped when the device reaches it, on a clock that ticks and is a little noisy. Writing the stamp keeps
   the device for a moment, so two events with nothing between them lie that moment apart.
 """

@@ -866,7 +866,7 @@ results.beside("lesson01.fresh", fresh, unit="us")
 #
 # What is promised about the devices:
 #
-# - after 0.2 s of work the clock has reached its sustained speed; it falls again when the device rests for some
+# - after 0.15 s of work the clock has reached its sustained speed; it falls again when the device rests for some
 #   milliseconds
 # - of any five runs of the kernel in a row, somebody else slows down one at most
 # - a run takes between 20 microseconds and 3 milliseconds, and varies by a few per cent

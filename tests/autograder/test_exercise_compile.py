@@ -385,7 +385,7 @@ MIDDLES = (median, lambda times: sorted(times)[2], lambda times: sorted(times)[3
 
 
 def test_no_draw_refuses_an_honest_reading_of_the_timings():
-    """Each is off by 60 % of what is allowed at most. Under seed 71000 one was refused once."""
+    """Each is off by 60 % of what is allowed at most: draws leave half of it to 21 readings, and these are more."""
     exercise, near = get("compile.break_even"), []
     for case in exercise.cases:
         if case.name == MINUTES:

@@ -257,12 +257,10 @@ def test_single_calls_are_of_three_kinds_and_each_is_told_by_its_largest_size():
         assert (single < 0.5 * device) == (kind == "not waited for")
 
 
-@pytest.mark.parametrize("case", ["added", "disturbed timings"])
-def test_plain_least_squares_is_right_in_the_same_cases_whatever_is_drawn(case):
-    """Also where the host's cost is what lies above that line."""
+def test_plain_least_squares_is_right_where_timings_are_disturbed_whatever_is_drawn():
     cost = get("ddp.cost")
     answer = bank.find("ddp.cost/mistakes/absolute_distances__by_hand").function
-    (drawn,) = (c for c in cost.cases if c.name == case)
+    (drawn,) = (c for c in cost.cases if c.name == "disturbed timings")
     for seed in range(71000, 71100):
         call = cost.draw(drawn, seed, "cpu", "interpreter")
         assert cost.accept(answer(**call.args), call.secret["want"], call.args) is None, seed

@@ -105,7 +105,7 @@ def _call(d: Draw, shapes: dict[str, tuple[Costs, Costs]], steps: list[str], dis
 
 
 def _honest(eager: Times, compiled: Times, steps: list[str]) -> Iterator[int | None]:
-    """The numbers that people find who read the timings as promised."""
+    """What 21 readings of the timings give: each steady time with each way to take the first calls."""
     for middle, since in STEADY:
         usual = [steady(times, middle, since) for times in (eager, compiled)]
         for first in FIRST_CALLS:

@@ -121,7 +121,7 @@ CASES = (
 
 
 def _rough(v) -> dict:
-    """In the next format down: fp32 inputs, the bias too since K may be 0; or h, rounded to the two bytes of x."""
+    """In the next format down: fp32 inputs, and with them the bias, all there is where K is 0; else h, in x's type."""
     if v["x"].dtype == torch.float32:
         inputs = {name: next_format_down(v[name]) for name in ("x", "w", "bias") if v[name] is not None}
         return {"out": gelu(before_gelu(v | inputs, torch.float32))}
@@ -142,7 +142,7 @@ LINEAR_GELU = Exercise(
         good=lambda v: {"out": gelu(before_gelu(v, torch.float32))},
         good_is="fp32 throughout",
         lower=_rough,
-        lower_is="fp32 inputs in the next format down; of two-byte inputs h rounded to their type",
+        lower_is="fp32 inputs and bias in the next format down; of two-byte inputs h rounded to their type",
         floor_ulps=0.5,  # what one rounding may cost
     ),
     mistakes=MISTAKES,

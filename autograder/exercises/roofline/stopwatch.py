@@ -65,7 +65,7 @@ ALONE: dict[str, tuple[Traits, float, float]] = {
 }
 # Several difficulties each. What a timer ignores costs it much less than LIMIT here or much more, in every draw: else
 # an answer would earn other points with other devices. So a slow run of the laptop is not so slow that a few of them
-# make up for a warm cache.
+# make up for a warm cache, and on the shared device one slow run of ten more than makes up for it.
 LAPTOP = replace(
     PRESETS["laptop"],
     cache_gain=2.4,
