@@ -1,4 +1,4 @@
-"""Residual add and LayerNorm around the table: narrow rows, rows off 16 bytes, and a width between those of it."""
+"""Residual add and LayerNorm beside the table: narrow rows, rows off 16 bytes, and 8192 columns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
