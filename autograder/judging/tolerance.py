@@ -97,6 +97,15 @@ def _shrunk(truth: torch.Tensor, usual: torch.Tensor) -> float:
     return max(1.0, typical / size) if size else 1.0
 
 
+def at_lower(limits: Limits) -> Limits:
+    """Limits that let the lower precision pass, for looking at other things than precision; what is exact stays so."""
+
+    def of_one(limit: Limit) -> Limit:
+        return Limit(limit.lower, limit.lower) if limit.good else limit
+
+    return {key: {metric: of_one(one) for metric, one in by.items()} for key, by in limits.items()}
+
+
 def _scaled(limits: dict[str, Limit], factor: float) -> dict[str, Limit]:
     return {metric: Limit(one.good * factor, one.lower * factor) for metric, one in limits.items()}
 
