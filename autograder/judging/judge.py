@@ -61,15 +61,16 @@ def judge(exercise: Exercise, tier: str, seed: int, trials: Sequence[Trial]) -> 
     )
 
 
-def case_verdict(exercise: Exercise, trial: Trial) -> CaseVerdict:
-    """One call by itself, undiagnosed."""
-    return _compared(exercise, [trial])[0][0]
+def case_verdict(exercise: Exercise, tier: str, seed: int, trial: Trial) -> CaseVerdict:
+    """One call by itself, undiagnosed. The lower precision passes: how precise an answer is, all cases say together."""
+    return _compared(exercise, [trial], _siblings(exercise, tier, seed), tolerance.at_lower)[0][0]
 
 
 def _compared(
-    exercise: Exercise, trials: Sequence[Trial], siblings: Siblings | None = None
+    exercise: Exercise, trials: Sequence[Trial], siblings: Siblings, within: Callable = lambda limits: limits
 ) -> tuple[tuple[CaseVerdict, ...], Evidence]:
     known, wants, groups, limits = _truth(exercise, trials, siblings)
+    limits = within(limits)
     tried, cases = [], []
     for (case, call, outcome), args, want, group in zip(trials, known, wants, groups, strict=True):
         outcome = _beside(outcome, want)
@@ -82,7 +83,7 @@ def _compared(
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
 
 
-def _truth(exercise: Exercise, trials: Sequence[Trial], siblings: Siblings | None):
+def _truth(exercise: Exercise, trials: Sequence[Trial], siblings: Siblings):
     """Of every call its arguments, its truth, and the group that its limits come from; and the limits of all."""
     known = [{**call.args, **call.secret} for _, call, _ in trials]
     wants = [{} if trial[2].error else exercise.oracle(args) for trial, args in zip(trials, known, strict=True)]
@@ -102,11 +103,11 @@ def _siblings(exercise: Exercise, tier: str, seed: int) -> Siblings:
 
 
 def _groups(
-    exercise: Exercise, trials: Sequence[Trial], known, wants, siblings: Siblings | None
+    exercise: Exercise, trials: Sequence[Trial], known, wants, siblings: Siblings
 ) -> Iterator[list[tuple[Values, Values]]]:
     """Every call with the siblings that its small outputs are measured with."""
     for (case, _, _), (args, want) in zip(trials, _situations(exercise, trials, known, wants), strict=True):
-        count = tolerance.siblings_needed(want) if siblings and not case.part else 0
+        count = tolerance.siblings_needed(want) if not case.part else 0
         yield [(args, want), *((other, exercise.oracle(other)) for other in (siblings(case, count) if count else ()))]
 
 

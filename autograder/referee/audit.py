@@ -143,4 +143,6 @@ class _SwitchedOff:
         call = self.exercise.draw(self.case, self.seed, device.DEVICE, device.TIER, values=values)
         outcome = self.worker.attempt(self.exercise, self.case, call)
         with quiet():
-            return case_verdict(self.exercise, (self.case, judged_part(call, self.case), outcome))
+            return case_verdict(
+                self.exercise, device.TIER, self.seed, (self.case, judged_part(call, self.case), outcome)
+            )

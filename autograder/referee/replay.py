@@ -161,7 +161,7 @@ def _twice(player: Worker, exercise: Exercise, case: Case, seed: int, again: Seq
     outcomes = player.play(exercise, case, calls, [program for _, program in again])
     with quiet():
         for call, outcome in zip(calls, outcomes, strict=True):
-            verdict = case_verdict(exercise, (case, judged_part(call, case), outcome))
+            verdict = case_verdict(exercise, device.TIER, seed, (case, judged_part(call, case), outcome))
             if not verdict.right:
                 return words + verdict.why
     return ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from autograder import bank
 from autograder.call.in_process import examine
 from autograder.classroom import report
 from autograder.exercise import Call, Case, Exercise, Mistake, Precision, get, registry
@@ -14,7 +15,7 @@ from autograder.exercises.flash.attention import backward_truth
 from autograder.exercises.flash.backward import ORDER as BACKWARD_ARGS
 from autograder.judging import patterns, score, tolerance
 from autograder.judging.compare import same
-from autograder.judging.judge import wrong
+from autograder.judging.judge import case_verdict, wrong
 from autograder.judging.outcome import Outcome
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee.rounds import Round
@@ -275,6 +276,20 @@ def test_few_sums_that_are_wrong_by_a_percent_of_their_terms_never_pass(n):
 
     assert not any(examine(exercise, off, s).accepted for s in range(60))
     assert all(_in_a_round(exercise, off, s) for s in range(60))
+
+
+def test_one_call_by_itself_is_not_held_to_limits_that_come_from_it_alone():
+    """A right GELU rounds otherwise than the honest one, here in every draw by more than such limits allow."""
+    exercise, name = get("mlp.linear_gelu"), "large partial sums"
+    right = bank.find("mlp.linear_gelu/right/grouped_and_transposed").function
+    case = next(case for case in exercise.cases if case.name == name)
+    for seed in range(4):
+        call = exercise.draw(case, seed, "cpu", "interpreter")
+        right(*call.args.values())
+        trial = case, call, Outcome(outputs={"out": call.args["out"]})
+        assert case_verdict(exercise, "interpreter", seed, trial).right
+        call.args["out"][3] *= 1.01
+        assert not case_verdict(exercise, "interpreter", seed, trial).right
 
 
 def _in_a_round(exercise, function, seed) -> str:

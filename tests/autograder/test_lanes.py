@@ -279,5 +279,5 @@ def test_a_case_that_was_never_tried_names_the_one_that_ended_its_process():
     cases, gone = AXPY.cases[:2], SimpleNamespace(lost="the call did not end in 2 s")
     call = AXPY.draw(cases[0], 1, "cpu", "interpreter")
     trials = lanes.in_order(gone, AXPY, 1, cases, {0: (cases[0], call, Outcome(error="Lost: it did not end"))})
-    said = case_verdict(AXPY, trials[1]).why
+    said = case_verdict(AXPY, "interpreter", 3, trials[1]).why
     assert said == f"not tried: its process was lost in \u201c{cases[0].name}\u201d: the call did not end in 2 s"
