@@ -322,6 +322,25 @@ def test_a_right_answer_is_right_in_two_calls_of_one_case_too(submission, name):
     assert [why for seed in range(500, 512) if (why := seeds.twice(one, case, seed, function))] == []
 
 
+KERNELS = [name for name in EXERCISES if exercise.get(name).kind == "kernel" and exercise.get(name).asks_for_kernels]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_right_answers_are_right_in_two_calls_of_every_case(name):
+    one = seeds.undiagnosed(name)
+    cases = [case for case in one.cases if case.runs_here and case.live and not case.part]
+    assert cases or one.tiers == ("gpu",)
+    wrong = {}
+    for entry in bank.entries([name], ["right", "slow"]):
+        function = entry.function
+        for case in cases:
+            for seed in range(2):
+                if why := seeds.twice(one, case, seed, function):
+                    wrong[f"{entry}, {case.name}, seed {seed}"] = why
+    assert wrong == {}
+
+
 def test_what_a_call_keeps_from_the_one_before_is_seen_within_those_limits():
     one = seeds.undiagnosed("start.axpy")
     right, kept = bank.find("start.axpy/right/masked").function, []
