@@ -13,6 +13,7 @@ from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
 from course_lib.kernels.mx.tuning import FETCHED
+from course_lib.models.siglip.steps import steps
 from course_lib.models.vision import Sizes
 from course_lib.numerics import Format, round_to, signed_ulps
 from course_lib.places import ROOT
@@ -1037,6 +1038,17 @@ def test_lesson_04_tells_what_one_pass_takes_which_setting_is_fastest_and_how_re
     assert [int(number) for number in given.groups()] == [240, 24]
     assert 65536 // (3 * 4 * 32) // 8 * 8 == 168  # the hardware deals them out by eight
     assert 64 * 128 // (4 * 32) == 64 and 168 < 3 * 64 < 240
+
+
+def test_a_step_of_the_towers_takes_less_than_strong_and_backward_alone_more_where_norms_are_made_again():
+    says(CAPSTONE, "A step of the course's own tower takes less time than strong's in each of its settings,")
+    says(CAPSTONE, "(Backward alone it takes more where the norms are made again.)")
+    rows = whole_rows("tower")
+    back = {name: row["ratio"] for name, row in rows.items() if "backward" in name and name.endswith("against strong")}
+    assert [name for name, ratio in back.items() if ratio > 1] == [name for name in back if "norms again" in name]
+    strong, *ours = (step for step in steps(list(rows.values())) if step.name.startswith(("strong", "ours")))
+    assert len(ours) == 3 and min(ours, key=lambda step: sum(step.seconds.values())) == ours[0]
+    assert all(sum(step.seconds.values()) < sum(strong.seconds.values()) for step in ours)
 
 
 def test_the_riddles_of_lesson_09_are_answered_by_its_own_arithmetic():
