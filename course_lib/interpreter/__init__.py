@@ -23,8 +23,9 @@ def install() -> None:
     global _installed
     if not _installed:
         # Imported here because these import Triton, which must not happen before the tier is chosen.
-        from course_lib.interpreter import language, launch, operations
+        from course_lib.interpreter import language, launch, operations, shapes
 
+        shapes.install()
         operations.install()
         language.install()
         launch.install()

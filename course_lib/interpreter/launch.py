@@ -94,15 +94,15 @@ def _plain_grid(executor, names, args, kwargs) -> tuple[int, int, int]:
 
 def _device_call(original):
     part(triton_interpreter.InterpretedFunction, "rewrite")
-    modules = (tl, part(tl, "core"))
+    modules = {id(module): module for module in (tl, part(tl, "core"))}
     is_builtin = part(tl.core, "is_builtin")
 
     @wraps(original)
     def call(self, *args, **kwargs):
         # Triton patches its whole language again for every call of tl.sum or of a helper, which takes a
         # millisecond and changes nothing once the launch has patched what this function sees.
-        seen = [value for value in self.fn.__globals__.values() if any(value is one for one in modules)]
-        if _depth == 0 or any(is_builtin(module.arange) for module in seen):
+        seen = modules.keys() & map(id, self.fn.__globals__.values())
+        if _depth == 0 or any(is_builtin(modules[one].arange) for one in seen):
             return original(self, *args, **kwargs)
         return self.rewrite()(*args, **kwargs)
 

@@ -174,6 +174,21 @@ def test_memory_around_a_view_may_be_touched():
     assert slab.tolist() == [0.0] * 8 + [1.0] * 16 + [0.0] * 8
 
 
+def test_a_shape_is_looked_at_once_and_every_block_has_the_type_that_triton_gives_it():
+    made = [tl.block_type(of, [16, tl.constexpr(2)]) for of in (tl.float32, tl.float32, tl.int64)]
+    assert [str(one) for one in made] == ["<['16', '2'], fp32>", "<['16', '2'], fp32>", "<['16', '2'], int64>"]
+    assert made[0] == made[1] != made[2]
+    assert {(tuple(one.shape.values), one.numel) for one in made} == {((16, 2), 32)}
+    blocks = [tl.tensor(None, of) for of in (*made, tl.float32)]
+    assert [(one.dtype, int(one.numel), [int(size) for size in one.shape]) for one in blocks] == [
+        (tl.float32, 32, [16, 2]), (tl.float32, 32, [16, 2]), (tl.int64, 32, [16, 2]), (tl.float32, 1, [])
+    ]  # fmt: skip
+    for wrong in ([16.0, 2], [tl.constexpr(16.0), 2], [12, 2], [16, 3], []):
+        for _ in range(2):
+            with pytest.raises((TypeError, ValueError)):
+                tl.block_type(tl.float32, wrong)
+
+
 def test_installing_twice_changes_nothing():
     before = language.triton_interpreter.InterpreterBuilder.create_dot
     interpreter.install()
