@@ -43,6 +43,9 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.exercise[:1] == ["show"]:
         return show(*args.exercise[1:])
+    if args.seeds is not None and args.seeds < 1:
+        print(f"Expected --seeds of 1 or more, got {args.seeds}.")
+        return 2
     device.ask_apart()  # every part of the bank forks
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
     if args.record and (args.quick or (args.seeds or 100) < 100):

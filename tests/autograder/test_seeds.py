@@ -440,11 +440,14 @@ def test_what_is_kept_of_seeds_no_longer_holds_where_a_case_is_drawn_otherwise(m
     assert recording.means("bank_seeds", "roofline.work") == before["roofline.work"]
 
 
-def test_less_than_100_seeds_are_not_kept(capsys):
+@pytest.mark.parametrize(
+    ("asked", "told"), [(["--seeds", "99", "--record", "cpu"], "100 seeds"), (["--seeds", "0"], "1 or more, got 0")]
+)
+def test_less_than_100_seeds_are_not_kept_and_none_is_no_whole_bank(asked, told, capsys):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert command.main(parser.parse_args(["start.axpy", "--seeds", "99", "--record", "cpu"])) == 2
-    assert "100 seeds" in capsys.readouterr().out
+    assert command.main(parser.parse_args(["start.axpy", *asked])) == 2
+    assert told in capsys.readouterr().out
 
 
 def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):
