@@ -3,8 +3,6 @@
 A third of the time of an interpreted kernel went there: checking a shape, wrapping its sizes, finding numpy's type.
 """
 
-import math
-
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
