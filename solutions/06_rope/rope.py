@@ -2040,10 +2040,11 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 # %% [markdown] nbgrader={"grade": true, "grade_id": "rope_question_in_place", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # Allowed: right behind the projection of q. A linear layer keeps its input and its weight for backward, not its result,
-# and nobody else reads q before it is turned. Not allowed: behind a norm on q whose backward pass uses its output (or
-# keeps q itself), behind any operator that kept its result (sigmoid, tanh, softmax, a product q * q), or where q has a
-# second reader, such as an auxiliary loss or a cache of unturned keys. A kernel of our own raises no version counter, so
-# the gradient is wrong without a word; only a comparison of gradients, or `mark_dirty`, would show it.
+# and nobody else reads q before it is turned. Not allowed: behind a norm on q whose backward pass uses its output
+# (torch's layer_norm and rms_norm keep their input, so behind them it is allowed), behind any operator that kept its
+# result (sigmoid, tanh, softmax) or q itself (a product q * q), or where q has a second reader, such as an auxiliary
+# loss or a cache of unturned keys. A kernel of our own raises no version counter, so the gradient is wrong without a
+# word; only a comparison of gradients, or `mark_dirty`, would show it.
 #
 # *Marking guide.* 1 point for an allowed place with its reason (what the operator before keeps). 1 for a forbidden one
 # with its reason. 1 for saying that the error is silent, because the version counter does not move.

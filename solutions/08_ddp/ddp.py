@@ -170,8 +170,8 @@ plots.show(holdings.collectives(4), alt=alt)
 
 # %% [markdown]
 # ### Predict
-# A buffer of $n$ bytes on each of $N$ ranks. How many bytes must each rank *send* at least, in units of $n$, for an
-# all-reduce on 2, 4 and 64 ranks? Before you go on, think of two ways: everybody sends everything to everybody, or all
+# A buffer of $n$ bytes on each of $N$ ranks. How many bytes must the rank that sends most *send* at least, in units of
+# $n$, for an all-reduce on 2, 4 and 64 ranks? Before you go on, think of two ways: everybody sends everything to everybody, or all
 # send to rank 0, which adds up and sends back.
 
 # %%
@@ -204,7 +204,8 @@ plots.show(holdings.ring(4), alt=alt)
 # $$\text{sent by each rank} = 2\,\frac{N-1}{N}\,n .$$
 #
 # It approaches $2n$ and hardly depends on the number of ranks. The first half is a reduce-scatter, the second an
-# all-gather, and each sends all parts but one. Without help from a switch (section 8) no algorithm does with less.
+# all-gather, and each sends all parts but one. Without help from a switch (section 8) no algorithm lets the rank that
+# sends most do with less.
 
 # %%
 against(predicted, {f"{n} ranks": sent_share("all_reduce", n) for n in (2, 4, 64)}, "n")
@@ -581,6 +582,10 @@ results.beside(
 # calls, `in_a_row[n]` of a call among many. It returns a dict: `alpha_s`, `bus_bytes_per_s`, `crossover_bytes`, and how
 # the cost of the host entered the single calls, `host`, one of `"added"`, `"hidden"`, `"not waited for"`, with its
 # seconds, `host_s`. Timings are disturbed: the first may be far too long, and two of the others too.
+#
+# Here calls in a row hold the device's time and nothing else, $\alpha + \beta n$. A single call takes the host's time
+# more where that is *added*, the longer of the two where it is *hidden*, and the host's alone where it is *not waited
+# for*. The longest call takes the device at least three times as long as the host.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ddp_cost", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -824,8 +829,8 @@ plots.show(
 # ## 5. The second rung: one buffer
 # A large model has hundreds of parameters, many of them small, and each pays $\alpha$. One buffer for all pays it once;
 # in exchange every gradient is copied there, and back unless it becomes a view of the buffer. **The report says**
-# 1.04605 s a step with one buffer, after 1.05300 s: 7 ms less; of it 0.00218 s of communication on one rank and 0.04185
-# s on the other. You know by now what those two figures hold. Predict from your line what the calls alone cost.
+# 1.04605 s a step with one buffer, after 1.05300 s: 7 ms less. Of the 1.04605 s, communication is 0.00218 s on one rank
+# and 0.04185 s on the other. You know by now what those two figures hold. Predict from your line what the calls alone cost.
 
 # %%
 if ON_GPUS:  # below, eight of this model stand side by side

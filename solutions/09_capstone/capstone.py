@@ -399,7 +399,8 @@ results.beside("lesson09.mask", took)
 SMS, TILE = 132, 128  # of an H200; rows and columns of a tile
 head = WHOLE.width // WHOLE.heads
 print(
-    f"head size {head}: {2 * head} bytes a row, {head % 32} more than a multiple of 32"
+    f"head size {head}: {2 * head} bytes a row, "
+    f"{2 * head % 32} more than a multiple of 32"
 )
 for padded in (80, 96, 128):
     print(f"  in tiles of {padded:3}: {1 - head / padded:4.0%} of the work is on zeros")
@@ -539,8 +540,8 @@ for phase in ("forward", "backward"):
 # %% [markdown]
 # **The prediction, counted.** Attention has 40.1 % of the floor forward, and its two products have 1.8 % of the FLOPs
 # each. A score costs 42.4 bytes, some two of them for q, k, v and the result. The prediction took attention to be half
-# of the floor, as long as the products; it forgot norms, additions and copies, which have about a seventh. Here is the
-# first thing to remove.
+# of the floor, as long as the products; it forgot norms, additions, copies and GELU, which together have about a
+# seventh. Here is the first thing to remove.
 #
 # ### Where the time goes
 # Now the clock. Every operator of the naive tower runs inside a range with the name of its family, and a profile sums
@@ -1247,8 +1248,9 @@ check("capstone.qkv", attend)
 # **What this was about.** The layout of a gradient is decided where it is made. A kernel that takes strides writes dq,
 # dk and dv where the next product reads them, and three tensors that are joined afterwards cost 3 B N d numbers read
 # and written, for nothing. The middle third of db is 0 but for rounding, whatever the data are: b's part for k adds the
-# same number to all scores of a query, and softmax does not see it. So a bias of keys is never trained, and in a test
-# it shows an error in $\delta$ at once.
+# same number to all scores of a query, and softmax does not see it. So a bias of keys learns nothing. SGD leaves it
+# where it is; AdamW divides by the size of a gradient (lesson 08), so it makes steps out of the rounding, which change
+# no result. In a test this part of db shows an error in $\delta$ at once.
 
 # %% [markdown]
 # ### Measure
@@ -1801,7 +1803,7 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 # - **held** is all memory that exists between the two passes and that operators made or wrote in the first one, whoever
 #   holds it; parameters, patches, lengths and the result do not count. At most 0.75 of what the strong tower holds is
 #   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass, but for 2 %
-#   of it
+#   of it, and in the cases that ask for the plan but for less than one number of each patch
 # - **made again** costs time, so products are counted: those of the backward pass take at most 1.2 times the FLOP of
 #   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than it
 # - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
@@ -1867,17 +1869,18 @@ class FrugalTower(strong.Tower):
         """What is held -> bytes, over all layers."""
         ### BEGIN SOLUTION
         number = images * sizes.patches * bytes_a_number  # one for each row
+        note = images * sizes.patches * max(4, bytes_a_number)  # fp32 at least
         width = number * sizes.width
         layer = {
             "x before both norms": 2 * width,
             "the first norm's result": width,
-            "its mean and 1 / deviation": 2 * number,
+            "its mean and 1 / deviation": 2 * note,
             "q, k, v and o": 4 * width,
-            "log-sum-exp": number * sizes.heads,
+            "log-sum-exp": note * sizes.heads,
         }
         beside = {
             "patches, padding set to 0": number * sizes.patch,
-            "the last norm's x, mean, 1 / deviation": width + 2 * number,
+            "the last norm's x, mean, 1 / deviation": width + 2 * note,
             "mask, and which patches are real": 2 * number,
         }
         return {name: size * sizes.layers for name, size in layer.items()} | beside
@@ -2055,11 +2058,12 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # %% [markdown]
 # ### Verdict on the case
 # On the H200 a graph makes each of the three towers about five times as fast at 8 images, so there the effect is as big
-# as the report says. It is far bigger than counted: the naive tower, launched, takes more than seven times the host
-# time of the count. The count charges an operator as one of many additions. It leaves out views, the Python of the
-# modules, and what autograd does for every operator, forward and backward. (How much each takes was not measured.) So 8
-# images are not the border. With the time that the launched steps take, the device catches up only at several times as
-# many images.
+# as the report says. (In section 10 another host launches the same steps of naive and strong: there a graph makes them
+# 3.6 to 4.5 times as fast. What a graph takes away is the host's time.) It is far bigger than counted: the naive tower, launched, takes more than seven times
+# the host time of the count, and in section 10 nearly five times. The count charges an operator as one of many
+# additions. It leaves out views, the Python of the modules, and what autograd does for every operator, forward and
+# backward. (How much each takes was not measured.) So 8 images are not the border. With the time that the launched
+# steps take, the device catches up only at several times as many images.
 #
 # The lesson's solution has fewer operators than strong, and still takes longer to launch, probably because operators of
 # one's own and Triton's launches go through more Python. In a graph it is a tenth slower than strong, for its
@@ -2516,8 +2520,9 @@ else:
 
 # %% [markdown]
 # The compiler alone takes off more than any later step does. A step of the course's own tower takes less time than
-# strong's in each of its settings, and the least where it keeps the most. (Backward alone it takes more where the norms
-# are made again.)
+# strong's in each of its settings, and the least where it keeps the most. (Backward alone it takes a little more by
+# these rows where the input is kept, though less when both are timed in turn; where the norms are made again it takes
+# more either way.)
 #
 # And yours, of the machine at hand: every kind of tower that you measured in this lesson, in the better of its ways.
 # (On a CPU without the one of exercise 9.3, whose kernels run in the interpreter there.) On the H200 strong is the
@@ -2552,7 +2557,7 @@ plots.show(
 # | one product for q, k and v | its gain is the addition of three gradients, if no copy and no slower kernel takes it back | counted and measured |
 # | head size 72 | nearly half of a tile of 128 is zeros | counted; kernels can cut it |
 # | stream-K | hundreds of waves: nothing to even out | counted |
-# | CUDA graphs, a big effect | not at 1024 images, unless the host does more than launch; at 8 images about five times | counted, and measured at 8; another hint at the loop |
+# | CUDA graphs, a big effect | not at 1024 images, unless the host does more than launch; at 8 images about five times, less with a faster host | counted, and measured at 8; another hint at the loop |
 # | tuples from operators break | not with the torch at hand | tried |
 #
 # For your own reports: give the GPU, the depth, the batch, what was warmed up and what was waited for; change one thing

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from autograder import bank
@@ -16,7 +17,9 @@ from autograder.inside.probes import holding
 from autograder.inside.probes.holding import Watch, of_numbers
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
-from course_lib.models.siglip import strong
+from course_lib.models.siglip import Sizes, strong
+from course_lib.models.siglip.on_paper import step_on_paper
+from tests.defined import defined
 
 MEMORY = get("capstone.memory")
 RIGHT = bank.entries([MEMORY.name], ["right"])
@@ -133,6 +136,15 @@ def test_a_right_answer_is_far_from_every_limit(entry):
         assert abs(got["planned"] - got["held"]) < 0.3 * number, case.name
         assert got["held"] < args["asks"]["share"] * 0.99 * want["held"], case.name
         assert got["backward"] < 1.18 * want["backward"] and got["in_vain"] <= 0.3 * number
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_plan_of_the_lesson_is_right_in_bf16_too_which_the_check_does_not_run(dtype):
+    names = "NormMLP", "FrugalBlock", "FrugalTower"
+    tower = defined("09_capstone/capstone.py", *names, torch=torch, F=F, nn=nn, strong=strong)["FrugalTower"]
+    sizes, images, number = Sizes.so400m(layers=2), 3, dtype.itemsize
+    held = step_on_paper(tower, sizes, images, dtype).held_bytes - images * sizes.width * number  # without the result
+    assert abs(sum(tower.planned(sizes, images, number).values()) - held) < images * sizes.patches * number
 
 
 def test_errors_of_honest_arithmetic_are_a_tenth_of_what_is_allowed():

@@ -1,8 +1,6 @@
 """Unit 04: what a diagnosis says about places, how close an answer must be, and that the course's own kernels pass."""
 
-import ast
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from autograder.exercise import get
 from autograder.exercises.flash.places import wrong_rows
 from course_lib.kernels.attention.backward import backward
 from course_lib.kernels.attention.forward import forward
+from tests.defined import defined
 
 NAMES = ("flash.merge", "flash.tiled", "flash.forward", "flash.backward", "flash.speed")
 
@@ -96,11 +95,7 @@ def test_a_gradient_of_a_row_with_one_key_is_not_asked_for_alone():
 
 
 def test_the_wrong_mask_that_the_lesson_hands_in_is_named():
-    lesson = Path(__file__).parents[2] / "solutions/04_flash/flash.py"
-    names = ("tiled_forward", "a_key_too_few")
-    found = [node for node in ast.parse(lesson.read_text()).body if getattr(node, "name", "") in names]
-    cell = {"torch": torch}
-    exec(compile(ast.Module(found, type_ignores=[]), str(lesson), "exec"), cell)
+    cell = defined("04_flash/flash.py", "tiled_forward", "a_key_too_few", torch=torch)
     verdict = examine(get("flash.tiled"), cell["a_key_too_few"], seed=34, live=True)
     assert verdict.diagnosis.mistake == "causal_off_by_one"
     assert any(case.right for case in verdict.cases)

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from autograder import bank
@@ -26,6 +27,7 @@ from course_lib.kernels.mx import (
     swap_linears,
 )
 from course_lib.kernels.timed import gemv_into
+from tests.defined import defined
 
 NAMES = [exercise.name for exercise in of_unit("mx")]
 
@@ -59,6 +61,18 @@ def test_the_formulas_here_and_the_reference_of_the_library_quantise_alike():
             want, got = quantize_reference(v["x"], v["group"]), encode(v)
             assert torch.equal(got["mantissas"], want.mantissas.double()), case.name
             assert torch.equal(got["exponents"], want.exponents.double()), case.name
+
+
+def test_the_specification_that_the_lesson_prints_is_what_the_referee_asks_for():
+    plain = defined("07_mx/mx.py", "plain_quantize", torch=torch, F=F)["plain_quantize"]
+    exercise = get("mx.quantize")
+    for case in (case for case in exercise.cases if "interpreter" in case.tiers):
+        args = exercise.draw(case, 3, "cpu", "interpreter").args
+        want = encode(args)
+        got = plain(args["x"], args["group"])
+        assert [one.double().tolist() for one in got] == [
+            want["mantissas"].tolist(), want["exponents"].tolist()
+        ], case.name  # fmt: skip
 
 
 def test_the_packing_trick_is_wrong_for_511_pairs_and_no_others():
