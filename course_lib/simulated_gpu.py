@@ -236,7 +236,7 @@ PITFALLS: dict[str, Traits] = {
     "ramp": Traits(**_CALM, idle_speed=0.5, ramp_s=0.06),
     "outliers": Traits(**_CALM, outlier_rate=0.04, outlier_factor=10.0),
     "slow_host": Traits(**_CALM, launch_s=60e-6, flush_s=25e-6, command_s=2e-6),
-    "events": Traits(**_CALM, event_s=4e-6),  # three times those of an H200
+    "events": Traits(**_CALM, event_s=4e-6),  # an H200's pair: 2.9 us
 }
 
 # Whole devices, with everything at once.

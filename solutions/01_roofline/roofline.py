@@ -539,7 +539,7 @@ for ahead in (0, 1, 2, 4, 8):
 #
 # **The events themselves.** What is left is the pair. To write a stamp takes the device a moment, so two events with
 # nothing between them are not at the same time. An *empty pair* shows how far apart they are, if the device is busy when
-# they are queued. This device's events are made long; those of an H200 come at the end of the section.
+# they are queued. This device's pair is 4 us; that of an H200, 2.9 us, comes at the end of the section.
 
 
 # %%
@@ -1060,10 +1060,11 @@ results.beside("lesson01.call", {"one of many additions": call.launch_s}, unit="
 #
 # The flat part is the host, the slope is memory. Neither line is fitted: the slope is the ceiling from lesson 00, and
 # the flat one is the fourth-smallest time. One call is four calls here, three slices and an addition, and the host pays
-# for each. On the recorded H200 they take 9.9 us, and the addition alone, on tensors that are there, 5.9 (lesson 03,
-# section 7), so without the slices the corner would lie at a smaller size. (On a CPU there may be a third part between
-# them, lower than the slope: arrays that still fit into a cache. On a fast GPU that part is hidden: the device is done
-# with such arrays before the host has launched the next call.)
+# for each. On the recorded H200 they take 9.9 us. The addition alone, on tensors that are there, took 5.9 us on one
+# host and 9.0 on another (both in lesson 03, section 7), so without the slices the corner would lie at a smaller size,
+# by a factor of 1.1 to 1.7. (On a CPU there may be a third part between them, lower than the slope: arrays that still
+# fit into a cache. On a fast GPU that part is hidden: the device is done with such arrays before the host has launched
+# the next call.)
 #
 # Now the report's rule. The next cell doubles the size step by step and prints what the time does.
 
@@ -1173,9 +1174,9 @@ print(
 # Two things should still bother you. The constant is not constant: it falls by more than a quarter from the smallest
 # model to the largest, and no regime makes a larger layer cheaper for the host. And it is large. Divide it by the cost
 # of a call: how many calls in one layer would that be? (What the cell calls "an addition here" is the call of the
-# figure above, with its three slices. By an addition alone on the recorded H200 the layer would have 1.7 times as many
-# calls.) A transformer layer written by hand makes, by our count, some 50 to 100, casts included. Either that host was
-# slower than the ones below, or the rest of its time went into Python between the calls: type checks, `einops`
+# figure above, with its three slices. By an addition alone on the recorded H200 the layer would have 1.1 to 1.7 times
+# as many calls.) A transformer layer written by hand makes, by our count, some 50 to 100, casts included. Either that
+# host was slower than the ones below, or the rest of its time went into Python between the calls: type checks, `einops`
 # expressions, autocast's own bookkeeping. The table cannot tell. "Launches set the time" is a good first word for it;
 # "the host sets the time" is what the figures support.
 
@@ -2337,7 +2338,7 @@ for order in (by_rows, grouped):
 # both errors for $K = 1024$. (The interpreter's `tl.dot` rounds too, so the check below tells the two apart on a
 # machine without a GPU. The compiled kernel does not round: for an H100 or H200 there is no instruction in it that
 # would, so the tensor cores read the upper 19 bits of each input and drop the rest. Inputs that are cut off make an
-# error 2.7 times as large as rounded ones.)
+# error 2.6 times as large as rounded ones.)
 
 # %%
 from course_lib.numerics import error, round_to
@@ -2449,16 +2450,18 @@ check_speed("roofline.matmul", matmul)
 # A relative error of some $10^{-4}$ for fp32 inputs: `tl.dot` took TF32; ask for `input_precision="ieee"`. An error in
 # fp16 that grows with K: the accumulator is not fp32, or was rounded inside the loop. Slow: for fp16 use tiles of 128 x
 # 256 x 64 with `num_warps=8` and `num_stages=3` (steps of K that are on the chip or on their way at once); the same
-# tile with 4 warps does not fit into registers.
+# tile with 4 warps does not fit into registers. (This is for cards whose tensor cores Triton uses, Ampere and later.)
 # </details>
 
 # %% [markdown]
 # ### Read what the compiler made
-# The compiler needs no GPU. The next cell compiles your kernel for an H200 and reports what matters (`CARD` may be your card, "T4" or "RTX 4090"):
-# registers; spills, which are values that did not fit into registers and travel through memory; shared memory against
-# the limit; and which instructions multiply. `wgmma` and `mma` are tensor cores, `cp.async` fetches the next tile while
-# this one is being computed. (A stride of 1 is a constant here, as Triton makes it in a real launch: without it the
-# compiler could not know that neighbours in a row are neighbours in memory.)
+# The compiler needs no GPU. The next cell compiles your kernel for an H200 and reports what matters. (`CARD` may be
+# your card, such as "RTX 4090"; the text below reads the H200's reports. On a Turing card, "T4", Triton uses no tensor
+# cores, and this tile spills most of what it holds: take a much smaller one there.) It reports registers; spills, which are
+# values that did not fit into registers and travel through memory; shared memory against the limit; and which
+# instructions multiply. `wgmma` and `mma` are tensor cores, `cp.async` fetches the next tile while this one is being
+# computed. (A stride of 1 is a constant here, as Triton makes it in a real launch: without it the compiler could not
+# know that neighbours in a row are neighbours in memory.)
 
 # %%
 from course_lib.compiled import compile_kernel
@@ -2606,9 +2609,10 @@ results.beside("lesson01.conditions", conditions, unit="TFLOP/s")
 # The instructions are the same in every row. Zeros switch few transistors, so they need less power, and where power is
 # the limit they are multiplied faster, 20 % on the recorded H200: **benchmark with the values that your model has**,
 # never with zeros. A sweep needs less power than a product, so after a sweep a product *alone* is 10 % faster than the
-# same one *beside* others, as it would run in training. Three seconds of rest are another matter. By section 1 one
-# could expect a burst after them, but none shows here: the second product was 4 % slower than the fortieth. If there
-# was one, it was over with the first product. (These two rows are of the host's clock, with a wait after each product.)
+# same one *beside* others, as it would run in training. Three seconds of rest are another matter, and two cards of one
+# family answer differently. On the recorded H100 the second product after them was 17 % faster than back to back and
+# the fortieth still 14 %: the burst of section 1. On the recorded H200 none shows: the second was 4 % slower than the
+# fortieth. So try it on the card you report. (These two rows are of the host's clock, with a wait after each product.)
 # A kernel that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the row:
 # which values, alone or beside.
 

@@ -1129,12 +1129,14 @@ check("compile.guards", compiles)
 # ### What to do about it
 # Look at `torch_inside.recompiles` before you reach for a switch. (In a program of your own the same is printed by
 # `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.) One changing batch
-# size costs one more compilation and settles, and so does a Python number that is an *argument* and changes in every
-# call, int or float: it becomes a symbol as well. A length that is sometimes 1 costs one compilation more. What does
-# not settle: an int attribute of a module (a step counter), an int global, a list that grows. Each new value or length
-# is compiled, up to the limit. When the limit is reached, one warning is printed, and a call that fits none of the
-# compiled versions runs without the compiler; calls that fit one go on using it. With `fullgraph=True` a call that fits
-# none raises an error.
+# size costs one more compilation and settles. So does a Python number that is an *argument* and changes in every call,
+# where the graph can compute with it, as in `x * n` or `x[:n]`: it becomes a symbol as well. A length that is sometimes
+# 1 costs one compilation more. What does not settle: an argument whose value is needed, such as the `steps` of `chain`,
+# to which a loop counts, or with Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`,
+# `eps`, the `p` of dropout) or an exponent; an int attribute of a module (a step counter); an int global; a list that
+# grows. Each new value or length is compiled, up to the limit. When the limit is reached, one warning is printed, and a
+# call that fits none of the compiled versions runs without the compiler; calls that fit one go on using it. With
+# `fullgraph=True` a call that fits none raises an error.
 
 # %% [markdown]
 # ## 5. A pass of your own
@@ -1327,7 +1329,7 @@ Table(
 # ### Install it
 # A pass works in a program once it is **installed**. The plainest way is a backend: Dynamo hands it the graph, your pass
 # changes the graph, and what the backend returns is run. Dynamo's graph keeps no promise of the exercise, so this
-# backend looks at the operators first, and leaves a graph with any other alone.
+# backend looks at the operators and at the values first, and leaves a graph with any other alone.
 
 # %%
 import operator
@@ -1338,8 +1340,12 @@ KNOWN |= {fn: fn for fn in (torch.mul, torch.add, torch.sub, torch.sin, torch.ne
 
 def installed(module, inputs):
     """A backend: your pass over the graph, which then runs one operator at a time."""
-    steps = [node for node in module.graph.nodes if node.op.startswith("call_")]
-    if all(node.target in KNOWN for node in steps):
+    nodes = [node for node in module.graph.nodes if node.op != "output"]
+    steps = [node for node in nodes if node.op.startswith("call_")]
+    values = [node.meta.get("example_value") for node in nodes]  # a number may be one
+    if all(node.target in KNOWN for node in steps) and all(
+        isinstance(value, torch.Tensor) for value in values
+    ):
         for node in module.graph.nodes:
             node.target = KNOWN.get(node.target, node.target)
             node.meta["val"] = node.meta.get("example_value")  # Dynamo's name for it
@@ -2095,11 +2101,12 @@ results.beside(
 )
 
 # %% [markdown]
-# Compare the two rows of 8 layers. On the recorded H200's host they take 0.76 s and 0.67 s, about an eighth less by
-# block: six layers more cost the whole model only 0.08 s, since kernels that are alike are written and compiled once
-# there as well. So this gain is small at 8 layers, and it grows with the depth. What regional compilation gives up is
-# fusion across the border of two blocks, here a sum of the residual with the next norm, and it pays the guards of
-# every block in each call.
+# Compare the two rows of 8 layers. Each is a single call, and those scatter: on the recorded H200's host they take 0.76
+# s whole and 0.67 s by block, on an H100's host 0.90 s and 1.05 s. So at 8 layers no gain can be told. What grows with
+# the depth is the row of the whole model, 0.08 and 0.11 s for six layers more, though kernels that are alike are
+# written and compiled once there as well; by block one layer is compiled, however many there are. So expect a gain for
+# many layers, and measure it. What regional compilation gives up is fusion across the border of two blocks, here a sum
+# of the residual with the next norm, and it pays the guards of every block in each call.
 #
 # ### Verdict on the case
 # **Right**, and more can be said: the share saved falls like one over the width, as bytes over FLOPs must. What to
@@ -2139,18 +2146,19 @@ results.beside(
 # call that fits none of the compiled versions runs without the compiler, after one warning in the log. Those that fit
 # one stay fast, so with ever new lengths nearly all become slow. With one changing length alone this would settle after
 # one more compilation, so something prevents a symbol: `dynamic=False`, or a value that cannot become one and changes
-# with the steps, such as an int attribute of a module, an int global or a list that grows; or several pieces with their
-# own limits. Confirm with `torch_inside.recompiles` (or `TORCH_LOGS=recompiles`): it names the guard that failed each
-# time.
+# with the steps, such as an int attribute of a module, an int global, a list that grows or a number that an operator
+# takes as a setting; or several pieces with their own limits. Confirm with `torch_inside.recompiles` (or
+# `TORCH_LOGS=recompiles`): it names the guard that failed each time.
 #
 # Remedies: `mark_dynamic` on the length, which costs somewhat worse code; padding to a few lengths, which costs work on
 # padding and one compilation each; a higher `recompile_limit`, which costs compile time and memory; turning the
 # changing number into a tensor.
 #
-# *Marking guide.* 1 point for the limit as the reason of the slow end. A learning rate or a length that is passed as an
-# argument is no cause (it settles), and lengths of 1 cost one compilation more and settle: half a point for these. 1
-# for the view (or log) that names the guard. 1 for two remedies, each with its cost (half a point without costs).
-# "Graph breaks" as the cause earns nothing: they do not come after an hour.
+# *Marking guide.* 1 point for the limit as the reason of the slow end. A length that is passed as an argument and
+# slices, or a learning rate that only multiplies a tensor, is no cause (both settle), and lengths of 1 cost one
+# compilation more and settle: half a point for these. A learning rate as `alpha=` or a number of steps of a loop is a
+# cause. 1 for the view (or log) that names the guard. 1 for two remedies, each with its cost (half a point without
+# costs). "Graph breaks" as the cause earns nothing: they do not come after an hour.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -207,8 +207,8 @@ plots.show(
 # Read it from the top.
 #
 # - **The set.** Tensors bring keys, and so does the thread: it *includes* some in every call and *excludes* others.
-#   What is excluded is out, whoever brought it. Each tensor brings a key of autocast, for example, and a thread that
-#   is not in autocast excludes it.
+#   What is excluded is out, whoever brought it. Each tensor on a CPU or GPU brings a key of autocast, for
+#   example, and a thread that is not in autocast excludes it.
 # - **The highest key decides.** In an integer that is its highest bit. With it the kernel is looked up in a table that
 #   the operator has, one entry for each key.
 # - **An entry can be a fallthrough**: this operator has nothing to do at this key, take the next.
@@ -1115,9 +1115,10 @@ print(f"{at_launch} of {len(moving)} calls stand at their launch")
 print(f"all launches together: {1e3 * len(moving) * call_s:.2f} ms")
 
 # %% [markdown]
-# Six of ten calls are so small that a launch takes longer than they do, and the difference is 28 % of the sum. (On
-# meta some operators are others than on a GPU, so the first number need not be the table's to the last digit.) A host
-# that runs ahead hides its launches, as long as all of them together take less time than the device: then the sum
+# Half of the calls are so small that a launch takes longer than they do, and the difference is 16 % of the sum. (The
+# first number is smaller than the table's. That one was made on a host with longer launches; lesson 01's ceilings, which
+# are used here, have 12 us. And on meta some operators are others than on a GPU.) A host that runs ahead hides its
+# launches, as long as all of them together take less time than the device: then the sum
 # without them is the floor, and the difference is what a host that waits would add.
 
 # %% [markdown]
@@ -1160,8 +1161,8 @@ print(f"half of the operators that move something move more than {middle / 1e6:.
 against(predicted, came)
 
 # %% [markdown]
-# **The prediction, counted.** On the H200's roofs 42 ms with 2 layers and 554 with 27: 20.5 ms for each layer, and
-# 1.6 ms for all else.
+# **The prediction, counted.** On the H200's roofs 42 ms with 2 layers and 547 with 27: 20.2 ms for each layer, and
+# 1.5 ms for all else.
 #
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
 # layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much
@@ -1199,11 +1200,11 @@ halves.define("in_torch(Tensor x) -> Tensor")
 halves.define("in_numpy(Tensor x) -> Tensor")
 halves.impl("in_torch", lambda x: x / 2, "CPU")
 halves.impl("in_numpy", lambda x: torch.from_numpy(x.detach().numpy() / 2), "CPU")
-half = getattr(torch.ops, halves.ns)
+halving = getattr(torch.ops, halves.ns)
 
 # %%
 came = {}
-for name, op in (("in torch", half.in_torch), ("in NumPy", half.in_numpy)):
+for name, op in (("in torch", halving.in_torch), ("in NumPy", halving.in_numpy)):
     x = torch.ones(1, requires_grad=True)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -1215,10 +1216,10 @@ for name, op in (("in torch", half.in_torch), ("in NumPy", half.in_numpy)):
     )
 against(predicted, came)
 try:
-    half.in_torch(torch.ones(3, device="meta"))
+    halving.in_torch(torch.ones(3, device="meta"))
 except NotImplementedError as error:
     print("on meta:", str(error).partition(": ")[2].partition(". ")[0][:110])
-torch_inside.call_path(half.in_numpy.default, x=x)
+torch_inside.call_path(halving.in_numpy.default, x=x)
 
 # %% [markdown]
 # **The prediction, counted.** 1.5 in torch, and 1 in NumPy: there the half that `half(x)` should add is lost.
@@ -1231,11 +1232,12 @@ torch_inside.call_path(half.in_numpy.default, x=x)
 # autograd is in it again. What is cleared from a set holds for one call; what the thread excludes holds for everything
 # that is called meanwhile.
 #
-# To fill the place, a kernel for `Autograd` must do three things: keep what backward needs, call the same operator again
-# below autograd, and give a gradient. For the second both ways are open. The kernel asks for the set
+# To fill the place, a kernel for `Autograd` must do three things: keep what backward needs, call the same operator
+# again below autograd, and give a gradient. For the second both ways are open. The kernel asks for the set
 # (`with_keyset=True`), clears what is not below autograd and redispatches, as `visit` did. Or it excludes autograd in
-# the thread and calls the operator as usual, `with torch._C._AutoDispatchBelowAutograd()`, which is what torch's own
-# kernels do. If it does neither, it calls itself.
+# the thread and calls the operator as usual, `with torch._C._AutoDispatchBelowAutograd()`. Torch's own kernels do both:
+# they redispatch with a cleared set, and the thread excludes autograd meanwhile, so what the lower kernel calls makes
+# no graph either. A kernel that does neither calls itself.
 
 # %% [markdown]
 # ## Exercise 3.4 `dispatch.custom` (30 min, 6 points)
@@ -1247,7 +1249,7 @@ torch_inside.call_path(half.in_numpy.default, x=x)
 # register kernels for exactly three keys:
 #
 # - `"CPU"`: computes with `cap_into`. The result is a new contiguous tensor; `x` stays as it is
-# - `"Meta"`: the same shape, strides and type, without data
+# - `"Meta"`: a tensor without data that has the shape, strides and type of that result, contiguous whatever `x` is
 # - `"Autograd"`: makes the result differentiable, as often as one likes, and leaves the computation to the keys below.
 #   What is below autograd, a mode or another device, sees `cap` and not its parts
 #
@@ -1859,10 +1861,11 @@ results.beside(
 # %% [markdown]
 # `x.detach()` takes the whole path: the set is made, and kernels run at autograd, at ADInplaceOrView and at the
 # device. All that the dispatcher costs is inside of this row, and a new tensor is as well. On the recorded H200's
-# host it takes 1.0 us, and the addition 10.8 us, more than ten times as long. What the addition adds is arithmetic on
-# shapes and types, which kernel to use, memory for the result, and on a GPU the launch. The memory is the difference
-# of the last two rows, 1.8 us there. That is less than the row of `torch.empty`, which also reads its arguments from
-# Python.
+# host it takes 1.0 us, and the addition 10.8 us, more than ten times as long. (Compare within this table: it was
+# recorded on a slower host than the table above, where the same addition takes 6.9 us.) What the addition adds is
+# arithmetic on shapes and types, which kernel to use, memory for the result, and on a GPU the launch. The memory is the
+# difference of the last two rows, 1.8 us there. That is less than the row of `torch.empty`, which also reads its
+# arguments from Python.
 #
 # ### `custom_op` taken apart
 # Its path has two kernels in Python, and the second one calls your function:
@@ -1937,7 +1940,8 @@ plots.show(
 
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 the lines cross between width 256 and 512, so 512 is the first
-# width at which the device's floor is longer than the host's calls.
+# width at which the device's floor is longer than the host's calls. (There it is hardly longer. With the slower host of
+# the table of steps the first width would be 1024.)
 #
 # The host's line is flat: the number of calls does not depend on the width. Left of the crossing nothing that happens
 # on the device matters, neither bytes nor a better kernel, and a layer in Python is paid in full. Right of it the same
@@ -2023,7 +2027,8 @@ plots.show(
 # %% [markdown] nbgrader={"grade": true, "grade_id": "dispatch_question_tower", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # From the floors: backward alone is a little less than twice forward; computed again it is forward + backward, nearly
-# three times forward (with the printed floors about 2.8). Explanations: (a) the forward pass contains time that is
+# three times forward (with the printed floors about 2.8; a checkpoint without reentry leaves out each layer's last
+# product, so a little less is right as well). Explanations: (a) the forward pass contains time that is
 # neither bytes nor FLOPs and does not come again in backward: work of the host that grows with the batch, such as a
 # Python loop over the 1024 images in the mask code of every layer (reading one scalar a layer is too cheap: lesson 02
 # counts it); (b) the two passes were not measured alike: the forward time contains first calls, compilation or data

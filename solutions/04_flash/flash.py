@@ -985,7 +985,7 @@ def addresses(
 #   `h // (H // H_kv)`. D is anything from 16 to 128, 72 among them
 # - fp16 or bf16 on a GPU, fp16 or fp32 in the interpreter; products of fp32 keep fp32 (`input_precision="ieee"`)
 # - any strides for q, k, v and out, the last one included; batch x heads may pass 65535, and the offset at which a head
-#   starts $2^{31}$ (both tried on a GPU)
+#   starts $2^{31}$ (both tried on a GPU, the second only when it is graded)
 # - writes `out`, and `lse`: L, (B, H, n_q), contiguous, fp32, natural logarithm
 # - `causal`: query m sees key j where `j <= m + n_k - n_q`
 # - `k_lengths`: `None`, or (B,) int32, from 0 to n_k: sequence b has only its first `k_lengths[b]` keys. This moves no
@@ -1559,9 +1559,9 @@ def worst_gradient(function, x, weight):
 
 
 x, weight = torch.randn(6, 4), torch.randn(4, 6)
-compiled = torch.compile(Careless.apply, backend="aot_eager")
+careless_compiled = torch.compile(Careless.apply, backend="aot_eager")
 print(f"eager: error {worst_gradient(Careless.apply, x, weight):.2f}")
-print(f"compiled: error {worst_gradient(compiled, x, weight):.2f}")
+print(f"compiled: error {worst_gradient(careless_compiled, x, weight):.2f}")
 
 # %% [markdown]
 # The claim is right, and now you see why. A compiled function is traced before it is known with which strides gradients

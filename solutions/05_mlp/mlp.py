@@ -745,9 +745,9 @@ against(predicted_gradient_types, gradient_types)
 #     - `"linear"`, `"layer_norm"`: `"weight"` is the type in which its weight is held
 #     - `"relu"`, `"gelu"`, `"exp"`, `"pow"`, `"softmax"`, `"sum"` (along rows)
 #     - `"matmul"`, `"add"`, `"mul"`, `"cat"`, `"mse_loss"` (no reduction): of this and the result of layer number
-#       `"from"`, or of x where `"from"` is `"x"`
+#       `"from"`, or of x where `"from"` is `"x"` (no case has a pair of types that the CPU's autocast refuses to
+#       concatenate)
 #     - `"cross_entropy"`: with fixed targets
-#       (no case has a pair of types that the CPU's autocast refuses to concatenate)
 #     - `"to"`: `x.to(type)`, where `"type"` is the type
 # - a layer with `"off": True` runs inside `torch.autocast(device, enabled=False)`
 #
@@ -971,15 +971,6 @@ against(predicted_window, {"first good": good[0], "last good": good[-1]})
 # good steps, and when an infinity or NaN shows, it drops the step and halves $S$. bf16 has the exponents of fp32 and
 # needs none of this; its price stands in the first of the two tables above: over all weights, its gradients are off by
 # more.
-#
-# ### Slower, and more memory
-# **The report says**: mixed precision makes small models slower, and at short context it takes *more* memory: the 2.7b
-# model's forward pass peaks at 24.0 GB instead of 19.3 at context 128, 28.3 instead of 26.0 at 256, and only at 512
-# less, 39.6 instead of 42.8.
-#
-# Lesson 01 (section 3) took the first half apart: divided by its layers, the time of the small models is a constant,
-# that of the host; and xl has 48 layers where 2.7b has 32. What was left open there is what autocast *adds* to a layer.
-# Count.
 
 # %% [markdown]
 # ### Weights that stop moving
@@ -1022,6 +1013,16 @@ print(f"weights below 2^-3, whose half ulp is at most {2.0**-12:.1e}: {small:.0%
 # beside each weight. So ask of a framework that says "bf16 training" where its fp32 weights are: some keep them in the
 # optimizer, and autocast keeps the parameters themselves in fp32. A model that was loaded in bf16 and given to `AdamW`,
 # as here, has none.
+
+# %% [markdown]
+# ### Slower, and more memory
+# **The report says**: mixed precision makes small models slower, and at short context it takes *more* memory: the 2.7b
+# model's forward pass peaks at 24.0 GB instead of 19.3 at context 128, 28.3 instead of 26.0 at 256, and only at 512
+# less, 39.6 instead of 42.8.
+#
+# Lesson 01 (section 3) took the first half apart: divided by its layers, the time of the small models is a constant,
+# that of the host; and xl has 48 layers where 2.7b has 32. What was left open there is what autocast *adds* to a layer.
+# Count.
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -1173,7 +1174,8 @@ for width, hidden in SIZES:
 # - $h = x w^\top + b$, then GELU in its tanh form, in fp32; one rounding, to the type of `out`
 # - fp32 inputs are not rounded to TF32: `tl.dot(..., input_precision="ieee")`. $h$ may be as large as 60 in size
 #
-# Any M, N and K; K may be 0, and an empty sum is 0. x and w may be copied first (`.contiguous()`). All arithmetic is in
+# Any M, N and K; K may be 0, and an empty sum is 0. An element may lie more than $2^{31}$ elements behind the first one
+# (tried on a GPU, and only when it is graded). x and w may be copied first (`.contiguous()`). All arithmetic is in
 # kernels. The kernel's head below is a suggestion.
 
 
@@ -2167,7 +2169,9 @@ results.beside(
 # ### The tools that do it for you
 # In a program you rarely write such a Function. PyTorch has three tools, and each is one of the policies:
 #
-# - **Checkpointing** (`torch.utils.checkpoint`) keeps the inputs of a block and makes everything in it again: "input".
+# - **Checkpointing** (`torch.utils.checkpoint`) keeps the inputs of a block and makes again what is in it, up to the
+#   last tensor that backward needs: "input". So the block's last product is not made again; nobody needs its result.
+#   (The older form, `use_reentrant=True`, makes that again too.)
 # - **Selective checkpointing** (`create_selective_checkpoint_contexts`) says operator by operator what is kept. With the
 #   products kept, GELU is made again and no product is: "pre-activation", in kernels of their own.
 # - **A minimum cut**: `torch.compile` searches the joint graph of both passes for the cheapest set of tensors to keep.
@@ -2420,7 +2424,8 @@ print(
 # - `x`, `residual`: (R, N), one type: fp32 or fp16 (bf16 on a GPU); rows may lie apart, columns are adjacent; N is at
 #   most 4096. `weight`, `bias`: (N,), fp32, contiguous
 # - y and s are of the type of x. Statistics in fp32; those of s before it is rounded or after, both are right
-# - `in_place`: y lies in the memory of x and s in that of residual. Otherwise both are new, and x and residual stay
+# - `in_place`: y lies in the memory of x and s in that of residual. Otherwise both are new, and x and residual stay. In
+#   place neither is a view of another tensor: autograd refuses a Function that writes into a view and has two results
 # - both results can be differentiated in x, residual, weight and bias; the gradients of weight and bias are fp32. `ds`,
 #   the gradient of the second result, is added to that of x *and* of the residual
 # - dy and ds arrive in any strides, those of a sum with strides of 0, and stay as they are
@@ -2428,8 +2433,9 @@ print(
 # - all arithmetic is in kernels, in both passes. `torch.empty` gives NaN
 #
 # `ctx.mark_dirty(x, residual)` tells autograd that both were written, and in place it has to be told. Without it
-# autograd does not notice, say, that exp's kept result was overwritten, and exp's gradient is wrong in silence. A
-# result that nobody used further has zeros as its gradient.
+# autograd does not notice, say, that exp's kept result was overwritten, and exp's gradient is wrong in silence.
+# (Because it takes no views, the course's own kernel calls `torch.autograd.graph.increment_version` instead.) A result
+# that nobody used further has zeros as its gradient.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mlp_add_norm_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -2644,10 +2650,10 @@ for row in recorded("add_norm"):
 # Forward is a matter of bytes: the recorded solution of exercise 5.6, a row a program, takes 2.6 and 2.4 % longer than
 # two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
 # place of four, which is a quarter more, and takes 1.9 and 1.5 times as long. So its kernels do not run at the speed of
-# a copy; and there are four of them, two of which convert weight and bias. Backward is where kernels differ: the
-# course's takes 0.60 and 0.71 of the best peer's time. (The rows "with dropout" are compared with the course's kernel
-# without it. Forward the random numbers hide behind the bytes; backward there is one result more, and it takes half as
-# long again.)
+# a copy; and there are four of them, two of which convert weight and bias. Backward is where kernels differ: at
+# widths 1152, 4096, 12288 and 16384 the course's takes 0.61, 0.72, 0.67 and 0.53 of the best peer's time. (The rows
+# "with dropout" are compared with the course's kernel without it. Forward the random numbers hide behind the bytes;
+# backward there is one result more, and it takes half as long again.)
 
 # %% [markdown]
 # ## 9. Dropout without a mask
@@ -2789,7 +2795,8 @@ print(
 # ## Exercise 5.7 `mlp.dropout` (35 min, 5 points)
 # Write `dropout(x, p, seed)`.
 #
-# - `x`: any shape and any strides, fp32 or fp16 (bf16 on a GPU); `p`: 0 <= p < 1; `seed`: an integer from 0 to
+# - `x`: any shape and any strides, fp32 or fp16 (bf16 on a GPU); an element may lie more than $2^{31}$ elements behind
+#   the first one (tried on a GPU, and only when it is graded); `p`: 0 <= p < 1; `seed`: an integer from 0 to
 #   $2^{63} - 1$
 # - with $i$ the **row-major** index of an element in the shape of x, whatever its strides, its number is the one that
 #   `i % 4` counts (from 0 on) of the four that `tl.rand4x(seed, i // 4)` makes

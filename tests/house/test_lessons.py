@@ -1,6 +1,7 @@
 """Every lesson of the course: its three forms agree, it keeps to our limits, and its points are what they should be."""
 
 import ast
+import html
 import re
 import subprocess
 import sys
@@ -124,6 +125,25 @@ def test_its_checks_ask_for_the_exercises_of_its_unit_in_their_order_for_their_p
     timed = [(e.name, e.speed.points) for e in exercises if e.speed]
     got = [(one.name, points) for one, points in asked if one.speed]
     assert got == timed, "a check_speed is missing, has other points or another place"
+
+
+# Kernels of a lesson are checked where it runs, on a GPU; since these got cases, none ran it.
+OLDER = "flash.forward flash.backward flash.speed mlp.linear_gelu mlp.dropout rope.forward capstone.tower".split()
+
+
+@each_lesson
+def test_kept_outputs_of_checks_show_the_cases_of_today(lesson):
+    notebook, differ = nbformat.read(lesson.solution, 4), set()
+    for cell in notebook.cells:
+        if is_check(cell) and not asked_by(cell).speed:
+            one = exercise.get(asked_by(cell).name)
+            shown = html.unescape("".join(out.get("data", {}).get("text/html", "") for out in cell.outputs))
+            names = set(re.findall(r"<li>(?:right|wrong): (.*?) \(", shown))
+            tiers = [
+                {case.name for case in one.cases if case.live and tier in case.tiers} for tier in ("gpu", "interpreter")
+            ]
+            differ |= {one.name} if names not in tiers else set()
+    assert differ == {name for name in OLDER if name.startswith(f"{lesson.name}.")}
 
 
 @each_lesson

@@ -12,6 +12,7 @@ from course_lib import plots, results
 from course_lib.distributed import Line
 from course_lib.distributed.steps import step_on_paper
 from course_lib.models.transformer import Transformer
+from course_lib.simulated_gpu import PITFALLS
 from course_lib.timing import time_gpu, time_graph
 
 
@@ -51,10 +52,12 @@ def test_the_lab_the_replay_the_installed_pass_and_the_depth_of_lesson_02_are_as
     horner = recorded("lesson02.installed")
     ratio = horner["Horner, as written"] / horner["Horner, with your pass"]
     assert (round(15 / 11, 2), round(ratio, 2)) == (1.36, 1.39)
-    says(COMPILE, "they take 0.76 s and 0.67 s, about an eighth less by block", "the whole model only 0.08 s,")
-    two, whole, block = recorded("lesson02.depth").values()
-    assert (round(whole, 2), round(block, 2), round(whole - two, 2)) == (0.76, 0.67, 0.08)
-    assert 1 - block / whole == pytest.approx(1 / 8, abs=0.01)
+    says(COMPILE, "they take 0.76 s whole and 0.67 s by block, on an H100's host 0.90 s and 1.05 s.")
+    says(COMPILE, "the row of the whole model, 0.08 and 0.11 s for six layers more,")
+    told = {"h200": (0.76, 0.67, 0.08), "h100": (0.90, 1.05, 0.11)}
+    for slug, of_one in told.items():
+        two, whole, block = (row["value"] for row in results.load("lesson02.depth", slug)["rows"])
+        assert (round(whole, 2), round(block, 2), round(whole - two, 2)) == of_one
 
 
 def test_steps_and_scaled_tensors_of_lesson_03_are_as_recorded():
@@ -141,27 +144,41 @@ def test_units_and_conditions_of_a_product_are_what_lesson_01_says():
     assert round(units["multiply-adds"] / units["exponentials"], 1) == 7.1 and 128 / 16 == 8
     assert round(4 * units["exponentials"] / copy, 1) == 3.9
     says(ROOFLINE, "multiplied faster, 20 % on the recorded H200", "a product *alone* is 10 % faster")
-    says(ROOFLINE, "the second product was 4 % slower than the fortieth.")
+    says(ROOFLINE, "the second was 4 % slower than the fortieth.")
     came = {name.removeprefix("random numbers, "): rate for name, rate in recorded("lesson01.conditions").items()}
     beside = came["back to back"]
     assert round(100 * came["zeros, back to back"] / beside - 100) == 20
     assert round(100 * came["each after a sweep"] / beside - 100) == 10
     assert round(100 - 100 * came["second after a rest"] / came["fortieth after a rest"]) == 4
+    says(
+        ROOFLINE,
+        "the second product after them was 17 % faster than back to back and the fortieth still 14 %:",
+    )
+    rows = {row["name"]: row["value"] for row in results.load("lesson01.conditions", "h100")["rows"]}
+    random = "random numbers, {}".format
+    burst = [rows[random(f"{n} after a rest")] / rows[random("back to back")] for n in ("second", "fortieth")]
+    assert [round(100 * ratio - 100) for ratio in burst] == [17, 14]
 
 
-def test_an_addition_with_its_slices_costs_the_host_1_7_times_an_addition():
+def test_an_addition_with_its_slices_costs_the_host_1_1_to_1_7_times_an_addition():
     says(ROOFLINE, "On the recorded H200 a call costs 9.9 us.")
     says(
-        ROOFLINE, "they take 9.9 us, and the addition alone, on tensors that are there, 5.9", "1.7 times as many calls"
+        ROOFLINE, "they take 9.9 us. The addition alone, on tensors that are there, took 5.9 us on one host and 9.0 on"
     )
-    four, alone = recorded("lesson01.call")["one of many additions"], recorded("dispatch")["into memory that is there"]
-    assert [round(four, 1), round(alone, 1), round(four / alone, 1)] == [9.9, 5.9, 1.7]
+    says(ROOFLINE, "by a factor of 1.1 to 1.7.", "the layer would have 1.1 to 1.7 times as many calls.")
+    four = recorded("lesson01.call")["one of many additions"]
+    steps = recorded("lesson03.steps")
+    hosts = recorded("dispatch")["into memory that is there"], steps["torch.add into memory that is there"]
+    assert (round(four, 1), [round(alone, 1) for alone in hosts]) == (9.9, [5.9, 9.0])
+    assert [round(four / alone, 1) for alone in hosts] == [1.7, 1.1]
 
 
 def test_a_pair_of_events_and_a_gap_in_a_graph_are_what_the_timers_say_of_themselves():
     says(ROOFLINE, "the pair of events adds some microseconds to both", "about one microsecond on an H200")
     assert "events themselves (3 us on an H200)" in time_gpu.__doc__ and "about 1 us" in time_graph.__doc__
     says(ROOFLINE, "A kernel that does nothing takes about one microsecond (section 2).")
+    says(ROOFLINE, "This device's pair is 4 us; that of an H200, 2.9 us, comes at the end of the section.")
+    assert PITFALLS["events"].event_s == 4e-6
     says(ROOFLINE, "the first row is in it, 2.9 us on", "the least that it can say, 4.4 us. In a graph", "takes 0.7 us")
     short = recorded("lesson01.short")
     pair, around = short["two events, nothing between"], short["two events, an empty kernel between"]
@@ -365,9 +382,14 @@ def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_pas
         assert 1.02 < took[f"width {width}, mine"] / took[f"width {width}, two copies"] < 1.05
         assert took[f"width {width}, plain"] / took[f"width {width}, mine"] == near(longer)
     ratios = {name: row["ratio"] for name, row in whole_rows("add_norm").items()}
-    for columns, backward in ((1152, 0.60), (4096, 0.71)):
+    says(
+        MLP,
+        "at widths 1152, 4096, 12288 and 16384 the course's takes 0.61, 0.72, 0.67 and 0.53 of the best peer's time.",
+    )
+    for columns, backward in ((1152, 0.61), (4096, 0.72), (12288, 0.67), (16384, 0.53)):
         assert ratios[f"add_norm forward 16384 x {columns}"] == near(1)
-        assert ratios[f"add_norm backward 16384 x {columns}"] == near(backward)
+        assert round(ratios[f"add_norm backward 16384 x {columns}"], 2) == backward
+    for columns in (1152, 4096):
         assert ratios[f"add_norm forward 16384 x {columns}, with dropout"] == near(1)
         assert ratios[f"add_norm backward 16384 x {columns}, with dropout"] == near(1.5)
 

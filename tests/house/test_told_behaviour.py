@@ -1,5 +1,6 @@
 """What lessons 00 to 03 say in words about torch and Triton, tried here. When one fails: look at the sentence."""
 
+import operator
 import re
 
 import nbformat
@@ -15,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import results
 from course_lib.compiled import compile_kernel
 from course_lib.numerics import error, round_to
-from tests.house.test_recorded_claims import says
+from tests.defined import defined
+from tests.house.test_recorded_claims import recorded, says
 
 START, ROOF = "00_start/start.py", "01_roofline/roofline.py"
 COMPILE, DISPATCH = "02_compile/compile.py", "03_dispatch/dispatch.py"
@@ -84,8 +86,8 @@ def test_tiles_of_32_take_mma_and_tiles_of_64_wgmma():
     assert small["mma"] and not small["wgmma"] and large["wgmma"] and not large["mma"]
 
 
-def test_a_product_in_tf32_rounds_nothing_and_cutting_makes_2_7_times_the_error_of_rounding():
-    says(ROOF, "there is no instruction in it that would", "an error 2.7 times as large as rounded ones")
+def test_a_product_in_tf32_rounds_nothing_and_cutting_makes_2_6_times_the_error_of_rounding():
+    says(ROOF, "there is no instruction in it that would", "an error 2.6 times as large as rounded ones")
     assert "cvt.rna.tf32" not in product("fp32", 64).ptx
     assert product("fp32", 64, "tf32x3").instructions["wgmma"] > product("fp32", 64).instructions["wgmma"] > 0
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +96,7 @@ def test_a_product_in_tf32_rounds_nothing_and_cutting_makes_2_7_times_the_error_
     for name, to in (("rounded", lambda t: round_to(t, "tf32")), ("cut", lambda t: t.view(torch.int32) & -8192)):
         short = [to(t).view(torch.float32).double() for t in (a, b)]
         errors[name] = error((short[0] @ short[1].t()).float(), truth).rms
-    assert errors["cut"] / errors["rounded"] == pytest.approx(2.7, abs=0.1)
+    assert errors["cut"] / errors["rounded"] == pytest.approx(2.6, abs=0.07)
 
 
 class Stepping(torch.nn.Module):
@@ -136,8 +138,11 @@ def set_global(i):
 
 
 def test_numbers_that_are_arguments_settle_and_attributes_globals_and_lists_do_not():
-    says(COMPILE, "so does a Python number that is an *argument* and changes in every call, int or float")
+    says(
+        COMPILE, "So does a Python number that is an *argument* and changes in every call, where the graph can compute"
+    )
     says(COMPILE, "A length that is sometimes 1 costs one compilation more.", "an int attribute of a module")
+    says(COMPILE, "What does not settle: an argument whose value is needed, such as the `steps` of `chain`,")
     x, settled = torch.ones(4, 8), [1, 1] + 10 * [0]
     assert compilations(lambda x, a: x * a, [(x, 0.1 * i + 0.05) for i in range(12)]) == settled
     assert compilations(lambda x, a: x * a, [(x, i + 3) for i in range(12)]) == settled
@@ -147,6 +152,33 @@ def test_numbers_that_are_arguments_settle_and_attributes_globals_and_lists_do_n
     assert compilations(module, 12 * [(x,)], lambda i: setattr(module, "step", i + 2)) == to_the_limit
     assert compilations(use_global, 12 * [(x,)], set_global) == to_the_limit
     assert compilations(use_list, [(x, i * [1.0]) for i in range(1, 13)]) == to_the_limit
+    chain = defined("02_compile/compile.py", "chain", torch=torch)["chain"]
+    assert compilations(chain, [(x, i + 3) for i in range(12)]) == to_the_limit
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
+def test_a_float_that_is_a_setting_of_an_operator_does_not_settle_with_inductor():
+    says(COMPILE, "or with Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`,")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(lambda x, rate: torch.add(x, x, alpha=rate))
+    for rate in (0.05, 0.15, 0.25):
+        compiled(torch.ones(4), rate)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+
+
+def test_the_backend_of_lesson_02_leaves_graphs_alone_that_hold_numbers():
+    changed = []
+    given = {"torch": torch, "KNOWN": {operator.mul: torch.mul, operator.add: torch.add}}
+    installed = defined(
+        "02_compile/compile.py", "installed", fuse=lambda module: changed.append(module) or module, **given
+    )["installed"]
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, n, b: x * n + b, backend=installed)
+    x = torch.ones(4)
+    for n in (2, 3, 4):  # from 3 on it is a symbol
+        assert torch.equal(compiled(x, n, x), x * n + x)
+    assert len(changed) == 1
 
 
 def test_past_the_limit_what_fits_runs_compiled_and_with_fullgraph_the_rest_raises():
@@ -270,10 +302,12 @@ def test_a_wrapper_that_does_not_say_what_it_is_made_of_cannot_be_compiled():
         torch.compile(lambda x: x + 1, backend="aot_eager", fullgraph=True)(Bare(torch.ones(2)))
 
 
-def test_six_of_ten_calls_stand_at_their_launch_and_launches_are_28_per_cent_of_the_sum():
-    says(DISPATCH, "the difference is 28 % of the sum", "Six of ten calls are so small")
+def test_half_of_the_calls_stand_at_their_launch_and_launches_are_16_per_cent_of_the_sum():
+    says(DISPATCH, "the difference is 16 % of the sum", "Half of the calls are so small")
+    says(DISPATCH, "made on a host with longer launches; lesson 01's ceilings, which are used here, have 12 us.")
+    assert round(recorded("lesson01.ceilings")["launch, us"]) == 12
     cells = nbformat.read((results.ROOT / "solutions" / DISPATCH).with_suffix(".ipynb"), 4).cells
     (text,) = [c.outputs[0].text for c in cells if c.cell_type == "code" and c.source.startswith("call_s = recorded")]
     with_launches, without, at_launch, calls, together = map(float, re.findall(r"\d+(?:\.\d+)?", text))
-    assert at_launch / calls == pytest.approx(0.6, abs=0.03) and together < without
-    assert 1 - without / with_launches == pytest.approx(28 / 100, abs=0.015)
+    assert at_launch / calls == pytest.approx(0.5, abs=0.03) and together < without
+    assert 1 - without / with_launches == pytest.approx(16 / 100, abs=0.005)
