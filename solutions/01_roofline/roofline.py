@@ -2457,8 +2457,8 @@ check_speed("roofline.matmul", matmul)
 # ### Read what the compiler made
 # The compiler needs no GPU. The next cell compiles your kernel for an H200 and reports what matters. (`CARD` may be
 # your card, such as "RTX 4090"; the text below reads the H200's reports. On a Turing card, "T4", Triton uses no tensor
-# cores, and this tile spills most of what it holds: take a much smaller one there.) It reports registers; spills, which are
-# values that did not fit into registers and travel through memory; shared memory against the limit; and which
+# cores, and this tile spills most of what it holds: take a much smaller one there.) It reports registers; spills, which
+# are values that did not fit into registers and travel through memory; shared memory against the limit; and which
 # instructions multiply. `wgmma` and `mma` are tensor cores, `cp.async` fetches the next tile while this one is being
 # computed. (A stride of 1 is a constant here, as Triton makes it in a real launch: without it the compiler could not
 # know that neighbours in a row are neighbours in memory.)

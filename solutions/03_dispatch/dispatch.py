@@ -1116,10 +1116,10 @@ print(f"all launches together: {1e3 * len(moving) * call_s:.2f} ms")
 
 # %% [markdown]
 # Half of the calls are so small that a launch takes longer than they do, and the difference is 16 % of the sum. (The
-# first number is smaller than the table's. That one was made on a host with longer launches; lesson 01's ceilings, which
-# are used here, have 12 us. And on meta some operators are others than on a GPU.) A host that runs ahead hides its
-# launches, as long as all of them together take less time than the device: then the sum
-# without them is the floor, and the difference is what a host that waits would add.
+# first number is smaller than the table's. That one was made on a host with longer launches; lesson 01's ceilings,
+# which are used here, have 12 us. And on meta some operators are others than on a GPU.) A host that runs ahead hides
+# its launches, as long as all of them together take less time than the device: then the sum without them is the floor,
+# and the difference is what a host that waits would add.
 
 # %% [markdown]
 # ### Case file
