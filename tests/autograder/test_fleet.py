@@ -169,14 +169,34 @@ def test_every_submission_is_done_running_waiting_or_failed(verdicts, monkeypatc
     assert "10 of 10 done" in said[0] and said[-1] == f"Now write the gradebook: nbgrader autograde {UNIT}"
 
 
-def test_a_task_of_an_earlier_array_counts_while_it_is_alive_and_is_forgotten_then(verdicts, monkeypatch):
+def test_what_an_earlier_array_left_undone_runs_or_failed_and_is_not_done(verdicts, monkeypatch):
+    """Who hands in while an array runs is in a plan of one text; then the array is cancelled."""
     planned(1)
     planned(2, batches=((text("dan"),),))
     alive(monkeypatch, {(1, 1): True, (2, 0): False})
     found = status.of(UNIT)
-    assert (found.running, found.waiting, found.failed) == (1, 1, [])
+    assert (found.running, found.waiting) == (1, 1) and [name for name, _ in found.failed] == ["ada", "bob", "ben"]
+    (verdicts / "dan.gpu.json").write_text("{}")
     alive(monkeypatch, {})
-    assert [student for student, _ in status.of(UNIT).failed] == ["dan"]
+    found = status.of(UNIT)
+    assert [student for student, _ in found.failed] == ["ada", "bob", "ben", "cy"] and found.done == 6
+    assert "task 1:1: it left no log" in found.failed[-1][1]
+    assert not [line for line in status.told(UNIT, found) if "write the gradebook: " in line]
+
+
+def test_a_text_of_several_plans_counts_once_and_one_that_was_replaced_no_more(verdicts, monkeypatch):
+    planned(1)
+    cpu = Text(text("bob", "ben").who, (("bob.interpreter.json", "bob.shared.json", "bob.gpu.json"),))
+    again = Text(text("cy").who, (("cy-2.gpu.json",),))
+    planned(2, batches=((text("ada"), cpu, again),))
+    alive(monkeypatch, {(2, 0): False})
+    found = status.of(UNIT)
+    assert (found.done, found.waiting, found.failed) == (6, 4, [])
+    for name in ("ada.gpu", "bob.interpreter", "cy-2.gpu"):
+        (verdicts / f"{name}.json").write_text("{}")
+    assert status.of(UNIT).done == 10
+    alive(monkeypatch, {(1, 1): True})
+    assert (status.of(UNIT).done, status.of(UNIT).running) == (9, 1), "the earlier text is judged still"
 
 
 def test_a_cohort_that_was_timed_on_several_gpus_is_told(verdicts, monkeypatch):

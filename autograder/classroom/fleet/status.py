@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 from autograder.classroom.fleet import plans, slurm
-from autograder.classroom.fleet.plans import Plan
-from autograder.classroom.taken import VERDICTS
+from autograder.classroom.fleet.plans import Plan, Text
+from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import read
 
 LISTED = 10  # failures that are named
@@ -43,17 +43,26 @@ def of(lesson: str) -> Status | None:
         return None
     there, (alive, reasons) = plans.there(), tasks_alive(every)
     status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons)
-    for plan in every:
-        for task, batch in enumerate(plan.batches):
-            undone = [text for text in batch if not text.done(there)]
-            runs = alive.get((plan.number, task))
-            if runs is None and plan is every[0]:
+    tasks = [(plan, task, batch) for plan in every for task, batch in enumerate(plan.batches)]
+    seen: set[Item] = set()
+
+    def once(text: Text) -> list[Item]:
+        people = [item for item in text.who if item not in seen]
+        seen.update(people)
+        return people
+
+    for plan, task, batch in tasks:
+        runs = alive.get((plan.number, task))
+        if runs is not None:  # what a text shares with others is done with the first
+            people = [len(once(text)) for text in batch if not text.done(there)]
+            status.running += sum(people[:1]) if runs else 0
+            status.waiting += sum(people[1:]) if runs else sum(people)
+    for plan, task, batch in tasks:  # of the others the newest plan tells: who handed in again is in a newer one
+        for text in batch:
+            people = once(text)
+            if people and not text.done(there):
                 why = why_ended(plan, task)
-                status.failed += [(item.student, why) for text in undone for item in text.who]
-            elif runs is not None:  # what a text shares with others is done with the first
-                people = [len(text.who) for text in undone]
-                status.running += sum(people[:1]) if runs else 0
-                status.waiting += sum(people[1:]) if runs else sum(people)
+                status.failed += [(item.student, why) for item in people]
     each_s, start_s = plans.measured(lesson)
     if status.tasks:
         texts = sum(
