@@ -88,7 +88,12 @@ def test_what_is_asked_of_slurm_is_what_was_said_and_what_was_not_said_has_a_lim
 
 @pytest.mark.parametrize(
     ("asked", "tier"),
-    [("partition=gpu", "interpreter"), ("gres=gpu:1", "gpu"), ("gpus=h200:1", "gpu"), ("gpus-per-task=1", "gpu")],
+    [
+        ("partition=gpu,exclusive", "interpreter"),
+        ("gres=gpu:1", "gpu"),
+        ("gpus=h200:1", "gpu"),
+        ("gpus-per-task=1", "gpu"),
+    ],
 )
 def test_the_tier_is_what_the_nodes_are_asked_for(asked, tier):
     assert slurm.tier(asked) == tier
@@ -197,6 +202,30 @@ def test_a_text_of_several_plans_counts_once_and_one_that_was_replaced_no_more(v
     assert status.of(UNIT).done == 10
     alive(monkeypatch, {(1, 1): True})
     assert (status.of(UNIT).done, status.of(UNIT).running) == (9, 1), "the earlier text is judged still"
+
+
+def test_where_slurm_does_not_answer_the_status_is_what_verdicts_say_and_nothing_is_planned(verdicts, monkeypatch):
+    from autograder.classroom.fleet import command
+
+    def refused(line):
+        raise slurm.Refused("squeue refused: no controller")
+
+    monkeypatch.setattr(slurm, "asked", refused)
+    monkeypatch.setattr(command, "take_in", lambda lesson: None)
+    monkeypatch.setattr(command.sandbox, "require", lambda: None)
+    monkeypatch.setattr(plans, "texts", lambda lesson, tier: (10, []))
+    planned()
+    said = status.told(UNIT, status.of(UNIT))
+    assert "6 of 10 done, 0 running, 0 failed, 4 waiting" in said[0]
+    assert said[-1:] == [
+        "Which of those that wait run, and which have failed, is not known: squeue refused: no controller"
+    ]
+    arguments = command.argparse.Namespace(lesson=UNIT, slurm=None, workers=2)
+    with pytest.raises(slurm.NoAnswer, match=f"delete {plans.path(UNIT, 1)}. squeue refused"):
+        command._begun(arguments)
+    for student in ("ada", "bob", "cy"):  # an array that is done is asked for by nobody
+        (verdicts / f"{student}.gpu.json").write_text("{}")
+    assert status.of(UNIT).done == 10 and command._begun(arguments) == command.FULL
 
 
 def test_a_cohort_that_was_timed_on_several_gpus_is_told(verdicts, monkeypatch):

@@ -28,6 +28,7 @@ class Status:
     failed: list[tuple[str, str]] = field(default_factory=list)  # student, why
     tasks: int = 0  # that run
     reasons: set[str] = field(default_factory=set)  # why tasks wait, in Slurm's words
+    unknown: str = ""  # why Slurm does not tell which tasks run
     left_s: float | None = None
     timed_on: Counter = field(default_factory=Counter)  # GPU -> points for speed that were measured on it
 
@@ -41,8 +42,15 @@ def of(lesson: str) -> Status | None:
     every = [plans.read(lesson, number) for number in plans.numbers(lesson)]
     if not every:
         return None
-    there, (alive, reasons) = plans.there(), tasks_alive(every)
-    status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons)
+    there, unknown = plans.there(), ""
+    of_slurm = by_slurm(every, there)
+    try:
+        alive, reasons = slurm.alive(of_slurm)
+    except slurm.NoAnswer as error:  # as if every task waited
+        alive = {(plan.number, task): False for plan in of_slurm for task in range(len(plan.batches))}
+        reasons, unknown = set(), str(error)
+    alive |= tasks_here(every)
+    status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons, unknown=unknown)
     tasks = [(plan, task, batch) for plan in every for task, batch in enumerate(plan.batches)]
     seen: set[Item] = set()
 
@@ -76,9 +84,26 @@ def of(lesson: str) -> Status | None:
     return status
 
 
-def tasks_alive(every: list[Plan]) -> tuple[dict[tuple[int, int], bool], set[str]]:
+def by_slurm(every: list[Plan], there: set[str]) -> list[Plan]:
+    """The plans of which Slurm is asked: those that are done need no Slurm."""
+    return [plan for plan in every if plan.slurm and not all(t.done(there) for batch in plan.batches for t in batch)]
+
+
+def tasks_alive(every: list[Plan]) -> dict[tuple[int, int], bool]:
     """(plan, task) -> whether it runs; one that is neither running nor waiting is not there."""
-    found, reasons = slurm.alive([plan for plan in every if plan.slurm])
+    asked = by_slurm(every, plans.there())
+    try:
+        return slurm.alive(asked)[0] | tasks_here(every)
+    except slurm.NoAnswer as error:
+        files = ", ".join(str(plans.path(plan.lesson, plan.number)) for plan in asked)
+        raise slurm.NoAnswer(
+            f"Tasks of earlier arrays may still run. Where they have ended, delete {files}. {error}"
+        ) from error
+
+
+def tasks_here(every: list[Plan]) -> dict[tuple[int, int], bool]:
+    """As `tasks_alive`, of workers on this machine."""
+    found = {}
     for plan in every:
         if not plan.slurm and is_held(plan.folder / "run"):
             for task in range(len(plan.batches)):
@@ -86,7 +111,7 @@ def tasks_alive(every: list[Plan]) -> tuple[dict[tuple[int, int], bool], set[str
                     found[plan.number, task] = True
                 elif not plan.log(task).exists():
                     found[plan.number, task] = False
-    return found, reasons
+    return found
 
 
 @contextlib.contextmanager
@@ -137,8 +162,10 @@ def told(lesson: str, status: Status) -> list[str]:
     if status.left_s is not None:
         end = datetime.datetime.now() + datetime.timedelta(seconds=status.left_s)
         lines.append(f"{status.tasks} tasks run; about {_long(status.left_s)} are left, until {end:%H:%M}")
-    elif status.waiting:
+    elif status.waiting and not status.unknown:
         lines.append("No task runs yet, so the end cannot be estimated.")
+    if status.unknown:
+        lines.append(f"Which of those that wait run, and which have failed, is not known: {status.unknown}")
     if status.reasons:
         lines.append(f"Why tasks wait, in Slurm's words: {', '.join(sorted(status.reasons))}")
     whys: dict[str, list[str]] = {}
