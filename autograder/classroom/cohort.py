@@ -63,14 +63,15 @@ def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:
     """Student -> what was handed in for this lesson, after all of it was read into the folder `taken`."""
     lesson = coursedir.assignment_id
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
-    found = submitted(coursedir, coursedir.submitted_directory, releases)
-    for gone in submitted(coursedir, taken, releases).keys() - found.keys():
-        shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
-    for student, submission in found.items():
-        handed_in.put_aside_bad_stamp(submission)
-        there = Path(coursedir.format_path(taken, student, lesson))
-        if not handed_in.is_current(submission, releases, there):
-            handed_in.take(submission, releases, there)
+    with in_turn(Path(coursedir.root) / "verdicts" / ".reading"):
+        found = submitted(coursedir, coursedir.submitted_directory, releases)
+        for gone in submitted(coursedir, taken, releases).keys() - found.keys():
+            shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
+        for student, submission in found.items():
+            handed_in.put_aside_bad_stamp(submission)
+            there = Path(coursedir.format_path(taken, student, lesson))
+            if not handed_in.is_current(submission, releases, there):
+                handed_in.take(submission, releases, there)
     return found
 
 
@@ -114,6 +115,15 @@ def only_one(lock: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def in_turn(lock: Path) -> Iterator[None]:
+    """Hold the lock, after whoever holds it: autograde and a fleet may begin at the same time."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

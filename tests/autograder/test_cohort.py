@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -17,7 +18,8 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import notebook_hash
 
 from autograder.bank import find
-from autograder.classroom import cohort, grading, trying
+from autograder.classroom import cohort, grading, handed_in, trying
+from autograder.classroom.taken import TAKEN
 from autograder.referee.submission import Submission
 from course_lib.places import environment
 
@@ -245,6 +247,23 @@ with only_one(Path({str(tmp_path / 'lock')!r})): print('held', flush=True); time
     for _ in range(2):  # and who held it to its end lets go too
         with cohort.only_one(tmp_path / "lock"):
             pass
+
+
+def test_autograde_and_a_fleet_read_what_was_handed_in_one_after_the_other(course, monkeypatch):
+    inside, most = [], []
+
+    def take(submission, releases, to):
+        inside.append(to)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(to)
+
+    monkeypatch.setattr(handed_in, "take", take)
+    where = {"source_directory": "solutions", "release_directory": "notebooks", "assignment_id": UNIT}
+    read = functools.partial(cohort.taken_in, CourseDirectory(root=str(course), **where), TAKEN)
+    with ThreadPoolExecutor() as pool:
+        assert [{*run.result()} for run in [pool.submit(read), pool.submit(read)]] == [{*COHORT}] * 2
+    assert most == [1] * 2 * len(COHORT)
 
 
 @pytest.mark.parametrize("left", ["sanitized", "torn", "nothing"])
