@@ -13,6 +13,7 @@ import io
 import re
 import tarfile
 import tomllib
+import zlib
 from pathlib import Path, PurePosixPath
 
 from autograder.classroom import lessons
@@ -41,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         return 1
     held = contents(chosen)
     before = lessons_of(args.out)
-    args.out.write_bytes(packed(held))
+    lessons.write_if_changed(args.out, packed(held))
     print(f"wrote {args.out}: {len(chosen)} lessons, {len(held)} files, {args.out.stat().st_size / 1e6:.1f} MB")
     print(f"sha256 {hashlib.sha256(args.out.read_bytes()).hexdigest()}")
     now = lessons_in(held)
@@ -163,6 +164,6 @@ def lessons_of(bundle: Path) -> dict[str, str]:
     try:
         with tarfile.open(bundle) as archive:
             files = {m.name.removeprefix(f"{TOP}/"): archive.extractfile(m).read() for m in archive if m.isfile()}
-    except (OSError, tarfile.TarError):
+    except (OSError, EOFError, zlib.error, tarfile.TarError):
         return {}
     return lessons_in(files)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import json
 import os
 import shutil
 import sys
@@ -24,6 +25,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom import handed_in, roster
+from autograder.referee.submission import OWN
 from course_lib.places import HOME
 
 progress: Progress | None = None  # of the run in this process
@@ -35,7 +37,7 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
     marks stay as they are, are returned."""
     global progress
     close_to_others(coursedir)
-    lesson, todo, stay = coursedir.assignment_id, 0, []
+    lesson, todo, stay, other = coursedir.assignment_id, 0, [], []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = taken_in(coursedir, taken)
     with Gradebook(coursedir.db_url, coursedir.course_id) as book:
@@ -46,7 +48,13 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
         drop_unfinished(graded, releases)
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
         todo += waits
-        stay += [] if waits else [student]
+        if not waits:
+            stay.append(student)
+            there = Path(coursedir.format_path(taken, student, lesson))
+            if any(_own(graded / release.name) != _own(there / release.name) for release in releases.glob("*.ipynb")):
+                other.append(student)
+    if other:
+        print(f"What was graded is not what lies there now; --force grades it: {', '.join(other)}", file=sys.stderr)
     progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
     return stay
 
@@ -55,14 +63,15 @@ def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:
     """Student -> what was handed in for this lesson, after all of it was read into the folder `taken`."""
     lesson = coursedir.assignment_id
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
-    found = submitted(coursedir, coursedir.submitted_directory, releases)
-    for gone in submitted(coursedir, taken, releases).keys() - found.keys():
-        shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
-    for student, submission in found.items():
-        handed_in.put_aside_bad_stamp(submission)
-        there = Path(coursedir.format_path(taken, student, lesson))
-        if not handed_in.is_current(submission, releases, there):
-            handed_in.take(submission, releases, there)
+    with in_turn(Path(coursedir.root) / "verdicts" / ".reading"):
+        found = submitted(coursedir, coursedir.submitted_directory, releases)
+        for gone in submitted(coursedir, taken, releases).keys() - found.keys():
+            shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
+        for student, submission in found.items():
+            handed_in.put_aside_bad_stamp(submission)
+            there = Path(coursedir.format_path(taken, student, lesson))
+            if not handed_in.is_current(submission, releases, there):
+                handed_in.take(submission, releases, there)
     return found
 
 
@@ -109,6 +118,15 @@ def only_one(lock: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def in_turn(lock: Path) -> Iterator[None]:
+    """Hold the lock, after whoever holds it: autograde and a fleet may begin at the same time."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def submitted(coursedir: CourseDirectory, step: str, releases: Path) -> dict[str, Path]:
     """Student -> whatever lies where a submission should: a folder, or a link or a file in its place."""
     found = {}
@@ -138,6 +156,13 @@ def is_finished(notebook: Path) -> bool:
 def _stamp(graded: Path) -> str:
     path = graded / handed_in.STAMP
     return path.read_text() if path.exists() else ""
+
+
+def _own(notebook: Path) -> list[str]:
+    """What is the student's own in a notebook that was written here: answers, and cells beside them."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    mine = [c for c in cells if c["metadata"].get(OWN) or c["metadata"].get("nbgrader", {}).get("solution")]
+    return ["".join(cell["source"]) for cell in mine]
 
 
 class Progress:

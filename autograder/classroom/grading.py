@@ -19,6 +19,7 @@ from nbgrader.apps import api, autogradeapp
 from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Unicode
+from traitlets.config import Config
 
 from autograder.classroom import cohort
 from autograder.classroom.handed_in import CODE, NOTES, PERSON, SEEN
@@ -67,16 +68,25 @@ class Autograde(converters.Autograde):
                 )
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
+            self._stay, self._left_out = set(stay), set()
             if self.only_known:
-                held.callback(setattr, self.coursedir, "student_id_exclude", self.coursedir.student_id_exclude)
-                self._leave_out(without_verdicts(self.coursedir.assignment_id))
+                self._left_out = set(without_verdicts(self.coursedir.assignment_id))
+                self.update_config(Config(JudgedNotebook={"only_known": True}))
+            if names := sorted(self._left_out):
+                self.log.warning("%d are left out, because they lack verdicts: %s", len(names), ", ".join(names))
             super().start()
 
-    def _leave_out(self, students: list[str]) -> None:
-        if students:
-            self.log.warning("%d are left out, because they lack verdicts: %s", len(students), ", ".join(students))
-        before = self.coursedir.student_id_exclude.split(",")
-        self.coursedir.student_id_exclude = ",".join(filter(None, [*before, *students]))
+    def init_destination(self, assignment_id: str, student_id: str) -> bool:
+        """Whether this one is graded now. nbgrader by itself grades a second hand-in only where its time is later than
+        that of the first; one that was copied in has none, and `collect --before-duedate` brings earlier ones."""
+        if student_id in self._left_out:
+            return False
+        force = self.force
+        self.force = student_id not in self._stay
+        try:
+            return super().init_destination(assignment_id, student_id)
+        finally:
+            self.force = force
 
 
 def without_verdicts(lesson: str) -> list[str]:
@@ -108,6 +118,7 @@ class JudgedNotebook(NbGraderPreprocessor):
 
     release = Unicode(str(RELEASES), help="folder of the released lessons").tag(config=True)
     verdicts = Unicode(str(HOME / "verdicts"), help="folder of verdict files and of each run's seed").tag(config=True)
+    only_known = Bool(False, help="judge nothing of which there is a verdict, from whatever tier").tag(config=True)
     only = Unicode("", help="judge this exercise alone; the others keep the verdicts that they had").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict):
@@ -127,7 +138,8 @@ class JudgedNotebook(NbGraderPreprocessor):
                     if asked and earlier and asked.name != self.only and earlier["seed"] == fingerprint(judging.seed):
                         kept.append(earlier)
                     else:
-                        kept.append(judging.verdict(asked) if asked else UNKNOWN)
+                        known = judging.known(asked) if asked and self.only_known else None
+                        kept.append(known or (judging.verdict(asked) if asked else UNKNOWN))
         except OUR_FAULT as error:
             if same_for_everybody(error):
                 raise

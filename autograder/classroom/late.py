@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dateutil import parser as dates
 from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import LateSubmissionPlugin
@@ -22,6 +21,8 @@ from traitlets.config import Config, PyFileConfigLoader
 
 DAY_S = 86_400
 SETTINGS = "nbgrader_config.py"
+FORM = "%Y-%m-%d %H:%M"  # of a due date
+MOST_DAYS = 1000  # of an extension
 
 
 class LateDays(LateSubmissionPlugin):
@@ -106,18 +107,22 @@ def main(args: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         print(error)
         return 2
+    if args.action == "extend" and not 0 <= args.days <= MOST_DAYS:
+        print(f"An extension of {args.days:g} days cannot be given: it is 0 to {MOST_DAYS}.")
+        return 1
     with book:
         try:
             if args.action == "due":
                 date = None if args.date == "none" else in_utc(args.date)
                 book.update_or_create_assignment(book.find_assignment(args.lesson).name, duedate=date)
+                print(f"{args.lesson} " + (f"is due {date:{FORM}} UTC." if date else "has no due date."))
             elif args.action == "extend":
                 extend(book, args.student, args.lesson, args.days)
         except MissingEntry as error:
             print(f"{error}. `nbgrader generate_assignment` enters a lesson, `python -m autograder roster` students.")
             return 1
-        except ValueError as error:  # a date that is none
-            print(f"{args.date!r} is no date: {error}. Say it as 2026-12-01 23:59 +0100.")
+        except ValueError:
+            print(f"{args.date!r} is no date with a time. Say it as 2026-12-01 23:59 +0100; without a zone it is UTC.")
             return 1
         rule = rule_of(config)
         if rule:
@@ -127,9 +132,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def in_utc(text: str) -> datetime:
-    """As the gradebook keeps it; nbgrader's own reader takes +0100 for something else."""
-    read = dates.parse(text)
-    return read.astimezone(UTC).replace(tzinfo=None) if read.tzinfo else read
+    """As the gradebook keeps it. No other form is read: 05.12.2026 is in May for some readers, a bare day begins at
+    0:00, and nbgrader's own reader takes +0100 for something else."""
+    zone = " %z" if text.count(" ") > 1 else ""
+    read = datetime.strptime(text.replace(" UTC", " +0000"), FORM + zone)
+    return read.astimezone(UTC).replace(tzinfo=None) if zone else read
 
 
 def course() -> tuple[Config, Gradebook]:

@@ -1,6 +1,8 @@
 """What students get: the same bytes on every build, everything that lessons need, and no answer."""
 
+import argparse
 import ast
+import errno
 import io
 import os
 import re
@@ -60,6 +62,28 @@ def test_a_file_that_changed_has_another_time_and_another_file_the_same():
     before, after = times(held), times(held | {"a.py": b"x = 6\n"})
     assert before["speed-of-light/a.py"] != after["speed-of-light/a.py"]
     assert before["speed-of-light/b.py"] == after["speed-of-light/b.py"]
+
+
+def test_a_file_that_was_cut_short_is_no_bundle_and_one_that_cannot_be_written_leaves_the_last(tmp_path, monkeypatch):
+    out, (start, *_) = tmp_path / "b.tar.gz", ALL
+    whole = bundle.packed({f"notebooks/{start.unit}/{start.name}.ipynb": start.release.read_bytes()})
+    for end in (0, 10, 1000, len(whole) // 2):
+        out.write_bytes(whole[:end])
+        assert bundle.lessons_of(out) == {}
+    out.write_bytes(whole[:1000] + bytes(1000) + whole[2000:])
+    assert bundle.lessons_of(out) == {}
+    out.write_bytes(whole)
+    monkeypatch.setattr(bundle, "contents", lambda chosen: {"README.md": b"x"})
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        bundle.main(argparse.Namespace(lesson=["00_start"], out=out))
+    assert out.read_bytes() == whole
+
+
+def full_disk(path: Path, data: bytes) -> int:
+    with path.open("wb") as file:
+        file.write(data[:20])
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_it_holds_no_solution_no_bank_and_no_reference_kernel():

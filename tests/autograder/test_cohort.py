@@ -1,5 +1,6 @@
 """A run of `nbgrader autograde` that is killed, doubled, refused or cut short ends with the same gradebook."""
 
+import functools
 import json
 import os
 import shutil
@@ -8,15 +9,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import notebook_hash
 
 from autograder.bank import find
-from autograder.classroom import cohort, trying
+from autograder.classroom import cohort, grading, handed_in, trying
+from autograder.classroom.taken import TAKEN
 from autograder.referee.submission import Submission
+from course_lib.places import environment
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -244,6 +249,23 @@ with only_one(Path({str(tmp_path / 'lock')!r})): print('held', flush=True); time
             pass
 
 
+def test_autograde_and_a_fleet_read_what_was_handed_in_one_after_the_other(course, monkeypatch):
+    inside, most = [], []
+
+    def take(submission, releases, to):
+        inside.append(to)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(to)
+
+    monkeypatch.setattr(handed_in, "take", take)
+    where = {"source_directory": "solutions", "release_directory": "notebooks", "assignment_id": UNIT}
+    read = functools.partial(cohort.taken_in, CourseDirectory(root=str(course), **where), TAKEN)
+    with ThreadPoolExecutor() as pool:
+        assert [{*run.result()} for run in [pool.submit(read), pool.submit(read)]] == [{*COHORT}] * 2
+    assert most == [1] * 2 * len(COHORT)
+
+
 @pytest.mark.parametrize("left", ["sanitized", "torn", "nothing"])
 def test_what_a_killed_run_left_is_dropped_and_what_is_finished_stays(left, course):
     releases, graded = course / "notebooks" / UNIT, course / "autograded/ada" / UNIT
@@ -261,6 +283,59 @@ def test_what_a_killed_run_left_is_dropped_and_what_is_finished_stays(left, cour
     path.write_text(json.dumps(nb))
     cohort.drop_unfinished(graded, releases)
     assert path.exists()
+
+
+@pytest.fixture
+def chosen(course, monkeypatch):
+    """Whom a run would grade, where everybody was graded who has a time here: (of the grading, of the hand-in)."""
+    monkeypatch.setenv("PATH", environment()["PATH"])  # nbgrader calls alembic by name
+    monkeypatch.chdir(course)
+
+    def run(times: dict[str, tuple[str, str]], **settings) -> list[str]:
+        for student, both in times.items():
+            folders = course / "autograded" / student / UNIT, course / "submitted" / student / UNIT
+            for folder, hour in zip(folders, both, strict=True):
+                notebook(COHORT.get(student, WRONG), folder / f"{NAME}.ipynb")
+                if hour:
+                    (folder / "timestamp.txt").write_text(f"2026-01-01 {hour}:00:00 UTC")
+        where = {"source_directory": "solutions", "release_directory": "notebooks", "assignment_id": UNIT}
+        app, found = grading.Autograde(CourseDirectory(root=str(course), **where), **settings), []
+        monkeypatch.setattr(
+            grading.converters.Autograde, "start", lambda app: found.extend(filter(is_chosen, submitted(app)))
+        )
+        monkeypatch.setattr(cohort, "is_finished", lambda path: True)
+        is_chosen = functools.partial(app.init_destination, UNIT)
+        app.start()
+        return sorted(found)
+
+    def submitted(app):
+        return [path.parent.name for path in course.glob(f"{app.coursedir.submitted_directory}/*/{UNIT}")]
+
+    return run
+
+
+def test_a_hand_in_of_another_time_is_graded_whether_it_is_later_earlier_or_without_one(chosen, course, capsys):
+    times = {"ada": ("10", "11"), "bob": ("10", "09"), "cleo": ("10", ""), "dan": ("", "10")}
+    assert chosen(times | {"eve": ("10", "10"), "fay": ("", "")}) == ["ada", "bob", "cleo", "dan"]
+    assert "is not what lies there now" not in capsys.readouterr().err
+    assert not (course / "autograded/bob" / UNIT).exists() and (course / "autograded/eve" / UNIT).exists()
+
+
+def test_another_text_without_another_time_is_named_and_with_force_graded(chosen, course, capsys):
+    times = {"ada": ("", ""), "bob": ("", "")}
+    assert chosen(times) == ["cleo", "dan"]
+    notebook(RIGHT, course / "submitted/bob" / UNIT / f"{NAME}.ipynb")
+    assert chosen({}) == ["cleo", "dan"]
+    assert "What was graded is not what lies there now; --force grades it: bob\n" in capsys.readouterr().err
+    assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
+
+
+def test_only_known_leaves_out_whoever_lacks_a_verdict_whatever_the_folder_is_called(chosen, course, monkeypatch):
+    """nbgrader's own list of names to leave out is taken apart at commas."""
+    notebook(RIGHT, course / "submitted/M\u00fcller, \u00c4nne" / UNIT / f"{NAME}.ipynb")
+    monkeypatch.setattr(grading, "without_verdicts", lambda lesson: ["M\u00fcller, \u00c4nne", "ada"])
+    assert chosen({}, only_known=True) == ["bob", "cleo", "dan"]
+    assert "M\u00fcller, \u00c4nne" in chosen({})
 
 
 # ------------------------------------------------------------------------------------------- rehearsal

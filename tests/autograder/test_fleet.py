@@ -88,7 +88,12 @@ def test_what_is_asked_of_slurm_is_what_was_said_and_what_was_not_said_has_a_lim
 
 @pytest.mark.parametrize(
     ("asked", "tier"),
-    [("partition=gpu", "interpreter"), ("gres=gpu:1", "gpu"), ("gpus=h200:1", "gpu"), ("gpus-per-task=1", "gpu")],
+    [
+        ("partition=gpu,exclusive", "interpreter"),
+        ("gres=gpu:1", "gpu"),
+        ("gpus=h200:1", "gpu"),
+        ("gpus-per-task=1", "gpu"),
+    ],
 )
 def test_the_tier_is_what_the_nodes_are_asked_for(asked, tier):
     assert slurm.tier(asked) == tier
@@ -169,14 +174,58 @@ def test_every_submission_is_done_running_waiting_or_failed(verdicts, monkeypatc
     assert "10 of 10 done" in said[0] and said[-1] == f"Now write the gradebook: nbgrader autograde {UNIT}"
 
 
-def test_a_task_of_an_earlier_array_counts_while_it_is_alive_and_is_forgotten_then(verdicts, monkeypatch):
+def test_what_an_earlier_array_left_undone_runs_or_failed_and_is_not_done(verdicts, monkeypatch):
+    """Who hands in while an array runs is in a plan of one text; then the array is cancelled."""
     planned(1)
     planned(2, batches=((text("dan"),),))
     alive(monkeypatch, {(1, 1): True, (2, 0): False})
     found = status.of(UNIT)
-    assert (found.running, found.waiting, found.failed) == (1, 1, [])
+    assert (found.running, found.waiting) == (1, 1) and [name for name, _ in found.failed] == ["ada", "bob", "ben"]
+    (verdicts / "dan.gpu.json").write_text("{}")
     alive(monkeypatch, {})
-    assert [student for student, _ in status.of(UNIT).failed] == ["dan"]
+    found = status.of(UNIT)
+    assert [student for student, _ in found.failed] == ["ada", "bob", "ben", "cy"] and found.done == 6
+    assert "task 1:1: it left no log" in found.failed[-1][1]
+    assert not [line for line in status.told(UNIT, found) if "write the gradebook: " in line]
+
+
+def test_a_text_of_several_plans_counts_once_and_one_that_was_replaced_no_more(verdicts, monkeypatch):
+    planned(1)
+    cpu = Text(text("bob", "ben").who, (("bob.interpreter.json", "bob.shared.json", "bob.gpu.json"),))
+    again = Text(text("cy").who, (("cy-2.gpu.json",),))
+    planned(2, batches=((text("ada"), cpu, again),))
+    alive(monkeypatch, {(2, 0): False})
+    found = status.of(UNIT)
+    assert (found.done, found.waiting, found.failed) == (6, 4, [])
+    for name in ("ada.gpu", "bob.interpreter", "cy-2.gpu"):
+        (verdicts / f"{name}.json").write_text("{}")
+    assert status.of(UNIT).done == 10
+    alive(monkeypatch, {(1, 1): True})
+    assert (status.of(UNIT).done, status.of(UNIT).running) == (9, 1), "the earlier text is judged still"
+
+
+def test_where_slurm_does_not_answer_the_status_is_what_verdicts_say_and_nothing_is_planned(verdicts, monkeypatch):
+    from autograder.classroom.fleet import command
+
+    def refused(line):
+        raise slurm.Refused("squeue refused: no controller")
+
+    monkeypatch.setattr(slurm, "asked", refused)
+    monkeypatch.setattr(command, "take_in", lambda lesson: None)
+    monkeypatch.setattr(command.sandbox, "require", lambda: None)
+    monkeypatch.setattr(plans, "texts", lambda lesson, tier: (10, []))
+    planned()
+    said = status.told(UNIT, status.of(UNIT))
+    assert "6 of 10 done, 0 running, 0 failed, 4 waiting" in said[0]
+    assert said[-1:] == [
+        "Which of those that wait run, and which have failed, is not known: squeue refused: no controller"
+    ]
+    arguments = command.argparse.Namespace(lesson=UNIT, slurm=None, workers=2)
+    with pytest.raises(slurm.NoAnswer, match=f"delete {plans.path(UNIT, 1)}. squeue refused"):
+        command._begun(arguments)
+    for student in ("ada", "bob", "cy"):  # an array that is done is asked for by nobody
+        (verdicts / f"{student}.gpu.json").write_text("{}")
+    assert status.of(UNIT).done == 10 and command._begun(arguments) == command.FULL
 
 
 def test_a_cohort_that_was_timed_on_several_gpus_is_told(verdicts, monkeypatch):

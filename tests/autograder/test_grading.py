@@ -18,6 +18,8 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
 
 from autograder.bank import find
 from autograder.classroom import cohort, grading, handed_in, report, trying, verdicts
@@ -439,6 +441,25 @@ def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path)
     assert checks and all(waits_for(cell) for cell in checks)
 
 
+def test_only_known_takes_the_verdict_of_a_lower_tier_and_judges_nothing(tmp_path, monkeypatch):
+    """Such as that of a fleet without a GPU, on a head that has one."""
+    release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
+    release.metadata[handed_in.CODE] = extract(release, release).as_data()
+    kept = {"points": 5.0, "out_of": 5.0, "waits": "", "html": "", "tier_of_file": "interpreter", "file": "x.json"}
+    monkeypatch.setattr(device, "TIER", "gpu")
+    monkeypatch.setattr(Judging, "known", lambda self, asked: kept)
+    monkeypatch.setattr(Judging, "made", lambda self, asked: pytest.fail("it was judged"))
+    config = Config(JudgedNotebook={"release": str(COURSE / "notebooks"), "verdicts": str(tmp_path)})
+    app = grading.Autograde(CourseDirectory(root=str(tmp_path), assignment_id=UNIT), only_known=True, config=config)
+    monkeypatch.setattr(cohort, "begin", lambda *_: [])
+    monkeypatch.setattr(grading, "without_verdicts", lambda lesson: [])
+    monkeypatch.setattr(grading.converters.Autograde, "start", lambda app: None)
+    app.start()
+    names = {"assignment": UNIT, "notebook": NAME, "student": "ada"}
+    notebook, _ = grading.JudgedNotebook(parent=app).preprocess(release, {"nbgrader": names})
+    assert cell(notebook, "start_axpy_check").outputs[-1].metadata.speed_of_light.verdict == "x.json"
+
+
 @pytest.mark.parametrize("folder", ["submitted", "verdicts/handed_in"])
 def test_a_notebook_that_was_not_read_here_is_not_graded(folder, tmp_path):
     """Should nbgrader ever begin another way."""
@@ -514,7 +535,8 @@ def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kin
 def test_a_plain_run_says_which_exercises_changed_since(graded):
     path = graded / "autograder/exercises/start/axpy.py"
     before = path.read_text()
-    assert "changed after" not in run(graded, "autograde", UNIT)
+    said = run(graded, "autograde", UNIT)
+    assert "changed after" not in said and "is not what lies there now" not in said
     path.write_text(f"{before}\nCHANGED = 1\n")
     said = run(graded, "autograde", UNIT)
     path.write_text(before)
@@ -586,3 +608,19 @@ def test_points_that_waited_are_paid_when_they_are_settled(graded):
     waits.write_text(json.dumps(json.loads(waits.read_text()) | {"points": 5.0, "pending": False, "waits": ""}))
     run(graded, "autograde", UNIT, "--student", "waits_for_a_person", "--force")
     assert marks(graded)["waits_for_a_person"] == (5.0, False)
+
+
+def test_what_is_handed_in_again_is_graded_whatever_its_time_and_without_one_it_is_named(graded):
+    """After the last test: it changes marks too."""
+    student, release = "masks_forgotten", (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()
+    write(graded, student, answered(release))
+    said = run(graded, "autograde", UNIT)
+    assert f"What was graded is not what lies there now; --force grades it: {student}\n" in said
+    assert marks(graded)[student] == (0.0, False)
+    write(graded, student, b"2026-01-02 10:00:00 UTC", handed_in.STAMP)
+    assert "is not what lies there now" not in run(graded, "autograde", UNIT)
+    assert marks(graded)[student] == (5.0, False)
+    write(graded, student, release)
+    write(graded, student, b"2026-01-01 10:00:00 UTC", handed_in.STAMP)  # the earlier one, which was on time
+    run(graded, "autograde", UNIT)
+    assert marks(graded)[student] == (0.0, False)

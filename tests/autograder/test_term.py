@@ -180,9 +180,23 @@ def test_a_late_hand_in_costs_what_the_rule_says_and_a_mark_or_an_extension_give
     assert not penalty(term)
     assert late.main(args(action="extend", student="ada", lesson=LESSON, days=0)) == 0
     assert late.main(args(action="due", lesson=LESSON, date="2026-11-05 13:00 +0100")) == 0
-    assert "Nobody was late" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{LESSON} is due 2026-11-05 12:00 UTC.\n" in said and "Nobody was late" in said
     with Gradebook(url(term)) as book:
         assert book.find_assignment(LESSON).duedate == datetime(2026, 11, 5, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "utc"),
+    [
+        ("2026-12-01 23:59", datetime(2026, 12, 1, 23, 59)),
+        ("2026-12-01 23:59 UTC", datetime(2026, 12, 1, 23, 59)),
+        ("2026-12-01 23:59 -08:00", datetime(2026, 12, 2, 7, 59)),
+        ("2026-12-01 23:59 +0100", datetime(2026, 12, 1, 22, 59)),
+    ],
+)
+def test_a_due_date_is_read_with_its_zone(text, utc):
+    assert late.in_utc(text) == utc
 
 
 def penalty(folder, student="ada"):
@@ -207,6 +221,13 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
         ({"action": "extend", "student": "nobody", "lesson": LESSON, "days": 1}, "No such student: nobody"),
         ({"action": "due", "lesson": "99_none", "date": "none"}, "No such assignment: 99_none"),
         ({"action": "due", "lesson": LESSON, "date": "soon"}, "'soon' is no date"),
+        ({"action": "due", "lesson": LESSON, "date": "05.12.2026 23:59"}, "Say it as 2026-12-01 23:59 +0100"),
+        ({"action": "due", "lesson": LESSON, "date": "2026-12-01"}, "'2026-12-01' is no date with a time"),
+        ({"action": "due", "lesson": LESSON, "date": "2026-12-01 23:59 CET"}, "is no date"),
+        *(
+            ({"action": "extend", "student": "ada", "lesson": LESSON, "days": days}, f"An extension of {days:g} days")
+            for days in (float("nan"), 1e12, -1.0)
+        ),
     ],
 )
 def test_who_or_what_is_not_in_the_gradebook_is_told(term, capsys, words, says):

@@ -104,7 +104,7 @@ def take_in(lesson: str) -> None:
 def _planned(args: argparse.Namespace) -> tuple[Plan | None, int]:
     """The new plan, if there is something to do, and how many tasks of earlier ones are alive."""
     lesson, earlier = args.lesson, [plans.read(args.lesson, number) for number in plans.numbers(args.lesson)]
-    alive = status.tasks_alive(earlier)[0]
+    alive = status.tasks_alive(earlier)
     taken_on = {text.files for plan in earlier for task, batch in enumerate(plan.batches)
                 if (plan.number, task) in alive for text in batch}  # fmt: skip
     gpus = torch.cuda.device_count() if device.TIER == "gpu" else 0

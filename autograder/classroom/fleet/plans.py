@@ -58,6 +58,10 @@ def folder(lesson: str) -> Path:
     return VERDICTS / "fleet" / lesson
 
 
+def path(lesson: str, number: int) -> Path:
+    return folder(lesson) / f"plan-{number}.json"
+
+
 def lessons() -> list[str]:
     """Of which there is a plan."""
     return sorted({path.parent.name for path in (VERDICTS / "fleet").glob("*/plan-*.json")})
@@ -65,19 +69,19 @@ def lessons() -> list[str]:
 
 def written(plan: Plan) -> Plan:
     plan.folder.mkdir(parents=True, exist_ok=True)
-    path = folder(plan.lesson) / f"plan-{plan.number}.json"
-    beside(path).write_text(json.dumps(asdict(plan)), encoding="utf-8")
-    os.replace(beside(path), path)
+    to = path(plan.lesson, plan.number)
+    beside(to).write_text(json.dumps(asdict(plan)), encoding="utf-8")
+    os.replace(beside(to), to)
     return plan
 
 
 def forget(plan: Plan) -> None:
     """A plan of which nothing came."""
-    (folder(plan.lesson) / f"plan-{plan.number}.json").unlink()
+    path(plan.lesson, plan.number).unlink()
 
 
 def read(lesson: str, number: int) -> Plan:
-    data = json.loads((folder(lesson) / f"plan-{number}.json").read_text(encoding="utf-8"))
+    data = json.loads(path(lesson, number).read_text(encoding="utf-8"))
     batches = tuple(
         tuple(Text(tuple(Item(**one) for one in text["who"]), tuple(map(tuple, text["files"]))) for text in batch)
         for batch in data.pop("batches")

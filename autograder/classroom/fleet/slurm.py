@@ -30,7 +30,8 @@ def asked(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
-        raise Refused(f"There is no {command[0]} on this machine. Without --slurm, workers run here.") from None
+        instead = "" if command[0] == "squeue" else " Without --slurm, workers run here."
+        raise Refused(f"There is no {command[0]} on this machine.{instead}") from None
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{command[0]} did not answer in 60 s.") from None
     if done.returncode:

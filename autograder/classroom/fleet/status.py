@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 from autograder.classroom.fleet import plans, slurm
-from autograder.classroom.fleet.plans import Plan
-from autograder.classroom.taken import VERDICTS
+from autograder.classroom.fleet.plans import Plan, Text
+from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import read
 
 LISTED = 10  # failures that are named
@@ -28,6 +28,7 @@ class Status:
     failed: list[tuple[str, str]] = field(default_factory=list)  # student, why
     tasks: int = 0  # that run
     reasons: set[str] = field(default_factory=set)  # why tasks wait, in Slurm's words
+    unknown: str = ""  # why Slurm does not tell which tasks run
     left_s: float | None = None
     timed_on: Counter = field(default_factory=Counter)  # GPU -> points for speed that were measured on it
 
@@ -41,19 +42,35 @@ def of(lesson: str) -> Status | None:
     every = [plans.read(lesson, number) for number in plans.numbers(lesson)]
     if not every:
         return None
-    there, (alive, reasons) = plans.there(), tasks_alive(every)
-    status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons)
-    for plan in every:
-        for task, batch in enumerate(plan.batches):
-            undone = [text for text in batch if not text.done(there)]
-            runs = alive.get((plan.number, task))
-            if runs is None and plan is every[0]:
+    there, unknown = plans.there(), ""
+    of_slurm = by_slurm(every, there)
+    try:
+        alive, reasons = slurm.alive(of_slurm)
+    except slurm.NoAnswer as error:  # as if every task waited
+        alive = {(plan.number, task): False for plan in of_slurm for task in range(len(plan.batches))}
+        reasons, unknown = set(), str(error)
+    alive |= tasks_here(every)
+    status = Status(every[0].submissions, tasks=sum(alive.values()), reasons=reasons, unknown=unknown)
+    tasks = [(plan, task, batch) for plan in every for task, batch in enumerate(plan.batches)]
+    seen: set[Item] = set()
+
+    def once(text: Text) -> list[Item]:
+        people = [item for item in text.who if item not in seen]
+        seen.update(people)
+        return people
+
+    for plan, task, batch in tasks:
+        runs = alive.get((plan.number, task))
+        if runs is not None:  # what a text shares with others is done with the first
+            people = [len(once(text)) for text in batch if not text.done(there)]
+            status.running += sum(people[:1]) if runs else 0
+            status.waiting += sum(people[1:]) if runs else sum(people)
+    for plan, task, batch in tasks:  # of the others the newest plan tells: who handed in again is in a newer one
+        for text in batch:
+            people = once(text)
+            if people and not text.done(there):
                 why = why_ended(plan, task)
-                status.failed += [(item.student, why) for text in undone for item in text.who]
-            elif runs is not None:  # what a text shares with others is done with the first
-                people = [len(text.who) for text in undone]
-                status.running += sum(people[:1]) if runs else 0
-                status.waiting += sum(people[1:]) if runs else sum(people)
+                status.failed += [(item.student, why) for item in people]
     each_s, start_s = plans.measured(lesson)
     if status.tasks:
         texts = sum(
@@ -67,9 +84,26 @@ def of(lesson: str) -> Status | None:
     return status
 
 
-def tasks_alive(every: list[Plan]) -> tuple[dict[tuple[int, int], bool], set[str]]:
+def by_slurm(every: list[Plan], there: set[str]) -> list[Plan]:
+    """The plans of which Slurm is asked: those that are done need no Slurm."""
+    return [plan for plan in every if plan.slurm and not all(t.done(there) for batch in plan.batches for t in batch)]
+
+
+def tasks_alive(every: list[Plan]) -> dict[tuple[int, int], bool]:
     """(plan, task) -> whether it runs; one that is neither running nor waiting is not there."""
-    found, reasons = slurm.alive([plan for plan in every if plan.slurm])
+    asked = by_slurm(every, plans.there())
+    try:
+        return slurm.alive(asked)[0] | tasks_here(every)
+    except slurm.NoAnswer as error:
+        files = ", ".join(str(plans.path(plan.lesson, plan.number)) for plan in asked)
+        raise slurm.NoAnswer(
+            f"Tasks of earlier arrays may still run. Where they have ended, delete {files}. {error}"
+        ) from error
+
+
+def tasks_here(every: list[Plan]) -> dict[tuple[int, int], bool]:
+    """As `tasks_alive`, of workers on this machine."""
+    found = {}
     for plan in every:
         if not plan.slurm and is_held(plan.folder / "run"):
             for task in range(len(plan.batches)):
@@ -77,7 +111,7 @@ def tasks_alive(every: list[Plan]) -> tuple[dict[tuple[int, int], bool], set[str
                     found[plan.number, task] = True
                 elif not plan.log(task).exists():
                     found[plan.number, task] = False
-    return found, reasons
+    return found
 
 
 @contextlib.contextmanager
@@ -128,8 +162,10 @@ def told(lesson: str, status: Status) -> list[str]:
     if status.left_s is not None:
         end = datetime.datetime.now() + datetime.timedelta(seconds=status.left_s)
         lines.append(f"{status.tasks} tasks run; about {_long(status.left_s)} are left, until {end:%H:%M}")
-    elif status.waiting:
+    elif status.waiting and not status.unknown:
         lines.append("No task runs yet, so the end cannot be estimated.")
+    if status.unknown:
+        lines.append(f"Which of those that wait run, and which have failed, is not known: {status.unknown}")
     if status.reasons:
         lines.append(f"Why tasks wait, in Slurm's words: {', '.join(sorted(status.reasons))}")
     whys: dict[str, list[str]] = {}
