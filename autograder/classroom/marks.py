@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from autograder.classroom.verdicts import A_PERSON, ROOT, Asked, asked_by, grade
 from autograder.exercise import find
 from autograder.referee.submission import OWN
 
-WORDS = 20  # characters of a cell of text that may be somebody's answer
+WORDS = 20  # characters: a longer cell of text may be somebody's answer, and so may a shorter one that is no heading
+HEADING = re.compile(r"\s*#|[\W_]*$")  # or a line that has no letters
 VERDICTS = ROOT / "verdicts"
 
 
@@ -43,7 +45,7 @@ class SavedMarks(SaveAutoGrades):
         mine = [cell for cell in nb.cells if cell.metadata.get(OWN) or _is_answer(cell)]
         self.code = [c.source for c in mine if c.cell_type == "code"]
         own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
-        self.words = [source for source in own if len(source) > WORDS]
+        self.words = [source for source in own if len(source) > WORDS or not HEADING.match(source)]
         nb, resources = super().preprocess(nb, resources)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")

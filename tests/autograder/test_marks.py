@@ -11,6 +11,7 @@ from nbgrader.preprocessors import SaveCells
 
 from autograder.classroom import export, grading, marks
 from autograder.classroom.verdicts import asked_by, is_check
+from autograder.referee.submission import OWN
 from course_lib.places import environment
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own
@@ -123,6 +124,16 @@ def test_a_mark_by_hand_is_asked_for_again_where_the_answer_changed_and_nowhere_
     course.graded(**{SOFTMAX: (0.0, "a person")})
     assert course.asked(asks) and not course.asked(holds)
     assert f"{asks}: There is a mark by hand of" in course.says(asks) and "for an earlier answer" in course.says(asks)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [("Memory bound.", True), ("4096", True), ("- bytes", True), ("# Mine", False), ("---", False), ("  \n", False)],
+)
+def test_a_person_is_asked_where_an_empty_answer_has_words_beside_it(text, asks, course):
+    course.notebook.cells.append(nbformat.v4.new_markdown_cell(text, metadata={OWN: True}))
+    course.graded()
+    assert course.asked(WORDS) == asks
 
 
 def test_a_mark_by_hand_of_which_nothing_is_known_is_asked_for(course):
