@@ -9,10 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
 from traitlets.config import Config
 
-from autograder.classroom import export, grading, late, lms, marks, roster
+from autograder.classroom import collecting, export, grading, late, lms, marks, roster
 from autograder.classroom.verdicts import is_check
 from course_lib.places import environment
 
@@ -199,6 +200,29 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
     graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 6.0})
     late.main(argparse.Namespace(action=None))
     assert not penalty(term, "bob")
+
+
+def test_collected_before_the_due_date_is_the_last_hand_in_on_time_with_the_extension(term):
+    handed_in = {"ada": [-1, 2, 5], "a": [-1, 2], "bob": [-2, -1, 2], "cleo": [4, 5], "dan": [2]}  # days after DUE
+    for student, days in handed_in.items():
+        for day in days:
+            when = f"{DUE + timedelta(days=day):%Y-%m-%d %H:%M:%S.%f} UTC"
+            (term / f"exchange/course/inbound/{student}+{LESSON}+{when}+00").mkdir(parents=True)
+    with Gradebook(url(term)) as book:
+        for student in handed_in:
+            book.add_student(student)
+        for student, extra in {"ada": 3, "a": 3, "cleo": 3}.items():
+            late.extend(book, student, LESSON, extra)
+
+    def collected(**settings):
+        config = Config({"Exchange": {"root": str(term / "exchange")}, "ExchangeCollect": settings})
+        course = CourseDirectory(course_id="course", db_url=url(term), assignment_id=LESSON, root=str(term))
+        collect = collecting.Collect(coursedir=course, config=config)
+        collect.init_src()
+        return {one["username"]: (one["timestamp"] - DUE).days for one in collect.src_records}
+
+    assert collected(before_duedate=True) == {"ada": 2, "a": 2, "bob": -1, "cleo": 5, "dan": 2}
+    assert collected() == {"ada": 5, "a": 2, "bob": 2, "cleo": 5, "dan": 2}
 
 
 @pytest.mark.parametrize(
