@@ -106,10 +106,11 @@ def test_a_changed_answer_is_judged_whole_also_when_one_exercise_was_named(folde
 
 def test_the_table_of_a_regrading_tells_marks_before_and_after_and_that_those_by_hand_stay():
     before, after = {"points": 2.0, "waits": ""}, {"points": 0.0, "waits": "a GPU"}
-    change = regrade.Change("ada", True, before, after, 5.0)
+    change = regrade.Change("ada", True, before, after, "a mark by hand of 5 points")
     said = "\n".join(regrade.told(SOFTMAX, [change, replace(change, student="bob", after=before)]))
     assert said.startswith(f"{SOFTMAX}: 1 change, 1 stay as they are.")
-    assert "waits for a GPU" in said and "5 by hand stays, and a person is asked" in said and "bob" not in said
+    assert "waits for a GPU" in said and "bob" not in said
+    assert "a mark by hand of 5 points stays, and a person is asked" in said
 
 
 def asked(**more) -> argparse.Namespace:
@@ -184,7 +185,7 @@ def test_marks_by_hand_are_told_beside_the_verdict(folder, points):
     run(folder)
     one = next(one for one in appeals.decided("ada", LESSON) if one.asked == Asked(SOFTMAX, False))
     assert appeals.in_short(one) == "2 of 8; judged on a laptop (n1) in 0.1 s"
-    assert "a mark by hand of 5 counts" in appeals.in_short(replace(one, mark=5.0))
+    assert "extra credit of 5 points counts" in appeals.in_short(replace(one, mark="extra credit of 5 points"))
     assert "not in the gradebook yet" in appeals.in_short(replace(one, counted=False))
     assert appeals.in_short(replace(one, verdict=None)) == "not judged yet"
 
@@ -253,7 +254,7 @@ def test_an_appeal_and_a_mended_exercise_from_hand_in_to_gradebook(tmp_path):
     axpy.write_text("".join(mended))
     assert "the exercise changed since" in ours("verdict", "bob", unit)
     before, told = scores(), ours("regrade", unit, "start.axpy")
-    assert "start.axpy: 2 change, 1 stay as they are." in told and "2.5 by hand stays, and a person is asked" in told
+    assert "start.axpy: 2 change, 1 stay as they are." in told and "2.5 points stays, and a person is asked" in told
     assert scores() == before == {"ada": [5.0, None, 0], "bob": [3.57, None, 0], "cleo": [3.57, 2.5, 0]}
     ours("regrade", unit, "start.axpy", "--write")
     assert scores() == {"ada": [5.0, None, 0], "bob": [5.0, None, 0], "cleo": [5.0, 2.5, 1]}
