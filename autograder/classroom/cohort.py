@@ -47,6 +47,9 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
         todo += waits
         stay += [] if waits else [student]
+        there = Path(coursedir.format_path(taken, student, lesson))
+        for note in (one for path in sorted(there.glob("*.ipynb")) for one in handed_in.odd(path) if waits):
+            print(f"{student}: {note}", file=sys.stderr)
     progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
     return stay
 
