@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import os
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,8 +11,9 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import FileNameCollectorPlugin
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
-from traitlets.config import Config
+from traitlets.config import Config, PyFileConfigLoader
 
 from autograder.classroom import collecting, export, grading, late, lms, marks, roster
 from autograder.classroom.verdicts import is_check
@@ -152,6 +154,38 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert len(said) == 3 and said[1].startswith("'mueller' is not on the roster") and "Is it" not in said[1]
     assert "Is it 'Müller Änne'? Then rename the folder." in said[0] and "\\u0308" in said[0]
     assert "Is it 'Müller Änne'?" in said[2]
+
+
+@pytest.fixture(scope="module")
+def settings():
+    """The course's own, which set an environment for the commands that load them."""
+    mask = os.umask(0o077)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(COURSE))
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(COURSE)).load_config()
+    os.umask(mask)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("path", "student", "file"),
+    [
+        ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),
+        ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "roofline-1"),
+        ("submissions/lovelaceada_12345_67890_all/01_roofline/roofline.ipynb", "lovelaceada", "roofline"),  # a zip
+        ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "roofline"),
+        ("CS_1/Ada Lovelace_12345_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "roofline (1)"),
+        (
+            "CS_1/Änne Müller-Lüdenscheidt_1_assignsubmission_file_roofline.ipynb",
+            "Änne Müller-Lüdenscheidt",
+            "roofline",
+        ),
+        ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),  # no archive
+    ],
+)
+def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
+    found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
+    assert (found["student_id"], found["file_id"]) == (student, file)
 
 
 # ------------------------------------------------------------------------------------------- late days
