@@ -179,6 +179,26 @@ def test_seeds_open_when_the_last_student_s_time_is_over(folder, monkeypatch, ca
         book.find_assignment(LESSON).duedate = now - datetime.timedelta(hours=25)
         book.db.commit()
     assert seeds.main(opened) == seeds.DONE and seeds.is_open(LESSON)
+    with Gradebook(url) as book:  # an extension that was given since then
+        book.find_submission(LESSON, "ada").extension = datetime.timedelta(hours=48)
+        book.db.commit()
+    assert not seeds.is_open(LESSON) and seeds.main(opened) == seeds.REFUSED
+    with Gradebook(url) as book:
+        book.find_submission(LESSON, "ada").extension = None
+        book.db.commit()
+    assert seeds.is_open(LESSON)
+
+
+def test_seeds_that_were_opened_without_a_due_date_are_closed_by_one(folder, points, monkeypatch, capsys):
+    run(folder)
+    assert seeds.main(argparse.Namespace(lesson=LESSON, open=True)) == seeds.DONE
+    assert "knows no due date" in capsys.readouterr().out
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    why = asked()
+    why.why = True
+    for hours, told in ((1, "Its seed is closed"), (-1, "draws the same")):
+        monkeypatch.setattr(seeds, "deadline", lambda lesson, end=now + datetime.timedelta(hours=hours): end)
+        assert appeals.main(why) == appeals.SAME and told in capsys.readouterr().out
 
 
 def test_marks_by_hand_are_told_beside_the_verdict(folder, points):
