@@ -68,6 +68,11 @@ c.Exchange.root = str(COURSE.with_name(f"{COURSE.name}-exchange"))
 c.Exchange.assignment_dir = str(COURSE / "work")  # what a student submits is what `make lab` opened
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
+# Where `nbgrader zip_collect` finds the student in the names of an LMS's archive: Canvas writes
+# lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb".
+c.FileNameCollectorPlugin.named_regexp = (
+    r".*/extracted/(?:[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.ipynb"
+)
 
 # notebooks/ is committed, so it is always there already; a rebuild gives the same bytes.
 c.GenerateAssignment.force = True

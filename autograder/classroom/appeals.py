@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autograder.classroom import cohort, seeds, taken
-from autograder.classroom.marks import by_hand, read_shown, shown_file
+from autograder.classroom.marks import in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import OUR_FAULT, Asked, Judging, asked_by, grader_hash, is_check, read
 from autograder.referee import sandbox
@@ -26,7 +26,7 @@ class Decided:
     cell: str
     asked: Asked
     verdict: dict | None  # None where nothing was judged yet
-    mark: float | None  # by hand
+    mark: str  # by hand, or ""
     counted: bool  # the verdict is the one that the gradebook's points came from
 
     @property
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 
 def decided(student: str, lesson: str) -> Iterator[Decided]:
     """In the order of the lesson."""
-    marks = by_hand(cohort.gradebook(lesson), lesson, student)
+    book = in_book(cohort.gradebook(lesson), lesson, student)
     for item in taken.items(lesson):
         if item.student != student:
             continue
@@ -75,18 +75,19 @@ def decided(student: str, lesson: str) -> Iterator[Decided]:
             counted = verdict is not None
             if judging and not counted:
                 verdict = judging.known(asked)
-            yield Decided(item, name, asked, verdict, marks.get((student, item.notebook, name)), counted)
+            marks = book.get((student, item.notebook, name))
+            yield Decided(item, name, asked, verdict, marks.by_hand if marks else "", counted)
 
 
 def in_short(one: Decided) -> str:
     """One line: points, by whom, where, and what is to be known of it."""
     if one.verdict is None:
-        return "not judged yet" if one.mark is None else f"{one.mark:g} points by hand; no verdict is kept"
+        return f"{one.mark}; no verdict is kept" if one.mark else "not judged yet"
     verdict, said = one.verdict, []
     points = f"{verdict['points']:g} of {verdict['out_of']:g}"
     said.append(f"waits for {verdict['waits']}" if verdict["waits"] else points)
-    if one.mark is not None:
-        said.append(f"a mark by hand of {one.mark:g} counts")
+    if one.mark:
+        said.append(f"{one.mark} counts")
     if verdict["mistake"]:
         said.append(f"the mistake {verdict['mistake']}")
     machine = verdict["machine"]

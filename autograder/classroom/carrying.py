@@ -143,13 +143,17 @@ class Found:
 
 def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[str]]:
     """The new notebook with the student's text; and what is to be said. `base`: the cells it was copied from."""
-    my = {key(cell): cell for cell in mine["cells"]}  # of doubled cells the last counts, as in grading
+    my: dict[str, list[dict]] = {}
+    for cell in mine["cells"]:
+        my.setdefault(key(cell), []).append(cell)
     old = {key(cell): cell for cell in base or ()}
     found, said, cells = Found(), [], []
     beside = left_over(mine["cells"], {key(cell) for cell in new["cells"]}, old, found, said)
     cells += beside.get(None, [])
     for cell in new["cells"]:
-        cells += placed(cell, my.get(key(cell)), old.get(key(cell)), found, said)
+        *before, last = written(my.get(key(cell), []), cell, old.get(key(cell), cell)) or [None]
+        cells += halves(cell, before, found, said) if is_answer(cell) else []
+        cells += placed(cell, last, old.get(key(cell)), found, said)
         cells += beside.get(key(cell), [])
     counts = {"answer": found.answers, "cell of your own": found.own, "cell that you had edited": found.edited}
     told = ", ".join(many(number, what) for what, number in counts.items() if number) or "nothing, there was nothing"
@@ -161,6 +165,26 @@ def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[
 def many(number: int, what: str) -> str:
     first, *rest = what.split(" ", 1)
     return " ".join([str(number), first + "s" * (number > 1), *rest])
+
+
+def written(copies: list[dict], *empty: dict) -> list[dict]:
+    """Of cells with one name those in which something was written, or else the last one: of doubled cells grading takes
+    the last that is not the empty one."""
+    nothing = {"", *map(bare, empty)}
+    return [cell for cell in copies if bare(cell) not in nothing] or copies[-1:]
+
+
+def halves(cell: dict, before: list[dict], found: Found, said: list[str]) -> list[dict]:
+    """A cell that was split keeps its name in both halves, and grading runs the first before the second."""
+    if before:
+        found.own += len(before)
+        said.append(
+            f"{key(cell)}: yours was there {len(before) + 1} times. What stood in the earlier ones is in cells of your "
+            "own above the last one now."
+        )
+    code = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+    kind = {"cell_type": cell["cell_type"], "id": "half", "metadata": {}, **code}
+    return [with_outputs({**kind, "source": one["source"]}, one) for one in before]
 
 
 def placed(cell: dict, mine: dict | None, old: dict | None, found: Found, said: list[str]) -> list[dict]:
@@ -207,6 +231,10 @@ def key(cell: dict) -> str:
 
 def text_of(cell: dict) -> str:
     return "".join(cell["source"])
+
+
+def bare(cell: dict) -> str:
+    return "".join(text_of(cell).split())
 
 
 def is_answer(cell: dict) -> bool:

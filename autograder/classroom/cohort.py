@@ -48,9 +48,12 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
         drop_unfinished(graded, releases)
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
         todo += waits
-        if not waits:
+        there = Path(coursedir.format_path(taken, student, lesson))
+        if waits:
+            for note in (one for path in sorted(there.glob("*.ipynb")) for one in handed_in.odd(path)):
+                print(f"{student}: {note}", file=sys.stderr)
+        else:
             stay.append(student)
-            there = Path(coursedir.format_path(taken, student, lesson))
             if any(_own(graded / release.name) != _own(there / release.name) for release in releases.glob("*.ipynb")):
                 other.append(student)
     if other:

@@ -13,8 +13,10 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
+from nbgrader.api import Gradebook
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import notebook_hash, parse_utc
 
@@ -47,6 +49,25 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
 
 
 class Collect(ExchangeCollect):
+    def init_src(self) -> None:
+        """nbgrader's --before-duedate knows the lesson's due date alone; who has an extension has until its end."""
+        super().init_src()
+        if self.duedate is None or not self.before_duedate:
+            return
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book:
+            found = book.assignment_submissions(self.coursedir.assignment_id)
+            until = {one.student.id: self.duedate + one.extension for one in found if one.extension}
+        for number, record in enumerate(self.src_records):
+            if end := until.get(record["username"]):
+                self.src_records[number] = self._last(record, end)
+
+    def _last(self, chosen: dict, end: datetime) -> dict:
+        """Of a student's hand-ins the last one that came until `end`; or the one that nbgrader chose."""
+        student, lesson = chosen["username"], self.coursedir.assignment_id
+        paths = Path(self.inbound_path).glob(f"{glob.escape(student)}+{glob.escape(lesson)}+*")
+        records = self._sort_by_timestamp([self._path_to_record(str(path)) for path in paths])
+        return next((one for one in records if one["username"] == student and one["timestamp"] <= end), chosen)
+
     def _path_to_record(self, path: str) -> dict:
         """A name that tells no time is older than any other, and ends nothing."""
         try:

@@ -73,6 +73,13 @@ def is_current(submission: Path, releases: Path, to: Path) -> bool:
     return to.is_dir()
 
 
+def odd(taken: Path) -> list[str]:
+    """Of a notebook that `take` wrote: what was noted of the hand-in as a whole, and not of its cells."""
+    metadata = json.loads(taken.read_text(encoding="utf-8"))["metadata"]
+    of_cells = set(map(visible, metadata[CODE]["notes"]))
+    return [note for note in metadata[NOTES] if note not in of_cells]
+
+
 def stamp_of(submission: Path) -> str:
     """When it was handed in, as its timestamp says; '' where there is none that can be read."""
     with _opened(submission) as folder:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader.api import Gradebook, SubmittedNotebook
+from nbgrader.api import Grade, Gradebook, SubmittedNotebook
 from nbgrader.preprocessors import SaveAutoGrades
 from nbgrader.utils import determine_grade
 from traitlets import Unicode
@@ -26,7 +28,8 @@ from autograder.classroom.verdicts import A_PERSON, ROOT, Asked, asked_by, grade
 from autograder.exercise import find
 from autograder.referee.submission import OWN
 
-WORDS = 20  # characters of a cell of text that may be somebody's answer
+WORDS = 20  # characters: a longer cell of text may be somebody's answer, and so may a shorter one that is no heading
+HEADING = re.compile(r"\s*#|[\W_]*$")  # or a line that has no letters
 VERDICTS = ROOT / "verdicts"
 
 
@@ -43,7 +46,7 @@ class SavedMarks(SaveAutoGrades):
         mine = [cell for cell in nb.cells if cell.metadata.get(OWN) or _is_answer(cell)]
         self.code = [c.source for c in mine if c.cell_type == "code"]
         own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
-        self.words = [source for source in own if len(source) > WORDS]
+        self.words = [source for source in own if len(source) > WORDS or not HEADING.match(source)]
         nb, resources = super().preprocess(nb, resources)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -57,15 +60,16 @@ class SavedMarks(SaveAutoGrades):
     def _add_score(self, cell: NotebookNode, resources: dict) -> None:
         name, words = cell.metadata.nbgrader["grade_id"], _is_answer(cell)
         grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
-        mark, before = grade.manual_score, self.before.get(name)
+        given, before = given_by_hand(grade), self.before.get(name)
         settled = not grade.needs_manual_grade  # when a person gives a mark, formgrader says so
         grade.auto_score, out_of = determine_grade(cell, self.log)
         waits = waits_for(cell) or (A_PERSON if grade.auto_score is None or (words and self.words) else "")
         now = {"answer": _hash([cell.source, *self.words] if words else self.code)}
         now |= {"points": grade.auto_score, "waits": waits, "asks": ""}
-        if mark is not None:
-            now["asks"] = _asks(mark, before, now, settled)
-        grade.needs_manual_grade = bool(waits) if mark is None else bool(now["asks"])
+        if given:
+            now["asks"] = _asks(given, before, now, settled)
+        # extra credit comes on top of what is still to be measured; a mark by hand stands in its place
+        grade.needs_manual_grade = bool(now["asks"] or (waits and grade.manual_score is None))
         self.gradebook.db.commit()
         asked = asked_by(cell) if is_check(cell) else None
         self.now[name] = now | (_about(cell, asked) if asked else {})
@@ -73,10 +77,17 @@ class SavedMarks(SaveAutoGrades):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
 
 
-def _asks(mark: float, before: dict | None, now: dict, settled: bool) -> str:
-    """Why a person should look at a mark by hand again, or ""."""
-    said = f"There is a mark by hand of {mark:g} points, "
-    ends = " A person decides; until then the mark by hand counts."
+def given_by_hand(grade: Grade) -> str:
+    """What a person gave, or ""."""
+    mark, extra = grade.manual_score, grade.extra_credit
+    said = [f"a mark by hand of {mark:g} points"] if mark is not None else []
+    return " and ".join([*said, *([f"extra credit of {extra:g} points"] if extra else [])])
+
+
+def _asks(given: str, before: dict | None, now: dict, settled: bool) -> str:
+    """Why a person should look at what was given by hand again, or ""."""
+    said = f"There is {given}, "
+    ends = " A person decides; until then it counts."
     if before is None:
         return f"{said}and it is not known for which answer it was given.{ends}"
     if now["answer"] != before["answer"]:
@@ -143,20 +154,30 @@ def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
         first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
 
 
-def by_hand(gradebook: Gradebook | None, lesson: str, student: str = "") -> dict[tuple[str, str, str], float]:
-    """(student, notebook, cell) -> the mark that a person gave."""
+@dataclass(frozen=True)
+class InBook:
+    """What the gradebook has of a graded cell."""
+
+    points: float  # with what was given by hand
+    by_hand: str  # what was, or ""
+    waits: bool  # somebody decides still
+
+
+def in_book(gradebook: Gradebook | None, lesson: str, student: str = "") -> dict[tuple[str, str, str], InBook]:
+    """By student, notebook and cell."""
     if gradebook is None:
         return {}
     with gradebook:
         found = [one for one in gradebook.assignments if one.name == lesson]
         everybody = [one for assignment in found for one in assignment.submissions]
         return {
-            (one.student.id, notebook.name, grade.name): grade.manual_score
+            (one.student.id, notebook.name, grade.name): InBook(
+                grade.score, given_by_hand(grade), grade.needs_manual_grade
+            )
             for one in everybody
             if student in ("", one.student.id)
             for notebook in one.notebooks
             for grade in notebook.grades
-            if grade.manual_score is not None
         }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autograder import exercise as exercises
 from autograder.classroom import cohort, taken
-from autograder.classroom.marks import by_hand, read_shown, shown_file
+from autograder.classroom.marks import in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS
 from autograder.classroom.verdicts import asked_by, is_check
 from autograder.referee import sandbox
@@ -28,7 +28,7 @@ class Change:
     speed: bool
     before: dict  # points and waits, as the gradebook has them
     after: dict
-    mark: float | None  # by hand
+    mark: str  # by hand, or ""
 
     @property
     def differs(self) -> bool:
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
 
 def changes(lesson: str, exercise: str) -> Iterable[Change]:
     """For everybody who has marks. What lacks a verdict of the exercise as it is now is judged here."""
-    marks = by_hand(cohort.gradebook(lesson), lesson)
+    book = in_book(cohort.gradebook(lesson), lesson)
     for item in taken.items(lesson):
         shown = read_shown(shown_file(item.student, lesson, item.notebook, VERDICTS))
         checks = filter(is_check, taken.released(lesson, item.notebook).cells)
@@ -79,7 +79,8 @@ def changes(lesson: str, exercise: str) -> Iterable[Change]:
             continue
         with judging:
             for name, one in mine.items():
-                mark = marks.get((item.student, item.notebook, name))
+                marks = book.get((item.student, item.notebook, name))
+                mark = marks.by_hand if marks else ""
                 yield Change(item.student, one.speed, shown[name], judging.verdict(one), mark)
 
 
@@ -90,7 +91,7 @@ def told(exercise: str, found: list[Change]) -> list[str]:
             f"{exercise}, speed" if one.speed else exercise,
             _points(one.before),
             _points(one.after),
-            "" if one.mark is None else f"{one.mark:g} by hand stays, and a person is asked",
+            f"{one.mark} stays, and a person is asked" if one.mark else "",
         )
         for one in found
         if one.differs

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     taken.notebooks(args.lesson)
     if args.open and not is_open(args.lesson):
-        end, now = deadline(args.lesson), datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-        if end and now < end:
+        end = deadline(args.lesson)
+        if is_before(end):
             print(f"The seeds of {args.lesson} stay closed until {end:%Y-%m-%d %H:%M} UTC, when the last "
                   "student's time is over.", file=sys.stderr)  # fmt: skip
             return REFUSED
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
         with taken.closed():
             path = VERDICTS / f"{args.lesson}.opened"
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside(path).write_text(f"{now:%Y-%m-%d %H:%M} UTC")
+            beside(path).write_text(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
             beside(path).replace(path)
     print("\n".join(told(args.lesson)))
     return DONE
@@ -54,9 +54,13 @@ def told(lesson: str) -> list[str]:
 
 
 def is_open(lesson: str) -> str:
-    """Since when, or ""."""
+    """Since when, or "". A due date or an extension that came after they were opened closes them until it is over."""
     path = VERDICTS / f"{lesson}.opened"
-    return path.read_text().strip() if path.exists() else ""
+    return path.read_text().strip() if path.exists() and not is_before(deadline(lesson)) else ""
+
+
+def is_before(end: datetime.datetime | None) -> bool:
+    return end is not None and datetime.datetime.now(datetime.UTC).replace(tzinfo=None) < end
 
 
 def deadline(lesson: str) -> datetime.datetime | None:

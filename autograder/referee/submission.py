@@ -12,6 +12,7 @@ import copy
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from autograder.referee.source import parsed
 
 SETUP = "setup"  # the tag of cells that are always taken from the release
 OWN = "speed_of_light_own"  # in the metadata of a repaired notebook: the student added this cell
+WRITTEN_ABOVE = "*Written into the lesson's cell above this one:*"
 WATCHING = ("time", "timeit", "capture", "prun")
 CODE = 150_000  # characters of code that are read; the longest lesson has two fifths of that, solved
 # of what is no code, in a cell and in all: what shows markdown takes a time that grows with the square of its length
@@ -284,10 +286,22 @@ def _sorted_out(skeleton, submitted, notes) -> tuple[dict[str, str], dict[str | 
         elif known:
             before = _marks(known).get("grade_id") or known.get("id")
             there.add(before)
+            if _part(known) == "text" and (added := _added(_text(known), _text(cell))):
+                notes.append("Text was written into a cell of the lesson; it stands in a cell of its own below that.")
+                own.setdefault(before, []).append(_own(f"{WRITTEN_ABOVE}\n\n{added}", "markdown", own))
         elif _text(cell).strip() and (_bare(_text(cell)) not in sources or _bare(_text(cell)) in copied):
             kind = cell["cell_type"] if cell["cell_type"] in ("code", "markdown") else "raw"
             own.setdefault(before, []).append(_own(_text(cell), kind, own))
     return answers, own, there
+
+
+def _added(text: str, came: str) -> str:
+    """What stands in a text of the lesson beside all of its lines, or in a question's place: somebody's answer, maybe.
+    A text that lacks some of its lines is of another edition."""
+    ours, theirs = (Counter(filter(None, map(_bare, one.splitlines()))) for one in (text, came))
+    if ours <= theirs or ("### Question" in text and not ours & theirs):
+        return "\n".join(line for line in came.splitlines() if _bare(line) not in ours).strip()
+    return ""
 
 
 def _own(text: str, kind: str, own: Mapping[str | None, list]) -> dict:

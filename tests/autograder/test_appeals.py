@@ -106,10 +106,11 @@ def test_a_changed_answer_is_judged_whole_also_when_one_exercise_was_named(folde
 
 def test_the_table_of_a_regrading_tells_marks_before_and_after_and_that_those_by_hand_stay():
     before, after = {"points": 2.0, "waits": ""}, {"points": 0.0, "waits": "a GPU"}
-    change = regrade.Change("ada", True, before, after, 5.0)
+    change = regrade.Change("ada", True, before, after, "a mark by hand of 5 points")
     said = "\n".join(regrade.told(SOFTMAX, [change, replace(change, student="bob", after=before)]))
     assert said.startswith(f"{SOFTMAX}: 1 change, 1 stay as they are.")
-    assert "waits for a GPU" in said and "5 by hand stays, and a person is asked" in said and "bob" not in said
+    assert "waits for a GPU" in said and "bob" not in said
+    assert "a mark by hand of 5 points stays, and a person is asked" in said
 
 
 def asked(**more) -> argparse.Namespace:
@@ -178,13 +179,33 @@ def test_seeds_open_when_the_last_student_s_time_is_over(folder, monkeypatch, ca
         book.find_assignment(LESSON).duedate = now - datetime.timedelta(hours=25)
         book.db.commit()
     assert seeds.main(opened) == seeds.DONE and seeds.is_open(LESSON)
+    with Gradebook(url) as book:  # an extension that was given since then
+        book.find_submission(LESSON, "ada").extension = datetime.timedelta(hours=48)
+        book.db.commit()
+    assert not seeds.is_open(LESSON) and seeds.main(opened) == seeds.REFUSED
+    with Gradebook(url) as book:
+        book.find_submission(LESSON, "ada").extension = None
+        book.db.commit()
+    assert seeds.is_open(LESSON)
+
+
+def test_seeds_that_were_opened_without_a_due_date_are_closed_by_one(folder, points, monkeypatch, capsys):
+    run(folder)
+    assert seeds.main(argparse.Namespace(lesson=LESSON, open=True)) == seeds.DONE
+    assert "knows no due date" in capsys.readouterr().out
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    why = asked()
+    why.why = True
+    for hours, told in ((1, "Its seed is closed"), (-1, "draws the same")):
+        monkeypatch.setattr(seeds, "deadline", lambda lesson, end=now + datetime.timedelta(hours=hours): end)
+        assert appeals.main(why) == appeals.SAME and told in capsys.readouterr().out
 
 
 def test_marks_by_hand_are_told_beside_the_verdict(folder, points):
     run(folder)
     one = next(one for one in appeals.decided("ada", LESSON) if one.asked == Asked(SOFTMAX, False))
     assert appeals.in_short(one) == "2 of 8; judged on a laptop (n1) in 0.1 s"
-    assert "a mark by hand of 5 counts" in appeals.in_short(replace(one, mark=5.0))
+    assert "extra credit of 5 points counts" in appeals.in_short(replace(one, mark="extra credit of 5 points"))
     assert "not in the gradebook yet" in appeals.in_short(replace(one, counted=False))
     assert appeals.in_short(replace(one, verdict=None)) == "not judged yet"
 
@@ -253,7 +274,7 @@ def test_an_appeal_and_a_mended_exercise_from_hand_in_to_gradebook(tmp_path):
     axpy.write_text("".join(mended))
     assert "the exercise changed since" in ours("verdict", "bob", unit)
     before, told = scores(), ours("regrade", unit, "start.axpy")
-    assert "start.axpy: 2 change, 1 stay as they are." in told and "2.5 by hand stays, and a person is asked" in told
+    assert "start.axpy: 2 change, 1 stay as they are." in told and "2.5 points stays, and a person is asked" in told
     assert scores() == before == {"ada": [5.0, None, 0], "bob": [3.57, None, 0], "cleo": [3.57, 2.5, 0]}
     ours("regrade", unit, "start.axpy", "--write")
     assert scores() == {"ada": [5.0, None, 0], "bob": [5.0, None, 0], "cleo": [5.0, 2.5, 1]}

@@ -8,6 +8,7 @@ import pytest
 
 from autograder.classroom import carrying
 from autograder.classroom.lab import copy_missing
+from autograder.referee.submission import extract
 
 STUB = 'def double(x):\n    raise NotImplementedError("not written yet")'
 ANSWER = "def double(x):\n    return x + x"
@@ -96,6 +97,30 @@ def test_a_form_that_changed_stands_below_the_answer_that_was_written_for_the_ol
     untouched, said = carry(BASE, new)
     assert texts(untouched)[1] == ("code", new["cells"][1]["source"]), "an untouched stub takes the new form"
     assert len(untouched["cells"]) == 2 and len(said) == 1
+
+
+def test_of_a_split_cell_both_halves_are_carried_and_run_in_their_order():
+    first, second = "import math\ndef helper(x):\n    return 2 * x", "def double(x):\n    return helper(x)"
+    mine = notebook(PROSE, DEMO, answer(first), {**answer(second), "id": "split"}, check("check(1)"))
+    new = notebook(cell("# Better", "markdown"), DEMO, answer(STUB), check("check(2)"))
+    made, said = carry(mine, new)
+    assert [text for _, text in texts(made)] == ["# Better", DEMO["source"], first, second, "check(2)"]
+    assert said[0] == "Carried over: 1 answer, 1 cell of your own." and said[1].startswith("double: yours was there 2")
+    graded = [[one.source for one in extract(*both).cells] for both in ((BASE, mine), (new, made))]
+    assert graded == [[first, second]] * 2
+    assert texts(carry(made, new)[0]) == texts(made), "the next version finds them where they are"
+
+
+def test_an_empty_copy_below_an_answer_is_no_answer():
+    copy = {**answer(STUB), "id": "copy"}
+    new = notebook(PROSE, DEMO, answer(STUB.replace("yet", "so far")), check("check(2)"))
+    for empty in (copy, {**copy, "source": STUB + "\n"}, {**copy, "source": ""}, {**new["cells"][2], "id": "copy"}):
+        made, said = carry(notebook(PROSE, DEMO, answer(ANSWER), empty), new)
+        assert texts(made)[2] == ("code", ANSWER) and said[0] == "Carried over: 1 answer."
+    made, said = carry(notebook(PROSE, answer(STUB), copy), new)
+    assert texts(made)[2] == ("code", new["cells"][2]["source"]) and said == [
+        "Carried over: nothing, there was nothing."
+    ]
 
 
 def test_an_answer_to_an_exercise_that_is_gone_is_kept_as_text():

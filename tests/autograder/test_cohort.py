@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,6 +102,32 @@ def test_settings_that_cannot_be_loaded_end_the_command_before_stock_nbgrader_ta
     status, said = run(course, "autograde", UNIT)
     assert status != 0 and "no_such_package" in said and "nothing was done" in said
     assert not (course / "autograded").exists()
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own
+def test_odd_hand_ins_are_told_in_a_line_each(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # nbgrader calls alembic by name
+    folder = {student: tmp_path / "submitted" / student / UNIT for student in ("ada", "bob", "cleo", "dan", "eve")}
+    for student in ("ada", "eve"):
+        notebook(RIGHT, folder[student] / f"{NAME}.ipynb")
+    untidy = json.loads((folder["ada"] / f"{NAME}.ipynb").read_text())
+    untidy["cells"] = [cell for cell in untidy["cells"] if "start_axpy_threads" not in json.dumps(cell["metadata"])]
+    (folder["ada"] / f"{NAME}.ipynb").write_text(json.dumps(untidy))
+    folder["bob"].mkdir(parents=True)
+    shutil.copy(COURSE / "notebooks/01_roofline/roofline.ipynb", folder["bob"] / f"{NAME}.ipynb")
+    notebook(RIGHT, folder["cleo"] / "start (1).ipynb")
+    folder["dan"].mkdir(parents=True)
+    with zipfile.ZipFile(folder["dan"] / "mine.zip", "w") as packed:
+        packed.write(folder["eve"] / f"{NAME}.ipynb", f"{NAME}.ipynb")
+    where = {"root": str(tmp_path), "db_url": f"sqlite:///{tmp_path}/gradebook.db", "assignment_id": UNIT}
+    where["release_directory"] = str(COURSE / "notebooks")
+    monkeypatch.setattr(cohort, "progress", None)
+    for force in (False, True):  # the second time nothing is read anew
+        cohort.begin(CourseDirectory(**where), TAKEN, force)
+        said = [line for line in capsys.readouterr().err.splitlines() if line.partition(": ")[0] in folder]
+        assert [line.partition(": ")[0] for line in said] == ["bob", "cleo", "dan"]
+        parts = ("it is the notebook of 01_roofline", "was taken for start", "A zip was handed in")
+        assert all(part in line for part, line in zip(parts, said, strict=True))
 
 
 @pytest.mark.slow

@@ -122,6 +122,33 @@ def test_what_lies_beside_or_in_a_release_is_found(lesson):
     assert len(wrong) == 6
 
 
+@pytest.fixture(scope="module")
+def everything():
+    return bundle.contents(lessons.find(ROOT))
+
+
+def leaks_of(lesson, held):
+    """Without building it: what lies there is what is made."""
+    made = {path: path.read_bytes() for path in lesson.release.parent.rglob("*") if path.is_file()}
+    return gate.leaking(lesson, made, nbformat.read(lesson.release, as_version=4), held).wrong
+
+
+@pytest.mark.parametrize("lesson", lessons.find(ROOT), ids=lambda lesson: lesson.unit)
+def test_no_lesson_leaks_an_answer(lesson, everything):
+    script, release = lessons.read_script(lesson), nbformat.read(lesson.release, as_version=4)
+    assert gate.solution_text(script, release).wrong == ()
+    assert leaks_of(lesson, everything) == ()
+
+
+def test_the_file_that_an_answer_builds_on_is_given_for_that_answer_alone(everything, monkeypatch):
+    (capstone,) = lessons.find(ROOT, "09_capstone")
+    told = "course_lib/models/siglip/{} holds 83% of the solution of capstone_tower"
+    copied = everything | {"course_lib/models/siglip/copy.py": everything["course_lib/models/siglip/naive.py"]}
+    assert leaks_of(capstone, copied) == (told.format("copy.py"),)
+    monkeypatch.setattr(leaks, "GIVEN", {})
+    assert leaks_of(capstone, everything) == (told.format("naive.py"),), "or it need not be given"
+
+
 def test_a_script_that_would_be_released_beside_the_lesson_is_found(lesson):
     (lesson.script.parent / "helper.pyc").write_text("x")
     replaced(lesson.root / "nbgrader_config.py", '"*.pyc", ', "")

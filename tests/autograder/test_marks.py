@@ -9,8 +9,10 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import SaveCells
 
-from autograder.classroom import export, grading, marks
+from autograder.classroom import export, grading, marks, taken
+from autograder.classroom.overview import answers
 from autograder.classroom.verdicts import asked_by, is_check
+from autograder.referee.submission import OWN
 from course_lib.places import environment
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own
@@ -18,6 +20,10 @@ COURSE = Path(__file__).resolve().parents[2]
 LESSON, NAME = "01_roofline", "roofline"
 SOFTMAX, SPEED, WORDS = "roofline_softmax_check", "roofline_softmax_speed", "roofline_question_table"
 RELEASE = (COURSE / "notebooks" / LESSON / f"{NAME}.ipynb").read_text()
+
+
+def named(cell: nbformat.NotebookNode) -> str:
+    return cell.metadata.get("nbgrader", {}).get("grade_id", "")
 
 
 class Course:
@@ -38,7 +44,7 @@ class Course:
             book.add_submission(LESSON, "ada")
 
     def cell(self, name: str) -> nbformat.NotebookNode:
-        return next(c for c in self.notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == name)
+        return next(c for c in self.notebook.cells if named(c) == name)
 
     def graded(self, **verdicts: tuple[float, str]) -> nbformat.NotebookNode:
         """A run whose verdicts are these, (points, for whom they wait); 0 for every other cell."""
@@ -48,12 +54,27 @@ class Course:
         saved = marks.SavedMarks(verdicts=str(self.folder))
         return saved.preprocess(self.notebook, {"nbgrader": self.names})[0]
 
-    def by_hand(self, name: str, points: float) -> None:
+    def by_hand(self, name: str, points: float | None) -> None:
         """As formgrader writes it."""
         with Gradebook(self.url) as book:
             grade = book.find_grade(name, NAME, LESSON, "ada")
             grade.manual_score, grade.needs_manual_grade = points, False
             book.db.commit()
+
+    def extra(self, name: str, points: float) -> None:
+        with Gradebook(self.url) as book:
+            grade = book.find_grade(name, NAME, LESSON, "ada")
+            grade.extra_credit, grade.needs_manual_grade = points, False
+            book.db.commit()
+
+    def in_book(self, name: str) -> marks.InBook:
+        return marks.in_book(Gradebook(self.url), LESSON)["ada", NAME, name]
+
+    def reported(self, name: str) -> answers.Answer:
+        """As the class report has it."""
+        cell = next(c for c in nbformat.reads(RELEASE, as_version=4).cells if named(c) == name)
+        shown = marks.read_shown(marks.shown_file("ada", LESSON, NAME, self.folder))
+        return answers._answer(taken.Item("ada", LESSON, NAME), cell, shown[name], self.in_book(name), None)
 
     def asked(self, name: str) -> bool:
         with Gradebook(self.url) as book:
@@ -123,6 +144,58 @@ def test_a_mark_by_hand_is_asked_for_again_where_the_answer_changed_and_nowhere_
     course.graded(**{SOFTMAX: (0.0, "a person")})
     assert course.asked(asks) and not course.asked(holds)
     assert f"{asks}: There is a mark by hand of" in course.says(asks) and "for an earlier answer" in course.says(asks)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [("Memory bound.", True), ("4096", True), ("- bytes", True), ("# Mine", False), ("---", False), ("  \n", False)],
+)
+def test_a_person_is_asked_where_an_empty_answer_has_words_beside_it(text, asks, course):
+    course.notebook.cells.append(nbformat.v4.new_markdown_cell(text, metadata={OWN: True}))
+    course.graded()
+    assert course.asked(WORDS) == asks
+
+
+def test_extra_credit_is_asked_for_again_where_the_answer_changed(course):
+    course.graded(**{SOFTMAX: (6.0, "")})
+    course.extra(SOFTMAX, 2.0)
+    for _ in range(2):
+        course.graded(**{SOFTMAX: (6.0, "")})
+        assert not course.asked(SOFTMAX) and course.reported(SOFTMAX).points == 8.0
+    course.cell("roofline_softmax").source += "\n# more"
+    for _ in range(2):  # and asked until a person has looked
+        course.graded()
+        assert course.waits() == ["roofline.softmax (a person)"]
+        assert "There is extra credit of 2 points, given for an earlier answer." in course.says(SOFTMAX)
+        assert course.in_book(SOFTMAX) == marks.InBook(2.0, "extra credit of 2 points", True)
+    course.extra(SOFTMAX, 0.0)
+    course.graded()
+    assert not course.asked(SOFTMAX) and course.in_book(SOFTMAX) == marks.InBook(0.0, "", False)
+
+
+def test_extra_credit_settles_no_points_that_wait(course):
+    course.graded(**{SPEED: (0.0, "a GPU")})
+    course.extra(SPEED, 2.0)
+    course.graded(**{SPEED: (0.0, "a GPU")})
+    assert course.waits() == ["roofline.softmax, speed (a GPU)"]
+    course.by_hand(SPEED, 1.0)
+    course.graded(**{SPEED: (0.0, "a GPU")})
+    assert course.waits() == []
+    assert course.in_book(SPEED).by_hand == "a mark by hand of 1 points and extra credit of 2 points"
+
+
+def test_the_report_and_the_export_say_alike_who_still_waits(course):
+    course.graded(**{SPEED: (0.0, "a GPU")})
+    assert course.reported(SPEED).waits == "a GPU"
+    course.by_hand(SPEED, 2.0)
+    assert course.reported(SPEED).waits == ""
+    course.graded(**{SPEED: (3.0, "")})
+    asks = course.reported(SPEED)
+    assert course.asked(SPEED) and asks.waits == "a person" and "a mark by hand of 2 points" in asks.why
+    for mark in (3.0, None):  # a person decides, or takes the mark back: what was measured counts
+        course.by_hand(SPEED, mark)
+        said = course.reported(SPEED)
+        assert (said.points, said.waits, said.why) == (3.0, "", "") and course.waits() == []
 
 
 def test_a_mark_by_hand_of_which_nothing_is_known_is_asked_for(course):

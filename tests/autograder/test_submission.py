@@ -295,6 +295,33 @@ def test_the_text_of_the_lesson_itself_takes_nothing_from_what_a_student_may_wri
 
 
 @pytest.mark.parametrize("ids", [True, False])
+def test_an_answer_that_was_written_into_the_question_is_not_lost(ids):
+    lesson = json.loads((COURSE / "notebooks/01_roofline/roofline.ipynb").read_text())
+    asks = next(n for n, c in enumerate(lesson["cells"]) if "YOUR ANSWER" in "".join(c["source"])) - 1
+    question = "".join(lesson["cells"][asks]["source"])
+    for written in (f"{question}\n\nBecause of memory.", f"Because of memory.\n\n{question}", "Because of memory."):
+        mine = copy.deepcopy(lesson)
+        mine["cells"][asks]["source"] = written
+        for cell in [] if ids else mine["cells"]:
+            del cell["id"]
+        repaired, said = repair(lesson, mine)
+        (own,) = (n for n, c in enumerate(repaired["cells"]) if c["metadata"].get(submission.OWN))
+        assert own == asks + 1 and repaired["cells"][own]["cell_type"] == "markdown"
+        assert "".join(repaired["cells"][asks]["source"]) == question
+        answer = "".join(repaired["cells"][own]["source"])
+        assert answer.endswith("Because of memory.") or not ids
+        assert said == ["Text was written into a cell of the lesson; it stands in a cell of its own below that."] * ids
+    spaced = copy.deepcopy(lesson)
+    spaced["cells"][asks]["source"] = " " + question.replace("\n", "  \n\n")
+    assert repair(lesson, spaced) == repair(lesson, lesson)
+    older = copy.deepcopy(lesson)  # an edition of the lesson in which every text had another last line
+    for cell in older["cells"]:
+        if cell["cell_type"] == "markdown" and "\n" in "".join(cell["source"]) and not cell["metadata"].get("nbgrader"):
+            cell["source"] = "".join(cell["source"]).rsplit("\n", 1)[0] + "\nas it was told before"
+    assert repair(lesson, older) == repair(lesson, lesson) or not ids
+
+
+@pytest.mark.parametrize("ids", [True, False])
 def test_a_demonstration_cell_copied_into_an_own_cell_runs(ids):
     """Where an editor dropped the ids, the lesson's own demonstration cells look like copies."""
 

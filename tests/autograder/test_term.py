@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import os
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import FileNameCollectorPlugin
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
-from traitlets.config import Config
+from traitlets.config import Config, PyFileConfigLoader
 
-from autograder.classroom import export, grading, late, lms, marks, roster
+from autograder.classroom import collecting, export, grading, late, lms, marks, roster
 from autograder.classroom.verdicts import is_check
 from course_lib.places import environment
 
@@ -153,6 +156,38 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert "Is it 'Müller Änne'?" in said[2]
 
 
+@pytest.fixture(scope="module")
+def settings():
+    """The course's own, which set an environment for the commands that load them."""
+    mask = os.umask(0o077)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(COURSE))
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(COURSE)).load_config()
+    os.umask(mask)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("path", "student", "file"),
+    [
+        ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),
+        ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "roofline-1"),
+        ("submissions/lovelaceada_12345_67890_all/01_roofline/roofline.ipynb", "lovelaceada", "roofline"),  # a zip
+        ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "roofline"),
+        ("CS_1/Ada Lovelace_12345_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "roofline (1)"),
+        (
+            "CS_1/Änne Müller-Lüdenscheidt_1_assignsubmission_file_roofline.ipynb",
+            "Änne Müller-Lüdenscheidt",
+            "roofline",
+        ),
+        ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),  # no archive
+    ],
+)
+def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
+    found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
+    assert (found["student_id"], found["file_id"]) == (student, file)
+
+
 # ------------------------------------------------------------------------------------------- late days
 
 
@@ -213,6 +248,29 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
     graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 6.0})
     late.main(argparse.Namespace(action=None))
     assert not penalty(term, "bob")
+
+
+def test_collected_before_the_due_date_is_the_last_hand_in_on_time_with_the_extension(term):
+    handed_in = {"ada": [-1, 2, 5], "a": [-1, 2], "bob": [-2, -1, 2], "cleo": [4, 5], "dan": [2]}  # days after DUE
+    for student, days in handed_in.items():
+        for day in days:
+            when = f"{DUE + timedelta(days=day):%Y-%m-%d %H:%M:%S.%f} UTC"
+            (term / f"exchange/course/inbound/{student}+{LESSON}+{when}+00").mkdir(parents=True)
+    with Gradebook(url(term)) as book:
+        for student in handed_in:
+            book.add_student(student)
+        for student, extra in {"ada": 3, "a": 3, "cleo": 3}.items():
+            late.extend(book, student, LESSON, extra)
+
+    def collected(**settings):
+        config = Config({"Exchange": {"root": str(term / "exchange")}, "ExchangeCollect": settings})
+        course = CourseDirectory(course_id="course", db_url=url(term), assignment_id=LESSON, root=str(term))
+        collect = collecting.Collect(coursedir=course, config=config)
+        collect.init_src()
+        return {one["username"]: (one["timestamp"] - DUE).days for one in collect.src_records}
+
+    assert collected(before_duedate=True) == {"ada": 2, "a": 2, "bob": -1, "cleo": 5, "dan": 2}
+    assert collected() == {"ada": 5, "a": 2, "bob": 2, "cleo": 5, "dan": 2}
 
 
 @pytest.mark.parametrize(

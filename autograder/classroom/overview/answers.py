@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autograder import exercise as exercises
 from autograder.classroom import cohort, taken
-from autograder.classroom.marks import by_hand, called, read_shown, shown_file
+from autograder.classroom.marks import InBook, called, in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import A_PERSON, asked_by, is_check, read, run_seed
 from autograder.referee.source import parsed
@@ -43,7 +43,7 @@ class Answer:
 
 def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
     """The answers in the order of the lesson, student after student; and who handed in but has no marks yet."""
-    marks, found, ungraded = by_hand(cohort.gradebook(lesson), lesson), [], []
+    book, found, ungraded = in_book(cohort.gradebook(lesson), lesson), [], []
     for item in taken.items(lesson):
         shown = read_shown(shown_file(item.student, lesson, item.notebook, VERDICTS))
         if not shown:
@@ -53,17 +53,19 @@ def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
         for cell in taken.released(lesson, item.notebook).cells:
             about = cell.metadata.get("nbgrader", {})
             if about.get("grade") and about["grade_id"] in shown:
-                mark = marks.get((item.student, item.notebook, about["grade_id"]))
-                found.append(_answer(item, cell, shown[about["grade_id"]], mark, code))
+                marks = book.get((item.student, item.notebook, about["grade_id"]))
+                found.append(_answer(item, cell, shown[about["grade_id"]], marks, code))
     return found, sorted(set(ungraded))
 
 
-def _answer(item: Item, cell, shown: dict, mark: float | None, code: Submission | None) -> Answer:
+def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submission | None) -> Answer:
     asked = asked_by(cell) if is_check(cell) else None
     given = {"student": item.student, "out_of": float(cell.metadata.nbgrader["points"])}
-    given["points"] = float(mark if mark is not None else shown["points"] or 0.0)
-    given["waits"] = A_PERSON if shown["asks"] else "" if mark is not None else shown["waits"]
-    given["why"] = shown["asks"]
+    given["points"] = float(marks.points if marks else shown["points"] or 0.0)
+    # what was shown is of the last run, and since then a person may have decided
+    waits = marks is None or marks.waits
+    given["waits"] = (A_PERSON if shown["asks"] else shown["waits"]) if waits else ""
+    given["why"] = shown["asks"] if waits else ""
     if asked is None:
         # nbgrader gives 0 at once for an answer in words that nobody wrote
         return Answer(name=called(cell), kind="words", tried=shown["points"] != 0.0, **given)
