@@ -15,6 +15,7 @@ from autograder.exercises.compile import guards
 from autograder.exercises.roofline import growth, regime, softmax, stopwatch
 from autograder.exercises.telling import telling
 from autograder.judging import tolerance
+from course_lib import results
 
 EXERCISES = sorted(exercise.registry())
 SAMPLE = ("flash.merge", "rope.relative", "roofline.work")
@@ -425,6 +426,14 @@ def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
     assert {name: row["faults"] for name, row in rows.items()} == {"roofline.work": 0, "start.axpy": 1}
     assert {row["seeds"] for row in rows.values()} == {50} and {part for part, *_ in kept} == {"bank_seeds"}
     assert rows["start.axpy"]["found"] == "varies"
+
+
+def test_no_record_of_seeds_holds_a_fault():
+    kept = [
+        (slug, part) for slug in ("cpu", "h200") for part in results.sections(slug) if part.startswith("bank_seeds.")
+    ]
+    rows = [row for slug, part in kept for row in results.load(part, slug)["rows"]]
+    assert len(rows) >= 23 and [row for row in rows if row["faults"] or row["seeds"] < 100] == []
 
 
 def test_what_is_kept_of_seeds_no_longer_holds_where_a_case_is_drawn_otherwise(monkeypatch):
