@@ -22,9 +22,9 @@
 # - multiply with weights as they are held, and say for which batch sizes that wins and for which it loses,
 # - swap the layers of a model, count its bytes and compare its logits.
 #
-# **Time** 5 and a half hours; the four exercises take four of them. Run the cells from the top each time. A cell that needs an
-# exercise which you have not solved stops with "not written yet", or misses a name that such a cell would have made; go
-# on with the cell below it.
+# **Time** 5 and a half hours; the four exercises take four of them. Run the cells from the top each time. A cell that
+# needs an exercise which you have not solved stops with "not written yet", or misses a name that such a cell would have
+# made; go on with the cell below it.
 #
 # | section | reading and measuring | exercise |
 # |---|---|---|
