@@ -1,5 +1,6 @@
 """Patches of a launch: its grid, its options, the record of launches, its errors."""
 
+import gc
 import inspect
 from collections.abc import Callable
 from functools import wraps
@@ -37,7 +38,10 @@ def is_running() -> bool:
 
 
 def install() -> None:
-    replace(part(triton_interpreter, "GridExecutor"), "__call__", _launch)
+    executor = part(triton_interpreter, "GridExecutor")
+    replace(executor, "__call__", _launch)
+    for name in ("_init_args_hst", "_restore_args_dev"):
+        replace(executor, name, _let_go)
     replace(part(triton_interpreter, "InterpretedFunction"), "__call__", _device_call)
 
 
@@ -90,6 +94,20 @@ def _plain_grid(executor, names, args, kwargs) -> tuple[int, int, int]:
             f"grid {grid}: CUDA allows {MAX_GRID_YZ} programs along its second and third axis; put the long axis first"
         )
     return grid
+
+
+def _let_go(original):
+    """What these leave is in a circle, a function that calls itself, and would hold the memory of every argument until
+    Python looks for circles the next time."""
+
+    @wraps(original)
+    def call(self, *args):
+        try:
+            return original(self, *args)
+        finally:
+            gc.collect(1)
+
+    return call
 
 
 def _device_call(original):

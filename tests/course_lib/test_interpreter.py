@@ -1,5 +1,8 @@
 """What a launch in the interpreter does around the arithmetic: grids, records, errors, autotuning."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -89,6 +92,20 @@ def test_launches_with_other_sizes_are_other_ways_for_the_compiler():
         for block in (16, 32, 16):
             add_one[(1,)](torch.zeros(16), 16, BLOCK=block)
     assert [constants for _, _, constants in signatures.values()] == [{"BLOCK": 16}, {"BLOCK": 32}]
+
+
+def test_a_launch_that_is_over_holds_no_memory_of_its_arguments():
+    x = torch.zeros(16)
+    add_one[(1,)](x, 16, BLOCK=16)
+    held = weakref.ref(x.untyped_storage())
+    gc.collect()
+    gc.disable()
+    try:
+        add_one[(1,)](x, 16, BLOCK=16)
+        del x
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
