@@ -297,7 +297,7 @@ def test_a_caller_that_is_interrupted_or_killed_leaves_no_process_and_no_file(tm
     warm = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
     code = re.search(r"main\(\d+, \d+, '(.*?)', \d+\)", Path(f"/proc/{warm}/cmdline").read_text())
     process.send_signal(by)
-    process.wait(10)
+    process.wait(60)
     assert process.returncode != 0
     assert wait_until(lambda: all(map(gone, [*pids, warm])))
     assert wait_until(lambda: not Path(code.group(1)).exists())
