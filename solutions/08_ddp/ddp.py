@@ -830,7 +830,8 @@ plots.show(
 # A large model has hundreds of parameters, many of them small, and each pays $\alpha$. One buffer for all pays it once;
 # in exchange every gradient is copied there, and back unless it becomes a view of the buffer. **The report says**
 # 1.04605 s a step with one buffer, after 1.05300 s: 7 ms less. Of the 1.04605 s, communication is 0.00218 s on one rank
-# and 0.04185 s on the other. You know by now what those two figures hold. Predict from your line what the calls alone cost.
+# and 0.04185 s on the other. You know by now what those two figures hold. Predict from your line what the calls alone
+# cost.
 
 # %%
 if ON_GPUS:  # below, eight of this model stand side by side
