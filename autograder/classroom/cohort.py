@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 import nbformat
 from nbgrader.api import Gradebook
@@ -171,13 +170,13 @@ def _own(notebook: Path) -> list[str]:
 class Progress:
     """How far the cohort is: one plain line a notebook, for a terminal and for a log."""
 
-    def __init__(self, total: int, to: TextIO | None = None):
-        self.total, self.done, self.to, self.since = total, 0, to or sys.stderr, time.monotonic()
+    def __init__(self, total: int):
+        self.total, self.done, self.since = total, 0, time.monotonic()
 
     def step(self, student: str, rows: list[Row]) -> None:
         """One notebook more has its marks."""
         self.done += 1
-        print(self.line(student, rows, time.monotonic() - self.since), file=self.to, flush=True)
+        print(self.line(student, rows, time.monotonic() - self.since), file=sys.stderr, flush=True)
 
     def line(self, student: str, rows: list[Row], passed_s: float) -> str:
         points, out_of = sum(got for _, got, _, _ in rows), sum(most for _, _, most, _ in rows)

@@ -57,6 +57,7 @@ class Autograde(converters.Autograde):
             try:
                 sandbox.require()
                 held.enter_context(cohort.only_one(Path(self.coursedir.root) / "verdicts" / ".grading"))
+                held.callback(setattr, cohort, "progress", None)  # whoever writes marks next is not this run
                 stay = cohort.begin(self.coursedir, TAKEN, self.force)
             except (sandbox.NoSandbox, OSError) as error:
                 self.log.error("nbgrader autograde: refused. %s", error)

@@ -333,6 +333,7 @@ def chosen(course, monkeypatch):
         monkeypatch.setattr(cohort, "is_finished", lambda path: True)
         is_chosen = functools.partial(app.init_destination, UNIT)
         app.start()
+        assert cohort.progress is None
         return sorted(found)
 
     def submitted(app):
