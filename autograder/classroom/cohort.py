@@ -31,12 +31,11 @@ progress: Progress | None = None  # of the run in this process
 Row = tuple[str, float, float, bool]  # an exercise, its points in the gradebook, of how many, whether they wait
 
 
-def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
-    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`. The others, whose
-    marks stay as they are, are returned."""
-    global progress
+def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str], list[str]]:
+    """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`. Returned are the
+    students who wait, and those whose marks stay as they are."""
     close_to_others(coursedir)
-    lesson, todo, stay, other = coursedir.assignment_id, 0, [], []
+    lesson, todo, stay, other = coursedir.assignment_id, [], [], []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = taken_in(coursedir, taken)
     with Gradebook(coursedir.db_url, coursedir.course_id) as book:
@@ -46,9 +45,11 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
         graded = Path(coursedir.format_path(coursedir.autograded_directory, student, lesson))
         drop_unfinished(graded, releases)
         waits = force or not graded.exists() or _stamp(graded) != handed_in.stamp_of(submission)
-        todo += waits
         there = Path(coursedir.format_path(taken, student, lesson))
         if waits:
+            todo.append(student)
+            if (before := _stamp(graded)) and not handed_in.stamp_of(submission):
+                print(f"{student}: the time of the earlier hand-in, {before}, stays: this one has none", file=sys.stderr)
             for note in (one for path in sorted(there.glob("*.ipynb")) for one in handed_in.odd(path)):
                 print(f"{student}: {note}", file=sys.stderr)
         else:
@@ -57,8 +58,14 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> list[str]:
                 other.append(student)
     if other:
         print(f"What was graded is not what lies there now; --force grades it: {', '.join(other)}", file=sys.stderr)
-    progress = Progress(todo * len(list(releases.glob("*.ipynb"))))
-    return stay
+    return todo, stay
+
+
+def follow(coursedir: CourseDirectory, students: int) -> None:
+    """From here on each notebook that has its marks is told in a line."""
+    global progress
+    releases = Path(coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id))
+    progress = Progress(students * len(list(releases.glob("*.ipynb"))))
 
 
 def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:

@@ -57,8 +57,7 @@ class Autograde(converters.Autograde):
             try:
                 sandbox.require()
                 held.enter_context(cohort.only_one(Path(self.coursedir.root) / "verdicts" / ".grading"))
-                held.callback(setattr, cohort, "progress", None)  # whoever writes marks next is not this run
-                stay = cohort.begin(self.coursedir, TAKEN, self.force)
+                waits, stay = cohort.begin(self.coursedir, TAKEN, self.force)
             except (sandbox.NoSandbox, OSError) as error:
                 self.log.error("nbgrader autograde: refused. %s", error)
                 raise NbGraderException(str(error)) from error
@@ -75,6 +74,8 @@ class Autograde(converters.Autograde):
                 self.update_config(Config(JudgedNotebook={"only_known": True}))
             if names := sorted(self._left_out):
                 self.log.warning("%d are left out, because they lack verdicts: %s", len(names), ", ".join(names))
+            held.callback(setattr, cohort, "progress", None)  # whoever writes marks next is not this run
+            cohort.follow(self.coursedir, len(set(waits) - self._left_out))
             super().start()
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:

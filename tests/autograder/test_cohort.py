@@ -121,7 +121,6 @@ def test_odd_hand_ins_are_told_in_a_line_each(tmp_path, monkeypatch, capsys):
         packed.write(folder["eve"] / f"{NAME}.ipynb", f"{NAME}.ipynb")
     where = {"root": str(tmp_path), "db_url": f"sqlite:///{tmp_path}/gradebook.db", "assignment_id": UNIT}
     where["release_directory"] = str(COURSE / "notebooks")
-    monkeypatch.setattr(cohort, "progress", None)
     for force in (False, True):  # the second time nothing is read anew
         cohort.begin(CourseDirectory(**where), TAKEN, force)
         said = [line for line in capsys.readouterr().err.splitlines() if line.partition(": ")[0] in folder]
@@ -327,11 +326,13 @@ def chosen(course, monkeypatch):
                     (folder / "timestamp.txt").write_text(f"2026-01-01 {hour}:00:00 UTC")
         where = {"source_directory": "solutions", "release_directory": "notebooks", "assignment_id": UNIT}
         app, found = grading.Autograde(CourseDirectory(root=str(course), **where), **settings), []
-        monkeypatch.setattr(
-            grading.converters.Autograde, "start", lambda app: found.extend(filter(is_chosen, submitted(app)))
-        )
+
+        def grades(app):
+            found.extend(filter(functools.partial(app.init_destination, UNIT), submitted(app)))
+            assert cohort.progress.total == len(found)
+
+        monkeypatch.setattr(grading.converters.Autograde, "start", grades)
         monkeypatch.setattr(cohort, "is_finished", lambda path: True)
-        is_chosen = functools.partial(app.init_destination, UNIT)
         app.start()
         assert cohort.progress is None
         return sorted(found)
@@ -345,7 +346,11 @@ def chosen(course, monkeypatch):
 def test_a_hand_in_of_another_time_is_graded_whether_it_is_later_earlier_or_without_one(chosen, course, capsys):
     times = {"ada": ("10", "11"), "bob": ("10", "09"), "cleo": ("10", ""), "dan": ("", "10")}
     assert chosen(times | {"eve": ("10", "10"), "fay": ("", "")}) == ["ada", "bob", "cleo", "dan"]
-    assert "is not what lies there now" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is not what lies there now" not in said
+    assert [line for line in said.splitlines() if "stays" in line] == [
+        "cleo: the time of the earlier hand-in, 2026-01-01 10:00:00 UTC, stays: this one has none"
+    ]
     assert not (course / "autograded/bob" / UNIT).exists() and (course / "autograded/eve" / UNIT).exists()
 
 

@@ -451,7 +451,7 @@ def test_only_known_takes_the_verdict_of_a_lower_tier_and_judges_nothing(tmp_pat
     monkeypatch.setattr(Judging, "made", lambda self, asked: pytest.fail("it was judged"))
     config = Config(JudgedNotebook={"release": str(COURSE / "notebooks"), "verdicts": str(tmp_path)})
     app = grading.Autograde(CourseDirectory(root=str(tmp_path), assignment_id=UNIT), only_known=True, config=config)
-    monkeypatch.setattr(cohort, "begin", lambda *_: [])
+    monkeypatch.setattr(cohort, "begin", lambda *_: ([], []))
     monkeypatch.setattr(grading, "without_verdicts", lambda lesson: [])
     monkeypatch.setattr(grading.converters.Autograde, "start", lambda app: None)
     app.start()

@@ -1,4 +1,4 @@
-"""What lessons 00 to 03 say in words about torch and Triton, tried here. When one fails: look at the sentence."""
+"""What lessons say in words about torch and Triton, tried here. When one fails: look at the sentence."""
 
 import operator
 import re
@@ -12,6 +12,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from course_lib import results
 from course_lib.compiled import compile_kernel
@@ -311,3 +312,70 @@ def test_half_of_the_calls_stand_at_their_launch_and_launches_are_16_per_cent_of
     with_launches, without, at_launch, calls, together = map(float, re.findall(r"\d+(?:\.\d+)?", text))
     assert at_launch / calls == pytest.approx(0.5, abs=0.03) and together < without
     assert 1 - without / with_launches == pytest.approx(16 / 100, abs=0.005)
+
+
+class Products(TorchDispatchMode):
+    """Counts products with a bias, which only a forward makes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.count += op is torch.ops.aten.addmm.default
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("reentrant", "again"), [(False, 1), (True, 2)])
+def test_a_checkpoint_does_not_make_the_last_product_of_a_block_again(reentrant, again):
+    """Lesson 05. The older form does."""
+    w1, w2 = (torch.randn(16, 16, requires_grad=True) for _ in range(2))
+    b1, b2 = (torch.randn(16, requires_grad=True) for _ in range(2))
+    x = torch.randn(8, 16, requires_grad=True)
+    out = checkpoint(lambda x: F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2), x, use_reentrant=reentrant)
+    with Products() as seen:
+        out.sum().backward()
+    assert seen.count == again
+
+
+def test_autograd_refuses_a_function_that_writes_into_a_view_and_has_two_results():
+    """Lesson 05, the in-place form of add_norm."""
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.mark_dirty(x.add_(1), y.add_(1))
+            return x, y
+
+        @staticmethod
+        def backward(ctx, dx, dy):
+            return dx, dy
+
+    x, y = (torch.ones(4, requires_grad=True) * 1 for _ in range(2))
+    Both.apply(x, y)
+    with pytest.raises(RuntimeError, match="is a view"):
+        Both.apply(x[:2], y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adamw_moves_a_bias_of_keys_by_rounding_alone_and_no_result_changes(dtype):
+    """Lesson 09. SGD leaves it where it is."""
+
+    def attended(x):
+        return F.scaled_dot_product_attention(*(x @ w.mT + b).view(4, 32, 3, 4, 16).permute(2, 0, 3, 1, 4))
+
+    moved = {}
+    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        w = (torch.randn(192, 64) / 8).to(dtype).requires_grad_()
+        b = torch.zeros(192, dtype=dtype, requires_grad=True)
+        step = optimizer([w, b], lr=1e-3, weight_decay=0.0)
+        for _ in range(100):
+            step.zero_grad()
+            (attended(torch.randn(4, 32, 64, dtype=dtype)).float() - 1).square().mean().backward()
+            step.step()
+        _, keys, values = b.detach().float().view(3, 64).abs().amax(1).tolist()
+        moved[optimizer.__name__] = keys / values
+        x = torch.randn(4, 32, 64, dtype=dtype)
+        with torch.no_grad():
+            before = attended(x).float()
+            b[64:128] = 0
+            assert (attended(x).float() - before).abs().max() < {torch.float32: 1e-6, torch.bfloat16: 2e-2}[dtype]
+    assert moved["SGD"] < 1e-4 < 1e-3 < moved["AdamW"]
