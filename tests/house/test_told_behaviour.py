@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import results
 from course_lib.compiled import compile_kernel
 from course_lib.numerics import error, round_to
+from course_lib.places import ROOT
 from tests.defined import defined
 from tests.house.test_recorded_claims import recorded, says
 
@@ -379,3 +380,17 @@ def test_adamw_moves_a_bias_of_keys_by_rounding_alone_and_no_result_changes(dtyp
             b[64:128] = 0
             assert (attended(x).float() - before).abs().max() < {torch.float32: 1e-6, torch.bfloat16: 2e-2}[dtype]
     assert moved["SGD"] < 1e-4 < 1e-3 < moved["AdamW"]
+
+
+@pytest.mark.slow
+def test_the_tile_of_lesson_01_has_no_tensor_cores_on_a_turing_card_and_spills_most_of_what_it_holds():
+    says(ROOF, 'On a Turing card, "T4", Triton uses no tensor cores, and this tile spills most of what it holds')
+    takes = dict.fromkeys(("out_ptr", "a_ptr", "b_ptr"), "*fp16") | dict.fromkeys("MNK", "i32")
+    takes |= {f"stride_{name}": "i32" for name in ("out_m", "a_m", "b_k")}
+    blocks = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8}
+    blocks |= {f"stride_{name}": 1 for name in ("out_n", "a_k", "b_n")}
+    kernel = (ROOT / "solutions" / ROOF, "_matmul_kernel")
+    hopper, turing = (compile_kernel(kernel, takes, blocks, card, num_warps=8, num_stages=3) for card in ("H200", "T4"))
+    assert hopper.instructions["wgmma"] and not hopper.spills_bytes
+    assert not any(turing.instructions[name] for name in ("mma", "wgmma"))
+    assert turing.spills_bytes > 4 * 128 * 256 / (8 * 32)  # more than the accumulator
