@@ -175,7 +175,7 @@ def test_an_unknown_method_is_refused():
 @pytest.mark.skipif(timing.DEVICE == "cuda", reason="shows the host's clock, which needs a machine without a GPU")
 def test_the_host_clock_times_a_sleep():
     got = timing.time_gpu(lambda: time.sleep(0.004), max_seconds=0.3, precision=0.05)
-    assert got.method == "host" and 0.004 <= got.median_s < 0.006
+    assert got.method == "host" and 0.004 <= got.p10_s < 0.006  # beside other tests half of the sleeps may be longer
     with pytest.raises(RuntimeError, match="need a GPU"):
         timing.time_graph(lambda: None)
 
