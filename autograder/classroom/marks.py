@@ -46,7 +46,7 @@ class SavedMarks(SaveAutoGrades):
         mine = [cell for cell in nb.cells if cell.metadata.get(OWN) or _is_answer(cell)]
         self.code = [c.source for c in mine if c.cell_type == "code"]
         own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
-        self.words = [source for source in own if len(source) > WORDS or not HEADING.match(source)]
+        self.words = [source for source in own if speaks(source)]
         nb, resources = super().preprocess(nb, resources)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -75,6 +75,11 @@ class SavedMarks(SaveAutoGrades):
         self.now[name] = now | (_about(cell, asked) if asked else {})
         if is_check(cell):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
+
+
+def speaks(source: str) -> bool:
+    """Whether a cell of text may be somebody's answer."""
+    return len(source) > WORDS or not HEADING.match(source)
 
 
 def given_by_hand(grade: Grade) -> str:
