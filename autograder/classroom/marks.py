@@ -31,6 +31,7 @@ from autograder.referee.submission import OWN
 WORDS = 20  # characters: a longer cell of text may be somebody's answer, and so may a shorter one that is no heading
 HEADING = re.compile(r"\s*#|[\W_]*$")  # or a line that has no letters
 VERDICTS = ROOT / "verdicts"
+TOLD = "told"  # in an output's metadata: `tell` wrote it
 
 
 class SavedMarks(SaveAutoGrades):
@@ -154,9 +155,26 @@ def _told(cell: NotebookNode, what: str) -> str:
 
 def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
     """What people should know, above the first verdict."""
-    first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(marked, notes))
-    if told and first:
-        first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
+    first = next(filter(is_check, nb.cells), None)
+    if first and (text := told(notes)):
+        first.outputs.insert(
+            0, new_output("display_data", {"text/html": text}, metadata={"speed_of_light": {TOLD: "y"}})
+        )
+
+
+def taken_out(nb: NotebookNode) -> list[str]:
+    """What `tell` wrote, as HTML; it is gone from the notebook then."""
+    found = []
+    for cell in filter(is_check, nb.cells):
+        mine = [one for one in cell.outputs if one.get("metadata", {}).get("speed_of_light", {}).get(TOLD)]
+        cell.outputs = [one for one in cell.outputs if one not in mine]
+        found += [one.data["text/html"] for one in mine]
+    return found
+
+
+def told(notes: Iterable[str]) -> str:
+    text = "<br>".join(map(marked, notes))
+    return f"<small>{text}</small>" if text else ""
 
 
 @dataclass(frozen=True)

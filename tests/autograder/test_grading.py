@@ -240,8 +240,17 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
 def test_the_list_of_marks_in_feedback_has_the_names_of_exercises(graded):
     page = (graded / "feedback" / "right" / UNIT / f"{NAME}.html").read_text()
     marks = page[page.index('id="toc"') : page.index("</ol>")]
-    assert re.findall(r"<a href=\"#\w+\">(.*?)</a> \(Score", marks)[0] == "start.axpy"
-    assert "Test cell" not in page
+    found = re.findall(r"<a href=\"#(\w+)\">(.*?)</a> \(Score", marks)
+    assert found[0] == ("start_axpy_check", "start.axpy") and all(place == name for place, name in found[1:])
+
+
+def test_feedback_begins_with_what_waits_and_what_was_odd_and_fits_a_phone(graded):
+    page = (graded / "feedback" / "words_elsewhere" / UNIT / f"{NAME}.html").read_text()
+    first = page[: page.index('<div id="toc">')]
+    assert "Points may still come. These wait: " in first and page.count("These wait: ") == 1
+    assert "width=device-width" in first and first.count("</head>") == 1
+    page = (graded / "feedback" / "in_a_demonstration" / UNIT / f"{NAME}.html").read_text()
+    assert "is defined in a demonstration cell" in page[: page.index('<div id="toc">')]
 
 
 def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
