@@ -155,11 +155,10 @@ def _told(cell: NotebookNode, what: str) -> str:
 
 def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
     """What people should know, above the first verdict."""
-    first = next(filter(is_check, nb.cells), None)
-    if first and (text := told(notes)):
-        first.outputs.insert(
-            0, new_output("display_data", {"text/html": text}, metadata={"speed_of_light": {TOLD: "y"}})
-        )
+    first, text = next(filter(is_check, nb.cells), None), told(notes)
+    if first and text:
+        about = {"speed_of_light": {TOLD: "yes"}}
+        first.outputs.insert(0, new_output("display_data", {"text/html": text}, metadata=about))
 
 
 def taken_out(nb: NotebookNode) -> list[str]:

@@ -51,6 +51,18 @@ def test_an_exercise_that_only_waits_is_not_called_the_hardest():
     assert items.analysed(settled)[1].mean == 0.0, "nobody tried it, and that says something"
 
 
+def test_points_for_speed_that_only_wait_or_were_lost_before_timing_are_not_called_the_hardest():
+    lost, waits = (answer("s0", 0, kind="speed"), answer("s1", 0, kind="speed", waits="a GPU"))
+    assert [row.mean for row in items.analysed([lost, waits])] == [None]
+    for timed in (answer("s2", 4, kind="speed"), answer("s2", 0, kind="speed", share=0.1)):
+        assert items.analysed([lost, waits, timed])[0].mean == timed.points / 16
+
+
+def test_what_grading_took_is_in_the_order_of_the_lesson():
+    found = [answer("ada", 0, "a"), answer("ada", 8, "b", seconds=1.0), answer("bob", 8, "a", seconds=2.0)]
+    assert list(items.seconds(found).items()) == [("a", [2.0]), ("b", [1.0])]
+
+
 def test_discrimination_is_against_the_other_exercises_and_told_only_where_it_means_something():
     strong = [answer(f"s{n}", n, "a") for n in range(6)] + [answer(f"s{n}", n / 2, "b") for n in range(6)]
     weak = [answer(f"s{n}", 8 - n, "c") for n in range(6)]
@@ -167,7 +179,8 @@ def test_the_board_has_pseudonyms_alone_and_nobody_who_opted_out():
 def test_who_waits_is_told_with_the_reason():
     found = [answer("ada", 0, waits="a person", why="because"), answer("bob", 0, waits="a person", kind="words")]
     waits = told([*found, answer("cy", 0, waits="a GPU")]).partition("Who waits")[2].partition("<h2>")[0]
-    assert "<td>ada</td><td>roofline.softmax</td><td>because</td>" in waits and "an answer in words" in waits
+    assert "<td>ada</td><td>roofline.softmax</td><td>because</td>" in waits and "<td>bob</td>" not in waits
+    assert "<td>roofline.softmax</td><td>a person</td><td class='n'>1</td>" in waits, "an answer in words is counted"
     assert "<td>roofline.softmax</td><td>a GPU</td><td class='n'>1</td>" in waits
     assert "Nobody." in told([answer("ada", 8)])
 

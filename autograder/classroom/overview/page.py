@@ -29,7 +29,7 @@ pre { background: #f4f4f4; padding: .6rem; font-size: .8rem; white-space: pre-wr
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } .wide { overflow-x: auto }
 img { max-width: 100%; height: auto } p.small { color: #595959; font-size: .88rem }
 @media (max-width: 40rem) { .two { grid-template-columns: 1fr } td { overflow-wrap: anywhere; min-width: 3.5rem }
-  td.n { min-width: 0 } }
+  td:first-child { min-width: 8.5rem } td.n { min-width: 0 } }
 @media print { body { max-width: none; margin: 0; font-size: 11pt } h2, h3 { break-after: avoid }
   tr, pre, img, .pair { break-inside: avoid } }
 """
@@ -142,17 +142,18 @@ def _waiting(answers: Sequence[Answer]) -> str:
     rows = [(one.student, one.item, one.waits, one.why) for one in answers if one.waits]
     if not rows:
         return "<h2>Who waits</h2><p>Nobody.</p>"
-    for_gpu: dict[tuple[str, str], list[str]] = {}
-    for student, item, waits, _ in rows:
-        if waits != "a person":
-            for_gpu.setdefault((item, waits), []).append(student)
-    people = [row for row in rows if row[2] == "a person"]
+    many: dict[tuple[str, str], list[str]] = {}  # what a GPU decides, and each answer in words: counted, not listed
+    people = []
+    for student, item, waits, why in rows:
+        if waits == "a person" and why:
+            people.append((student, item, why))
+        else:
+            many.setdefault((item, waits), []).append(student)
     parts = []
     if people:
-        told = [(student, item, why or "an answer in words") for student, item, _, why in people]
-        parts.append(_table(("student", "exercise", "why a person should look"), told))
-    if for_gpu:
-        told = [(item, waits, str(len(who))) for (item, waits), who in for_gpu.items()]
+        parts.append(_table(("student", "exercise", "why a person should look"), people))
+    if many:
+        told = [(item, waits, str(len(who))) for (item, waits), who in many.items()]
         parts.append(_table(("exercise", "waits for", "students"), told, numbers=[2]))
     return "<h2>Who waits</h2>" + "".join(parts)
 
