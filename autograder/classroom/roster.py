@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbgrader.api import Gradebook
+from nbgrader.api import Gradebook, Student
 
 from autograder.classroom.limited import decoded
 
@@ -177,11 +177,20 @@ def ascii_of(name: str) -> str:
 def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
     """What is to be said about folders of no student on the roster. A gradebook that was never given one knows nobody
     by more than an id, and nothing is said."""
-    on_it = {one.id for one in book.students if one.last_name or one.email or one.lms_user_id}
+    on_it = {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
     if not on_it:
         return
-    by_look = {plain(name): name for name in on_it}
-    for name in sorted(set(folders) - on_it):
-        near = by_look.get(plain(name))
-        meant = f" Is it {near!r}? Then rename the folder." if near else ""
+    by_look: dict[str, set[str]] = {}
+    for name, one in on_it.items():
+        for look in filter(None, map(plain, looks(one))):
+            by_look.setdefault(look, set()).add(name)
+    for name in sorted(set(folders) - on_it.keys()):
+        near = " or ".join(map(repr, sorted(by_look.get(plain(name), ()))))
+        meant = f" Is it {near}? Then rename the folder." if near else ""
         yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{meant}"
+
+
+def looks(one: Student) -> list[str]:
+    """What a folder of this student may be called. Moodle writes "Ada Lovelace" and Canvas "lovelaceada"."""
+    first, last = one.first_name or "", one.last_name or ""
+    return [one.id, f"{first}{last}", f"{last}{first}", (one.email or "").partition("@")[0]]

@@ -349,7 +349,7 @@ def test_a_hand_in_of_another_time_is_graded_whether_it_is_later_earlier_or_with
     said = capsys.readouterr().err
     assert "is not what lies there now" not in said
     assert [line for line in said.splitlines() if "stays" in line] == [
-        "cleo: the time of the earlier hand-in, 2026-01-01 10:00:00 UTC, stays: this one has none"
+        "cleo: no timestamp.txt is beside it, so the time of the earlier hand-in stays: 2026-01-01 10:00:00 UTC"
     ]
     assert not (course / "autograded/bob" / UNIT).exists() and (course / "autograded/eve" / UNIT).exists()
 
@@ -359,7 +359,8 @@ def test_another_text_without_another_time_is_named_and_with_force_graded(chosen
     assert chosen(times) == ["cleo", "dan"]
     notebook(RIGHT, course / "submitted/bob" / UNIT / f"{NAME}.ipynb")
     assert chosen({}) == ["cleo", "dan"]
-    assert "What was graded is not what lies there now; --force grades it: bob\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "What was graded is not what lies there now: bob\n--force --student NAME grades one of them" in said
     assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
 
 

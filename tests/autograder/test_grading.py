@@ -624,7 +624,7 @@ def test_what_is_handed_in_again_is_graded_whatever_its_time_and_without_one_it_
     student, release = "masks_forgotten", (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()
     write(graded, student, answered(release))
     said = run(graded, "autograde", UNIT)
-    assert f"What was graded is not what lies there now; --force grades it: {student}\n" in said
+    assert f"What was graded is not what lies there now: {student}\n" in said
     assert marks(graded)[student] == (0.0, False)
     write(graded, student, b"2026-01-02 10:00:00 UTC", handed_in.STAMP)
     assert "is not what lies there now" not in run(graded, "autograde", UNIT)

@@ -156,6 +156,16 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert "Is it 'Müller Änne'?" in said[2]
 
 
+def test_folders_that_an_lms_names_after_people_are_told_with_who_that_is_on_the_roster(term):
+    with Gradebook(url(term)) as book:
+        for number, first in enumerate(("Ada", "Ada", "Änne")):
+            book.add_student(f"s{number}", first_name=first, last_name="Lovelace", email=f"mail.{number}@example.org")
+        said = list(roster.strangers(["Ada Lovelace", "lovelaceanne", "Mail.1", "lovelace"], book))
+    meant = [line.rpartition("of that name.")[2] for line in said]
+    ends = "? Then rename the folder."
+    assert meant == [f" Is it 's0' or 's1'{ends}", f" Is it 's1'{ends}", "", f" Is it 's2'{ends}"]
+
+
 @pytest.fixture(scope="module")
 def settings():
     """The course's own, which set an environment for the commands that load them."""
@@ -219,6 +229,17 @@ def test_a_late_hand_in_costs_what_the_rule_says_and_a_mark_or_an_extension_give
     assert f"{LESSON} is due 2026-11-05 12:00 UTC.\n" in said and "Nobody was late" in said
     with Gradebook(url(term)) as book:
         assert book.find_assignment(LESSON).duedate == datetime(2026, 11, 5, 12)
+
+
+def test_hand_ins_without_a_time_are_named_where_there_is_a_due_date(term, capsys):
+    for student, when in (("ada", DUE + timedelta(hours=1)), ("bob", None), ("cleo", None)):
+        graded(term, student, when)
+    assert late.main(argparse.Namespace(action=None)) == 0
+    said = capsys.readouterr().out
+    assert "ada, 01_roofline: 1 day late," in said
+    assert said.endswith("01_roofline: 2 came without a time (timestamp.txt) and count as on time: bob, cleo\n")
+    late.main(argparse.Namespace(action="due", lesson=LESSON, date="none"))
+    assert "without a time" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def analysed(answers: Sequence[Answer]) -> list[ItemRow]:
 
 
 def says(one: Answer) -> bool:
-    """Whether settled points tell of the exercise while others wait: those of an answer, for speed of one that was timed
-    or that a person gave points. All others have their 0 at once."""
+    """Whether settled points tell of the exercise while others wait. For speed they do where it was timed or a person
+    gave points; others have their 0 at once, as those have who left an answer empty."""
     return one.tried and (one.kind != "speed" or one.share is not None or one.points > 0)
 
 
