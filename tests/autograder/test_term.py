@@ -6,6 +6,7 @@ import os
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -357,6 +358,13 @@ def test_canvas_gets_its_five_columns_the_row_of_points_and_one_column_more_for_
     assert got["fast"] == ["Müller, Änne", "11", "", "fast", "", "6", "3"]
     assert got["late"][5:] == ["5.4", ""], "one day beyond the free ones; speed waits"
     assert got["held"][5:] == ["", "3"] and got["none"][5:] == ["", ""]
+
+
+def test_cells_that_are_empty_because_points_wait_are_counted(marked, monkeypatch):
+    said = []
+    monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=str, warning=lambda *words: said.append(words[1:])))
+    table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
+    assert said == [(LESSON, 1), (f"{LESSON} speed", 1)]
 
 
 def test_moodle_gets_the_columns_of_its_own_export(marked):
