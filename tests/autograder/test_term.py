@@ -362,7 +362,7 @@ def test_canvas_gets_its_five_columns_the_row_of_points_and_one_column_more_for_
 
 def test_cells_that_are_empty_because_points_wait_are_counted(marked, monkeypatch):
     said = []
-    monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=str, warning=lambda *words: said.append(words[1:])))
+    monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=print, warning=lambda _, *told: said.append(told)))
     table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
     assert said == [(LESSON, 1), (f"{LESSON} speed", 1)]
 
