@@ -15,6 +15,7 @@ from autograder.classroom import marks, taken, verdicts
 from autograder.classroom.handed_in import CODE, take
 from autograder.classroom.overview import answers, command, items, likeness, page
 from autograder.classroom.overview.answers import Answer
+from course_lib import plots
 from course_lib.places import RELEASES
 
 LESSON, NAME = "01_roofline", "roofline"
@@ -146,6 +147,18 @@ def test_a_page_is_read_aloud_and_in_print():
     levels = [int(level) for level in re.findall(r"<h(\d)", said)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_longest_name_of_a_graded_cell_fits_the_title_of_the_picture():
+    cells = [cell for path in RELEASES.glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
+    marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
+    longest = max((one["grade_id"] for one in marks if one.get("grade")), key=len)
+    rows = items.analysed([answer("ada", 2, longest, kind="words"), answer("ada", 8)])
+    with plots.style():
+        figure = page._means(rows, rows[0])
+        figure.draw_without_rendering()
+        title = figure.axes[0]._left_title
+        assert longest in title.get_text() and title.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_what_feedback_says_has_its_code_as_code():

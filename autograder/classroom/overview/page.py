@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from matplotlib.figure import Figure
+
 from autograder import exercise as exercises
 from autograder.classroom.overview import items, likeness
 from autograder.classroom.overview.answers import Answer
@@ -100,21 +102,24 @@ def _items(rows: list[items.ItemRow]) -> str:
         "correlation with the points of all other exercises; below 0.2 an exercise does not tell strong students from "
         f"weak ones. It is not said for fewer than {items.LEAST} students, or where all have the same."
     )
-    known = [row for row in rows if row.mean is not None]
-    picture = ""
+    known, picture = [row for row in rows if row.mean is not None], ""
     if known:
         hard = min(known, key=lambda row: row.mean)
-        with plots.style():
-            figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
-            at = range(len(known))
-            axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
-            axes.set_yticks(at, [row.item for row in known])
-            axes.invert_yaxis()
-            axes.set(xlim=(0, 1), xlabel="mean share of the points")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-            axes.set_title(f"{hard.item} is the hardest: {_percent(hard.mean)} of its points")
-        picture = _picture(figure, f"Mean share of the points of each exercise; the least is {hard.item}.")
+        picture = _picture(_means(known, hard), f"Mean share of the points of each exercise; the least is {hard.item}.")
     return f"<h2>Exercises</h2>{picture}{_table(heads, told, numbers=range(1, 7))}<p class='small'>{note}</p>"
+
+
+def _means(known: list[items.ItemRow], hard: items.ItemRow) -> Figure:
+    with plots.style():
+        figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
+        at = range(len(known))
+        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
+        axes.set_yticks(at, [row.item for row in known])
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1), xlabel="mean share of the points")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.set_title(f"The hardest: {hard.item}, {_percent(hard.mean)}")
+    return figure
 
 
 def _mistakes(answers: Sequence[Answer]) -> str:
