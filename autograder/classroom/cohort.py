@@ -38,8 +38,10 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
     lesson, todo, stay, other = coursedir.assignment_id, [], [], []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = taken_in(coursedir, taken)
+    everywhere = Path(coursedir.format_path(coursedir.submitted_directory, "*", lesson)).parent
+    folders = [Path(path).name for path in glob.glob(str(everywhere))]
     with Gradebook(coursedir.db_url, coursedir.course_id) as book:
-        for line in [*roster.alike(found), *roster.strangers(found, book)]:
+        for line in [*roster.alike(found), *roster.strangers(found, book), *roster.left_over(folders, book)]:
             print(line, file=sys.stderr)
     for student, submission in found.items():
         graded = Path(coursedir.format_path(coursedir.autograded_directory, student, lesson))

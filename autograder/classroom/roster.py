@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -175,19 +176,32 @@ def ascii_of(name: str) -> str:
 
 
 def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
-    """What is to be said about folders of no student on the roster. A gradebook that was never given one knows nobody
-    by more than an id, and nothing is said."""
-    on_it = {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
-    if not on_it:
-        return
+    """What is to be said about folders of no student on the roster."""
+    on_it = on_roster(book)
     by_look: dict[str, set[str]] = {}
     for name, one in on_it.items():
         for look in filter(None, map(plain, looks(one))):
             by_look.setdefault(look, set()).add(name)
-    for name in sorted(set(folders) - on_it.keys()):
+    for name in sorted(set(folders) - on_it.keys()) if on_it else ():
         near = " or ".join(map(repr, sorted(by_look.get(plain(name), ()))))
         meant = f" Is it {near}? Then rename the folder." if near else ""
         yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{meant}"
+
+
+def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
+    """Students whose folder was renamed or taken away after it was graded. folders: of all lessons."""
+    on_it = on_roster(book)
+    known = {one.id for one in book.students if one.submissions}
+    for name in sorted(known - on_it.keys() - set(folders)) if on_it else ():
+        yield (
+            f"{ascii_of(name)} is in the gradebook without a folder, and not on the roster. "
+            f"nbgrader db student remove {shlex.quote(name)} --force takes marks and name out."
+        )
+
+
+def on_roster(book: Gradebook) -> dict[str, Student]:
+    """Nobody where no roster was given: such a gradebook knows nobody by more than an id."""
+    return {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
 
 
 def looks(one: Student) -> list[str]:

@@ -157,6 +157,17 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert "Is it 'Müller Änne'?" in said[2]
 
 
+def test_who_was_graded_under_another_name_is_told_when_the_folder_is_gone(term):
+    graded(term, "Ada L", DUE)
+    with Gradebook(url(term)) as book:
+        book.add_student("never handed in")
+        assert list(roster.left_over([], book)) == [], "no roster was given"
+        book.add_student("ada", last_name="Lovelace")
+        assert list(roster.left_over(["Ada L"], book)) == []
+        (said,) = roster.left_over(["ada"], book)
+    assert "'Ada L' is in the gradebook" in said and "student remove 'Ada L' --force" in said
+
+
 def test_folders_that_an_lms_names_after_people_are_told_with_who_that_is_on_the_roster(term):
     with Gradebook(url(term)) as book:
         for number, first in enumerate(("Ada", "Ada", "Änne")):
