@@ -4,6 +4,9 @@ import argparse
 import csv
 import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,7 +197,7 @@ def settings():
     [
         ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),
         ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "roofline-1"),
-        ("submissions/lovelaceada_12345_67890_all/01_roofline/roofline.ipynb", "lovelaceada", "roofline"),  # a zip
+        ("submissions/lovelaceada_12345_67890_all.zip", "lovelaceada", "all"),
         ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "roofline"),
         ("CS_1/Ada Lovelace_12345_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "roofline (1)"),
         (
@@ -208,6 +211,24 @@ def settings():
 def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
     found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
     assert (found["student_id"], found["file_id"]) == (student, file)
+
+
+def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybody(term):
+    folder = term / "downloaded" / LESSON / "archive"
+    folder.mkdir(parents=True)
+    (folder / "cut short.zip").write_bytes(b"PK")
+    with zipfile.ZipFile(folder / "CS.zip", "w") as archive:
+        for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
+            archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
+        archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
+    shutil.copy(COURSE / late.SETTINGS, term)
+    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
+    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
+    done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
+    found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
+    ada = [f"Ada L/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
+    assert found == [*ada, f"Bob/{LESSON}/all.zip"]
 
 
 # ------------------------------------------------------------------------------------------- late days
