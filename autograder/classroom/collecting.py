@@ -7,6 +7,7 @@ else's hands that one in. Here a link stays a link, and `handed_in.take` then sa
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import math
 import os
@@ -22,7 +23,7 @@ from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.utils import notebook_hash, parse_utc, unzip
 
-from autograder.classroom import handed_in
+from autograder.classroom import handed_in, roster
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
@@ -69,20 +70,30 @@ class LmsArchive(ExtractorPlugin):
 
 
 class NamedFiles(FileNameCollectorPlugin):
-    """Of `zip_collect`: a student's second file that would get the name of the first gets a number. nbgrader's own ends
-    there, for the whole class."""
+    """Of `zip_collect`: an LMS names files after people, and the roster knows who that is. A student's second file that
+    would get the name of the first gets a number; nbgrader's own ends there, for the whole class."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.seen: Counter = Counter()
 
+    @functools.cached_property
+    def by_look(self) -> dict[str, set[str]]:
+        where = self.parent.coursedir
+        with Gradebook(where.db_url, where.course_id) as book:
+            return roster.by_looks(book)
+
     def collect(self, submitted_file: str) -> dict | None:
         found = super().collect(submitted_file)
-        if found:
-            name = found["student_id"], found["file_id"], Path(submitted_file).suffix
-            self.seen[name] += 1
-            if self.seen[name] > 1:
-                found["file_id"] += f" ({self.seen[name]})"
+        if not found:
+            return None
+        meant = self.by_look.get(roster.plain(found["student_id"]), set())
+        if len(meant) == 1:  # of two people of one name `autograde` says who they are
+            (found["student_id"],) = meant
+        name = found["student_id"], found["file_id"], Path(submitted_file).suffix
+        self.seen[name] += 1
+        if self.seen[name] > 1:
+            found["file_id"] += f" ({self.seen[name]})"
         return found
 
 

@@ -177,11 +177,7 @@ def ascii_of(name: str) -> str:
 
 def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
     """What is to be said about folders of no student on the roster."""
-    on_it = on_roster(book)
-    by_look: dict[str, set[str]] = {}
-    for name, one in on_it.items():
-        for look in filter(None, map(plain, looks(one))):
-            by_look.setdefault(look, set()).add(name)
+    on_it, by_look = on_roster(book), by_looks(book)
     for name in sorted(set(folders) - on_it.keys()) if on_it else ():
         near = " or ".join(map(repr, sorted(by_look.get(plain(name), ()))))
         meant = f" Is it {near}? Then rename the folder." if near else ""
@@ -202,6 +198,15 @@ def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
 def on_roster(book: Gradebook) -> dict[str, Student]:
     """Nobody where no roster was given: such a gradebook knows nobody by more than an id."""
     return {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
+
+
+def by_looks(book: Gradebook) -> dict[str, set[str]]:
+    """What a folder may be called, as `plain` has it -> the students on the roster who may be meant."""
+    found: dict[str, set[str]] = {}
+    for name, one in on_roster(book).items():
+        for look in filter(None, map(plain, looks(one))):
+            found.setdefault(look, set()).add(name)
+    return found
 
 
 def looks(one: Student) -> list[str]:

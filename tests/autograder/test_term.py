@@ -221,14 +221,16 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
         archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
+    with Gradebook(url(term)) as book:
+        book.add_student("ada", first_name="Ada", last_name="L")
     shutil.copy(COURSE / late.SETTINGS, term)
     line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
     surroundings = environment() | {"PYTHONPATH": str(COURSE)}
     done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
     assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
-    ada = [f"Ada L/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
-    assert found == [*ada, f"Bob/{LESSON}/all.zip"]
+    ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
+    assert found == [f"Bob/{LESSON}/all.zip", *ada]
 
 
 # ------------------------------------------------------------------------------------------- late days
