@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -188,10 +187,11 @@ def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
     """Students whose folder was renamed or taken away after it was graded. folders: of all lessons."""
     on_it = on_roster(book)
     known = {one.id for one in book.students if one.submissions}
-    for name in sorted(known - on_it.keys() - set(folders)) if on_it else ():
+    gone = sorted(known - on_it.keys() - set(folders)) if on_it else []
+    if gone:
         yield (
-            f"{ascii_of(name)} is in the gradebook without a folder, and not on the roster. "
-            f"nbgrader db student remove {shlex.quote(name)} --force takes marks and name out."
+            f"In the gradebook without a folder, and not on the roster: {', '.join(map(ascii_of, gone))}. "
+            "nbgrader db student remove NAME --force takes name and marks out."
         )
 
 
