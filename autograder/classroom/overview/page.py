@@ -18,6 +18,7 @@ from autograder.referee.submission import visible
 from course_lib import plots
 
 EXAMPLES = 10  # of mistakes
+NAMED = 10  # students in a cell
 STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
@@ -158,9 +159,16 @@ def _waiting(answers: Sequence[Answer]) -> str:
     if people:
         parts.append(_table(("student", "exercise", "why a person should look"), people))
     if many:
-        told = [(item, waits, str(len(who))) for (item, waits), who in many.items()]
-        parts.append(_table(("exercise", "waits for", "students"), told, numbers=[2]))
+        told = [
+            (item, waits, str(len(who)), _some(who) if waits == "a person" else "")
+            for (item, waits), who in many.items()
+        ]
+        parts.append(_table(("exercise", "waits for", "students", "who"), told, numbers=[2]))
     return "<h2>Who waits</h2>" + "".join(parts)
+
+
+def _some(students: Sequence[str]) -> str:
+    return ", ".join(students[:NAMED]) + " ..." * (len(students) > NAMED)
 
 
 def _board(answers: Sequence[Answer], names: dict[str, str]) -> str:
