@@ -77,6 +77,14 @@ class SavedMarks(SaveAutoGrades):
         if is_check(cell):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
 
+    def _add_comment(self, cell: NotebookNode, resources: dict) -> None:
+        """nbgrader says "No response." of an answer that was left empty; words may stand in a cell of the student's."""
+        super()._add_comment(cell, resources)
+        if self.words and cell.cell_type == "markdown":
+            where = cell.metadata.nbgrader["grade_id"], self.notebook_id, self.assignment_id, self.student_id
+            self.gradebook.find_comment(*where).auto_comment = None
+            self.gradebook.db.commit()
+
 
 def speaks(source: str) -> bool:
     """Whether a cell of text may be somebody's answer."""

@@ -154,6 +154,9 @@ def test_a_person_is_asked_where_an_empty_answer_has_words_beside_it(text, asks,
     course.notebook.cells.append(nbformat.v4.new_markdown_cell(text, metadata={OWN: True}))
     course.graded()
     assert course.asked(WORDS) == asks
+    with Gradebook(course.url) as book:
+        said = book.find_comment(WORDS, NAME, LESSON, "ada").auto_comment
+    assert said == (None if asks else "No response.")
 
 
 def test_extra_credit_is_asked_for_again_where_the_answer_changed(course):
