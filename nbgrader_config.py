@@ -36,7 +36,7 @@ try:
         SaveCells,
     )
 
-    from autograder.classroom.collecting import Collect, ReleaseFeedback
+    from autograder.classroom.collecting import Collect, LmsArchive, NamedFiles, ReleaseFeedback
     from autograder.classroom.export import Feedback, Grades, WhatWaits
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
     from autograder.classroom.late import LateDays
@@ -71,8 +71,11 @@ c.ExchangeFactory.release_feedback = ReleaseFeedback
 # Where `nbgrader zip_collect` finds the student in the names of an LMS's archive: Canvas writes
 # lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb".
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*/extracted/(?:[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.ipynb"
+    r".*/extracted/(?:[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"
 )
+c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".zip", ".ZIP"]
+c.ZipCollectApp.extractor_plugin = LmsArchive
+c.ZipCollectApp.collector_plugin = NamedFiles
 
 # notebooks/ is committed, so it is always there already; a rebuild gives the same bytes.
 c.GenerateAssignment.force = True

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 
@@ -30,4 +31,21 @@ def main(
         if argv[:1] == [verb]:
             importlib.import_module(module).add_arguments(subparser)
     args = parser.parse_args(argv)
-    return importlib.import_module(verbs[args.verb][0]).main(args)
+    try:
+        status = importlib.import_module(verbs[args.verb][0]).main(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not nobody_reads():
+            raise
+        return 141  # as a shell tells of SIGPIPE
+
+
+def nobody_reads() -> bool:
+    """Whether standard output has lost its reader, as before `| head`; the interpreter then says nothing of it."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autograder.classroom import cohort, seeds, taken
 from autograder.classroom.marks import in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS, Item
-from autograder.classroom.verdicts import OUR_FAULT, Asked, Judging, asked_by, grader_hash, is_check, read
+from autograder.classroom.verdicts import A_GPU, OUR_FAULT, Asked, Judging, asked_by, grader_hash, is_check, read
 from autograder.referee import sandbox
 from autograder.referee.referee import fingerprint
 from autograder.referee.submission import visible
@@ -43,10 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    found = [one for one in decided(args.student, args.lesson) if args.exercise in ("", one.asked.name)]
+    every = list(decided(args.student, args.lesson))
+    found = [one for one in every if args.exercise in ("", one.asked.name)]
+    if not every:
+        print(f"Nothing of {args.student} was taken in for {args.lesson}.", file=sys.stderr)
+    elif not found:
+        names = ", ".join(dict.fromkeys(one.asked.name for one in every))
+        print(f"No exercise of {args.lesson} is called {args.exercise!r}. There are {names}.", file=sys.stderr)
     if not found:
-        what = f"{args.exercise} of {args.lesson}" if args.exercise else args.lesson
-        print(f"Nothing of {args.student} was taken in for {what}.", file=sys.stderr)
         return REFUSED
     print(f"{args.student}, {args.lesson}")
     width = max(len(one.name) for one in found)
@@ -91,7 +95,8 @@ def in_short(one: Decided) -> str:
     if verdict["mistake"]:
         said.append(f"the mistake {verdict['mistake']}")
     machine = verdict["machine"]
-    said.append(f"judged on {machine['name']} ({machine['host']}) in {verdict['seconds']:g} s")
+    if verdict["waits"] != A_GPU:
+        said.append(f"judged on {machine['name']} ({machine['host']}) in {verdict['seconds']:g} s")
     if verdict["judged_by"] != grader_hash(one.asked.name):
         said.append("the exercise changed since")
     if not one.counted:

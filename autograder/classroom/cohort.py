@@ -38,8 +38,10 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
     lesson, todo, stay, other = coursedir.assignment_id, [], [], []
     releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
     found = taken_in(coursedir, taken)
+    everywhere = Path(coursedir.format_path(coursedir.submitted_directory, "*", lesson)).parent
+    folders = [Path(path).name for path in glob.glob(str(everywhere))]
     with Gradebook(coursedir.db_url, coursedir.course_id) as book:
-        for line in [*roster.alike(found), *roster.strangers(found, book)]:
+        for line in [*roster.alike(found), *roster.strangers(found, book), *roster.left_over(folders, book)]:
             print(line, file=sys.stderr)
     for student, submission in found.items():
         graded = Path(coursedir.format_path(coursedir.autograded_directory, student, lesson))
@@ -49,7 +51,7 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
         if waits:
             todo.append(student)
             if (before := _stamp(graded)) and not handed_in.stamp_of(submission):
-                print(f"{student}: this hand-in has no time; that of the earlier one stays: {before}", file=sys.stderr)
+                print(f"{student}: without {handed_in.STAMP}, so the earlier time stays: {before}", file=sys.stderr)
             for note in (one for path in sorted(there.glob("*.ipynb")) for one in handed_in.odd(path)):
                 print(f"{student}: {note}", file=sys.stderr)
         else:
@@ -57,7 +59,8 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
             if any(_own(graded / release.name) != _own(there / release.name) for release in releases.glob("*.ipynb")):
                 other.append(student)
     if other:
-        print(f"What was graded is not what lies there now; --force grades it: {', '.join(other)}", file=sys.stderr)
+        print(f"What was graded is not what lies there now: {', '.join(other)}", file=sys.stderr)
+        print("--force --student NAME grades one of them, --force everybody", file=sys.stderr)
     return todo, stay
 
 
@@ -187,7 +190,9 @@ class Progress:
 
     def line(self, student: str, rows: list[Row], passed_s: float) -> str:
         points, out_of = sum(got for _, got, _, _ in rows), sum(most for _, _, most, _ in rows)
-        waiting = [name for name, _, _, waits in rows if waits]
+        waiting = [name for name, _, _, waits in rows if waits and not name.endswith(", speed")]
+        speed = sum(waits and name.endswith(", speed") for name, _, _, waits in rows)
+        waiting += [f"{speed} for speed"] if speed else []
         total = max(self.total, self.done)
         bar = ("#" * round(20 * self.done / total)).ljust(20, ".")
         left = passed_s / self.done * (total - self.done)

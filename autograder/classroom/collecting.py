@@ -1,4 +1,4 @@
-"""`nbgrader collect` and `release_feedback`, which end at nobody's folder: one student's is one student's.
+"""`nbgrader collect`, `zip_collect` and `release_feedback`, which end at nobody's folder.
 
 nbgrader's own copies what a link leads to with the rights of the instructor: a student who links a notebook to somebody
 else's hands that one in. Here a link stays a link, and `handed_in.take` then says that it is one.
@@ -7,20 +7,23 @@ else's hands that one in. Here a link stays a link, and `handed_in.take` then sa
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import math
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from nbgrader.api import Gradebook
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
-from nbgrader.utils import notebook_hash, parse_utc
+from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
+from nbgrader.utils import notebook_hash, parse_utc, unzip
 
-from autograder.classroom import handed_in
+from autograder.classroom import handed_in, roster
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
@@ -46,6 +49,52 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
                 os.chmod(to.with_name(f"{to.name}-tmp.html"), 0o644)
                 os.replace(to.with_name(f"{to.name}-tmp.html"), to.with_name(f"{to.name}.html"))
                 self.log.info("Feedback for %s released", student)
+
+
+class LmsArchive(ExtractorPlugin):
+    """Of `zip_collect`: takes the archive of an LMS apart, and no archive of a student's in it. nbgrader's own opens
+    these too and ends at one that cannot be opened; here `handed_in.take` does, for that student."""
+
+    def extract(self, archive_path: str, extracted_path: str) -> None:
+        for file in sorted(path for path in Path(archive_path).rglob("*") if path.is_file()):
+            to = Path(extracted_path, file.relative_to(archive_path)).parent
+            to.mkdir(parents=True, exist_ok=True)
+            if file.suffix not in self.zip_ext:
+                shutil.copy(file, to)
+                continue
+            try:
+                unzip(str(file), str(to), zip_ext=self.zip_ext, create_own_folder=True)
+                self.log.info("%s was taken apart", file)
+            except Exception as error:  # of setuptools, zipfile, tarfile
+                self.log.error("%s cannot be taken apart: %s", file, error)
+
+
+class NamedFiles(FileNameCollectorPlugin):
+    """Of `zip_collect`: an LMS names files after people, and the roster knows who that is. A student's second file that
+    would get the name of the first gets a number; nbgrader's own ends there, for the whole class."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen: Counter = Counter()
+
+    @functools.cached_property
+    def by_look(self) -> dict[str, set[str]]:
+        where = self.parent.coursedir
+        with Gradebook(where.db_url, where.course_id) as book:
+            return roster.by_looks(book)
+
+    def collect(self, submitted_file: str) -> dict | None:
+        found = super().collect(submitted_file)
+        if not found:
+            return None
+        meant = self.by_look.get(roster.plain(found["student_id"]), set())
+        if len(meant) == 1:  # of two people of one name `autograde` says who they are
+            (found["student_id"],) = meant
+        name = found["student_id"], found["file_id"], Path(submitted_file).suffix
+        self.seen[name] += 1
+        if self.seen[name] > 1:
+            found["file_id"] += f" ({self.seen[name]})"
+        return found
 
 
 class Collect(ExchangeCollect):

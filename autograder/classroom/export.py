@@ -18,12 +18,13 @@ from traitlets.config import Config
 
 from autograder.classroom.late import is_handed_in, rule_of, settle
 from autograder.classroom.marking import TEMPLATES
-from autograder.classroom.marks import VERDICTS, called, tell, waiting
+from autograder.classroom.marks import VERDICTS, called, taken_out, told, waiting
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits""".split()
 
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
+FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
 
 
 class Grades(ExportPlugin):
@@ -74,7 +75,8 @@ class Grades(ExportPlugin):
 
 
 class Feedback(HTMLExporter):
-    """nbgrader's page, on which the list of marks has the names of exercises where nbgrader says "Test cell"."""
+    """nbgrader's page, on which what people should know comes first, and the list of marks has the names of exercises
+    where nbgrader says "Test cell"."""
 
     def __init__(self, config: Config, **options):
         config = config.copy()
@@ -85,7 +87,8 @@ class Feedback(HTMLExporter):
 
 
 class WhatWaits(NbGraderPreprocessor):
-    """Of feedback: which points are not there yet, above the first verdict, and what each check is called."""
+    """Of feedback: which points are not there yet and what was odd, for the head of the page, and what each graded cell
+    is called."""
 
     verdicts = Unicode(str(VERDICTS), help="folder of verdict files").tag(config=True)
 
@@ -94,8 +97,9 @@ class WhatWaits(NbGraderPreprocessor):
         with Gradebook(names["db_url"]) as gradebook:
             found = gradebook.find_submission_notebook(names["notebook"], names["assignment"], names["student"])
             waits = waiting(found, Path(self.verdicts))
-        for cell in nb.cells:
-            if is_grade(cell) and cell.cell_type == "code":
-                cell.metadata[CALLED] = called(cell)
-        tell(nb, [f"Points may still come. These wait: {', '.join(waits)}."] if waits else [])
+        for cell in filter(is_grade, nb.cells):
+            cell.metadata[CALLED] = called(cell)
+        nb.metadata[FIRST] = taken_out(nb)
+        if waits:
+            nb.metadata[FIRST].append(told([f"Points may still come. These wait: {', '.join(waits)}."]))
         return nb, resources

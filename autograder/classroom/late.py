@@ -19,10 +19,13 @@ from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Float, Int
 from traitlets.config import Config, PyFileConfigLoader
 
+from autograder.classroom.handed_in import STAMP
+
 DAY_S = 86_400
 SETTINGS = "nbgrader_config.py"
 FORM = "%Y-%m-%d %H:%M"  # of a due date
 MOST_DAYS = 1000  # of an extension
+NAMED = 10  # students in a line
 
 
 class LateDays(LateSubmissionPlugin):
@@ -157,18 +160,23 @@ def extend(book: Gradebook, student: str, lesson: str, days: float) -> None:
 
 
 def told(book: Gradebook, rule: LateDays | None) -> list[str]:
-    """A line for every late hand-in and every extension."""
-    lines = []
+    """A line for every late hand-in and every extension, and for each lesson one of those that came without a time."""
+    lines, timeless = [], {}
     for student in book.students:
         days = rule.charged(book, student.id) if rule else {}
         for one in sorted(student.submissions, key=lambda one: one.assignment.name):
             late, lesson = days_late(one), one.assignment.name
+            if one.assignment.duedate and one.timestamp is None and is_handed_in(one):
+                timeless.setdefault(lesson, []).append(student.id)
             if not late and not one.extension:
                 continue
             said = [f"extension of {one.extension.total_seconds() / DAY_S:g} days"] if one.extension else []
             if late:
                 free = late - days.get(lesson, 0)
-                said += [f"{late} days late", *([f"{free} of them free"] if free and rule else [])]
+                said += [f"{late} day{'s' * (late > 1)} late", *([f"{free} of them free"] if free and rule else [])]
                 said += [f"penalty {one.late_submission_penalty or 0:g} of {one.score:g} points"]
             lines.append(f"{student.id}, {lesson}: {', '.join(said)}")
+    for lesson, who in sorted(timeless.items()):
+        named = ", ".join(sorted(who)[:NAMED]) + " ..." * (len(who) > NAMED)
+        lines.append(f"{lesson}: {len(who)} came without a time ({STAMP}) and count as on time: {named}")
     return lines

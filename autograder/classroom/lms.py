@@ -25,6 +25,10 @@ class Column:
     points: dict[str, str]  # student -> number, or "" where it is not known yet
     rows: dict[str, dict]  # student -> the row of nbgrader's own table
 
+    def waits(self, student: str) -> bool:
+        """Whether something was handed in, and its points are not known yet."""
+        return not self.points[student] and self.rows[student].get("score") is not None
+
 
 class Sheet(Grades):
     """A table with one row a student."""
@@ -40,6 +44,11 @@ class Sheet(Grades):
         students = [one for one in gradebook.students if one.id in (chosen or [one.id])]
         with open(to, "w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(self.lines(students, columns))
+        for column in columns:
+            if empty := sum(column.waits(one.id) for one in students):
+                self.log.warning(
+                    "%s: %d cells are empty because points wait; see `waits` of grades.csv", column.title, empty
+                )
 
     def columns(self, gradebook: Gradebook) -> Iterator[Column]:
         found: dict[str, dict[str, dict]] = {}

@@ -1,7 +1,8 @@
 """formgrader's page of one submission, for a person who marks: what waits is open, the marking guide beside it.
 
-Everything else is folded: a lesson has a hundred cells, and a person is asked about a few. Without anything that waits,
-each graded cell has a fold of its own, so that a mark can still be changed.
+Everything else is folded: a lesson has a hundred cells, and a person is asked about a few. Of what waits for a GPU the
+graded cell alone is open. Without anything that waits, each graded cell has a fold of its own, so that a mark can still
+be changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import is_grade, is_solution
 
-from autograder.classroom.marks import called
+from autograder.classroom.marks import called, given_by_hand, speaks, waits_for
+from autograder.classroom.verdicts import A_PERSON
+from autograder.referee.submission import OWN
 
 MARKS = "speed_of_light_marking"  # in a cell's metadata, for the template
 TEMPLATES = Path(__file__).with_name("templates")
@@ -50,9 +53,10 @@ class Pages:
         return self.exporter.from_notebook_node(notebook, resources=resources)
 
 
-def waiting(book: Gradebook, submission: str) -> set[str]:
+def waiting(book: Gradebook, submission: str) -> dict[str, str]:
+    """Cell -> what a person has given for it so far."""
     found = book.find_submission_notebook_by_id(submission)
-    return {grade.name for grade in found.grades if grade.needs_manual_grade}
+    return {grade.name: given_by_hand(grade) for grade in found.grades if grade.needs_manual_grade}
 
 
 def guides(solved: Path) -> dict[str, str]:
@@ -68,7 +72,7 @@ def without_marks(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith(("### BEGIN", "### END")))
 
 
-def prepare(notebook: NotebookNode, waits: set[str], guide: Mapping[str, str]) -> None:
+def prepare(notebook: NotebookNode, waits: Mapping[str, str], guide: Mapping[str, str]) -> None:
     """Say in each cell's metadata where a fold begins and ends, and which guide stands beside it."""
     for fold in folds(notebook.cells, opened(notebook.cells, waits)):
         fold[0].metadata[MARKS] = {"fold": title(fold)}
@@ -78,17 +82,24 @@ def prepare(notebook: NotebookNode, waits: set[str], guide: Mapping[str, str]) -
             cell.metadata.setdefault(MARKS, {})["guide"] = guide.get(name, "")
 
 
-def opened(cells: list[NotebookNode], waits: set[str]) -> set[int]:
+def opened(cells: list[NotebookNode], waits: Mapping[str, str]) -> set[int]:
     """The places of cells that a person is asked about, and of the answers that they are about: those since the graded
-    cell before."""
+    cell before, and for an answer in words the question, and all text that the student wrote in cells of their own."""
     shown, answers = set(), []
+    own = {place for place, cell in enumerate(cells) if cell.metadata.get(OWN)}
+    texts = {place for place in own if cells[place].cell_type == "markdown" and speaks(cells[place].source)}
     for place, cell in enumerate(cells):
         if is_solution(cell) and not is_grade(cell):
             answers.append(place)
         elif is_grade(cell):
-            if name_of(cell) in waits:
-                asked = {place - 1} if is_solution(cell) and place else set()  # the question stands above its answer
-                shown |= {place, *answers, *asked}
+            name = name_of(cell)
+            if name in waits:
+                shown.add(place)
+                if waits[name] or waits_for(cell) in ("", A_PERSON):
+                    shown |= {*answers}
+                if is_solution(cell):
+                    question = next((above for above in range(place - 1, -1, -1) if above not in own), place)
+                    shown |= {question, *texts}
             answers = answers if same_answer(cells, place) else []
     return shown
 

@@ -31,6 +31,7 @@ from autograder.referee.submission import OWN
 WORDS = 20  # characters: a longer cell of text may be somebody's answer, and so may a shorter one that is no heading
 HEADING = re.compile(r"\s*#|[\W_]*$")  # or a line that has no letters
 VERDICTS = ROOT / "verdicts"
+TOLD = "told"  # in an output's metadata: `tell` wrote it
 
 
 class SavedMarks(SaveAutoGrades):
@@ -46,7 +47,7 @@ class SavedMarks(SaveAutoGrades):
         mine = [cell for cell in nb.cells if cell.metadata.get(OWN) or _is_answer(cell)]
         self.code = [c.source for c in mine if c.cell_type == "code"]
         own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
-        self.words = [source for source in own if len(source) > WORDS or not HEADING.match(source)]
+        self.words = [source for source in own if speaks(source)]
         nb, resources = super().preprocess(nb, resources)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -75,6 +76,19 @@ class SavedMarks(SaveAutoGrades):
         self.now[name] = now | (_about(cell, asked) if asked else {})
         if is_check(cell):
             self.rows.append((called(cell), grade.score, out_of, grade.needs_manual_grade))
+
+    def _add_comment(self, cell: NotebookNode, resources: dict) -> None:
+        """nbgrader says "No response." of an answer that was left empty; words may stand in a cell of the student's."""
+        super()._add_comment(cell, resources)
+        if self.words and cell.cell_type == "markdown":
+            where = cell.metadata.nbgrader["grade_id"], self.notebook_id, self.assignment_id, self.student_id
+            self.gradebook.find_comment(*where).auto_comment = None
+            self.gradebook.db.commit()
+
+
+def speaks(source: str) -> bool:
+    """Whether a cell of text may be somebody's answer."""
+    return len(source) > WORDS or not HEADING.match(source)
 
 
 def given_by_hand(grade: Grade) -> str:
@@ -149,9 +163,25 @@ def _told(cell: NotebookNode, what: str) -> str:
 
 def tell(nb: NotebookNode, notes: Iterable[str]) -> None:
     """What people should know, above the first verdict."""
-    first, told = next(filter(is_check, nb.cells), None), "<br>".join(map(marked, notes))
-    if told and first:
-        first.outputs.insert(0, new_output("display_data", {"text/html": f"<small>{told}</small>"}))
+    first, text = next(filter(is_check, nb.cells), None), told(notes)
+    if first and text:
+        about = {"speed_of_light": {TOLD: "yes"}}
+        first.outputs.insert(0, new_output("display_data", {"text/html": text}, metadata=about))
+
+
+def taken_out(nb: NotebookNode) -> list[str]:
+    """What `tell` wrote, as HTML; it is gone from the notebook then."""
+    found = []
+    for cell in filter(is_check, nb.cells):
+        mine = [one for one in cell.outputs if one.get("metadata", {}).get("speed_of_light", {}).get(TOLD)]
+        cell.outputs = [one for one in cell.outputs if one not in mine]
+        found += [one.data["text/html"] for one in mine]
+    return found
+
+
+def told(notes: Iterable[str]) -> str:
+    text = "<br>".join(map(marked, notes))
+    return f"<small>{text}</small>" if text else ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbgrader.api import Gradebook
+from nbgrader.api import Gradebook, Student
 
 from autograder.classroom.limited import decoded
 
@@ -175,13 +175,41 @@ def ascii_of(name: str) -> str:
 
 
 def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
-    """What is to be said about folders of no student on the roster. A gradebook that was never given one knows nobody
-    by more than an id, and nothing is said."""
-    on_it = {one.id for one in book.students if one.last_name or one.email or one.lms_user_id}
-    if not on_it:
-        return
-    by_look = {plain(name): name for name in on_it}
-    for name in sorted(set(folders) - on_it):
-        near = by_look.get(plain(name))
-        meant = f" Is it {near!r}? Then rename the folder." if near else ""
+    """What is to be said about folders of no student on the roster."""
+    on_it, by_look = on_roster(book), by_looks(book)
+    for name in sorted(set(folders) - on_it.keys()) if on_it else ():
+        near = " or ".join(map(repr, sorted(by_look.get(plain(name), ()))))
+        meant = f" Is it {near}? Then rename the folder." if near else ""
         yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{meant}"
+
+
+def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
+    """Students whose folder was renamed or taken away after it was graded. folders: of all lessons."""
+    on_it = on_roster(book)
+    known = {one.id for one in book.students if one.submissions}
+    gone = sorted(known - on_it.keys() - set(folders)) if on_it else []
+    if gone:
+        yield (
+            f"In the gradebook without a folder, and not on the roster: {', '.join(map(ascii_of, gone))}. "
+            "nbgrader db student remove NAME --force takes name and marks out."
+        )
+
+
+def on_roster(book: Gradebook) -> dict[str, Student]:
+    """Nobody where no roster was given: such a gradebook knows nobody by more than an id."""
+    return {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
+
+
+def by_looks(book: Gradebook) -> dict[str, set[str]]:
+    """What a folder may be called, as `plain` has it -> the students on the roster who may be meant."""
+    found: dict[str, set[str]] = {}
+    for name, one in on_roster(book).items():
+        for look in filter(None, map(plain, looks(one))):
+            found.setdefault(look, set()).add(name)
+    return found
+
+
+def looks(one: Student) -> list[str]:
+    """What a folder of this student may be called. Moodle writes "Ada Lovelace" and Canvas "lovelaceada"."""
+    first, last = one.first_name or "", one.last_name or ""
+    return [one.id, f"{first}{last}", f"{last}{first}", (one.email or "").partition("@")[0]]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import io
 import json
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +37,9 @@ MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
 CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a check cell, whose text is the release's
+# By these cells can define a name that stands in a string.
+LOOKS_UP = {"globals", "locals", "vars", "exec", "eval", "setattr", "get_ipython", "f_globals", "f_locals"}
+LOOKS_UP |= {"__dict__", "__globals__", "__setattr__", "__builtins__"}
 MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
 # Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -135,8 +140,7 @@ def release_of_cells(cells: Sequence[Mapping], releases: Iterable[Path]) -> Path
 def _untouched(release: Mapping, found: Submission) -> frozenset[str]:
     """Entry points whose cell is still the stub, while nothing that the student wrote names what that cell defines."""
     empty = code_of(release).cells
-    written = "\n".join(cell.source for cell in found.cells if cell not in empty)
-    names = set(re.findall(r"\w+", written))
+    names = _named_in([cell.source for cell in found.cells if cell not in empty])
     stubs = [(cell, _defines(cell.source)) for cell in empty if NOT_WRITTEN in cell.source]
     return frozenset(
         entry
@@ -144,6 +148,18 @@ def _untouched(release: Mapping, found: Submission) -> frozenset[str]:
         if any(entry in defined for _, defined in stubs)
         and all(cell in found.cells and not defined & names for cell, defined in stubs if entry in defined)
     )
+
+
+def _named_in(sources: Sequence[str]) -> set[str]:
+    """Words that these cells may mean as names: those of strings and comments only where names may be looked up."""
+    names: set[str] = set()
+    for source in sources:
+        try:
+            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+            names |= {one.string for one in tokens if one.type == tokenize.NAME}
+        except (SyntaxError, tokenize.TokenError):
+            names |= LOOKS_UP
+    return names | set(re.findall(r"\w+", "\n".join(sources))) if names & LOOKS_UP else names
 
 
 def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import shutil
@@ -208,6 +209,16 @@ def test_marks_by_hand_are_told_beside_the_verdict(folder, points):
     assert "extra credit of 5 points counts" in appeals.in_short(replace(one, mark="extra credit of 5 points"))
     assert "not in the gradebook yet" in appeals.in_short(replace(one, counted=False))
     assert appeals.in_short(replace(one, verdict=None)) == "not judged yet"
+    assert appeals.in_short(replace(one, verdict=one.verdict | {"waits": "a GPU"})) == "waits for a GPU"
+
+
+def test_an_exercise_or_a_student_that_is_not_there_is_named(folder, capsys):
+    ask = functools.partial(argparse.Namespace, lesson=LESSON, why=False, again=False)
+    assert appeals.main(ask(student="ada", exercise="roofline.sofmax")) == appeals.REFUSED
+    said = capsys.readouterr().err
+    assert "No exercise of 01_roofline is called 'roofline.sofmax'. There are roofline.work, " in said
+    assert appeals.main(ask(student="bob", exercise=SOFTMAX)) == appeals.REFUSED
+    assert capsys.readouterr().err.endswith("Nothing of bob was taken in for 01_roofline.\n")
 
 
 # ------------------------------------------------------------------------------------------- with nbgrader

@@ -386,3 +386,5 @@ def test_progress_is_one_plain_line_a_notebook():
     rows = [("start.axpy", 3.0, 5.0, False), ("roofline.graph", 0.0, 4.0, True)]
     said = "[#####...............] 1/4 ada: 3 of 9 points; these wait: roofline.graph; 30 s left"
     assert bar.line("ada", rows, 10.0) == said
+    rows += [(f"roofline.{name}, speed", 0.0, 3.0, True) for name in ("graph", "softmax")]
+    assert "3 of 15 points; these wait: roofline.graph, 2 for speed; 30 s left" in bar.line("ada", rows, 10.0)

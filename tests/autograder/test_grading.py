@@ -240,8 +240,17 @@ def test_feedback_names_the_mistake_and_shows_the_students_code(graded):
 def test_the_list_of_marks_in_feedback_has_the_names_of_exercises(graded):
     page = (graded / "feedback" / "right" / UNIT / f"{NAME}.html").read_text()
     marks = page[page.index('id="toc"') : page.index("</ol>")]
-    assert re.findall(r"<a href=\"#\w+\">(.*?)</a> \(Score", marks)[0] == "start.axpy"
-    assert "Test cell" not in page
+    found = re.findall(r"<a href=\"#(\w+)\">(.*?)</a> \(Score", marks)
+    assert found[0] == ("start_axpy_check", "start.axpy") and all(place == name for place, name in found[1:])
+
+
+def test_feedback_begins_with_what_waits_and_what_was_odd_and_fits_a_phone(graded):
+    page = (graded / "feedback" / "words_elsewhere" / UNIT / f"{NAME}.html").read_text()
+    first = page[: page.index('<div id="toc">')]
+    assert "Points may still come. These wait: " in first and page.count("These wait: ") == 1
+    assert "width=device-width" in first and first.count("</head>") == 1
+    page = (graded / "feedback" / "in_a_demonstration" / UNIT / f"{NAME}.html").read_text()
+    assert "is defined in a demonstration cell" in page[: page.index('<div id="toc">')]
 
 
 def test_markdown_of_a_student_is_shown_but_does_nothing(graded):
@@ -615,7 +624,7 @@ def test_what_is_handed_in_again_is_graded_whatever_its_time_and_without_one_it_
     student, release = "masks_forgotten", (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()
     write(graded, student, answered(release))
     said = run(graded, "autograde", UNIT)
-    assert f"What was graded is not what lies there now; --force grades it: {student}\n" in said
+    assert f"What was graded is not what lies there now: {student}\n" in said
     assert marks(graded)[student] == (0.0, False)
     write(graded, student, b"2026-01-02 10:00:00 UTC", handed_in.STAMP)
     assert "is not what lies there now" not in run(graded, "autograde", UNIT)

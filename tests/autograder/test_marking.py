@@ -3,11 +3,12 @@
 import nbformat
 import pytest
 from nbconvert.exporters import HTMLExporter
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.server_extensions.formgrader import handlers
 from traitlets.config import Config
 
 from autograder.classroom import marking
+from autograder.referee.submission import OWN
 
 
 def graded(name, source, kind=new_code_cell, **marks):
@@ -50,7 +51,20 @@ def cells():
     ],
 )
 def test_what_waits_is_shown_with_the_answer_or_the_question_it_is_about(cells, waits, shown):
-    assert marking.opened(cells, waits) == shown
+    assert marking.opened(cells, dict.fromkeys(waits, "")) == shown
+
+
+def test_of_what_waits_for_a_gpu_the_answer_stays_folded_unless_a_person_gave_something(cells):
+    cells[3].outputs = [new_output("execute_result", metadata={"speed_of_light": {"waits": "a GPU"}})]
+    assert marking.opened(cells, {"softmax_speed": "", "why": ""}) == {3, 7, 8}
+    assert marking.opened(cells, {"softmax_speed": "a mark by hand of 1 points"}) == {1, 3}
+
+
+def test_an_answer_in_a_cell_of_ones_own_is_open_beside_the_question(cells):
+    own = [new_markdown_cell(text, metadata={OWN: True}) for text in ("42", "Because, as I wrote above.", "# Notes")]
+    cells = [*cells[:8], own[0], cells[8], *own[1:]]
+    assert marking.opened(cells, {"why": ""}) == {7, 8, 9, 10}
+    assert marking.opened(cells, {"softmax_check": ""}) == {1, 2}
 
 
 def test_neighbours_that_do_not_wait_are_one_fold_that_says_what_is_in_it(cells):
@@ -68,7 +82,7 @@ def test_where_nothing_waits_each_graded_cell_ends_a_fold(cells):
 
 def test_the_page_has_every_cell_once_in_folds_that_close_and_the_guide_beside_the_answer(cells):
     notebook = nbformat.v4.new_notebook(cells=cells)
-    marking.prepare(notebook, {"why"}, {"why": "1 point for *because* <script>x</script>"})
+    marking.prepare(notebook, {"why": ""}, {"why": "1 point for *because* <script>x</script>"})
     config = Config()
     config.HTMLExporter.template_name = "marking"
     config.HTMLExporter.extra_template_basedirs = [str(marking.TEMPLATES), handlers.template_path]

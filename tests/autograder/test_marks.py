@@ -154,6 +154,9 @@ def test_a_person_is_asked_where_an_empty_answer_has_words_beside_it(text, asks,
     course.notebook.cells.append(nbformat.v4.new_markdown_cell(text, metadata={OWN: True}))
     course.graded()
     assert course.asked(WORDS) == asks
+    with Gradebook(course.url) as book:
+        said = book.find_comment(WORDS, NAME, LESSON, "ada").auto_comment
+    assert said == (None if asks else "No response.")
 
 
 def test_extra_credit_is_asked_for_again_where_the_answer_changed(course):
@@ -234,8 +237,10 @@ def test_what_waits_is_told_by_the_names_of_exercises_and_for_whom(course):
     assert set(course.waits()) == {*waits, f"{WORDS} (a person)"}
     assert [one for one in course.waits() if one in waits] == waits, "in the order of the lesson"
     course.by_hand("roofline_graph_check", 3.0)
+    marks.tell(course.notebook, ["A zip was handed in"])
     shown = export.WhatWaits(verdicts=str(course.folder)).preprocess(course.notebook, {"nbgrader": course.names})[0]
-    first = next(filter(is_check, shown.cells)).outputs[0].data["text/html"]
+    odd, first = shown.metadata[export.FIRST][-2:]
+    assert odd == "<small>A zip was handed in</small>"
     assert "These wait: " in first and "roofline.softmax, speed (a GPU)" in first and "roofline.graph" not in first
 
 

@@ -15,6 +15,7 @@ from autograder.classroom import marks, taken, verdicts
 from autograder.classroom.handed_in import CODE, take
 from autograder.classroom.overview import answers, command, items, likeness, page
 from autograder.classroom.overview.answers import Answer
+from course_lib import plots
 from course_lib.places import RELEASES
 
 LESSON, NAME = "01_roofline", "roofline"
@@ -49,6 +50,18 @@ def test_an_exercise_that_only_waits_is_not_called_the_hardest():
     assert "the least is a." in told(found)
     settled = [replace(one, waits="", tried=one.item == "a") for one in found]
     assert items.analysed(settled)[1].mean == 0.0, "nobody tried it, and that says something"
+
+
+def test_points_for_speed_that_only_wait_or_were_lost_before_timing_are_not_called_the_hardest():
+    lost, waits = (answer("s0", 0, kind="speed"), answer("s1", 0, kind="speed", waits="a GPU"))
+    assert [row.mean for row in items.analysed([lost, waits])] == [None]
+    for timed in (answer("s2", 4, kind="speed"), answer("s2", 0, kind="speed", share=0.1)):
+        assert items.analysed([lost, waits, timed])[0].mean == timed.points / 16
+
+
+def test_what_grading_took_is_in_the_order_of_the_lesson():
+    found = [answer("ada", 0, "a"), answer("ada", 8, "b", seconds=1.0), answer("bob", 8, "a", seconds=2.0)]
+    assert list(items.seconds(found).items()) == [("a", [2.0]), ("b", [1.0])]
 
 
 def test_discrimination_is_against_the_other_exercises_and_told_only_where_it_means_something():
@@ -136,6 +149,18 @@ def test_a_page_is_read_aloud_and_in_print():
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
+def test_the_longest_name_of_a_graded_cell_fits_the_title_of_the_picture():
+    cells = [cell for path in RELEASES.glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
+    marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
+    longest = max((one["grade_id"] for one in marks if one.get("grade")), key=len)
+    rows = items.analysed([answer("ada", 2, longest, kind="words"), answer("ada", 8)])
+    with plots.style():
+        figure = page._means(rows, rows[0])
+        figure.draw_without_rendering()
+        title = figure.axes[0]._left_title
+        assert longest in title.get_text() and title.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_what_feedback_says_has_its_code_as_code():
     said = told([answer("ada", 0, "start.axpy", mistake="no_mask")])
     assert "<code>mask=offs &lt; n</code>" in said and "`" not in said
@@ -167,8 +192,11 @@ def test_the_board_has_pseudonyms_alone_and_nobody_who_opted_out():
 def test_who_waits_is_told_with_the_reason():
     found = [answer("ada", 0, waits="a person", why="because"), answer("bob", 0, waits="a person", kind="words")]
     waits = told([*found, answer("cy", 0, waits="a GPU")]).partition("Who waits")[2].partition("<h2>")[0]
-    assert "<td>ada</td><td>roofline.softmax</td><td>because</td>" in waits and "an answer in words" in waits
-    assert "<td>roofline.softmax</td><td>a GPU</td><td class='n'>1</td>" in waits
+    assert "<td>ada</td><td>roofline.softmax</td><td>because</td>" in waits
+    assert "<td>roofline.softmax</td><td>a person</td><td class='n'>1</td><td>bob</td>" in waits, "words are counted"
+    assert "<td>roofline.softmax</td><td>a GPU</td><td class='n'>1</td><td></td>" in waits
+    many = told([answer(f"s{n:02}", 0, waits="a person", kind="words") for n in range(100)])
+    assert "<td class='n'>100</td><td>s00, s01, s02, s03, s04, s05, s06, s07, s08, s09 ...</td>" in many
     assert "Nobody." in told([answer("ada", 8)])
 
 

@@ -60,6 +60,13 @@ BEGUN = {
     "nothing": (lambda cells: None, True),
     "the other exercise": (lambda cells: cells[2].update(source="def g(): return helper()"), True),
     "a try of something else": (lambda cells: cells.append(code("print('function')")), True),
+    "its name in a string": (lambda cells: cells[2].update(source="def g(op): return op == 'f'  # or f"), True),
+    "its name looked up": (lambda cells: cells[2].update(source="globals()['f'] = len"), False),
+    "its name looked up by another cell": (
+        lambda cells: cells.extend([code("def make(name): globals()[name] = len"), code("make('f')")]),
+        False,
+    ),
+    "its name in what is no Python": (lambda cells: cells[2].update(source="def g(: f"), False),
     "the stub": (lambda cells: cells[0].update(source=cells[0]["source"] + "  # soon"), False),
     "a cell of its own": (lambda cells: cells.append(code("def f(): return 1")), False),
     "a name": (lambda cells: cells.append(code("f = lambda: 1")), False),

@@ -4,8 +4,12 @@ import argparse
 import csv
 import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -156,6 +160,29 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert "Is it 'Müller Änne'?" in said[2]
 
 
+def test_who_was_graded_under_another_name_is_told_when_the_folder_is_gone(term):
+    graded(term, "Ada L", DUE)
+    with Gradebook(url(term)) as book:
+        book.add_student("never handed in")
+        assert list(roster.left_over([], book)) == [], "no roster was given"
+        book.add_student("ada", last_name="Lovelace")
+        assert list(roster.left_over(["Ada L"], book)) == []
+        (said,) = roster.left_over(["ada"], book)
+    assert said.startswith(
+        "In the gradebook without a folder, and not on the roster: 'Ada L'. nbgrader db student remove"
+    )
+
+
+def test_folders_that_an_lms_names_after_people_are_told_with_who_that_is_on_the_roster(term):
+    with Gradebook(url(term)) as book:
+        for number, first in enumerate(("Ada", "Ada", "Änne")):
+            book.add_student(f"s{number}", first_name=first, last_name="Lovelace", email=f"mail.{number}@example.org")
+        said = list(roster.strangers(["Ada Lovelace", "lovelaceanne", "Mail.1", "lovelace"], book))
+    meant = [line.rpartition("of that name.")[2] for line in said]
+    ends = "? Then rename the folder."
+    assert meant == [f" Is it 's0' or 's1'{ends}", f" Is it 's1'{ends}", "", f" Is it 's2'{ends}"]
+
+
 @pytest.fixture(scope="module")
 def settings():
     """The course's own, which set an environment for the commands that load them."""
@@ -172,7 +199,7 @@ def settings():
     [
         ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),
         ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "roofline-1"),
-        ("submissions/lovelaceada_12345_67890_all/01_roofline/roofline.ipynb", "lovelaceada", "roofline"),  # a zip
+        ("submissions/lovelaceada_12345_67890_all.zip", "lovelaceada", "all"),
         ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "roofline"),
         ("CS_1/Ada Lovelace_12345_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "roofline (1)"),
         (
@@ -186,6 +213,26 @@ def settings():
 def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
     found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
     assert (found["student_id"], found["file_id"]) == (student, file)
+
+
+def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybody(term):
+    folder = term / "downloaded" / LESSON / "archive"
+    folder.mkdir(parents=True)
+    (folder / "cut short.zip").write_bytes(b"PK")
+    with zipfile.ZipFile(folder / "CS.zip", "w") as archive:
+        for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
+            archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
+        archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
+    with Gradebook(url(term)) as book:
+        book.add_student("ada", first_name="Ada", last_name="L")
+    shutil.copy(COURSE / late.SETTINGS, term)
+    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
+    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
+    done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
+    found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
+    ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
+    assert found == [f"Bob/{LESSON}/all.zip", *ada]
 
 
 # ------------------------------------------------------------------------------------------- late days
@@ -219,6 +266,17 @@ def test_a_late_hand_in_costs_what_the_rule_says_and_a_mark_or_an_extension_give
     assert f"{LESSON} is due 2026-11-05 12:00 UTC.\n" in said and "Nobody was late" in said
     with Gradebook(url(term)) as book:
         assert book.find_assignment(LESSON).duedate == datetime(2026, 11, 5, 12)
+
+
+def test_hand_ins_without_a_time_are_named_where_there_is_a_due_date(term, capsys):
+    for student, when in (("ada", DUE + timedelta(hours=1)), ("bob", None), ("cleo", None)):
+        graded(term, student, when)
+    assert late.main(argparse.Namespace(action=None)) == 0
+    said = capsys.readouterr().out
+    assert "ada, 01_roofline: 1 day late," in said
+    assert said.endswith("01_roofline: 2 came without a time (timestamp.txt) and count as on time: bob, cleo\n")
+    late.main(argparse.Namespace(action="due", lesson=LESSON, date="none"))
+    assert "without a time" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -336,6 +394,13 @@ def test_canvas_gets_its_five_columns_the_row_of_points_and_one_column_more_for_
     assert got["fast"] == ["Müller, Änne", "11", "", "fast", "", "6", "3"]
     assert got["late"][5:] == ["5.4", ""], "one day beyond the free ones; speed waits"
     assert got["held"][5:] == ["", "3"] and got["none"][5:] == ["", ""]
+
+
+def test_cells_that_are_empty_because_points_wait_are_counted(marked, monkeypatch):
+    said = []
+    monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=print, warning=lambda _, *told: said.append(told)))
+    table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
+    assert said == [(LESSON, 1), (f"{LESSON} speed", 1)]
 
 
 def test_moodle_gets_the_columns_of_its_own_export(marked):

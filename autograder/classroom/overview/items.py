@@ -43,7 +43,7 @@ def analysed(answers: Sequence[Answer]) -> list[ItemRow]:
         settled = [one for one in mine if not one.waits]
         shares = [one.points / one.out_of if one.out_of else 0.0 for one in settled]
         rest = [every[one.student] - one.points for one in settled]
-        told = bool(shares) and (len(settled) == len(mine) or any(one.tried for one in settled))
+        told = bool(shares) and (len(settled) == len(mine) or any(map(says, settled)))
         rows.append(
             ItemRow(
                 item=name,
@@ -57,6 +57,12 @@ def analysed(answers: Sequence[Answer]) -> list[ItemRow]:
             )
         )
     return rows
+
+
+def says(one: Answer) -> bool:
+    """Whether settled points tell of the exercise while others wait. For speed they do where it was timed or a person
+    gave points; others have their 0 at once, as those have who left an answer empty."""
+    return one.tried and (one.kind != "speed" or one.share is not None or one.points > 0)
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -78,12 +84,11 @@ def mistakes(answers: Sequence[Answer]) -> list[tuple[str, str, int, str]]:
 
 
 def seconds(answers: Sequence[Answer]) -> dict[str, list[float]]:
-    """Item -> what each judging took."""
-    found: dict[str, list[float]] = {}
+    """Item -> what each judging took, in the order of the lesson."""
+    found: dict[str, list[float]] = {one.item: [] for one in answers}
     for one in answers:
-        if one.seconds:
-            found.setdefault(one.item, []).append(one.seconds)
-    return found
+        found[one.item] += [one.seconds] if one.seconds else []
+    return {item: took for item, took in found.items() if took}
 
 
 def board(answers: Sequence[Answer]) -> dict[str, list[tuple[str, float, str]]]:

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from matplotlib.figure import Figure
+
 from autograder import exercise as exercises
 from autograder.classroom.overview import items, likeness
 from autograder.classroom.overview.answers import Answer
@@ -16,6 +18,7 @@ from autograder.referee.submission import visible
 from course_lib import plots
 
 EXAMPLES = 10  # of mistakes
+NAMED = 10  # students in a cell
 STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
@@ -29,7 +32,7 @@ pre { background: #f4f4f4; padding: .6rem; font-size: .8rem; white-space: pre-wr
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } .wide { overflow-x: auto }
 img { max-width: 100%; height: auto } p.small { color: #595959; font-size: .88rem }
 @media (max-width: 40rem) { .two { grid-template-columns: 1fr } td { overflow-wrap: anywhere; min-width: 3.5rem }
-  td.n { min-width: 0 } }
+  td:first-child { min-width: 8.5rem } td.n { min-width: 0 } }
 @media print { body { max-width: none; margin: 0; font-size: 11pt } h2, h3 { break-after: avoid }
   tr, pre, img, .pair { break-inside: avoid } }
 """
@@ -100,21 +103,24 @@ def _items(rows: list[items.ItemRow]) -> str:
         "correlation with the points of all other exercises; below 0.2 an exercise does not tell strong students from "
         f"weak ones. It is not said for fewer than {items.LEAST} students, or where all have the same."
     )
-    known = [row for row in rows if row.mean is not None]
-    picture = ""
+    known, picture = [row for row in rows if row.mean is not None], ""
     if known:
         hard = min(known, key=lambda row: row.mean)
-        with plots.style():
-            figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
-            at = range(len(known))
-            axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
-            axes.set_yticks(at, [row.item for row in known])
-            axes.invert_yaxis()
-            axes.set(xlim=(0, 1), xlabel="mean share of the points")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-            axes.set_title(f"{hard.item} is the hardest: {_percent(hard.mean)} of its points")
-        picture = _picture(figure, f"Mean share of the points of each exercise; the least is {hard.item}.")
+        picture = _picture(_means(known, hard), f"Mean share of the points of each exercise; the least is {hard.item}.")
     return f"<h2>Exercises</h2>{picture}{_table(heads, told, numbers=range(1, 7))}<p class='small'>{note}</p>"
+
+
+def _means(known: list[items.ItemRow], hard: items.ItemRow) -> Figure:
+    with plots.style():
+        figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
+        at = range(len(known))
+        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
+        axes.set_yticks(at, [row.item for row in known])
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1), xlabel="mean share of the points")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.set_title(f"The hardest: {hard.item}, {_percent(hard.mean)}")
+    return figure
 
 
 def _mistakes(answers: Sequence[Answer]) -> str:
@@ -142,19 +148,27 @@ def _waiting(answers: Sequence[Answer]) -> str:
     rows = [(one.student, one.item, one.waits, one.why) for one in answers if one.waits]
     if not rows:
         return "<h2>Who waits</h2><p>Nobody.</p>"
-    for_gpu: dict[tuple[str, str], list[str]] = {}
-    for student, item, waits, _ in rows:
-        if waits != "a person":
-            for_gpu.setdefault((item, waits), []).append(student)
-    people = [row for row in rows if row[2] == "a person"]
+    many: dict[tuple[str, str], list[str]] = {}  # what a GPU decides, and each answer in words: counted, not listed
+    people = []
+    for student, item, waits, why in rows:
+        if waits == "a person" and why:
+            people.append((student, item, why))
+        else:
+            many.setdefault((item, waits), []).append(student)
     parts = []
     if people:
-        told = [(student, item, why or "an answer in words") for student, item, _, why in people]
-        parts.append(_table(("student", "exercise", "why a person should look"), told))
-    if for_gpu:
-        told = [(item, waits, str(len(who))) for (item, waits), who in for_gpu.items()]
-        parts.append(_table(("exercise", "waits for", "students"), told, numbers=[2]))
+        parts.append(_table(("student", "exercise", "why a person should look"), people))
+    if many:
+        told = [
+            (item, waits, str(len(who)), _some(who) if waits == "a person" else "")
+            for (item, waits), who in many.items()
+        ]
+        parts.append(_table(("exercise", "waits for", "students", "who"), told, numbers=[2]))
     return "<h2>Who waits</h2>" + "".join(parts)
+
+
+def _some(students: Sequence[str]) -> str:
+    return ", ".join(students[:NAMED]) + " ..." * (len(students) > NAMED)
 
 
 def _board(answers: Sequence[Answer], names: dict[str, str]) -> str:
