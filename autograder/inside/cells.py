@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import linecache
 import signal
 import sys
@@ -39,7 +40,7 @@ def run_cells(
     signal.signal(signal.SIGALRM, _overdue)
     for name, source in cells:
         path = f"<{name}>"
-        linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+        linecache.cache[path] = (len(source), None, lines_of(source), path)
         with calling.quiet():
             try:
                 signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
@@ -58,6 +59,11 @@ def run_cells(
             kept = dict(module.__dict__)
     module.__dict__.update(kept)
     return module.__dict__, troubles
+
+
+def lines_of(source: str) -> list[str]:
+    """The lines as Python counts them: str.splitlines() ends one at a form feed too, or at U+2028."""
+    return io.StringIO(source, newline=None).readlines()
 
 
 def _statements(source: str, path: str) -> list[types.CodeType]:

@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from triton._utils import type_canonicalisation_dict
 
+from autograder.inside.cells import lines_of
+
 STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Expr, ast.Pass),
     *(ast.Break, ast.Continue, ast.Assert),
@@ -58,7 +60,7 @@ class Text:
         self.cells, self.made, self._told = dict(cells), {}, {}
         for name, source in self.cells.items():
             path = f"<{name}>"
-            linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+            linecache.cache[path] = (len(source), None, lines_of(source), path)
 
     def tell(self, kernels: Mapping[int, Mapping], value: Callable[[Any], Any]) -> None:
         """What a recorder says of kernels; `value` reads the values that names stand for."""

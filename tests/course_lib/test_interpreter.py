@@ -1,6 +1,7 @@
 """What a launch in the interpreter does around the arithmetic: grids, records, errors, autotuning."""
 
 import gc
+import linecache
 import weakref
 
 import pytest
@@ -106,6 +107,28 @@ def test_a_launch_that_is_over_holds_no_memory_of_its_arguments():
         assert held() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("spelt", ["triton.language.constexpr", "language.constexpr", "'tl.constexpr'", "constexpr"])
+def test_a_constant_is_one_however_its_annotation_is_spelt(spelt, monkeypatch):
+    text = f"""
+import triton
+import triton.language
+import triton.language as tl
+import triton.language as language
+from triton.language import constexpr
+
+@triton.jit
+def count(out_ptr, SIZE: {spelt}):
+    offs = tl.arange(0, SIZE)
+    tl.store(out_ptr + offs, offs)
+"""
+    monkeypatch.setitem(linecache.cache, "<spelt>", (len(text), None, text.splitlines(keepends=True), "<spelt>"))
+    names = {"__name__": "spelt"}
+    exec(compile(text, "<spelt>", "exec", dont_inherit=True), names)
+    out = torch.zeros(16, dtype=torch.int32)
+    names["count"][(1,)](out, SIZE=16)
+    assert out.tolist() == list(range(16))
 
 
 def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
