@@ -49,7 +49,9 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
         if waits:
             todo.append(student)
             if (before := _stamp(graded)) and not handed_in.stamp_of(submission):
-                print(f"{student}: the time of the earlier hand-in, {before}, stays: this one has none", file=sys.stderr)
+                print(
+                    f"{student}: the time of the earlier hand-in, {before}, stays: this one has none", file=sys.stderr
+                )
             for note in (one for path in sorted(there.glob("*.ipynb")) for one in handed_in.odd(path)):
                 print(f"{student}: {note}", file=sys.stderr)
         else:
