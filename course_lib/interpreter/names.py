@@ -12,11 +12,11 @@ __all__ = ["install"]
 
 PLAIN = int, float, str, tuple
 # what a rewritten kernel needs beside its own names; Triton looks for the module of its language among them
-NEEDED = {"interpreter_semantic", "_loop_numbers", "_taken", "tl"}
+NEEDED = {"interpreter_semantic", "_loop_numbers", "_taken_from_outside", "tl"}
 
 
 def install() -> None:
-    triton_interpreter._taken = _taken
+    triton_interpreter._taken_from_outside = _taken_from_outside
     replace(part(triton_interpreter, "FunctionRewriter"), "_compile_and_exec", _compile_and_exec)
 
 
@@ -44,7 +44,7 @@ def _is_plain(value) -> bool:
     return isinstance(value, PLAIN) and not hasattr(value, "_fields") and not isinstance(value, tl.dtype)
 
 
-def _taken(name: str, value):
+def _taken_from_outside(name: str, value):
     """The value, where a compiler would take it: it looks when it comes to the line."""
     if _is_plain(value):
         raise NameError(
@@ -55,7 +55,7 @@ def _taken(name: str, value):
 
 
 class _Taken(ast.NodeTransformer):
-    """`_taken("N", N)` in place of N, in the body of a function."""
+    """`_taken_from_outside("N", N)` in place of N, in the body of a function."""
 
     def __init__(self, names: set[str]):
         self.names = names
@@ -67,5 +67,5 @@ class _Taken(ast.NodeTransformer):
     def visit_Name(self, node):
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
-        call = ast.Call(ast.Name("_taken", ast.Load()), [ast.Constant(node.id), node], [])
+        call = ast.Call(ast.Name("_taken_from_outside", ast.Load()), [ast.Constant(node.id), node], [])
         return ast.fix_missing_locations(ast.copy_location(call, node))
