@@ -37,6 +37,9 @@ def examine(
         note = f"`{exercise.entry}` should be a function, got {type(function).__name__}."
         return Verdict(exercise.name, device.TIER, seed, 0.0, exercise.points, (), note=note)
     cases = [c for c in exercise.cases if c.runs_here and (c.live or not live) and (not only or c.name in only)]
+    compiles = live and device.TIER == "interpreter" and exercise.asks_for_kernels
+    if compiles:
+        _forget_launches()
     computed: Counter[str] = Counter()
     trials = _trials(exercise, cases, function, seed, computed if exercise.asks_for_kernels else None)
     with quiet():
@@ -45,8 +48,23 @@ def examine(
         verdict = replace(verdict, shows_not=exercise.without_room)
     if verdict.points and (refused := proof.of_operators(exercise, computed)):
         return replace(verdict, points=0.0, note=refused)
+    if compiles and verdict.points and (refused := _refused_by_compiler()):
+        return replace(verdict, points=0.0, note=refused)
     fault = next((case.name for case, _, outcome in trials if outcome.fault), None)
     return replace(verdict, note=_after_fault(fault)) if fault else verdict
+
+
+def _forget_launches() -> None:
+    from course_lib.interpreter.launch import signatures
+
+    signatures.clear()
+
+
+def _refused_by_compiler() -> str:
+    """Why the compiler does not take what the interpreter ran, as grading sees it, or ""."""
+    from autograder.inside.watch import uncompiled
+
+    return proof.of_compiler(uncompiled())[0]
 
 
 def _trials(

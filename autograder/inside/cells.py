@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import linecache
 import signal
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from autograder.inside import calling
+
+KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
 
 
 class _Nothing:
@@ -35,15 +38,18 @@ def run_cells(
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, kept, ends = [], {}, time.monotonic() + seconds
+    troubles, kept, ends, future = [], {}, time.monotonic() + seconds, 0
     signal.signal(signal.SIGALRM, _overdue)
     for name, source in cells:
         path = f"<{name}>"
-        linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+        linecache.cache[path] = (len(source), None, lines_of(source), path)
         with calling.quiet():
             try:
                 signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
-                for part in _statements(source, path) if apart else [compile(source, path, "exec", dont_inherit=True)]:
+                parts = _statements(source, path, future) if apart else [_compiled(source, path, future)]
+                if any(part.co_flags & KEPT for part in parts):
+                    future = KEPT
+                for part in parts:
                     try:
                         exec(part, module.__dict__)
                     except (ImportError, AttributeError, NameError) as error:
@@ -60,13 +66,20 @@ def run_cells(
     return module.__dict__, troubles
 
 
-def _statements(source: str, path: str) -> list[types.CodeType]:
+def lines_of(source: str) -> list[str]:
+    """The lines as Python counts them: str.splitlines() ends one at a form feed too, or at U+2028."""
+    return io.StringIO(source, newline=None).readlines()
+
+
+def _compiled(source: str | ast.Module, path: str, future: int) -> types.CodeType:
+    return compile(source, path, "exec", future, dont_inherit=True)
+
+
+def _statements(source: str, path: str, future: int) -> list[types.CodeType]:
     """Each statement of a cell by itself, under what the cell imports from __future__."""
     body = ast.parse(source, path).body
-    future = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
-    return [
-        compile(ast.Module([*future, one], []), path, "exec", dont_inherit=True) for one in body if one not in future
-    ]
+    imported = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    return [_compiled(ast.Module([*imported, one], []), path, future) for one in body if one not in imported]
 
 
 def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:

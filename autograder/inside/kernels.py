@@ -10,6 +10,7 @@ import ast
 import builtins
 import copy
 import importlib
+import io
 import linecache
 import math
 import re
@@ -57,8 +58,8 @@ class Text:
     def __init__(self, cells: Mapping[str, str]):
         self.cells, self.made, self._told = dict(cells), {}, {}
         for name, source in self.cells.items():
-            path = f"<{name}>"
-            linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+            path = f"<{name}>"  # with the lines that Python counts, as cells.py has them
+            linecache.cache[path] = (len(source), None, io.StringIO(source, newline=None).readlines(), path)
 
     def tell(self, kernels: Mapping[int, Mapping], value: Callable[[Any], Any]) -> None:
         """What a recorder says of kernels; `value` reads the values that names stand for."""

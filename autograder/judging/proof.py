@@ -87,6 +87,22 @@ def judge_work(
     return " ".join(filter(None, refused)), " ".join(filter(None, review))
 
 
+def of_compiler(report: Mapping) -> tuple[str, str]:
+    """(why there are no points or "", why a person should look or ""), from what a compiler said of the kernels."""
+    refused, unknown = (_in_a_line(report.get(part)) for part in ("refused", "unknown"))
+    only_here = "Triton's interpreter runs this kernel, but its compiler does not take it, so no GPU would. "
+    return (
+        only_here + refused if refused else "",
+        f"Whether the kernels compile could not be seen: {unknown}." if unknown else "",
+    )
+
+
+def _in_a_line(listed: object) -> str:
+    """What a worker lists; the same is often said of several ways to launch a kernel."""
+    found = (" ".join(str(one)[:400].split()) for one in (listed if isinstance(listed, list) else []))
+    return "; ".join([*dict.fromkeys(found)][:4])
+
+
 def judge_count(seen: Mapping, least: int) -> tuple[str, str]:
     """The same for an exercise that leaves it to the submission what runs, and asks how often."""
     seen, malformed = _in_shape(seen)

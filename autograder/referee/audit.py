@@ -15,7 +15,7 @@ from autograder.call.trial import judged_part
 from autograder.exercise import Case, Exercise, of_unit
 from autograder.inside.calling import quiet
 from autograder.judging.judge import Trial, case_verdict
-from autograder.judging.proof import broken, judge_work, merged, of_text, telling
+from autograder.judging.proof import broken, judge_work, merged, of_compiler, of_text, telling
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.reading import added, meeting, replacing, suspicious
@@ -112,20 +112,10 @@ def compiled(worker: Worker) -> tuple[str, str]:
     try:
         report = worker.ask("compile", (), COMPILE_S)
     except Lost as error:
-        return "", f"Whether the kernels compile could not be seen: {error}."
+        return of_compiler({"unknown": [error]})
     finally:
         worker.room.note(time.perf_counter() - began)
-    refused, unknown = (_words(report.get(part)) for part in ("refused", "unknown"))
-    only_here = "Triton's interpreter runs this kernel, but its compiler does not take it, so no GPU would. "
-    return (
-        only_here + refused if refused else "",
-        f"Whether the kernels compile could not be seen: {unknown}." if unknown else "",
-    )
-
-
-def _words(listed: object) -> str:
-    """What a worker lists, as one line."""
-    return "; ".join(" ".join(str(one)[:400].split()) for one in (listed if isinstance(listed, list) else [])[:4])
+    return of_compiler(report)
 
 
 class _SwitchedOff:

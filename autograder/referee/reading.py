@@ -192,16 +192,26 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
             yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in LEADING)
         elif isinstance(node, ast.Name) and node.id in REPLACING and node.id not in aliases:
-            yield node.lineno, f"uses {node.id}"
+            yield from () if node in set_by_name else ((node.lineno, f"uses {node.id}"),)
         elif isinstance(node, ast.Attribute) and node.attr in REACHING - (CALLED if node in called else set()):
             yield node.lineno, f"uses .{node.attr}"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
         yield from ((node.lineno, f"replaces {name}") for name in changed)
+
+
+def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
+    """`setattr(parent, name, layer)` of nothing that was imported: it swaps a layer, as `parent.name = layer` does."""
+    if not (isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3):
+        return False
+    if isinstance(call.args[1], ast.Constant) and call.args[1].value in REACHING:
+        return False
+    return aliases.keys().isdisjoint(node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name))
 
 
 def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:

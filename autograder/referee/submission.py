@@ -359,6 +359,8 @@ def _part(cell: Mapping) -> str:
     return "solution" if marks.get("solution") else "check" if marks.get("grade") else "demonstration"
 
 
+TIMED = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)  # a line that is run, with its time told
+DEEP = 20  # characters that stand for magics of a cell, one above the other: ten of them
 AUTOCALL = (",", ";", "/")  # `, f a b` calls f with two strings
 TWICE = {ord(sign): sign * 2 for sign in "%!?"}
 
@@ -367,11 +369,21 @@ TWICE = {ord(sign): sign * 2 for sign in "%!?"}
 def as_python(source: str) -> str:
     """The cell as plain Python. Magics become calls of `get_ipython()`, which the worker answers with nothing.
 
-    A cell magic that only watches (`%%time`) leaves its body to be run; any other (`%%bash`) takes it along.
+    A magic that only watches (`%%time`, and `%time` in a line) leaves what it watches to be run; any other cell magic
+    (`%%bash`) takes its body along.
     """
-    first, _, rest = source.lstrip().partition("\n")
-    if first.startswith("%%"):
-        return "#\n" + rest if "".join(first[2:].split()[:1]) in WATCHING else "pass"
+    head = ""
+    while source.lstrip().startswith("%%"):
+        first, _, source = source.lstrip().partition("\n")
+        if "".join(first[2:].split()[:1]) not in WATCHING or len(head) > DEEP:
+            return "pass"
+        head += "#\n"
+    return head + _without_magics(source)
+
+
+def _without_magics(source: str) -> str:
+    if not parsed(source):
+        source = TIMED.sub(r"\1", source)
     if parsed(source):
         return source
     lines = source.splitlines()

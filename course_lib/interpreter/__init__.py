@@ -23,12 +23,13 @@ def install() -> None:
     global _installed
     if not _installed:
         # Imported here because these import Triton, which must not happen before the tier is chosen.
-        from course_lib.interpreter import language, launch, operations, shapes
+        from course_lib.interpreter import language, launch, names, operations, shapes
 
         shapes.install()
         operations.install()
         language.install()
         launch.install()
+        names.install()
         _installed = True
 
 

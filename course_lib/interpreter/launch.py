@@ -39,10 +39,23 @@ def is_running() -> bool:
 
 def install() -> None:
     executor = part(triton_interpreter, "GridExecutor")
+    replace(executor, "__init__", _executor)
     replace(executor, "__call__", _launch)
     for name in ("_init_args_hst", "_restore_args_dev"):
         replace(executor, name, _let_go)
     replace(part(triton_interpreter, "InterpretedFunction"), "__call__", _device_call)
+
+
+def _executor(original):
+    """Constants are those that a compiler takes for such. Triton reads annotations as text here, and knows two: so
+    `triton.language.constexpr`, or a quoted one, was a number."""
+
+    @wraps(original)
+    def init(self, fn, arg_names, *args, **kwargs):
+        original(self, fn, arg_names, *args, **kwargs)
+        self.constexprs = [name for name in arg_names if "constexpr" in str(fn.__annotations__.get(name, ""))]
+
+    return init
 
 
 def _launch(original):

@@ -51,10 +51,11 @@ IN_ONE_PROCESS = """
 import linecache, os, sys, types
 from autograder import check, check_speed, exercise, live
 from autograder.bank import cheats
-from autograder.call import trial
+from autograder.call import in_process, trial
 import torch
 torch.set_num_threads(1)
 trial.counting = lambda function, seen: function  # it tells honest students of torch's arithmetic
+in_process._refused_by_compiler = lambda: ""  # and this of what no GPU runs
 for cheat in cheats.cheats():
     if str(cheat) not in sys.argv[2:]:
         continue

@@ -57,6 +57,19 @@ def test_a_fault_ends_the_trials_and_the_mistake_is_named_by_the_cases_before_it
     assert verdict.points == 0
 
 
+@pytest.mark.skipif(TIER != "interpreter", reason="on a GPU every launch is compiled")
+def test_a_check_shows_that_no_compiler_takes_a_kernel_as_grading_does(tmp_path):
+    """The interpreter adds a block to a number; a compiled loop keeps the type that its variable had before it."""
+    right, zeros = find("roofline.matmul/right/plain").source, "tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)"
+    assert zeros in right
+    (tmp_path / "wrong.py").write_text(right.replace(zeros, "0.0"))
+    (tmp_path / "right.py").write_text(right)
+    verdict = check("roofline.matmul", runpy.run_path(tmp_path / "wrong.py")["matmul"]).verdict
+    assert verdict.right == len(verdict.cases) and verdict.points == 0
+    assert "no GPU would" in verdict.note and verdict.note.count("Loop-carried variable acc") == 1
+    assert check("roofline.matmul", runpy.run_path(tmp_path / "right.py")["matmul"]).points == 10
+
+
 @pytest.mark.gpu
 def test_what_is_judged_of_a_call_keeps_its_strides():
     x = torch.zeros(3, 12, device="cuda")[:, :5]

@@ -199,6 +199,13 @@ def test_a_timer_that_ignores_one_difficulty_fails_on_that_device_and_not_on_cal
             assert not wrong & {"a long kernel", "a short kernel", "compilation"}, entry
 
 
+def test_a_device_of_the_stopwatch_has_no_second_kernel_to_compare_with():
+    """One of a known time would turn any timer into a right one."""
+    for _, call in _calls("roofline.stopwatch"):
+        with pytest.raises(RuntimeError, match=f"there is {call.args['kernel']}$"):
+            call.args["gpu"].launch("another")
+
+
 # ------------------------------------------------------------------------------------------- roofline.regime
 
 

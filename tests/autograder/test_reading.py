@@ -314,6 +314,10 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("other = probe\nother.run = print", "replaces autograder.inside.probes.towers.run"),
         ("import torch\ntorch.compile = print", "replaces torch.compile"),
         ("setattr(probe, 'run', print)", "uses setattr"),
+        ("other = probe\nsetattr(other, 'run', print)", "uses setattr"),
+        ("import torch\nsetattr(torch.nn.Linear, 'forward', print)", "uses setattr"),
+        ("put = setattr", "uses setattr"),
+        ("setattr(mine, '__code__', other)", "uses setattr"),
         ("probe.run.__globals__['run'] = print", "uses .__globals__"),
         ("import sys\nsys.modules['autograder.inside.probes.towers'] = None", "uses .modules"),
         ("from unittest import mock", "imports unittest"),
@@ -325,6 +329,11 @@ def test_what_replaces_a_probe_is_found(text, why):
 
 def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
     text = "import torch\ntorch._dynamo.config.verbose = True\n[type(m) for m in model.modules()]\nx.scale = 2\n"
+    assert replacing((Cell("mine", text),)) == []
+
+
+def test_a_layer_that_is_swapped_by_its_name_is_no_replacement():
+    text = "import torch\nsetattr(model.get_submodule(parent), last, torch.nn.Linear(2, 3))\nsetattr(self, name, 1)\n"
     assert replacing((Cell("mine", text),)) == []
 
 

@@ -34,6 +34,13 @@ def test_a_right_submission_gets_its_points_from_outside():
     assert verdict.accepted and verdict.points == 5
 
 
+def test_annotations_that_a_cell_postpones_are_not_looked_up_in_later_cells_either():
+    later = RIGHT.replace("def axpy(a, x, y, out):", "def axpy(a, x: Tensor, y: Tensor, out) -> Nothing:")
+    assert later != RIGHT
+    verdict = judged("from __future__ import annotations", later)
+    assert verdict.points == 5, verdict.note
+
+
 def test_a_mistake_is_named_as_in_the_notebook():
     verdict = judged(RIGHT.replace("mask=", "mask=True or "))
     assert verdict.points == 0

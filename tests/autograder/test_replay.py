@@ -245,6 +245,13 @@ def axpy(a, x, y, out):
 
 
 @needs_bubblewrap
+def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
+    """A form feed, or the line separator of a text that was copied from elsewhere, is within a line for Python."""
+    verdict = judged(f"# copied\x0cfrom\x85a\u2028page\n\n{RIGHT}")
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+@needs_bubblewrap
 def test_a_kernel_that_only_calls_another_one_is_honest():
     calls = """
 @triton.jit

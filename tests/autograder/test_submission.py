@@ -5,6 +5,7 @@ import copy
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -430,3 +431,13 @@ def test_a_percent_sign_that_begins_a_line_of_an_expression_stays():
 @pytest.mark.parametrize(("magic", "kept"), [("%%time", True), ("%%timeit -n 3", True), ("%%bash", False)])
 def test_a_cell_magic_that_watches_leaves_its_body(magic, kept):
     assert ("def f" in as_python(f"{magic}\ndef f(): pass")) == kept
+
+
+def test_what_a_magic_watches_is_a_cell_like_others():
+    namespace = {"get_ipython": lambda: SimpleNamespace(system=print, run_line_magic=print, run_cell_magic=print)}
+    cell = "%%time\n%%capture said\n%matplotlib inline\nx = 7\n%time y = x + 1\nif x:\n    %time z = y"
+    exec(as_python(cell), namespace)
+    assert (namespace["x"], namespace["y"], namespace["z"]) == (7, 8, 8)
+    assert as_python("%%time\n%%bash\nrm -r x") == "pass"
+    assert as_python("%%time\n" * 16_000 + "x = 7") == "pass"
+    assert "%time x" in as_python("text = '''\n%time x\n'''")

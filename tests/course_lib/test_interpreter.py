@@ -1,6 +1,7 @@
 """What a launch in the interpreter does around the arithmetic: grids, records, errors, autotuning."""
 
 import gc
+import linecache
 import weakref
 
 import pytest
@@ -11,6 +12,7 @@ from course_lib.compiled import why_not
 from course_lib.device import TIER
 from course_lib.interpreter import language, patching
 from course_lib.interpreter.launch import signatures
+from course_lib.interpreter.names import NEEDED
 
 # isort: split
 import triton
@@ -53,6 +55,31 @@ def accumulate(out_ptr, n, BLOCK: tl.constexpr):
     for k in range(0, n, BLOCK):
         total += k
     tl.store(out_ptr, total)
+
+
+OUTSIDE = """
+import triton
+import triton.language as tl
+
+FACTOR = 3
+SIZE = tl.constexpr(16)
+
+@triton.jit
+def scaled(out_ptr, ANY: tl.constexpr):
+    offs = tl.arange(0, SIZE)
+    if ANY:
+        offs = offs * FACTOR
+    tl.store(out_ptr + offs, offs)
+"""
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """The names of a module with a kernel that takes some of them."""
+    monkeypatch.setitem(linecache.cache, "<outside>", (len(OUTSIDE), None, OUTSIDE.splitlines(True), "<outside>"))
+    names = {"__name__": "outside"}
+    exec(compile(OUTSIDE, "<outside>", "exec", dont_inherit=True), names)
+    return names
 
 
 def test_launches_are_counted_with_their_grid():
@@ -106,6 +133,47 @@ def test_a_launch_that_is_over_holds_no_memory_of_its_arguments():
         assert held() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("spelt", ["triton.language.constexpr", "language.constexpr", "'tl.constexpr'", "constexpr"])
+def test_a_constant_is_one_however_its_annotation_is_spelt(spelt, monkeypatch):
+    text = f"""
+import triton
+import triton.language
+import triton.language as tl
+import triton.language as language
+from triton.language import constexpr
+
+@triton.jit
+def count(out_ptr, SIZE: {spelt}):
+    offs = tl.arange(0, SIZE)
+    tl.store(out_ptr + offs, offs)
+"""
+    monkeypatch.setitem(linecache.cache, "<spelt>", (len(text), None, text.splitlines(keepends=True), "<spelt>"))
+    names = {"__name__": "spelt"}
+    exec(compile(text, "<spelt>", "exec", dont_inherit=True), names)
+    out = torch.zeros(16, dtype=torch.int32)
+    names["count"][(1,)](out, SIZE=16)
+    assert out.tolist() == list(range(16))
+
+
+def test_a_number_from_outside_of_a_kernel_is_refused_where_a_compiler_comes_to_it(outside):
+    scaled, out = outside["scaled"], torch.zeros(16, dtype=torch.int32)
+    scaled[(1,)](out, ANY=False)
+    assert out.tolist() == list(range(16))
+    with pytest.raises(Exception, match="`FACTOR` is defined outside of the kernel") as raised:
+        scaled[(1,)](out, ANY=True)
+    assert interpreter.cause(raised.value).source == "offs = offs * FACTOR"
+    outside["FACTOR"] = tl.constexpr(1)
+    scaled[(1,)](out, ANY=True)
+
+
+def test_a_launch_brings_no_name_of_the_interpreter_into_the_notebook(outside):
+    """With `math` there, an answer without its import was right in a notebook, and in grading it raised."""
+    before = set(outside)
+    outside["scaled"][(1,)](torch.zeros(16, dtype=torch.int32), ANY=False)
+    assert {"math", "np", "inspect", "partial"}.isdisjoint(outside)
+    assert outside.keys() - before <= NEEDED
 
 
 def test_a_misspelt_argument_is_an_error_and_launch_options_are_not():
