@@ -272,8 +272,10 @@ def test_cells_of_a_notebook_define_launch_and_fail_readably():
 
 
 def script(folder: Path, body: str, *before: str) -> subprocess.Popen:
-    """A script as people write one, without a guard for being imported."""
-    head = "import os, sys, time, torch, torch.distributed as dist\nfrom course_lib.distributed import launch\n"
+    """A script as people write one, without a guard for being imported. It can be interrupted: what a shell runs in the
+    background cannot, these tests among it, and hands that on."""
+    head = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    head += "import os, sys, time, torch, torch.distributed as dist\nfrom course_lib.distributed import launch\n"
     (folder / "script.py").write_text(head + textwrap.dedent(body))
     line = [sys.executable, *before, str(folder / "script.py")]
     return subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
