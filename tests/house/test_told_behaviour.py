@@ -22,6 +22,7 @@ from tests.defined import defined
 from tests.house.test_recorded_claims import recorded, says
 
 START, ROOF = "00_start/start.py", "01_roofline/roofline.py"
+MLP, CAPSTONE = "05_mlp/mlp.py", "09_capstone/capstone.py"
 COMPILE, DISPATCH = "02_compile/compile.py", "03_dispatch/dispatch.py"
 
 OWNER = """
@@ -327,7 +328,7 @@ class Products(TorchDispatchMode):
 
 @pytest.mark.parametrize(("reentrant", "again"), [(False, 1), (True, 2)])
 def test_a_checkpoint_does_not_make_the_last_product_of_a_block_again(reentrant, again):
-    """Lesson 05. The older form does."""
+    says(MLP, "So the block's last product is not made again", "`use_reentrant=True`, makes that again too")
     w1, w2 = (torch.randn(16, 16, requires_grad=True) for _ in range(2))
     b1, b2 = (torch.randn(16, requires_grad=True) for _ in range(2))
     x = torch.randn(8, 16, requires_grad=True)
@@ -338,7 +339,7 @@ def test_a_checkpoint_does_not_make_the_last_product_of_a_block_again(reentrant,
 
 
 def test_autograd_refuses_a_function_that_writes_into_a_view_and_has_two_results():
-    """Lesson 05, the in-place form of add_norm."""
+    says(MLP, "autograd refuses a Function that writes into a view and has two results")
 
     class Both(torch.autograd.Function):
         @staticmethod
@@ -358,7 +359,7 @@ def test_autograd_refuses_a_function_that_writes_into_a_view_and_has_two_results
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adamw_moves_a_bias_of_keys_by_rounding_alone_and_no_result_changes(dtype):
-    """Lesson 09. SGD leaves it where it is."""
+    says(CAPSTONE, "So a bias of keys learns nothing. SGD leaves it where it is;", "which change no result.")
 
     def attended(x):
         return F.scaled_dot_product_attention(*(x @ w.mT + b).view(4, 32, 3, 4, 16).permute(2, 0, 3, 1, 4))
