@@ -219,6 +219,7 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     folder = term / "downloaded" / LESSON / "archive"
     folder.mkdir(parents=True)
     (folder / "cut short.zip").write_bytes(b"PK")
+    (folder / "cleo_3_4_roofline.ipynb").write_text("in no archive")
     with zipfile.ZipFile(folder / "CS.zip", "w") as archive:
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
@@ -232,7 +233,7 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
     ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
-    assert found == [f"Bob/{LESSON}/all.zip", *ada]
+    assert found == [f"Bob/{LESSON}/all.zip", *ada, f"cleo/{LESSON}/roofline.ipynb"]
 
 
 # ------------------------------------------------------------------------------------------- late days
