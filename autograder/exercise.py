@@ -160,6 +160,7 @@ class Precision:
     lower: Callable[[Values], Values]
     lower_is: str  # "inputs rounded to TF32"
     floor_ulps: float = 2.0  # no honest answer is asked to do better: two roundings of an output near 1
+    by_row: bool = True  # whether each row counts by itself; where its terms may cancel, its error has no usual size
 
 
 @dataclass(frozen=True)

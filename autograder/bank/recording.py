@@ -59,6 +59,7 @@ def _facts(exercise: Exercise) -> list:
     facts += [sorted(map(attrgetter("name"), exercise.mistakes))]
     if precision := exercise.precision:
         facts += [precision.good_is, precision.lower_is, precision.floor_ulps]
+        facts += [] if precision.by_row else ["rows together"]
     if speed := exercise.speed:
         facts += [speed.points, speed.full, speed.none, [case.name for case in speed.cases]]
     return facts

@@ -1,7 +1,8 @@
 """The bank under many seeds: the same answer earns the same points whatever is drawn.
 
-Of every submission the points under each seed are compared. A right one must earn all of them under every seed, a
-mistake never all of them, and the points of none may vary.
+Of every submission the points under each seed are compared. A right one must earn all of them under every seed, in the
+sizes of a notebook's check too, which are drawn anew each time; a mistake never all of them, and the points of none may
+vary.
 
 An exercise of plain data is judged wholly under every seed. Elsewhere a call takes up to seconds, so a mistake runs on
 all cases under the first seeds only. Where one of its formulas (bank/formulas.py) is right in the very same cases under
@@ -34,7 +35,7 @@ from autograder.exercises.telling import Telling
 from autograder.inside.calling import describe, quiet, through
 from autograder.inside.worker import copy_returned
 from autograder.judging.score import credit
-from autograder.judging.verdict import told_apart
+from autograder.judging.verdict import Verdict, told_apart
 from autograder.referee.rounds import Round
 from course_lib import device
 
@@ -201,14 +202,25 @@ def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) 
     function = entry.function  # loaded anew: what it keeps from one grading run, no other knows
     verdict = examine(exercise, function, seed, only=only)
     right, fine = told_apart(verdict.cases)
-    why = next((f"“{case.name}” ({case.sizes}): {case.why}" for case in verdict.cases if not case.right), "")
-    why = why or verdict.note
+    why = _refusal(verdict)
+    if not why and entry.kind != "mistakes" and exercise.kind != "scenario":
+        why = _refusal(examine(replace(exercise, alike=False), entry.function, seed, only=_of_a_check(exercise)))
+        why = why and f"in sizes of a notebook's check: {why}"
     if not why and exercise.asks_for_kernels and entry.kind != "mistakes":
         cases = [case for case in exercise.cases if case.name in right and not case.part]
         case = cases[seed % len(cases)]
         why = twice(exercise, case, seed, function)
         why = why and f"called twice in a row in “{case.name}”: {why}"
     return (right, fine), verdict.note, why
+
+
+def _refusal(verdict: Verdict) -> str:
+    wrong = next((case for case in verdict.cases if not case.right), None)
+    return f"“{wrong.name}” ({wrong.sizes}): {wrong.why}" if wrong else verdict.note
+
+
+def _of_a_check(exercise: Exercise) -> list[str]:
+    return [case.name for case in exercise.cases if case.live and case.runs_here]
 
 
 def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:

@@ -59,7 +59,8 @@ def derive_from_groups(exercise: Exercise, groups: Iterable[Sequence[Known]]) ->
             pair = (error(good.to(dtype), want), error(lower.to(dtype), want))
             measured.setdefault((name, dtype), []).append(pair)
     floors = {dtype: exercise.precision.floor_ulps * ulp(1.0, dtype) for _, dtype in measured}
-    return {key: {m: _limit(pairs, m, floors[key[1]]) for m in METRICS} for key, pairs in measured.items()}
+    metrics = [m for m in METRICS if m != "worst_row" or exercise.precision.by_row]
+    return {key: {m: _limit(pairs, m, floors[key[1]]) for m in metrics} for key, pairs in measured.items()}
 
 
 def siblings_needed(want: Values) -> int:

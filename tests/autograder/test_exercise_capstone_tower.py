@@ -1,14 +1,18 @@
 """capstone.tower: what is true of it is the naive tower, and what its probe sees."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.exercise import get
-from autograder.exercises.capstone.tower_formula import step
+from autograder.exercises.capstone.tower_formula import _Weighted, honest, step
 from autograder.inside.calling import Found
 from autograder.inside.probes import assembled
+from autograder.judging import tolerance
 from course_lib.models.siglip import Sizes, naive
+from course_lib.numerics import error
 
 EXERCISE = get("capstone.tower")
 TWO = next(case for case in EXERCISE.cases if case.name == "two layers")
@@ -31,6 +35,33 @@ def test_the_formula_is_the_naive_tower():
     by_kind = {kind: assembled._together(gradients, name) for kind, name in assembled.KINDS.items()}
     for name, want in {"y": y, **assembled.grouped(by_kind)}.items():
         torch.testing.assert_close(step(args)[name], want.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_a_row_that_nearly_cancels_costs_no_honest_tower_its_case():
+    """One number moves by one step and roundings fall otherwise: the error of a small row of d_q is four times it."""
+    fp16 = next(case for case in EXERCISE.cases if case.name == "fp16")
+    args = replace(EXERCISE, alike=False).draw(fp16, 114, "cpu", "interpreter").args
+    limits = tolerance.derive(EXERCISE, [(args, step(args))])
+    for at in (77, 161, 196):
+        moved = args["embed_w"].clone()
+        moved.view(-1)[at] = torch.nextafter(moved.view(-1)[at], torch.tensor(8.0, dtype=torch.float16))
+        other = args | {"embed_w": moved}
+        want = step(other)
+        for name, made in honest(other).items():
+            assert not tolerance.exceeded(error(made, want[name]), limits[name, torch.float16]), (name, at)
+
+
+def test_an_honest_tower_makes_delta_of_the_o_that_is_stored():
+    def rounded(x):
+        return (8 * x).round() / 8
+
+    q, k, v, do = torch.randn(4, 6, 4, generator=torch.Generator().manual_seed(1))
+    q.requires_grad_()
+    _Weighted.apply(q, k, v, torch.ones(6, 6, dtype=torch.bool), 0.5, rounded, ()).backward(do)
+    p = (q.detach() @ k.mT / 2).softmax(-1)
+    o = rounded(rounded(p) @ v)
+    ds = rounded(p * (do @ v.mT - (o * do).sum(-1, keepdim=True)))
+    torch.testing.assert_close(q.grad, ds @ k / 2)
 
 
 def test_a_tower_that_writes_scores_is_told():

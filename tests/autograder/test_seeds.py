@@ -264,6 +264,16 @@ def _values(call: Call) -> str:
     return str([v.double().nansum().item() if torch.is_tensor(v) else v for v in call.args.values()])
 
 
+def test_a_right_one_is_judged_in_the_sizes_of_a_notebooks_check_too(tmp_path):
+    right = bank.find("start.axpy/right/masked")
+    graded = {call.args["x"].numel() for _, call in _drawn(exercise.get("start.axpy"), 0)}
+    only = f"\n_all = axpy\n\ndef axpy(a, x, y, out):\n    if x.numel() in {graded}: _all(a, x, y, out)\n"
+    (tmp_path / "answer.py").write_text(right.source + only)
+    entry = bank.Entry("start.axpy", "right", "answer", tmp_path / "answer.py")
+    (fault,) = seeds.try_seeds(entry, 0, False, 2).faults
+    assert "was refused: seed 0: in sizes of a notebook's check: “" in fault
+
+
 @pytest.mark.parametrize("name", TENSORS)
 def test_every_grading_run_asks_for_the_same_sizes_with_values_of_its_own(name):
     one = exercise.get(name)

@@ -56,25 +56,27 @@ class _Scaled(torch.autograd.Function):
 
 
 class _Weighted(torch.autograd.Function):
-    """softmax(scale q kᵀ) v over the keys that are seen, with gradients that may be wrong."""
+    """softmax(scale q kᵀ) v over the keys that are seen, as kernels have it: p and ds are rounded before a product, and
+    delta is of the o that is stored. What `changed` names is wrong in the gradients.
+    """
 
     @staticmethod
-    def forward(ctx, q, k, v, see, scale, changed):
+    def forward(ctx, q, k, v, see, scale, rounded, changed):
         p = (q @ k.mT * scale).masked_fill(~see, float("-inf")).softmax(-1)
-        ctx.save_for_backward(q, k, v, p)
-        ctx.scale, ctx.changed = scale, changed
-        return p @ v
+        o = rounded(rounded(p) @ v)
+        ctx.save_for_backward(q, k, v, p, o)
+        ctx.scale, ctx.rounded, ctx.changed = scale, rounded, changed
+        return o
 
     @staticmethod
     def backward(ctx, do):
-        q, k, v, p = ctx.saved_tensors
+        q, k, v, p, o = ctx.saved_tensors
         scaled = {name: 1.0 if f"scale of {name}" in ctx.changed else ctx.scale for name in "qk"}
-        dp = do @ v.mT
-        delta = 0.0 if "delta" in ctx.changed else (p * dp).sum(-1, keepdim=True)
-        ds = p * (dp - delta)
-        made = {"q": ds @ k * scaled["q"], "k": ds.mT @ q * scaled["k"], "v": p.mT @ do}
+        delta = 0.0 if "delta" in ctx.changed else (o * do).sum(-1, keepdim=True)
+        ds = ctx.rounded(p * (do @ v.mT - delta))
+        made = {"q": ds @ k * scaled["q"], "k": ds.mT @ q * scaled["k"], "v": ctx.rounded(p).mT @ do}
         order = next((one for one in ctx.changed if len(one) == 3), "qkv")
-        return *(made[name] for name in order), None, None, None
+        return *(made[name] for name in order), None, None, None, None
 
 
 def by_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -107,7 +109,7 @@ def step(
     scale: Callable[[int], float] = lambda size: size**-0.5, see: Callable | None = None, block: Callable = pre_norm,
     apart: Callable = by_heads, joined: Callable = together, pooled: Callable = mean_of_real,
     of_layer: Callable[[Parts], Parts] = dict, renamed: Callable[[Parts], Parts] = dict,
-    backward: Sequence[str] | None = None,
+    backward: Sequence[str] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """y and the gradients of `GROUPS`.
 
@@ -133,13 +135,8 @@ def step(
 
     def attend(p, x):
         q, k, val = (apart(linear(x, p, name), heads) for name in "qkv")
-        factor = scale(q.shape[-1])
-        if backward is not None:
-            o = _Weighted.apply(q, k, val, seen, factor, backward)
-        else:
-            weights = (q @ k.mT * factor).masked_fill(~seen, float("-inf")).softmax(-1)
-            o = rounded(weights) @ val
-        return linear(joined(rounded(o)), p, "out")
+        o = _Weighted.apply(q, k, val, seen, scale(q.shape[-1]), rounded, backward)
+        return linear(joined(o), p, "out")
 
     def mlp(p, x):
         h = linear(x, p, "up")
