@@ -90,11 +90,14 @@ def memory_of(lesson: str, device: str = "") -> str:
     if not found:
         return "GPU memory: not measured yet; sizes follow the card's memory."
     row = found["rows"][0]
-    together = f", {row['all processes GiB']:.1f} by all together" if "all processes GiB" in row else ""
-    return (
-        f"GPU memory: at most {row['value']:.1f} GiB, by a process that was held to {row['held to GiB']:g} GiB"
-        f"{together} ({found['machine']}, {found['date']}); where there is more, some sizes are larger."
-    )
+    together, held = row.get("all processes GiB"), f"held to {row['held to GiB']:g} GiB"
+    if row["value"]:
+        took = f"{row['value']:.1f} GiB, by a process that was {held}"
+        took += f", {together:.1f} by all together" if together else ""
+    else:  # the lesson's own process has nothing on a GPU
+        took = f"{together:.1f} GiB of one, contexts among it, by processes that were {held} each"
+    where = f"{found['machine']}, {found['date']}"
+    return f"GPU memory: at most {took} ({where}); where there is more, some sizes are larger."
 
 
 def sections(device: str = "h200") -> list[str]:
