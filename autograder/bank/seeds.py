@@ -9,7 +9,8 @@ all cases under the first seeds only. Where one of its formulas (bank/formulas.p
 all of these, the formula stands for it under the other seeds. Where none is, the mistake runs on the case that catches
 it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one.
 
-What a right one earns under one seed does not depend on other seeds, so several processes share its seeds.
+What a submission earns under one seed does not depend on other seeds, so several processes share them: those of a right
+one all, those of a mistake when its first seeds have told which cases to run under the others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import torch
@@ -41,22 +42,38 @@ from course_lib import device
 
 FIRST = 3  # seeds under which every case runs
 LIMIT_S = 60.0  # for one submission and one seed; a share of the seeds may take what all of them may
-SHARE = 10  # seeds of a right one that a process judges at least, but for the last
+SHARE = 10  # seeds that a process judges at least, but for the last
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a submission under some seeds."""
+
+    rights: tuple[dict[str, bool], ...] = ()  # a seed: which cases
+    fine: dict[str, tuple[str, ...]] = field(default_factory=dict)  # outputs of wrong cases that are right
+    notes: tuple[str, ...] = ()  # a seed: a reason why it earns nothing, or ""
 
 
 @dataclass(frozen=True)
 class Share(Entry):
-    """A submission and the seeds of it that one process judges."""
+    """A submission and the seeds of it that one process judges, after others."""
 
     seeds: range = range(0)
+    before: Seen = Seen()
 
 
 @dataclass(frozen=True)
 class Drawn(Result):
     points: tuple[float, ...] = ()  # a seed
     out_of: float = 0.0
-    differing: tuple[tuple[str, int], ...] = ()  # cases that are right under some seeds only, and under how many
+    seen: Seen = Seen()
     refused: str = ""  # what was wrong with a right one, and under which seed
+
+    @property
+    def differing(self) -> list[tuple[str, int]]:
+        """Cases that are right under some seeds only, and under how many."""
+        right_under = Counter(name for one in self.seen.rights for name, right in one.items() if right)
+        return [(name, n) for name, n in right_under.items() if n < len(self.seen.rights)]
 
     @property
     def faults(self) -> list[str]:
@@ -119,53 +136,74 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     module = bank.load(entry)
     if device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
-    numbers = entry.seeds if isinstance(entry, Share) else range(seed, seed + seeds)
-    seen: list[dict[str, bool]] = []
-    held: dict[str, tuple[str, ...]] = {}
-    points, notes, refused, standing = [], [], "", None
-    for number in numbers:
-        if len(seen) == FIRST and not any(notes) and not plain(exercise) and entry.kind == "mistakes":
-            # A formula says which cases are right, and nothing of single outputs.
-            standing = None if exercise.parts else stands_for(exercise.name, entry.mistake, seen, seed)
-        if standing:
-            (right, fine), note, why = (standing[number - seed], {}), "", ""
-        else:
-            only = _again(entry, exercise, seen)
-            (right, fine), note, why = _judged(entry, exercise, number, only)
-            notes.append(note)
-        seen.append({**(seen[0] if seen else {}), **right})
-        held = {**held, **fine}
+    share = entry if isinstance(entry, Share) else Share(**vars(entry), seeds=range(seed, seed + seeds))
+    before = share.before.rights
+    rights, fine, notes = list(before), dict(share.before.fine), list(share.before.notes)
+    points, refused = [], ""
+    for number in share.seeds:
+        only = _again(entry, exercise, rights)
+        (right, some), note, why = _judged(entry, exercise, number, only)
+        rights.append({**(rights[0] if rights else {}), **right})
+        notes.append(note)
+        fine |= some
         # Why the first seeds refused it, some cases by themselves may not show.
-        refused_before = not standing and bool(only) and all(notes[:FIRST])
-        points.append(0.0 if note or refused_before else credit(exercise, seen[-1], held))
+        nothing = note or (only and all(notes[:FIRST]))
+        points.append(0.0 if nothing else credit(exercise, rights[-1], fine))
         if why and entry.kind != "mistakes":
             refused = f"seed {number}: {why}"
             break
-    right_under = Counter(name for one in seen for name, right in one.items() if right)
-    differing = tuple((name, n) for name in seen[0] if 0 < (n := right_under[name]) < len(seen))
     took = time.perf_counter() - start
-    return Drawn(entry, not refused, None, "", took, False, False, tuple(points), exercise.points, differing, refused)
+    seen = Seen(tuple(rights[len(before) :]), fine, tuple(notes[len(before) :]))
+    return Drawn(entry, not refused, None, "", took, False, False, tuple(points), exercise.points, seen, refused)
 
 
 def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int) -> list[Entry]:
-    """The same submissions, each right one in a share for each process, or fewer."""
-    step = max(SHARE, -(-seeds // workers))
-    ranges = [range(first, min(first + step, seed + seeds)) for first in range(seed, seed + seeds, step)]
+    """The same submissions, each right one in a share for each process, or fewer; of a mistake the first seeds."""
     found: list[Entry] = []
     for entry in todo:
-        apart = [Share(**vars(entry), seeds=some) for some in ranges]
-        found += [entry] if entry.kind == "mistakes" else apart
+        if entry.kind != "mistakes":
+            found += _shares(entry, range(seed, seed + seeds), workers)
+        elif plain(get(entry.exercise)):
+            found.append(entry)
+        else:
+            found.append(Share(**vars(entry), seeds=range(seed, seed + min(FIRST, seeds))))
     return found
 
 
+def _shares(entry: Entry, seeds: range, workers: int, before: Seen = Seen()) -> list[Share]:
+    step = max(SHARE, -(-len(seeds) // workers))
+    return [
+        Share(**_entry(entry), seeds=seeds[first : first + step], before=before) for first in range(0, len(seeds), step)
+    ]
+
+
+def _entry(one: Entry) -> dict:
+    return {name.name: getattr(one, name.name) for name in fields(Entry)}
+
+
+def by_its_formula(first: Drawn, seed: int) -> Drawn | None:
+    """A mistake under the seeds behind its first, where a formula stands for it."""
+    exercise, seen = undiagnosed(first.entry.exercise), first.seen
+    # A formula says which cases are right, and nothing of single outputs.
+    if exercise.parts or any(seen.notes):
+        return None
+    many = stands_for(exercise.name, first.entry.mistake, seen.rights, seed)
+    if not many:
+        return None
+    rights = tuple({**seen.rights[0], **right} for right in many[len(seen.rights) :])
+    points = tuple(credit(exercise, right, seen.fine) for right in rights)
+    return replace(first, points=points, seen=replace(seen, rights=rights), seconds=0.0)
+
+
 def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
-    """One result a submission. A right one is right under every seed or refused: `differing` is empty."""
+    """One result a submission."""
     found: dict[str, Drawn] = {}
     for one in drawn:
         if (other := found.get(str(one.entry))) is not None:
             says = other.says or one.says
             points = () if says else other.points + one.points
-            one = replace(one, points=points, says=says, refused=other.refused or one.refused)
+            seen = replace(one.seen, rights=other.seen.rights + one.seen.rights)
+            one = replace(one, points=points, says=says, seen=seen, refused=other.refused or one.refused)
         found[str(one.entry)] = one
     return list(found.values())
 
@@ -305,9 +343,18 @@ def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) ->
     if not plain(get(name)) and seeds > FIRST and any(entry.kind == "mistakes" for entry in todo):
         compute_before(name, range(seed, seed + seeds))
     task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
-    tried = shared(todo, seed, seeds, workers)
-    results = bank.run(tried, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
-    drawn = whole(one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results)
+
+    def tried(some: list[Entry]) -> list[Drawn]:
+        results = bank.run(some, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
+        return [one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results]
+
+    found, later = tried(shared(todo, seed, seeds, workers)), []
+    for first in [one for one in found if one.points and len(one.points) < seeds and one.entry.kind == "mistakes"]:
+        if formula := by_its_formula(first, seed):
+            found.append(formula)
+        else:
+            later += _shares(first.entry, range(seed + FIRST, seed + seeds), workers, first.seen)
+    drawn = whole([*found, *tried(later)])
     faults = [fault for one in drawn for fault in one.faults]
     took = time.perf_counter() - began
     print(f"{name}: {len(drawn)} submissions under {seeds} seeds in {took:.0f} s, {len(faults)} faults", flush=True)

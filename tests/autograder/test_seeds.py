@@ -380,15 +380,28 @@ def test_no_row_of_a_gradient_is_made_of_rounding_where_rows_are_many():
         assert rows.min() > 0.2 * rows.square().mean().sqrt()
 
 
-def test_processes_share_the_seeds_of_a_right_one_and_not_of_a_mistake():
+def test_processes_share_the_seeds_of_a_right_one_and_of_a_mistake_only_the_first_are_tried_before():
     right, wrong = bank.find("start.axpy/right/masked"), bank.find("start.axpy/mistakes/a_on_y")
     shares = seeds.shared([right, wrong], 7, 100, 3)
     assert [number for one in shares[:-1] for number in one.seeds] == list(range(7, 107))
-    assert len(shares) == 4 and shares[-1] is wrong
+    assert len(shares) == 4 and shares[-1].seeds == range(7, 10) and str(shares[-1]) == str(wrong)
     assert [len(one.seeds) for one in seeds.shared([right], 7, 25, 16)] == [10, 10, 5]
     _, last = seeds.shared([right], 7, 12, 2)
     drawn = seeds.try_seeds(last, 7, False, 12)
     assert drawn.points == (drawn.out_of,) * 2
+
+
+def test_a_mistake_earns_the_same_however_its_seeds_are_shared(monkeypatch):
+    wrong = bank.find("start.axpy/mistakes/no_mask")
+    alone = seeds.try_seeds(wrong, 7, False, 24)
+    first = seeds.try_seeds(*seeds.shared([wrong], 7, 24, 2), 7, False, 24)
+    rest = [seeds.try_seeds(one, 7, False, 24) for one in seeds._shares(first.entry, range(10, 31), 2, first.seen)]
+    together = seeds.whole([first, *rest])[0]
+    assert [len(one.points) for one in (first, *rest)] == [3, 11, 10]
+    assert (together.points, together.seen.rights) == (alone.points, alone.seen.rights)
+    assert seeds.by_its_formula(first, 7) is None
+    monkeypatch.setitem(seeds.FOUND, ("start.axpy", 7), [("no_mask of 64", alone.seen.rights)])
+    assert seeds.whole([first, seeds.by_its_formula(first, 7)])[0].points == alone.points
 
 
 def test_what_one_share_found_holds_for_the_submission():
