@@ -96,6 +96,7 @@ def test_without_bubblewrap_autograde_is_refused_and_runs_nothing(course):
     assert not mark.exists() and not (course / "autograded").exists()
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_be_loaded_end_the_command_before_stock_nbgrader_takes_over(course):
     """Without them nbgrader would execute the notebooks, with the instructor's rights."""
     (course / "autograder/classroom/report.py").write_text("import no_such_package\n")
@@ -354,6 +355,7 @@ def test_a_hand_in_of_another_time_is_graded_whether_it_is_later_earlier_or_with
     assert not (course / "autograded/bob" / UNIT).exists() and (course / "autograded/eve" / UNIT).exists()
 
 
+@pytest.mark.slow
 def test_another_text_without_another_time_is_named_and_with_force_graded(chosen, course, capsys):
     times = {"ada": ("", ""), "bob": ("", "")}
     assert chosen(times) == ["cleo", "dan"]

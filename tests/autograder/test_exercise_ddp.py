@@ -296,13 +296,20 @@ def test_every_known_wrong_answer_is_wrong_in_some_case(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "rung"), [("ddp.naive", Naive), ("ddp.flat", Flat), ("ddp.overlap", Overlap), ("ddp.buckets", Buckets)]
+    ("name", "rung"),
+    [
+        ("ddp.naive", Naive),
+        pytest.param("ddp.flat", Flat, marks=pytest.mark.slow),
+        pytest.param("ddp.overlap", Overlap, marks=pytest.mark.slow),
+        pytest.param("ddp.buckets", Buckets, marks=pytest.mark.slow),
+    ],
 )
 def test_the_rungs_of_the_library_are_right_answers(name, rung):
     verdict = examine(get(name), rung, seed=17, live=True)
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+@pytest.mark.slow
 def test_the_librarys_sharded_state_is_a_right_answer():
     def wrap(module, make):
         return Sharded(module, lambda pieces: make(list(pieces.values())), mib=0.001)

@@ -71,13 +71,17 @@ def flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths
         mine.copy_(sign * theirs)
 
 
-@pytest.mark.parametrize(("name", "function"), [("flash.forward", flash_forward), ("flash.backward", flash_backward)])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("flash.forward", flash_forward), pytest.param("flash.backward", flash_backward, marks=pytest.mark.slow)],
+)
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=31, live=True)
     assert verdict.cases  # torch computes in the lines above, so no points are asked for
     assert not [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+@pytest.mark.slow
 def test_the_step_that_speed_is_compared_with_is_right():
     exercise = get("flash.speed")
     verdict = examine(exercise, exercise.speed.kernel(), seed=32, live=True)

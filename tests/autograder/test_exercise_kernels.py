@@ -1,5 +1,6 @@
 """Every kernel exercise, whatever it asks for: an honest answer passes, cheap ones do not, mistakes are mistakes."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -42,9 +43,10 @@ def type_of(exercise, args, output):
     return args[output].dtype if output in exercise.writes else exercise.precision.good(args)[output].dtype
 
 
-def verdict_of(name, answer):
-    """`answer` takes (arguments, truth) as the exercise's own functions do and fills the outputs, in their types."""
-    exercise = KERNELS[name]
+def verdict_of(name, answer, diagnosed=False):
+    """`answer` takes (arguments, truth) as the exercise's own functions do and fills the outputs, in their types. To
+    look for the mistake of a wrong one takes longer than to judge it, and changes no point."""
+    exercise = KERNELS[name] if diagnosed else replace(KERNELS[name], mistakes=())
     tier, drawn = situations(name)
     trials = []
     for case, call, want in drawn:
@@ -90,6 +92,13 @@ def _first_input(args, want):
 def test_a_cheap_answer_earns_nothing(name, answer):
     verdict = verdict_of(name, answer)
     assert verdict.points == 0, [case.name for case in verdict.cases if case.right]
+
+
+@pytest.mark.slow
+@every_kernel
+@pytest.mark.parametrize("answer", [_zeros, _mean, _first_input])
+def test_to_look_for_the_mistake_of_a_cheap_answer_changes_no_point(name, answer):
+    assert verdict_of(name, answer, diagnosed=True).points == 0
 
 
 @every_kernel

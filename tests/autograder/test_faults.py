@@ -123,11 +123,11 @@ FAULTS = {
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))", says="process ended|Too many"
     ),
     # in the cells
-    "a cell raises": Fault(cells=("1 / 0", RIGHT, "undefined_name"), points=5.0, fast=True),
+    "a cell raises": Fault(cells=("1 / 0", RIGHT, "undefined_name"), points=5.0),
     "a cell is no Python": Fault(cells=("def (:", RIGHT), points=5.0),
     "a cell exits": Fault(cells=("exit()", RIGHT, "raise SystemExit"), points=5.0),
     "a cell kills the process": Fault(cells=("import os; os._exit(1)", RIGHT), says="process ended", spares_work=False),
-    "a cell that parses and does not compile": Fault(cells=("def f(a, a): pass", RIGHT), points=5.0, fast=True),
+    "a cell that parses and does not compile": Fault(cells=("def f(a, a): pass", RIGHT), points=5.0),
     "a cell of nul bytes": Fault(cells=("x = '\0'", RIGHT), points=5.0),
     "nothing is defined": Fault(cells=("pass",), says="`axpy` is not defined"),
     "a number in place of the function": Fault(cells=("axpy = 5",), says="should be a function"),
@@ -268,7 +268,13 @@ def test_a_wall_clock_that_jumps_changes_nothing(monkeypatch, neighbour):
     assert neighbour.examine(AXPY, next(seeds)).points == AXPY.points
 
 
-@pytest.mark.parametrize("lack", [torch.OutOfMemoryError("no memory"), RuntimeError("CUDA error: out of memory")])
+@pytest.mark.parametrize(
+    "lack",
+    [
+        torch.OutOfMemoryError("no memory"),
+        pytest.param(RuntimeError("CUDA error: out of memory"), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("held", [0.1, 0.6])
 def test_memory_that_judging_lacks_is_the_submissions_fault_only_where_it_held_it(held, lack, monkeypatch):
     from autograder.referee import clock, referee, replay

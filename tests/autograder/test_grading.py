@@ -395,7 +395,15 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
     assert report.marked(REASONS[student]) in page
 
 
-@pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
+@pytest.mark.parametrize(
+    "student",
+    [
+        "in_a_demonstration",
+        "exits",
+        "merged_file",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("merged", "utf16")),
+    ],
+)
 def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
     path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
     trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False, seed=20))
@@ -541,6 +549,7 @@ def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kin
     assert {name for name in BOTH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
 
 
+@pytest.mark.slow
 def test_a_plain_run_says_which_exercises_changed_since(graded):
     path = graded / "autograder/exercises/start/axpy.py"
     before = path.read_text()
@@ -619,6 +628,7 @@ def test_points_that_waited_are_paid_when_they_are_settled(graded):
     assert marks(graded)["waits_for_a_person"] == (5.0, False)
 
 
+@pytest.mark.slow
 def test_what_is_handed_in_again_is_graded_whatever_its_time_and_without_one_it_is_named(graded):
     """After the last test: it changes marks too."""
     student, release = "masks_forgotten", (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()

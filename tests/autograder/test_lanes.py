@@ -76,7 +76,9 @@ def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, rai
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("right", "a stub") else n for n in FILES]
+)
 def test_several_workers_find_what_one_finds(name, monkeypatch):
     one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))
     assert [(c.name, c.right, c.why.partition("Lost")[0]) for c in one.cases] == [
@@ -120,6 +122,7 @@ SCENARIO = exercise.get("roofline.regime")
 REGIME = entries(["roofline.regime"], ["right"])[0].source
 
 
+@pytest.mark.slow
 def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypatch):
     monkeypatch.setattr(lanes, "several", lambda: 2)
     with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME)))) as there:

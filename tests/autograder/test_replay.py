@@ -76,7 +76,7 @@ def axpy(a, x, y, out):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("how", ["item", "a branch", "numpy"])
+@pytest.mark.parametrize("how", ["a branch", *(pytest.param(how, marks=pytest.mark.slow) for how in ("item", "numpy"))])
 def test_looking_at_values_is_allowed_and_tells_nothing(how):
     look = {"item": "x[0].item()", "a branch": "bool(x[0] > 0)", "numpy": "x.cpu().numpy()"}
     source = (
@@ -127,9 +127,9 @@ def test_cases_that_were_right_before_the_process_ended_keep_their_points():
         ("    y = np.add(x, y)", "`np`"),
         ("    x.handle.data[:] = 0", "`.handle`"),
         ("    tl.core.os.getpid()", "no part of Triton's language"),
-        ("    y = [v for v in (x, y)][0]", "ListComp"),
         ("    import os", "Import"),
-        ("    y = (lambda v: v)(y)", "Lambda"),
+        pytest.param("    y = [v for v in (x, y)][0]", "ListComp", marks=pytest.mark.slow),
+        pytest.param("    y = (lambda v: v)(y)", "Lambda", marks=pytest.mark.slow),
         ("    y = y.__class__", "`.__class__`"),
     ],
 )

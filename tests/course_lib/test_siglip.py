@@ -70,7 +70,7 @@ def check(got, want, limit):
         assert a.shape == b.shape and ((a - b).norm() / size).item() < limit, name
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (7, 7), (1, 1, 1), (2,)], ids=str)
+@pytest.mark.parametrize("lengths", [LENGTHS, pytest.param((7, 7), marks=pytest.mark.slow), (1, 1, 1), (2,)], ids=str)
 @pytest.mark.parametrize("name", TOWERS)
 def test_results_and_all_gradients_are_those_of_the_naive_tower(name, lengths):
     truth = naive.Tower(ODD).to(DEVICE, torch.float64)
@@ -145,7 +145,7 @@ def test_without_gradients_memory_is_used_again_and_results_stay(kind):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # and by its compiler itself
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", [n if n == "strong" else pytest.param(n, marks=pytest.mark.slow) for n in TOWERS])
 def test_one_graph_for_every_length_and_batch(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -206,6 +206,7 @@ def test_of_biases_only_the_first_and_those_of_q_and_v_cost_a_pass_over_rows(nor
     assert all(p.grad is not None for p in tower.parameters())
 
 
+@pytest.mark.slow
 def test_only_the_last_block_sets_the_peak_so_it_works_on_half_as_many_rows():
     sizes = Sizes(patch=8, patches=8, width=32, mlp=120, heads=2, layers=3)
     patches, lengths, _ = images(sizes, (8,) * 16)

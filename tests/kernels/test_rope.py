@@ -100,7 +100,7 @@ def check(assert_within):
     ("B", "H", "H_kv", "S", "D", "R"),
     [
         (1, 1, 1, 1, 2, 2),
-        (2, 4, 2, 5, 16, 16),
+        pytest.param(2, 4, 2, 5, 16, 16, marks=LONG),
         (1, 5, 1, 3, 24, 24),  # 12 pairs: a block of 16
         pytest.param(2, 3, 3, 4, 72, 72, marks=LONG),
         (1, 2, 4, 7, 40, 12),  # a part of the head; more heads of keys than of queries
