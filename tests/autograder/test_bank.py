@@ -15,12 +15,13 @@ from course_lib import device
 EXERCISES = sorted(exercise.registry())
 RANKED = sorted(name for name, one in exercise.registry().items() if one.kind == "distributed")  # a GPU for each rank
 SAMPLE = 5  # mistakes of an exercise with kernels, compilers or ranks that are tried here; `make bank` tries all
-# All cases of these take more than about 4 s: `make test` tries those that show the point.
+# All cases of these take more than about 2 s: `make test` tries those that show the point.
 LONG = """
-capstone.mask capstone.qkv capstone.speed capstone.tower compile.backend compile.breaks compile.guards compile.operator
-ddp.buckets ddp.flat ddp.naive ddp.overlap ddp.ring ddp.sharded dispatch.keys flash.backward flash.forward flash.speed
-flash.tiled mlp.accumulate mlp.add_norm mlp.autocast mlp.recompute mx.linear mx.quantize rope.backward rope.forward
-roofline.profile roofline.regime
+capstone.mask capstone.memory capstone.qkv capstone.speed capstone.tower compile.backend compile.breaks compile.guards
+compile.operator compile.pass ddp.buckets ddp.cost ddp.flat ddp.naive ddp.overlap ddp.ring ddp.sharded dispatch.keys
+flash.backward flash.forward flash.speed flash.tiled mlp.accumulate mlp.add_norm mlp.autocast mlp.dropout
+mlp.linear_gelu mlp.recompute mlp.saved mx.gemv mx.linear mx.quantize roofline.matmul roofline.profile roofline.regime
+roofline.stopwatch roofline.work rope.backward rope.forward rope.speed
 """.split()
 
 
@@ -39,10 +40,10 @@ def test_every_exercise_has_two_right_solutions_and_an_edit_for_every_mistake(na
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_on_cases_that_show_the_point_right_is_accepted_and_two_mistakes_are_caught(name):
+def test_on_cases_that_show_the_point_right_is_accepted_and_a_mistake_is_caught(name):
     right, mistakes = (bank.entries([name], [kind]) for kind in ("right", "mistakes"))
     at_point = [entry for entry in mistakes if set(entry.killers) <= set(exercise.get(name).point)]
-    assert not surprising([right[0], at_point[0], at_point[-1]], 20260101, _at_point)
+    assert not surprising([right[0], at_point[0]], 20260101, _at_point)
 
 
 def _at_point(entry, seed, quick):
@@ -221,7 +222,7 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     (folder / "hang.py").write_text("def axpy(a, x, y, out):\n    while True:\n        pass\n")
     (folder / "raises.py").write_text("1 / 0\n")
     todo = [bank.Entry("start.axpy", "right", path.stem, path) for path in sorted(folder.glob("*.py"))]
-    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=5)}
+    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=3)}
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]
@@ -269,6 +270,7 @@ def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypa
     assert one == two != five == six
 
 
+@pytest.mark.slow
 def test_a_right_one_with_large_cases_is_judged_in_two_halves_and_counted_once():
     whole = next(entry for entry in bank.entries(["compile.breaks"]) if entry.kind == "right")
     small, large = whole.halves()

@@ -25,7 +25,8 @@ TESTED_ELSEWHERE = (
     """
 bomb, crash, hang, zygote, result channel, out of bounds, inputs changed, output not computed, lower precision,
 extrapolation, race, hidden names, decoy kernel, fallback, lazy tensor, done before the work, persistent kernel,
-notebook machinery, script in the report
+notebook machinery, script in the report, environment sniffing, vendor call, patched timers, project files,
+reference kernel, gradebook, slower reference
 """.replace("\n", " ")
     .strip()
     .split(", ")
@@ -130,6 +131,7 @@ def test_every_naive_cheat_gets_points_where_there_is_no_referee(course):
     assert not without_points(course, [cheat for cheat in HERE if cheat.naive])
 
 
+@pytest.mark.slow
 def test_a_gradebook_and_a_neighbour_in_reach_are_used(course):
     aimed = [cheat for cheat in CHEATS if cheat.family == "gradebook"]
     got = without_referee(course, aimed)

@@ -404,11 +404,16 @@ def test_a_rehearsal_of_a_mistake_names_it_and_says_so_by_its_exit_status(tmp_pa
     assert "0/5" in done.stdout and "Give both loads and the store" in done.stdout
 
 
-def test_a_rehearsal_without_a_sandbox_needs_the_flag_and_is_loud(tmp_path):
+def test_a_rehearsal_without_a_sandbox_needs_the_flag(tmp_path):
     path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
     refused = rehearse(path, PATH="/nowhere")
     assert refused.returncode == trying.NOT_TRIED
     assert "apt-get install bubblewrap" in refused.stderr and "--unsafe-no-sandbox" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_rehearsal_without_a_sandbox_is_loud(tmp_path):
+    path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
     done = rehearse(path, "--unsafe-no-sandbox", PATH="/nowhere")
     assert done.returncode == trying.FULL
     assert "WITHOUT A SANDBOX" in done.stderr and trying.UNPROTECTED in done.stdout

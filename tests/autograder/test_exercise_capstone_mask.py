@@ -97,10 +97,10 @@ def again(kind):
         (naive.Tower, ["getitem", "getitem", "invert", "lt"]),
         (Hoisted, []),
         pytest.param(InCheckpoints, ["getitem", "getitem", "invert", "lt"], marks=pytest.mark.slow),
-        (WithAZeroOfTheImages, ["add", "getitem", "getitem", "invert", "lt"]),
+        pytest.param(WithAZeroOfTheImages, ["add", "getitem", "getitem", "invert", "lt"], marks=pytest.mark.slow),
         (ByAssignment, ["setitem"]),
         pytest.param(OneForEach, [], marks=pytest.mark.slow),
-        (LooksAtImages, []),
+        pytest.param(LooksAtImages, [], marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )

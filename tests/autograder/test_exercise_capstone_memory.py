@@ -169,7 +169,8 @@ def test_who_stops_at_three_quarters_or_plans_nothing_gets_a_part_of_the_points(
     assert points == {"no_product_again": 3.0, "no_plan": 1.76, "nothing_again": 0.0}
 
 
-@pytest.mark.parametrize("seed", [63, pytest.param(89, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [63, 89])
 def test_where_h_is_as_large_as_copies_of_weights_they_are_told_apart(seed):
     named = {
         name: examine(MEMORY, bank.find(f"{MEMORY.name}/mistakes/{name}").function, seed=seed).diagnosis.mistake
@@ -178,10 +179,9 @@ def test_where_h_is_as_large_as_copies_of_weights_they_are_told_apart(seed):
     assert named == {name: name for name in named}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-@pytest.mark.parametrize(
-    "path", ["right/norms_kept", pytest.param("mistakes/no_product_again__in_a_list", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("path", ["right/norms_kept", "mistakes/no_product_again__in_a_list"])
 def test_the_referee_comes_to_the_same_verdict_from_outside(path):
     entry = bank.find(f"{MEMORY.name}/{path}")
     with Referee(Submission((Cell(MEMORY.name, entry.source),))) as there:

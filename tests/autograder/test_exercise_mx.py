@@ -235,7 +235,7 @@ def test_the_kernels_of_the_library_are_right(name, function):
         "mx.quantize/right/several_groups",
         pytest.param("mx.dequantize/right/flat_blocks", marks=pytest.mark.slow),
         pytest.param("mx.gemv/right/tensor_cores", marks=pytest.mark.slow),
-        "mx.linear/right/one_kernel",
+        pytest.param("mx.linear/right/one_kernel", marks=pytest.mark.slow),
     ],
 )
 def test_exact_answers_sums_in_parts_and_swapped_models_are_judged_from_outside_too(path):

@@ -261,6 +261,7 @@ def test_the_kernels_of_the_library_are_right(name, function):
     assert verdict.accepted, [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 def test_what_is_turned_in_place_is_judged_from_outside_too():
     """The audit calls twice in a row, and each time q and k hold their values first."""

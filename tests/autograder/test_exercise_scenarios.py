@@ -155,6 +155,7 @@ def test_work_counts_what_a_person_counts_by_hand(op, sizes, dtype, flops, moved
 # ---------------------------------------------------------------------------------------- roofline.stopwatch
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_stopwatch_lies_between_careful_timers_and_naive_ones(capsys):
     careful, naive, cases = {}, {}, {c.name: c for c in get("roofline.stopwatch").cases}
 

@@ -317,7 +317,7 @@ def test_formgrader_serves_what_was_handed_in_without_rights_and_its_button_read
         assert json.loads(answer.read())[0]["num_submissions"] >= len(COHORT), "it looks where it looked before"
 
 
-@pytest.mark.parametrize("template", ["feedback", "formgrade"])
+@pytest.mark.parametrize("template", [pytest.param("feedback", marks=pytest.mark.slow), "formgrade"])
 def test_formgrader_and_feedback_both_clean_what_they_show(template, graded):
     shown = f"""
 from nbconvert.exporters import HTMLExporter
@@ -512,10 +512,11 @@ def test_what_was_written_for_a_gpu_waits_for_one(tmp_path):
         assert judging.verdict(Asked("roofline.graph", speed=False))["pending"]
 
 
-def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
+@pytest.mark.parametrize("who", [["--student", "right"], pytest.param([], marks=pytest.mark.slow)], ids=["one", "all"])
+def test_grading_again_reads_the_verdicts_and_changes_nothing(graded, who):
     before, verdicts = marks(graded), sorted((graded / "verdicts").glob("*.json"))
     times = [path.stat().st_mtime_ns for path in verdicts]
-    run(graded, "autograde", UNIT, "--force")
+    run(graded, "autograde", UNIT, "--force", *who)
     assert marks(graded) == before
     assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
 
@@ -620,6 +621,7 @@ def test_where_a_gpu_is_shared_an_answer_is_judged_and_its_speed_waits(monkeypat
         assert (said.note == NOT_ALONE) == right and verdicts.stored(said)["waits"] == waits and said.points == 0
 
 
+@pytest.mark.slow
 def test_points_that_waited_are_paid_when_they_are_settled(graded):
     """The last test here: it changes the cohort's marks."""
     waits = next(p for p in (graded / "verdicts").glob("*.json") if json.loads(p.read_text())["pending"])

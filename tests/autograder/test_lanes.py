@@ -76,9 +76,7 @@ def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, rai
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("right", "a stub") else n for n in FILES]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "a mistake" else n for n in FILES])
 def test_several_workers_find_what_one_finds(name, monkeypatch):
     one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))
     assert [(c.name, c.right, c.why.partition("Lost")[0]) for c in one.cases] == [
@@ -87,6 +85,7 @@ def test_several_workers_find_what_one_finds(name, monkeypatch):
     assert (one.points, one.pending, one.diagnosis) == (three.points, three.pending, three.diagnosis)
 
 
+@pytest.mark.slow
 def test_players_run_side_by_side(monkeypatch):
     busy, most, play = set(), [0], Worker.play
 
@@ -211,6 +210,7 @@ def test_a_sandbox_outlives_the_thread_that_asked_for_it():
         there.__exit__()
 
 
+@pytest.mark.slow
 def test_a_fork_begins_sandboxes_of_its_own():
     """Banks fork, and a fork has none of its parent's threads."""
     with Room(Submission(())) as there:

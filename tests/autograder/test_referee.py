@@ -91,7 +91,10 @@ FAULTS = {  # beside those that `make test` tries in test_faults.py
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LATER = "raises", "exit by exception"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LATER else n for n in FAULTS])
 def test_a_fault_is_a_verdict_with_its_reason(name):
     source, reason = FAULTS[name]
     verdict = judged(source, call_s=2.0)

@@ -70,7 +70,9 @@ def check(got, want, limit):
         assert a.shape == b.shape and ((a - b).norm() / size).item() < limit, name
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, pytest.param((7, 7), marks=pytest.mark.slow), (1, 1, 1), (2,)], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, *(pytest.param(n, marks=pytest.mark.slow) for n in ((7, 7), (1, 1, 1))), (2,)], ids=str
+)
 @pytest.mark.parametrize("name", TOWERS)
 def test_results_and_all_gradients_are_those_of_the_naive_tower(name, lengths):
     truth = naive.Tower(ODD).to(DEVICE, torch.float64)
@@ -185,7 +187,7 @@ def test_ours_keeps_what_is_counted_and_less_than_strong_and_naive():
     assert held["input", "kept"] < 0.65 * most and held["input", "again"] < 0.55 * most
 
 
-@pytest.mark.parametrize("norms", ours.NORMS)
+@pytest.mark.parametrize("norms", [ours.NORMS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in ours.NORMS[1:])])
 def test_of_biases_only_the_first_and_those_of_q_and_v_cost_a_pass_over_rows(norms):
     """Where a linear layer would sum the rows of a gradient, add_norm does, which has them in registers."""
     sizes = Sizes(patch=5, patches=8, width=32, mlp=40, heads=2, layers=2)
@@ -377,7 +379,9 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path):
         weights.renamed({"vision_model.rotary.weight": torch.ones(2)})
 
 
-@pytest.mark.parametrize("hidden", ["course_lib.kernels", "course_lib.models.siglip.ours"])
+@pytest.mark.parametrize(
+    "hidden", ["course_lib.kernels", pytest.param("course_lib.models.siglip.ours", marks=pytest.mark.slow)]
+)
 def test_where_the_kernels_or_the_file_are_left_out_ours_says_so(hidden):
     """In a process of its own, in which nothing below `hidden` can be found."""
     code = f"""

@@ -118,6 +118,7 @@ def test_missing_outputs_are_added_with_their_machine_and_the_others_stay(course
     assert len(b.outputs) > 1 and now.metadata.speed_of_light.machine == "Another card"
 
 
+@pytest.mark.slow
 def test_where_a_lesson_stops_missing_keeps_what_came_before(course):
     change(course, "# %% tags", "# %%\n2 + 2\n\n# %%\nassert not 'reached'\n\n# %%\n3 + 3\n\n# %% tags")
     before = course.solution.read_text()
@@ -135,11 +136,16 @@ def test_check_names_the_form_that_disagrees(course):
     assert found.returncode == 1
     assert "notebooks/00_start/start.ipynb disagrees" in found.stdout
     assert "solutions/" not in found.stdout
+
+
+@pytest.mark.slow
+def test_check_names_the_solution_that_disagrees(course):
     change(course, "Lesson 00", "Lesson nought")
     found = course.autograder("notebooks", "--check")
     assert "solutions/00_start/start.ipynb disagrees" in found.stdout
 
 
+@pytest.mark.slow
 def test_a_solution_without_an_end_is_one_sentence(course):
     change(course, "    ### END SOLUTION\n", "")
     change(course, "# %% tags", "# %%\n%%bash\nls\n\n# %% tags")

@@ -176,6 +176,7 @@ WAYS_OF_WIDE_ROWS = [
 ]
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize(
     ("rows", "N", "other"),
     [

@@ -32,6 +32,7 @@ def behind(qkv, lengths):
     return (torch.arange(qkv.shape[1], device=DEVICE) >= lengths[:, None])[..., None, None]
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_it_gives_the_bits_of_attention_on_three_tensors(sizes, padded, dtype, random):
@@ -94,6 +95,7 @@ def test_what_lies_behind_the_length_reaches_nothing_and_gets_zeros(random):
     assert o[0, 4:].isfinite().all() and not grad[0, 4:].any() and grad[0, :4].any() and grad[1].any()
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_a_bias_in_qkv_gets_the_sum_of_the_rows_of_its_gradient(sizes, padded, dtype, random):

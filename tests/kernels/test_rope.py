@@ -116,7 +116,7 @@ def test_positions_begin_at_the_offset(kind, make, check):
     check(*make(2, 2, 1, 5, 16, torch.float32), 16, kind, offset=31)
 
 
-@pytest.mark.parametrize("kind", [Tables, Computed])
+@pytest.mark.parametrize("kind", [Tables, pytest.param(Computed, marks=LONG)])
 @pytest.mark.parametrize("dtype_of_ids", [torch.int32, pytest.param(torch.int64, marks=LONG)])
 def test_every_sequence_may_have_positions_of_its_own(kind, dtype_of_ids, make, check):
     packed = [[0, 1, 2, 0, 1, 0, 1], [5, 4, 3, 2, 40, 0, 9]]  # three sequences in one row; any order
@@ -168,6 +168,7 @@ def scattered(x, kind):
 KINDS = ["heads inside", "head size outside", "padded", "every third", "columns apart"]
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("number", [0, 3, *(pytest.param(n, marks=LONG) for n in (1, 2, 4))])
 def test_strides_may_be_anything_and_differ_between_q_and_k(number, layout, dtype, make, check):
