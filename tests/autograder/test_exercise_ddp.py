@@ -296,14 +296,10 @@ def test_every_known_wrong_answer_is_wrong_in_some_case(name):
             assert any(mistake.answer(args, *mistake.variants[:1]) for args in drawn), mistake.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rung"),
-    [
-        pytest.param("ddp.naive", Naive, marks=pytest.mark.slow),
-        ("ddp.flat", Flat),
-        pytest.param("ddp.overlap", Overlap, marks=pytest.mark.slow),
-        pytest.param("ddp.buckets", Buckets, marks=pytest.mark.slow),
-    ],
+    [("ddp.naive", Naive), ("ddp.flat", Flat), ("ddp.overlap", Overlap), ("ddp.buckets", Buckets)],
 )
 def test_the_rungs_of_the_library_are_right_answers(name, rung):
     verdict = examine(get(name), rung, seed=17, live=True)

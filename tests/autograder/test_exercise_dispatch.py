@@ -31,11 +31,11 @@ from course_lib.models.broken_tower import Tower
 from course_lib.torch_inside import keysets
 
 NAMES = tuple(exercise.name for exercise in of_unit("dispatch"))
-SHORT = ("dispatch.table", "dispatch.custom")  # of the others the whole bank takes more than 10 s
 
 
-@pytest.mark.parametrize("seed", [77, pytest.param(78, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [77, 78])
+@pytest.mark.parametrize("name", NAMES)
 def test_right_is_accepted_and_every_mistake_is_called_by_its_name(name, seed):
     exercise = get(name)
     for entry in bank.entries([name], ["right"]):

@@ -71,10 +71,8 @@ def flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths
         mine.copy_(sign * theirs)
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [("flash.forward", flash_forward), pytest.param("flash.backward", flash_backward, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "function"), [("flash.forward", flash_forward), ("flash.backward", flash_backward)])
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=31, live=True)
     assert verdict.cases  # torch computes in the lines above, so no points are asked for

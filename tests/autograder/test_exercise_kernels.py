@@ -63,7 +63,7 @@ def verdict_of(name, answer, diagnosed=False):
         made = answer(call.args, want)
         outputs = {output: made[output].to(type_of(exercise, call.args, output)) for output in exercise.outputs}
         trials.append((case, call, Outcome(outputs, launches=1)))
-    with patch.object(judging, "_truth", lambda *_: truth_of(name)):
+    with patch.object(judging, "_truth", return_value=truth_of(name)):
         return judging.judge(exercise, tier, 20, trials)
 
 

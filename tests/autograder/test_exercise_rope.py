@@ -248,12 +248,13 @@ def anew(q, k, cos, sin, positions, offset, layout):
     return rope(q, k, Tables(cos, sin), layout, positions, offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "function"),
     [
         ("rope.forward", in_place),
-        pytest.param("rope.backward", anew, marks=pytest.mark.slow),
-        pytest.param("rope.speed", get("rope.speed").speed.kernel(), marks=pytest.mark.slow),
+        ("rope.backward", anew),
+        ("rope.speed", get("rope.speed").speed.kernel()),
     ],
 )
 def test_the_kernels_of_the_library_are_right(name, function):

@@ -191,7 +191,7 @@ COSTLY = {
 }
 
 
-LONG = "assignments that lead to a kernel", "tuples"
+LONG = "assignments that lead to a kernel", "tuples", "equal hashes"
 
 
 @pytest.mark.parametrize("kind", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COSTLY])

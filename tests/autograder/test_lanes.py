@@ -266,6 +266,7 @@ def test_a_gpu_is_opened_by_one_worker_after_the_other_and_a_lost_one_is_told_la
     assert len(asked) == 4
 
 
+@pytest.mark.slow
 def test_no_gpu_is_opened_for_what_asks_for_no_kernels(monkeypatch):
     opened = []
     monkeypatch.setattr(Worker, "open", lambda self: opened.append(self))

@@ -244,6 +244,7 @@ def axpy(a, x, y, out):
     assert (verdict.points, verdict.note) == (AXPY.points, "")
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
     """A form feed, or the line separator of a text that was copied from elsewhere, is within a line for Python."""
@@ -251,6 +252,7 @@ def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
     assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_a_kernel_that_only_calls_another_one_is_honest():
     calls = """
@@ -280,6 +282,7 @@ EVERYDAY = (
 )
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_everyday_cells_of_a_students_own_cost_nothing_and_nobody_has_to_look():
     cells = [code("import torch, triton", "setup"), code("", "axpy", solution=True)]

@@ -22,7 +22,7 @@ from autograder.bank.apart import Apart
 from autograder.call import in_ranks
 from autograder.call.in_process import examine
 from autograder.classroom import lessons
-from autograder.classroom.lesson_points import is_setup, release_problems, solution_problems
+from autograder.classroom.lesson_points import is_setup, missed, release_problems, solution_problems
 from autograder.classroom.lessons import COURSE
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics, without_predictions
 from autograder.classroom.verdicts import asked_by, is_check
@@ -83,6 +83,14 @@ def apart(function, *args):
     process.close()
     assert returned, answer
     return answer
+
+
+@each_lesson
+def test_the_outputs_that_are_kept_show_all_points(lesson):
+    if lessons.is_current(lesson):
+        kept = lessons.refresh(lesson)
+        tier = kept.metadata["speed_of_light"].get("tier", "gpu")
+        assert missed(kept, tier, " in the outputs that are kept") == SLOWER.get(lesson.unit, [])
 
 
 @each_lesson

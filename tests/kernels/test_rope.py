@@ -94,6 +94,7 @@ def check(assert_within):
     return run
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("kind", [Tables, Computed])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
@@ -168,7 +169,6 @@ def scattered(x, kind):
 KINDS = ["heads inside", "head size outside", "padded", "every third", "columns apart"]
 
 
-@pytest.mark.fp32_first
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("number", [0, 3, *(pytest.param(n, marks=LONG) for n in (1, 2, 4))])
 def test_strides_may_be_anything_and_differ_between_q_and_k(number, layout, dtype, make, check):
