@@ -85,6 +85,7 @@ def marks(course: Path) -> dict[str, float]:
         return dict(rows.fetchall())
 
 
+@pytest.mark.slow
 def test_without_bubblewrap_autograde_is_refused_and_runs_nothing(course):
     mark = course / "it_ran"
     notebook(f"open({str(mark)!r}, 'w')", course / "submitted/eve" / UNIT / f"{NAME}.ipynb")
@@ -366,6 +367,7 @@ def test_another_text_without_another_time_is_named_and_with_force_graded(chosen
     assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
 
 
+@pytest.mark.slow
 def test_only_known_leaves_out_whoever_lacks_a_verdict_whatever_the_folder_is_called(chosen, course, monkeypatch):
     """nbgrader's own list of names to leave out is taken apart at commas."""
     notebook(RIGHT, course / "submitted/M\u00fcller, \u00c4nne" / UNIT / f"{NAME}.ipynb")

@@ -133,6 +133,7 @@ def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypa
             assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
 
 
+@pytest.mark.slow
 def test_sandboxes_of_exercises_that_are_judged_ahead_start_at_once_and_before_any_code_runs(monkeypatch):
     told, enter, ready, load = [], Room.__enter__, Room.ready, Worker.load
     monkeypatch.setattr(Worker, "load", lambda self, *given: told.append("loads") or load(self, *given))

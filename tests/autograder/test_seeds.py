@@ -52,7 +52,7 @@ REGIMES = [case.name for case in exercise.get("roofline.regime").cases]
 @pytest.mark.parametrize("case", REGIMES)
 def test_a_case_of_regimes_tells_the_same_wrong_rules_in_every_draw(case):
     answers = dict(formulas.answers(exercise.get("roofline.regime").mistakes))
-    shown = _shown(exercise.get("roofline.regime"), case, answers, 12)
+    shown = _shown(exercise.get("roofline.regime"), case, answers, 6)
     assert [name for name, right in shown.items() if len(right) > 1] == []
 
 

@@ -226,7 +226,6 @@ def test_only_the_last_block_sets_the_peak_so_it_works_on_half_as_many_rows():
     assert [block.at_once for block in ours.Tower(sizes).blocks] == [2**14, 2**14, 2**13]
 
 
-@pytest.mark.slow
 def test_a_training_step_lowers_the_loss_and_is_the_same_for_all():
     patches, lengths, wanted = images(SMALL, (5, 2))
     first = naive.Tower(SMALL).to(DEVICE)

@@ -168,7 +168,6 @@ def test_what_earns_points_is_run_again_and_the_rest_where_the_code_means_someth
     assert "00_start solution: stops with AssertionError" in course.autograder("lessons", "--changed").stdout
 
 
-@pytest.mark.slow
 def test_points_are_counted_in_the_outputs_that_are_kept_too(course):
     course.solution.write_text(course.solution.read_text().replace('"4"', '"3"'))
     found = course.autograder("lessons", "start", "--changed")

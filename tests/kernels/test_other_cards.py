@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -179,11 +178,6 @@ def test_of_lesson_04s_settings_the_model_takes_one_within_6_percent_of_the_fast
 # What the compiler makes of it.
 
 
-@cache
-def sample() -> tuple:
-    return tuple(map(json.dumps, launched("86,120", "^(attention 128|linear_gelu 4096 4096 4096) fp16$")))
-
-
 @pytest.mark.parametrize(
     "archs", ["86", pytest.param(",".join(map(str, ARCHITECTURES)), marks=pytest.mark.slow)], ids=["one", "all"]
 )
@@ -193,9 +187,10 @@ def test_every_call_comes_as_far_as_its_launch(archs):
     assert len(found) > 150 * len(archs.split(","))
 
 
-def test_a_sample_of_launches_starts():
-    found = list(map(json.loads, sample()))
-    assert {one["arch"] for one in found} == {86, 120} and len(found) >= 8
+@pytest.mark.parametrize("arch", [86, pytest.param(120, marks=pytest.mark.slow)])
+def test_a_sample_of_launches_starts(arch):
+    found = launched(str(arch), "^(attention 128|linear_gelu 4096 4096 4096) fp16$")
+    assert {one["arch"] for one in found} == {arch} and len(found) >= 4
     assert_all_start(found)
 
 
