@@ -85,7 +85,6 @@ def marks(course: Path) -> dict[str, float]:
         return dict(rows.fetchall())
 
 
-@pytest.mark.slow
 def test_without_bubblewrap_autograde_is_refused_and_runs_nothing(course):
     mark = course / "it_ran"
     notebook(f"open({str(mark)!r}, 'w')", course / "submitted/eve" / UNIT / f"{NAME}.ipynb")
