@@ -10,10 +10,19 @@ from autograder import bank, exercise
 from autograder.bank import command, recording, speed
 from autograder.call.in_process import examine
 from autograder.judging.verdict import SpeedVerdict, Timed
+from course_lib import device
 
 EXERCISES = sorted(exercise.registry())
 RANKED = sorted(name for name, one in exercise.registry().items() if one.kind == "distributed")  # a GPU for each rank
-SAMPLE = 5  # mistakes of an exercise with kernels, compilers or ranks that `make test` tries; `make bank` tries all
+SAMPLE = 5  # mistakes of an exercise with kernels, compilers or ranks that are tried here; `make bank` tries all
+# All cases of these take more than about 2 s: `make test` tries those that show the point.
+LONG = """
+capstone.mask capstone.memory capstone.qkv capstone.speed capstone.tower compile.backend compile.breaks compile.guards
+compile.operator compile.pass ddp.buckets ddp.cost ddp.flat ddp.naive ddp.overlap ddp.ring ddp.sharded dispatch.keys
+flash.backward flash.forward flash.speed flash.tiled mlp.accumulate mlp.add_norm mlp.autocast mlp.dropout
+mlp.linear_gelu mlp.recompute mlp.saved mx.gemv mx.linear mx.quantize roofline.matmul roofline.profile roofline.regime
+roofline.stopwatch roofline.work rope.backward rope.forward rope.speed
+""".split()
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -30,7 +39,23 @@ def test_every_exercise_has_two_right_solutions_and_an_edit_for_every_mistake(na
     assert set(asked.point) & {e.killed_by for e in mistakes}, "and the bank misses it"
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("name", LONG)
+def test_where_it_shows_its_point_right_is_accepted_and_a_mistake_is_caught(name):
+    right, mistakes = (bank.entries([name], [kind]) for kind in ("right", "mistakes"))
+    at_point = [entry for entry in mistakes if set(entry.killers) <= set(exercise.get(name).point)]
+    assert not surprising([right[0], at_point[0]], 20260101, _at_point)
+
+
+def _at_point(entry, seed, quick):
+    asked, module = exercise.get(entry.exercise), bank.load(entry)
+    if device.TIER not in getattr(module, "TIERS", asked.tiers):
+        return bank.Result(entry, skipped=True)
+    only = asked.point[-1] if entry.kind == "right" else entry.killers
+    verdict = examine(asked, getattr(module, asked.entry), seed, only=only)
+    return bank.Result(entry, verdict.accepted, says=f"{verdict.points:g} points")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXERCISES])
 def test_right_is_accepted_and_mistakes_are_caught_on_their_case(name):
     asked, found = exercise.get(name), bank.entries([name])
     right, mistakes = ([entry for entry in found if entry.kind == kind] for kind in ("right", "mistakes"))
@@ -47,8 +72,8 @@ def test_each_mistake_is_caught_by_the_case_that_it_names_whatever_is_drawn(name
     assert not surprising(bank.entries([name]), seed)
 
 
-def surprising(todo, seed):
-    results = list(bank.run(todo, seed, quick=True, workers=1, limit_s=60))
+def surprising(todo, seed, task=bank.try_entry):
+    results = list(bank.run(todo, seed, quick=True, workers=1, limit_s=60, task=task))
     assert results
     return [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
 
@@ -197,7 +222,7 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     (folder / "hang.py").write_text("def axpy(a, x, y, out):\n    while True:\n        pass\n")
     (folder / "raises.py").write_text("1 / 0\n")
     todo = [bank.Entry("start.axpy", "right", path.stem, path) for path in sorted(folder.glob("*.py"))]
-    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=5)}
+    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=3)}
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]
@@ -245,6 +270,7 @@ def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypa
     assert one == two != five == six
 
 
+@pytest.mark.slow
 def test_a_right_one_with_large_cases_is_judged_in_two_halves_and_counted_once():
     whole = next(entry for entry in bank.entries(["compile.breaks"]) if entry.kind == "right")
     small, large = whole.halves()

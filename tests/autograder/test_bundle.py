@@ -151,6 +151,7 @@ siglip.ours
     assert "ModuleNotFoundError: The tower of the course's kernels is not here" in done.stderr
 
 
+@pytest.mark.slow
 def test_explorers_open_in_it_and_notes_that_lessons_name_are_there(students):
     code = """
 from course_lib import widgets
@@ -173,6 +174,7 @@ def test_checks_answer_in_it(students):
     assert done.stdout.split() == ["0.0", str(students / "autograder/__init__.py")], done.stderr
 
 
+@pytest.mark.slow
 @bubblewrapped
 def test_try_gives_a_solved_lesson_all_its_points_in_it(students, tmp_path):
     shutil.copy(lessons.find(unit="start")[0].solution, tmp_path / "mine.ipynb")

@@ -18,7 +18,10 @@ from autograder.referee.room import Room, Worker
 from autograder.referee.submission import Cell, Submission
 from course_lib.results import load
 
-pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed"),
+    pytest.mark.xdist_group("yardsticks"),  # one worker makes them
+]
 
 CALL_S = 5e-3  # what an honest answer takes
 SIZES = next(case for case in exercise.get("start.axpy").cases if case.name == "a partial last block")
@@ -119,7 +122,10 @@ def axpy(a, x, y, out):
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+LATER = "skips calls once it is warm", "raises when it is timed"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LATER else n for n in WRONG])
 def test_a_timed_call_that_does_not_do_its_work_is_not_right(name, yard):
     with pytest.raises(clock.NotRight):
         measured(WRONG[name], yard)

@@ -96,6 +96,7 @@ def test_without_bubblewrap_autograde_is_refused_and_runs_nothing(course):
     assert not mark.exists() and not (course / "autograded").exists()
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_be_loaded_end_the_command_before_stock_nbgrader_takes_over(course):
     """Without them nbgrader would execute the notebooks, with the instructor's rights."""
     (course / "autograder/classroom/report.py").write_text("import no_such_package\n")
@@ -354,6 +355,7 @@ def test_a_hand_in_of_another_time_is_graded_whether_it_is_later_earlier_or_with
     assert not (course / "autograded/bob" / UNIT).exists() and (course / "autograded/eve" / UNIT).exists()
 
 
+@pytest.mark.slow
 def test_another_text_without_another_time_is_named_and_with_force_graded(chosen, course, capsys):
     times = {"ada": ("", ""), "bob": ("", "")}
     assert chosen(times) == ["cleo", "dan"]
@@ -364,6 +366,7 @@ def test_another_text_without_another_time_is_named_and_with_force_graded(chosen
     assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
 
 
+@pytest.mark.slow
 def test_only_known_leaves_out_whoever_lacks_a_verdict_whatever_the_folder_is_called(chosen, course, monkeypatch):
     """nbgrader's own list of names to leave out is taken apart at commas."""
     notebook(RIGHT, course / "submitted/M\u00fcller, \u00c4nne" / UNIT / f"{NAME}.ipynb")
@@ -402,11 +405,16 @@ def test_a_rehearsal_of_a_mistake_names_it_and_says_so_by_its_exit_status(tmp_pa
     assert "0/5" in done.stdout and "Give both loads and the store" in done.stdout
 
 
-def test_a_rehearsal_without_a_sandbox_needs_the_flag_and_is_loud(tmp_path):
+def test_a_rehearsal_without_a_sandbox_needs_the_flag(tmp_path):
     path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
     refused = rehearse(path, PATH="/nowhere")
     assert refused.returncode == trying.NOT_TRIED
     assert "apt-get install bubblewrap" in refused.stderr and "--unsafe-no-sandbox" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_rehearsal_without_a_sandbox_is_loud(tmp_path):
+    path = notebook(RIGHT, tmp_path / f"{NAME}.ipynb")
     done = rehearse(path, "--unsafe-no-sandbox", PATH="/nowhere")
     assert done.returncode == trying.FULL
     assert "WITHOUT A SANDBOX" in done.stderr and trying.UNPROTECTED in done.stdout

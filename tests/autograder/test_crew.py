@@ -56,6 +56,7 @@ def why(verdict):
 # ------------------------------------------------------------------------------------------- verdicts
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_a_ring_is_judged_on_every_case(judged):
     verdict = judged(HONEST, names=())

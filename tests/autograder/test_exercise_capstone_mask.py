@@ -1,6 +1,7 @@
 """capstone.mask: what is made of lengths alone is found, wherever it is made, and the strong tower is out of reach."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,11 +96,11 @@ def again(kind):
     [
         (naive.Tower, ["getitem", "getitem", "invert", "lt"]),
         (Hoisted, []),
-        (InCheckpoints, ["getitem", "getitem", "invert", "lt"]),
-        (WithAZeroOfTheImages, ["add", "getitem", "getitem", "invert", "lt"]),
+        pytest.param(InCheckpoints, ["getitem", "getitem", "invert", "lt"], marks=pytest.mark.slow),
+        pytest.param(WithAZeroOfTheImages, ["add", "getitem", "getitem", "invert", "lt"], marks=pytest.mark.slow),
         (ByAssignment, ["setitem"]),
-        (OneForEach, []),
-        (LooksAtImages, []),
+        pytest.param(OneForEach, [], marks=pytest.mark.slow),
+        pytest.param(LooksAtImages, [], marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
@@ -177,7 +178,7 @@ class HoistedTower(naive.Tower):
     pass
 """
     with Referee(Submission((Cell("tower", tries),))) as there:
-        verdict = there.examine(EXERCISE, seed=3)
+        verdict = there.examine(replace(EXERCISE, cases=EXERCISE.cases[:2]), seed=3)
     assert verdict.points == 0 and verdict.diagnosis.mistake == "made_in_every_layer", verdict
 
 

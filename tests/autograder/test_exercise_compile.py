@@ -4,6 +4,7 @@ import inspect
 import itertools
 import shutil
 import sys
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -46,7 +47,7 @@ def test_every_mistake_is_called_by_its_name_on_another_seed(name):
 
 
 @sandboxed
-@pytest.mark.parametrize("kind", ["right", "mistakes"])
+@pytest.mark.parametrize("kind", ["right", pytest.param("mistakes", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "names",
     [
@@ -77,17 +78,18 @@ def test_an_answer_of_the_wrong_kind_is_wrong_and_never_an_error(name, answer):
 # ---------------------------------------------------------------------------------------------- compile.guards
 
 
-def test_the_rule_is_what_torch_does():
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_rule_is_what_torch_does(seed):
     """Fails when a new torch guards otherwise: then the exercise's text and its known mistakes are to be looked at."""
     exercise = get("compile.guards")
     for case in exercise.cases:
-        for seed in range(2):
-            v = exercise.draw(case, seed, "cpu", "interpreter").args
-            said = Rule(v["dynamic"], v["marked"], v["limit"]).compiles(v["calls"])
-            assert exercise.oracle(v)["compiles"] == said, (case.name, seed, v)
+        v = exercise.draw(case, seed, "cpu", "interpreter").args
+        said = Rule(v["dynamic"], v["marked"], v["limit"]).compiles(v["calls"])
+        assert exercise.oracle(v)["compiles"] == said, (case.name, seed, v)
 
 
-def test_a_table_of_answers_from_home_earns_nothing():
+@pytest.mark.parametrize("draws", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_table_of_answers_from_home_earns_nothing(draws):
     """A thousand rows a case would still not hold them; 27 rows did while the order of the calls was a fixed one."""
 
     def row(v):
@@ -98,7 +100,7 @@ def test_a_table_of_answers_from_home_earns_nothing():
         return repr((calls, v["dynamic"], v["marked"], v["limit"]))
 
     exercise, known = get("compile.guards"), set()
-    for seed in range(1000, 1300):
+    for seed in range(1000, 1000 + draws):
         known |= {row(exercise.draw(case, seed, "cpu", "interpreter").args) for case in exercise.cases}
     for seed in range(5):
         held = {c.name: row(exercise.draw(c, seed, "cpu", "interpreter").args) in known for c in exercise.cases}
@@ -241,7 +243,7 @@ def test_each_way_to_join_too_little_or_too_much_loses_its_own_cases_and_togethe
         },
         "any_write_stops__into_what_is_added": {"what is added is written in between"},
     }
-    exercise = get("compile.pass")
+    exercise = replace(get("compile.pass"), mistakes=())
     for name, cases in wrong.items():
         verdict = examine(exercise, bank.find(f"compile.pass/mistakes/{name}").function, seed=5)
         assert {case.name for case in verdict.cases if not case.right} == cases
@@ -384,6 +386,7 @@ EXTRAS = (lambda more, usual: more, lambda more, usual: max(0.0, more), lambda m
 MIDDLES = (median, lambda times: sorted(times)[2], lambda times: sorted(times)[3], _lowest_four, min)
 
 
+@pytest.mark.slow
 def test_no_draw_refuses_an_honest_reading_of_the_timings():
     """Each is off by 60 % of what is allowed at most: draws leave half of it to 21 readings, and these are more."""
     exercise, near = get("compile.break_even"), []

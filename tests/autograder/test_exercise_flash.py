@@ -71,6 +71,7 @@ def flash_backward(q, k, v, out, lse, dout, dq, dk, dv, causal, scale, k_lengths
         mine.copy_(sign * theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "function"), [("flash.forward", flash_forward), ("flash.backward", flash_backward)])
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=31, live=True)
@@ -78,6 +79,7 @@ def test_the_kernels_of_the_library_are_right(name, function):
     assert not [f"{case.name}: {case.why}" for case in verdict.cases if not case.right]
 
 
+@pytest.mark.slow
 def test_the_step_that_speed_is_compared_with_is_right():
     exercise = get("flash.speed")
     verdict = examine(exercise, exercise.speed.kernel(), seed=32, live=True)

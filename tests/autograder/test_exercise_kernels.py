@@ -1,6 +1,8 @@
 """Every kernel exercise, whatever it asks for: an honest answer passes, cheap ones do not, mistakes are mistakes."""
 
+from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,8 +11,8 @@ from autograder import bank
 from autograder.bank import entries
 from autograder.call.in_process import examine
 from autograder.exercise import UNITS, of_unit, registry
+from autograder.judging import judge as judging
 from autograder.judging import tolerance
-from autograder.judging.judge import judge
 from autograder.judging.outcome import Outcome
 from course_lib.device import TIER
 from course_lib.numerics import error
@@ -18,7 +20,8 @@ from course_lib.numerics import error
 KERNELS = {name: e for name, e in sorted(registry().items()) if e.kind == "kernel"}
 MISTAKES = [(name, m.name) for name, e in KERNELS.items() for m in e.mistakes if m.answer]
 
-every_kernel = pytest.mark.parametrize("name", KERNELS)
+# One process takes an exercise: what is true of its cases is worked out once.
+every_kernel = pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in KERNELS])
 
 
 @cache
@@ -33,6 +36,14 @@ def situations(name):
 
 
 @cache
+def truth_of(name):
+    """As `judge` works it out, whatever the answer is: no call raises here."""
+    tier, drawn = situations(name)
+    trials = [(case, call, Outcome()) for case, call, _ in drawn]
+    return judging._truth(KERNELS[name], trials, judging._siblings(KERNELS[name], tier, 20))
+
+
+@cache
 def limits_of(name):
     return tolerance.derive(KERNELS[name], [(call.args, want) for _, call, want in situations(name)[1]])
 
@@ -42,16 +53,18 @@ def type_of(exercise, args, output):
     return args[output].dtype if output in exercise.writes else exercise.precision.good(args)[output].dtype
 
 
-def verdict_of(name, answer):
-    """`answer` takes (arguments, truth) as the exercise's own functions do and fills the outputs, in their types."""
-    exercise = KERNELS[name]
+def verdict_of(name, answer, diagnosed=False):
+    """`answer` takes (arguments, truth) as the exercise's own functions do and fills the outputs, in their types. To
+    look for the mistake of a wrong one takes longer than to judge it, and changes no point."""
+    exercise = KERNELS[name] if diagnosed else replace(KERNELS[name], mistakes=())
     tier, drawn = situations(name)
     trials = []
     for case, call, want in drawn:
         made = answer(call.args, want)
         outputs = {output: made[output].to(type_of(exercise, call.args, output)) for output in exercise.outputs}
         trials.append((case, call, Outcome(outputs, launches=1)))
-    return judge(exercise, tier, 20, trials)
+    with patch.object(judging, "_truth", return_value=truth_of(name)):
+        return judging.judge(exercise, tier, 20, trials)
 
 
 @every_kernel
@@ -90,6 +103,13 @@ def _first_input(args, want):
 def test_a_cheap_answer_earns_nothing(name, answer):
     verdict = verdict_of(name, answer)
     assert verdict.points == 0, [case.name for case in verdict.cases if case.right]
+
+
+@pytest.mark.slow
+@every_kernel
+@pytest.mark.parametrize("answer", [_zeros, _mean, _first_input])
+def test_to_look_for_the_mistake_of_a_cheap_answer_changes_no_point(name, answer):
+    assert verdict_of(name, answer, diagnosed=True).points == 0
 
 
 @every_kernel

@@ -391,7 +391,11 @@ def test_the_add_and_norm_of_the_library_is_right_but_for_its_place():
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), [("mlp.linear_gelu", library_linear_gelu), ("mlp.dropout", library_dropout)]
+    ("name", "function"),
+    [
+        ("mlp.linear_gelu", library_linear_gelu),
+        pytest.param("mlp.dropout", library_dropout, marks=pytest.mark.slow),
+    ],
 )
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=41, live=True)

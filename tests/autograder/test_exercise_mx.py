@@ -171,6 +171,7 @@ CONFIG = {"width": 40, "inner": 10, "seed": 3}
 CALL = {"shape": [2, 4], "dtype": "float32", "seed": 4}
 
 
+@pytest.mark.slow
 def test_the_swap_of_the_library_is_right():
     def with_patterns(model, skip):
         names = swap_linears(model, (*skip, *(f"{name}.*" for name in skip)))  # both names of a layer in two places
@@ -216,7 +217,11 @@ def test_nothing_swapped_is_told_as_such():
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("mx.quantize", library_quantize), ("mx.dequantize", library_dequantize), ("mx.gemv", gemv_into)],
+    [
+        ("mx.quantize", library_quantize),
+        ("mx.dequantize", library_dequantize),
+        pytest.param("mx.gemv", gemv_into, marks=pytest.mark.slow),
+    ],
 )
 def test_the_kernels_of_the_library_are_right(name, function):
     verdict = examine(get(name), function, seed=41, live=True)
@@ -228,9 +233,9 @@ def test_the_kernels_of_the_library_are_right(name, function):
     "path",
     [
         "mx.quantize/right/several_groups",
-        "mx.dequantize/right/flat_blocks",
-        "mx.gemv/right/tensor_cores",
-        "mx.linear/right/one_kernel",
+        pytest.param("mx.dequantize/right/flat_blocks", marks=pytest.mark.slow),
+        pytest.param("mx.gemv/right/tensor_cores", marks=pytest.mark.slow),
+        pytest.param("mx.linear/right/one_kernel", marks=pytest.mark.slow),
     ],
 )
 def test_exact_answers_sums_in_parts_and_swapped_models_are_judged_from_outside_too(path):

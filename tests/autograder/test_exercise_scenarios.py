@@ -43,7 +43,7 @@ def test_one_seed_gives_one_draw_and_another_seed_another(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "roofline.profile" else []) for n in NAMES]
+    "name", [pytest.param(n, marks=[] if n == "roofline.work" else [pytest.mark.slow]) for n in NAMES]
 )
 def test_every_mistake_is_called_by_its_name_on_another_seed(name):
     exercise, wrong = get(name), []
@@ -65,7 +65,7 @@ def test_judging_a_right_submission_takes_less_than_a_second(name):
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-@pytest.mark.parametrize("kind", ["right", "mistakes"])
+@pytest.mark.parametrize("kind", ["right", pytest.param("mistakes", marks=pytest.mark.slow)])
 def test_the_referee_comes_to_the_same_verdict_from_outside(kind):
     chosen = {name: bank.entries([name], [kind])[0] for name in NAMES}
     cells = tuple(Cell(name, entry.source) for name, entry in chosen.items())
@@ -155,6 +155,7 @@ def test_work_counts_what_a_person_counts_by_hand(op, sizes, dtype, flops, moved
 # ---------------------------------------------------------------------------------------- roofline.stopwatch
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_stopwatch_lies_between_careful_timers_and_naive_ones(capsys):
     careful, naive, cases = {}, {}, {c.name: c for c in get("roofline.stopwatch").cases}
 

@@ -317,7 +317,7 @@ def test_formgrader_serves_what_was_handed_in_without_rights_and_its_button_read
         assert json.loads(answer.read())[0]["num_submissions"] >= len(COHORT), "it looks where it looked before"
 
 
-@pytest.mark.parametrize("template", ["feedback", "formgrade"])
+@pytest.mark.parametrize("template", [pytest.param("feedback", marks=pytest.mark.slow), "formgrade"])
 def test_formgrader_and_feedback_both_clean_what_they_show(template, graded):
     shown = f"""
 from nbconvert.exporters import HTMLExporter
@@ -395,7 +395,15 @@ def test_what_was_not_the_expected_notebook_is_said(graded, student):
     assert report.marked(REASONS[student]) in page
 
 
-@pytest.mark.parametrize("student", ["in_a_demonstration", "exits", "merged", "merged_file", "utf16"])
+@pytest.mark.parametrize(
+    "student",
+    [
+        "in_a_demonstration",
+        "exits",
+        "merged_file",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("merged", "utf16")),
+    ],
+)
 def test_feedback_gives_the_reasons_that_a_rehearsal_gives(graded, student, capsys):
     path = graded / "submitted" / student / UNIT / f"{NAME}.ipynb"
     trying.main(argparse.Namespace(notebook=path, lesson=None, unsafe_no_sandbox=False, seed=20))
@@ -504,10 +512,11 @@ def test_what_was_written_for_a_gpu_waits_for_one(tmp_path):
         assert judging.verdict(Asked("roofline.graph", speed=False))["pending"]
 
 
-def test_grading_again_reads_the_verdicts_and_changes_nothing(graded):
+@pytest.mark.parametrize("who", [["--student", "right"], pytest.param([], marks=pytest.mark.slow)], ids=["one", "all"])
+def test_grading_again_reads_the_verdicts_and_changes_nothing(graded, who):
     before, verdicts = marks(graded), sorted((graded / "verdicts").glob("*.json"))
     times = [path.stat().st_mtime_ns for path in verdicts]
-    run(graded, "autograde", UNIT, "--force")
+    run(graded, "autograde", UNIT, "--force", *who)
     assert marks(graded) == before
     assert [path.stat().st_mtime_ns for path in sorted((graded / "verdicts").glob("*.json"))] == times
 
@@ -541,6 +550,7 @@ def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kin
     assert {name for name in BOTH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
 
 
+@pytest.mark.slow
 def test_a_plain_run_says_which_exercises_changed_since(graded):
     path = graded / "autograder/exercises/start/axpy.py"
     before = path.read_text()
@@ -611,6 +621,7 @@ def test_where_a_gpu_is_shared_an_answer_is_judged_and_its_speed_waits(monkeypat
         assert (said.note == NOT_ALONE) == right and verdicts.stored(said)["waits"] == waits and said.points == 0
 
 
+@pytest.mark.slow
 def test_points_that_waited_are_paid_when_they_are_settled(graded):
     """The last test here: it changes the cohort's marks."""
     waits = next(p for p in (graded / "verdicts").glob("*.json") if json.loads(p.read_text())["pending"])
@@ -619,6 +630,7 @@ def test_points_that_waited_are_paid_when_they_are_settled(graded):
     assert marks(graded)["waits_for_a_person"] == (5.0, False)
 
 
+@pytest.mark.slow
 def test_what_is_handed_in_again_is_graded_whatever_its_time_and_without_one_it_is_named(graded):
     """After the last test: it changes marks too."""
     student, release = "masks_forgotten", (COURSE / "notebooks" / UNIT / f"{NAME}.ipynb").read_text()

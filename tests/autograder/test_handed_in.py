@@ -191,7 +191,10 @@ COSTLY = {
 }
 
 
-@pytest.mark.parametrize("kind", COSTLY)
+LONG = "assignments that lead to a kernel", "tuples", "equal hashes"
+
+
+@pytest.mark.parametrize("kind", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COSTLY])
 def test_code_that_is_costly_to_read_ends_within_its_limits(kind, folder):
     new = {"cell_type": "code", "id": "x", "metadata": {}, "source": COSTLY[kind]}
     put(folder, odd(lambda nb: nb["cells"].insert(3, new)))
@@ -453,6 +456,7 @@ for before in (None, old):
 """
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_and_begun_again_the_same_is_read(folder):
     words = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "eve was here"}
     put(folder, odd(lambda nb: nb["cells"].insert(3, words)))

@@ -76,7 +76,7 @@ def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, rai
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "a mistake" else n for n in FILES])
 def test_several_workers_find_what_one_finds(name, monkeypatch):
     one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))
     assert [(c.name, c.right, c.why.partition("Lost")[0]) for c in one.cases] == [
@@ -85,6 +85,7 @@ def test_several_workers_find_what_one_finds(name, monkeypatch):
     assert (one.points, one.pending, one.diagnosis) == (three.points, three.pending, three.diagnosis)
 
 
+@pytest.mark.slow
 def test_players_run_side_by_side(monkeypatch):
     busy, most, play = set(), [0], Worker.play
 
@@ -120,6 +121,7 @@ SCENARIO = exercise.get("roofline.regime")
 REGIME = entries(["roofline.regime"], ["right"])[0].source
 
 
+@pytest.mark.slow
 def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypatch):
     monkeypatch.setattr(lanes, "several", lambda: 2)
     with Referee(Submission((Cell("a", RIGHT), Cell("b", REGIME)))) as there:
@@ -131,6 +133,7 @@ def test_several_exercises_are_judged_ahead_as_they_would_be_one_by_one(monkeypa
             assert there.examine(one, 3).points == ahead[one.name, 3].points == one.points
 
 
+@pytest.mark.slow
 def test_sandboxes_of_exercises_that_are_judged_ahead_start_at_once_and_before_any_code_runs(monkeypatch):
     told, enter, ready, load = [], Room.__enter__, Room.ready, Worker.load
     monkeypatch.setattr(Worker, "load", lambda self, *given: told.append("loads") or load(self, *given))
@@ -208,6 +211,7 @@ def test_a_sandbox_outlives_the_thread_that_asked_for_it():
         there.__exit__()
 
 
+@pytest.mark.slow
 def test_a_fork_begins_sandboxes_of_its_own():
     """Banks fork, and a fork has none of its parent's threads."""
     with Room(Submission(())) as there:
@@ -263,6 +267,7 @@ def test_a_gpu_is_opened_by_one_worker_after_the_other_and_a_lost_one_is_told_la
     assert len(asked) == 4
 
 
+@pytest.mark.slow
 def test_no_gpu_is_opened_for_what_asks_for_no_kernels(monkeypatch):
     opened = []
     monkeypatch.setattr(Worker, "open", lambda self: opened.append(self))

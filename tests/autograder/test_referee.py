@@ -46,6 +46,7 @@ def test_a_mistake_is_named_as_in_the_notebook():
     assert verdict.points == 0
 
 
+@pytest.mark.slow
 def test_one_sandbox_serves_several_exercises():
     with room(RIGHT) as there:
         verdicts = [there.examine(AXPY, seed) for seed in (1, 2, 3)]
@@ -63,6 +64,7 @@ def test_a_name_that_is_bound_again_below_a_check_means_what_it_meant_there(sett
     assert verdict.points == points, verdict.note
 
 
+@pytest.mark.slow
 def test_a_right_answer_whose_names_another_exercise_binds_again_keeps_its_points_in_a_solved_lesson():
     """`work` and the later exercises of lesson 01 each have a `softmax` of their own."""
     release, solved = (
@@ -91,7 +93,10 @@ FAULTS = {  # beside those that `make test` tries in test_faults.py
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LATER = "raises", "exit by exception"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LATER else n for n in FAULTS])
 def test_a_fault_is_a_verdict_with_its_reason(name):
     source, reason = FAULTS[name]
     verdict = judged(source, call_s=2.0)
@@ -225,7 +230,7 @@ def axpy(a, x, y, out):
     [
         ('b\'{"error": null, "launches": 1, "seconds": 0}\'', "len(message)"),
         ("b'[' * 100000", "len(message)"),
-        ("b'not json'", "len(message)"),
+        pytest.param("b'not json'", "len(message)", marks=pytest.mark.slow),
         ("b''", "4_000_000_000"),
         ('b\'{"ask": 7, "call": "truth", "values": []}\'', "len(message)"),
     ],

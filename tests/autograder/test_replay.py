@@ -76,7 +76,7 @@ def axpy(a, x, y, out):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("how", ["item", "a branch", "numpy"])
+@pytest.mark.parametrize("how", ["a branch", *(pytest.param(how, marks=pytest.mark.slow) for how in ("item", "numpy"))])
 def test_looking_at_values_is_allowed_and_tells_nothing(how):
     look = {"item": "x[0].item()", "a branch": "bool(x[0] > 0)", "numpy": "x.cpu().numpy()"}
     source = (
@@ -124,13 +124,13 @@ def test_cases_that_were_right_before_the_process_ended_keep_their_points():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("    y = np.add(x, y)", "`np`"),
+        pytest.param("    y = np.add(x, y)", "`np`", marks=pytest.mark.slow),
         ("    x.handle.data[:] = 0", "`.handle`"),
         ("    tl.core.os.getpid()", "no part of Triton's language"),
-        ("    y = [v for v in (x, y)][0]", "ListComp"),
         ("    import os", "Import"),
-        ("    y = (lambda v: v)(y)", "Lambda"),
-        ("    y = y.__class__", "`.__class__`"),
+        pytest.param("    y = [v for v in (x, y)][0]", "ListComp", marks=pytest.mark.slow),
+        pytest.param("    y = (lambda v: v)(y)", "Lambda", marks=pytest.mark.slow),
+        pytest.param("    y = y.__class__", "`.__class__`", marks=pytest.mark.slow),
     ],
 )
 def test_a_kernel_with_more_than_tritons_language_waits_for_a_person_at_best(line, said):
@@ -244,6 +244,7 @@ def axpy(a, x, y, out):
     assert (verdict.points, verdict.note) == (AXPY.points, "")
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
     """A form feed, or the line separator of a text that was copied from elsewhere, is within a line for Python."""
@@ -251,6 +252,7 @@ def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
     assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_a_kernel_that_only_calls_another_one_is_honest():
     calls = """
@@ -280,6 +282,7 @@ EVERYDAY = (
 )
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_everyday_cells_of_a_students_own_cost_nothing_and_nobody_has_to_look():
     cells = [code("import torch, triton", "setup"), code("", "axpy", solution=True)]
@@ -427,7 +430,7 @@ def test_a_number_of_a_class_of_its_own_is_written_down_as_the_number():
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("told", ["values", "zeros"])
+@pytest.mark.parametrize("told", ["values", pytest.param("zeros", marks=pytest.mark.slow)])
 def test_kernels_that_read_a_table_are_held_when_right_and_earn_nothing_when_the_table_told_the_answer(told):
     """A table of zeros of both signs changes nothing; one of values holds what the host computed of noise."""
     source = (
@@ -457,7 +460,10 @@ def axpy(a, x, y, out):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize(("answer", "held"), [("_axpy(a, x, y, out)", AXPY.points), ("by_numpy(a, x, y, out)", 0.0)])
+@pytest.mark.parametrize(
+    ("answer", "held"),
+    [("_axpy(a, x, y, out)", AXPY.points), pytest.param("by_numpy(a, x, y, out)", 0.0, marks=pytest.mark.slow)],
+)
 def test_one_case_without_a_form_sends_to_a_person_only_what_is_right_in_the_others(answer, held):
     source = f"""
 import numpy as np

@@ -36,6 +36,7 @@ def test_every_python_layer_costs_a_microsecond_or_more(cost):
     assert cost["torch.library.custom_op"] - cost["a kernel in Python on one key"] > 2.0
 
 
+@pytest.mark.slow
 def test_no_grad_and_autocast_cost_a_sum_next_to_nothing_and_a_graph_does(cost):
     plain = cost[dispatch.PLAIN]
     for name in ("in no_grad", "in autocast", "inference tensors, inference mode"):

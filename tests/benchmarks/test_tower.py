@@ -30,6 +30,7 @@ def once(monkeypatch):
     monkeypatch.setattr(tower, "_compiled", lambda one, setting: one)
 
 
+@pytest.mark.slow
 def test_every_tower_has_its_rows_in_every_way(once):
     rows = {row["name"]: row for row in tower.run(tower.TINY)}
     size = str(tower.TINY)

@@ -191,13 +191,18 @@ from course_lib import device
 
 @pytest.mark.parametrize(
     ("capability", "gib", "half", "share"),
-    [((7, 5), 15, "float16", 0.25), ((8, 9), 8, "bfloat16", 0.125), ((9, 0), 139, "bfloat16", 1.0)],
+    [
+        ((7, 5), 15, "float16", 0.25),
+        pytest.param((8, 9), 8, "bfloat16", 0.125, marks=pytest.mark.slow),
+        ((9, 0), 139, "bfloat16", 1.0),
+    ],
 )
 def test_a_card_says_which_type_it_computes_in_and_how_large_sizes_may_be(capability, gib, half, share):
     code = CARD.format(capability=capability, gib=gib) + "print(device.half(), device.share_of_sizes())"
     assert python(code) == f"torch.{half} {share}"
 
 
+@pytest.mark.slow
 def test_a_process_may_be_held_to_some_of_the_memory():
     start = "[call() for call, _ in torch.cuda._queued_calls if call.__module__ == 'course_lib.device']\n"
     code = CARD.format(capability=(9, 0), gib=140) + start + "print(held, device.share_of_sizes())"

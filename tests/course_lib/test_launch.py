@@ -248,6 +248,7 @@ def test_a_launch_inside_a_rank_is_refused():
 # ------------------------------------------------------------------------------------------- where from
 
 
+@pytest.mark.slow
 def test_cells_of_a_notebook_define_launch_and_fail_readably():
     cells = [
         "import torch, torch.distributed as dist\nfrom course_lib.distributed import launch\nSCALE = 3",
@@ -290,7 +291,8 @@ SLEEPS = """
 """
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_a_caller_that_is_interrupted_or_killed_leaves_no_process_and_no_file(tmp_path, by):
     process = script(tmp_path, SLEEPS)
     files = [tmp_path / f"script.py.{rank}" for rank in range(2)]

@@ -70,7 +70,9 @@ def check(got, want, limit):
         assert a.shape == b.shape and ((a - b).norm() / size).item() < limit, name
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (7, 7), (1, 1, 1), (2,)], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, *(pytest.param(n, marks=pytest.mark.slow) for n in ((7, 7), (1, 1, 1))), (2,)], ids=str
+)
 @pytest.mark.parametrize("name", TOWERS)
 def test_results_and_all_gradients_are_those_of_the_naive_tower(name, lengths):
     truth = naive.Tower(ODD).to(DEVICE, torch.float64)
@@ -78,7 +80,10 @@ def test_results_and_all_gradients_are_those_of_the_naive_tower(name, lengths):
     check(results(made(TOWERS[name], truth, dtype), *given), results(truth, *given), LIMIT[dtype])
 
 
-@pytest.mark.parametrize(("keep", "norms"), SETTINGS)
+@pytest.mark.parametrize(
+    ("keep", "norms"),
+    [one if n % 3 == 0 else pytest.param(*one, marks=pytest.mark.slow) for n, one in enumerate(SETTINGS)],
+)
 def test_what_is_kept_changes_no_result(keep, norms):
     truth, given = naive.Tower(SMALL).to(DEVICE, torch.float64), images(SMALL, (5, 2))
     check(
@@ -145,7 +150,7 @@ def test_without_gradients_memory_is_used_again_and_results_stay(kind):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # and by its compiler itself
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", [n if n == "strong" else pytest.param(n, marks=pytest.mark.slow) for n in TOWERS])
 def test_one_graph_for_every_length_and_batch(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -185,7 +190,7 @@ def test_ours_keeps_what_is_counted_and_less_than_strong_and_naive():
     assert held["input", "kept"] < 0.65 * most and held["input", "again"] < 0.55 * most
 
 
-@pytest.mark.parametrize("norms", ours.NORMS)
+@pytest.mark.parametrize("norms", [ours.NORMS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in ours.NORMS[1:])])
 def test_of_biases_only_the_first_and_those_of_q_and_v_cost_a_pass_over_rows(norms):
     """Where a linear layer would sum the rows of a gradient, add_norm does, which has them in registers."""
     sizes = Sizes(patch=5, patches=8, width=32, mlp=40, heads=2, layers=2)
@@ -206,6 +211,7 @@ def test_of_biases_only_the_first_and_those_of_q_and_v_cost_a_pass_over_rows(nor
     assert all(p.grad is not None for p in tower.parameters())
 
 
+@pytest.mark.slow
 def test_only_the_last_block_sets_the_peak_so_it_works_on_half_as_many_rows():
     sizes = Sizes(patch=8, patches=8, width=32, mlp=120, heads=2, layers=3)
     patches, lengths, _ = images(sizes, (8,) * 16)
@@ -376,7 +382,9 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path):
         weights.renamed({"vision_model.rotary.weight": torch.ones(2)})
 
 
-@pytest.mark.parametrize("hidden", ["course_lib.kernels", "course_lib.models.siglip.ours"])
+@pytest.mark.parametrize(
+    "hidden", ["course_lib.kernels", pytest.param("course_lib.models.siglip.ours", marks=pytest.mark.slow)]
+)
 def test_where_the_kernels_or_the_file_are_left_out_ours_says_so(hidden):
     """In a process of its own, in which nothing below `hidden` can be found."""
     code = f"""

@@ -9,7 +9,10 @@ from course_lib.torch_inside.graphs import read_graph
 from course_lib.torch_inside.kernels import cut_cpp, cut_triton
 from course_lib.torch_inside.phases import AOT, COMPILER, DYNAMO, GUARDS, INDUCTOR, split
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+    pytest.mark.xdist_group("graphs"),  # one worker imports torch's compiler
+]
 
 
 @pytest.fixture(autouse=True)

@@ -186,6 +186,7 @@ def test_with_ipywidgets_7_which_lack_the_method_the_display_is_the_same(roofs, 
     assert whole[0][VIEW]["model_id"] == roofs.box.model_id
 
 
+@pytest.mark.xdist_group("executed")
 def test_an_executed_notebook_keeps_widget_and_still_and_writes_nothing_to_stderr(executed):
     output, spoken = executed.cells[0].outputs
     assert "Figure: Least time against size" in spoken.data["text/html"]
@@ -195,6 +196,7 @@ def test_an_executed_notebook_keeps_widget_and_still_and_writes_nothing_to_stder
     )
 
 
+@pytest.mark.xdist_group("executed")
 def test_a_reader_without_widget_state_sees_the_still_with_its_alt_text(executed):
     plain = nbformat.from_dict(executed)
     del plain.metadata["widgets"]

@@ -1,22 +1,32 @@
 """Every lesson of the course: its three forms agree, it keeps to our limits, and its points are what they should be."""
 
 import ast
+import contextlib
 import html
+import importlib
+import linecache
+import os
 import re
 import subprocess
 import sys
+import types
 from functools import cache
 
 import jupytext
 import nbformat
 import pytest
+from nbgrader import utils as nbgrader_utils
 
 from autograder import exercise
+from autograder.bank.apart import Apart
+from autograder.call import in_ranks
+from autograder.call.in_process import examine
 from autograder.classroom import lessons
-from autograder.classroom.lesson_points import release_problems, solution_problems
+from autograder.classroom.lesson_points import is_setup, missed, release_problems, solution_problems
 from autograder.classroom.lessons import COURSE
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics, without_predictions
 from autograder.classroom.verdicts import asked_by, is_check
+from course_lib import device
 from course_lib.places import environment
 
 FOUND = [lesson for lesson in lessons.find() if not lesson.part]  # parts are written by who teaches
@@ -43,6 +53,58 @@ def test_the_three_forms_of_every_lesson_agree():
 SLOWER = {"09_capstone": ["capstone_speed_speed earned 0.43 of 10 points in the outputs that are kept"]}
 
 
+def functions_of(notebook: nbformat.NotebookNode) -> dict:
+    """What its setup and its solution cells define, each cell run as far as it goes."""
+    module = types.ModuleType("lesson")
+    for number, cell in enumerate(notebook.cells):
+        if is_code(cell) and (is_setup(cell) or nbgrader_utils.is_solution(cell)):
+            path, source = f"<cell {number}>", without_magics(cell.source)
+            linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+            with contextlib.suppress(Exception):
+                exec(compile(source, path, "exec"), module.__dict__)
+    return module.__dict__
+
+
+def right_at_its_point(lesson, notebook) -> dict[str, bool]:
+    """By exercise, on the first case that shows its point."""
+    os.chdir(lesson.script.parent)
+    defined, exercises = functions_of(notebook), exercise.of_unit(lesson.name)
+    tried = {one: defined.get(one.entry) for one in exercises if device.TIER in one.tiers}
+    return {one.name: examine(one, f, 20260101, only=one.point[:1]).accepted for one, f in tried.items()}
+
+
+def apart(function, *args):
+    """In a process of its own, in which torch is imported already."""
+    importlib.import_module("torch._functorch.aot_autograd")
+    in_ranks.prepare()
+    process = Apart()
+    process.call(function, *args)
+    returned, answer = process.answer()
+    process.close()
+    assert returned, answer
+    return answer
+
+
+@each_lesson
+def test_the_outputs_that_are_kept_show_all_points(lesson):
+    if lessons.is_current(lesson):
+        kept = lessons.refresh(lesson)
+        tier = kept.metadata["speed_of_light"].get("tier", "gpu")
+        assert missed(kept, tier, " in the outputs that are kept") == SLOWER.get(lesson.unit, [])
+
+
+@each_lesson
+def test_where_exercises_show_their_point_the_solution_is_right(lesson):
+    assert set(apart(right_at_its_point, lesson, lessons.read_script(lesson)).values()) == {True}
+
+
+@pytest.mark.slow
+@each_lesson
+def test_where_exercises_show_their_point_the_release_is_not_right(lesson):
+    assert set(apart(right_at_its_point, lesson, nbformat.read(lesson.release, 4)).values()) == {False}
+
+
+@pytest.mark.slow
 @each_lesson
 def test_the_solution_earns_its_points_and_the_release_none(lesson):
     assert solution_problems(lesson, changed_only=True) == SLOWER.get(lesson.unit, [])
@@ -97,14 +159,28 @@ def test_no_cell_needs_the_reference_solutions(lesson):
     assert [name for source in code for name in unguarded(without_magics(source))] == []
 
 
-@each_lesson
-def test_what_a_lesson_imports_needs_no_reference_solutions_either(lesson):
-    """In a process in which they cannot be imported, as in a copy of the course without them."""
+def imports_of(lesson) -> list[str]:
+    """What it imports from the course, but for the reference solutions."""
     code = [ast.parse(without_magics(c.source)) for c in lessons.read_script(lesson).cells if is_code(c)]
     imports = [node for tree in code for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     own = [node for node in imports if "course_lib" in ast.unparse(node) or "autograder" in ast.unparse(node)]
-    kept = [ast.unparse(node) for node in own if not any(n.startswith(REFERENCES) for n in imported(node))]
+    return [ast.unparse(node) for node in own if not any(n.startswith(REFERENCES) for n in imported(node))]
+
+
+def test_what_lessons_import_needs_no_reference_solutions_either():
+    """In a process in which they cannot be imported, as in a copy of the course without them."""
+    kept = [f"{line}  # {lesson.unit}" for lesson in FOUND for line in imports_of(lesson)]
     lines = ["import sys", f"sys.modules.update(dict.fromkeys({REFERENCES!r}))", *kept]
+    done = subprocess.run(
+        [sys.executable, "-"], input="\n".join(lines), env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@each_lesson
+def test_what_a_lesson_imports_alone_needs_no_reference_solutions_either(lesson):
+    lines = ["import sys", f"sys.modules.update(dict.fromkeys({REFERENCES!r}))", *imports_of(lesson)]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -23,7 +23,9 @@ FENCE = 64
 
 def pytest_generate_tests(metafunc):
     if "dtype" in metafunc.fixturenames:
-        metafunc.parametrize("dtype", DTYPES, ids=[str(d).removeprefix("torch.") for d in DTYPES])
+        later = TIER == "interpreter" and metafunc.definition.get_closest_marker("fp32_first")
+        params = [pytest.param(d, marks=pytest.mark.slow if later and d != torch.float32 else ()) for d in DTYPES]
+        metafunc.parametrize("dtype", params, ids=[str(d).removeprefix("torch.") for d in DTYPES])
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ def test_backward_is_right_for_any_width(rows, N, other, dtype, fenced, random):
     backward_is_right(d, dw, db, sum_x, dy, ds, s, weight, mean, rstd)
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize(("rows", "N"), [(7, 72), (5, 33), (3, 1152), (64, 16)])
 def test_results_and_gradients_are_those_of_separate_operations(rows, N, p, dtype, random):
@@ -74,6 +75,7 @@ def test_results_and_gradients_are_those_of_separate_operations(rows, N, p, dtyp
         near(a, b, LIMIT[dtype], name)
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize(("rows", "N"), [(7, 72), (5, 33), (11, 1152)])
 def test_a_bias_in_x_gets_the_sum_of_the_gradient_of_x(rows, N, p, dtype, random):
@@ -310,7 +312,9 @@ def test_what_it_cannot_do_is_refused():
 # torch.compile.
 
 
-@pytest.mark.parametrize(("p", "biased"), [(0.0, True), (0.3, True), (0.0, False)])
+@pytest.mark.parametrize(
+    ("p", "biased"), [(0.0, False), *(pytest.param(p, True, marks=pytest.mark.slow) for p in (0.0, 0.3))]
+)
 def test_the_operator_passes_opcheck(p, biased):
     x, residual, weight, bias = (t.requires_grad_() for t in drawn(6, 72, torch.float32))
     seed = seed_of(3) if p else None
@@ -327,7 +331,7 @@ def test_the_operator_passes_opcheck_where_the_types_differ():
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own, while its compiler is imported
 @pytest.mark.parametrize("in_place", [None, "both"])
-@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("p", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_compile_takes_it_whole(p, in_place, random):
     given, gy, gs = drawn(6, 72, torch.float32), random(6, 72, dtype=torch.float32), random(6, 72, dtype=torch.float32)
 

@@ -176,17 +176,18 @@ WAYS_OF_WIDE_ROWS = [
 ]
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize(
     ("rows", "N", "other"),
     [
         (11, 72, "plain"),
         (1, 33, "no bias"),
-        (5, 1152, "no ds"),
+        pytest.param(5, 1152, "no ds", marks=pytest.mark.slow),
         (9, 129, "dropout"),
-        (9, 132, "dropout"),
+        pytest.param(9, 132, "dropout", marks=pytest.mark.slow),
         (7, 40, "sum_x"),
-        (0, 40, "plain"),
-        (12, 16, "sum_x"),
+        pytest.param(0, 40, "plain", marks=pytest.mark.slow),
+        pytest.param(12, 16, "sum_x", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("how", WAYS_OF_WIDE_ROWS, ids=str)

@@ -58,6 +58,7 @@ def test_any_group_any_number_of_queries_and_of_parts(sizes, parts, m, causal, d
     in_parts(sizes, dtype, parts, m, causal=causal)
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n_q", [1, 5])
 def test_lengths_hide_keys_from_every_part(n_q, causal, dtype, in_parts):
@@ -96,6 +97,7 @@ def test_scores_of_any_size_do_not_overflow(make, in_parts, dtype):
         in_parts(None, None, 4, tensors=(q + offset, 30 * k.sign() + k, v, do))
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("turned", [False, True])
 def test_strides_may_be_anything(turned, make, in_parts, dtype):
     def moved(x):
@@ -128,6 +130,7 @@ def taken(monkeypatch):
 N_K = 4096 if TIER == "gpu" else 300
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("lengths", [None, (N_K - 3,)], ids=["whole", "padded"])
 @pytest.mark.parametrize(("n_q", "causal"), [(1, False), (6, True)], ids=str)
 def test_attention_splits_keys_by_itself_and_its_gradients_are_right(n_q, causal, lengths, dtype, make, check, taken):
@@ -158,6 +161,7 @@ def test_compile_takes_it_whole(make, taken):
 # dk and dv, their query heads in parts.
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize(("parts", "causal"), [(2, True), (4, False), (4, True)], ids=str)
 def test_dk_and_dv_are_sums_over_parts_of_the_query_heads(parts, causal, dtype, make, assert_within, fenced):
     lengths = torch.tensor([20, 0], device=DEVICE, dtype=torch.int32)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -179,13 +178,8 @@ def test_of_lesson_04s_settings_the_model_takes_one_within_6_percent_of_the_fast
 # What the compiler makes of it.
 
 
-@cache
-def sample() -> tuple:
-    return tuple(map(json.dumps, launched("86,120", "^(attention 128|linear_gelu 4096 4096 4096) fp16$")))
-
-
 @pytest.mark.parametrize(
-    "archs", ["75,86", pytest.param(",".join(map(str, ARCHITECTURES)), marks=pytest.mark.slow)], ids=["two", "all"]
+    "archs", ["86", pytest.param(",".join(map(str, ARCHITECTURES)), marks=pytest.mark.slow)], ids=["one", "all"]
 )
 def test_every_call_comes_as_far_as_its_launch(archs):
     found = launched(archs, only="captured")
@@ -193,9 +187,10 @@ def test_every_call_comes_as_far_as_its_launch(archs):
     assert len(found) > 150 * len(archs.split(","))
 
 
-def test_a_sample_of_launches_starts():
-    found = list(map(json.loads, sample()))
-    assert {one["arch"] for one in found} == {86, 120} and len(found) >= 8
+@pytest.mark.parametrize("arch", [86, pytest.param(120, marks=pytest.mark.slow)])
+def test_a_sample_of_launches_starts(arch):
+    found = launched(str(arch), "^(attention 128|linear_gelu 4096 4096 4096) fp16$")
+    assert {one["arch"] for one in found} == {arch} and len(found) >= 4
     assert_all_start(found)
 
 
@@ -213,7 +208,7 @@ def assert_all_start(found: list[dict]) -> None:
     assert not said
 
 
-@pytest.mark.parametrize("stored", ["", " by columns"])
+@pytest.mark.parametrize("stored", ["", pytest.param(" by columns", marks=pytest.mark.slow)])
 def test_parts_of_products_are_copied_ahead_on_an_h200(stored):
     """One buffer in place of `stages` would say that the compiler no longer sees rows at multiples of 16 bytes."""
     found = launched("90", f"^matmul_parts 1 4096 4096{stored} fp16$")
@@ -241,7 +236,11 @@ def test_every_launch_starts_on_every_architecture(arch, part):
 
 
 @pytest.mark.parametrize(
-    ("arch", "words"), [(86, ["compute capability 9.0"] * 2 + ["16-byte"]), (120, [None, None, "of an H100 or H200"])]
+    ("arch", "words"),
+    [
+        (86, ["compute capability 9.0"] * 2 + ["16-byte"]),
+        pytest.param(120, [None, None, "of an H100 or H200"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_rung_that_a_card_does_not_have_says_so(arch, words):
     code = (

@@ -50,6 +50,7 @@ def test_parts_add_up_to_the_product(M, N, K, split, dtype, random, fenced, asse
     assert_within(out, a.double() @ b.double(), bound(a, b))
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("b_stored", STORED)
 @pytest.mark.parametrize("a_stored", STORED)
@@ -61,6 +62,7 @@ def test_parts_take_any_strides(a_stored, b_stored, split, dtype, random, assert
         assert_within(out, a.double() @ b.double(), bound(a, b))
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
@@ -76,6 +78,7 @@ def test_parts_end_in_gelu(shape, biased, keep, split, dtype, fenced, assert_wit
         assert_within(h, *summed(x, w.T, bias))
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("shape", [(8, 8, 8), (40, 136, 72), (33, 104, 24)], ids=str)

@@ -94,13 +94,14 @@ def check(assert_within):
     return run
 
 
+@pytest.mark.fp32_first
 @pytest.mark.parametrize("kind", [Tables, Computed])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("B", "H", "H_kv", "S", "D", "R"),
     [
         (1, 1, 1, 1, 2, 2),
-        (2, 4, 2, 5, 16, 16),
+        pytest.param(2, 4, 2, 5, 16, 16, marks=LONG),
         (1, 5, 1, 3, 24, 24),  # 12 pairs: a block of 16
         pytest.param(2, 3, 3, 4, 72, 72, marks=LONG),
         (1, 2, 4, 7, 40, 12),  # a part of the head; more heads of keys than of queries
@@ -116,7 +117,7 @@ def test_positions_begin_at_the_offset(kind, make, check):
     check(*make(2, 2, 1, 5, 16, torch.float32), 16, kind, offset=31)
 
 
-@pytest.mark.parametrize("kind", [Tables, Computed])
+@pytest.mark.parametrize("kind", [Tables, pytest.param(Computed, marks=LONG)])
 @pytest.mark.parametrize("dtype_of_ids", [torch.int32, pytest.param(torch.int64, marks=LONG)])
 def test_every_sequence_may_have_positions_of_its_own(kind, dtype_of_ids, make, check):
     packed = [[0, 1, 2, 0, 1, 0, 1], [5, 4, 3, 2, 40, 0, 9]]  # three sequences in one row; any order
