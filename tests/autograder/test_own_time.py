@@ -20,7 +20,7 @@ from autograder.inside import own_time
 from autograder.inside.own_time import OwnTime
 from autograder.referee import watchdog
 from autograder.referee.referee import Patience, Referee
-from autograder.referee.room import TooBusy
+from autograder.referee.room import TooBusy, Worker
 from autograder.referee.submission import Cell, Submission
 from course_lib.places import RELEASES
 
@@ -134,6 +134,22 @@ def test_a_machine_that_does_other_things_costs_a_right_answer_nothing(source, p
 
 
 @needs_bubblewrap
+def test_a_call_that_is_made_twice_has_the_time_of_two(monkeypatch):
+    given, ask = {}, Worker.ask
+
+    def noted(worker, order, descriptors, patience_s, served=()):
+        if "programs" in order:
+            given[len(order["programs"])] = patience_s
+        return ask(worker, order, descriptors, patience_s, served)
+
+    monkeypatch.setattr(Worker, "ask", noted)
+    submission = Submission((Cell("mine", find("start.axpy/right/masked").source),))
+    with Referee(submission, patience=Patience(20.0, 10.0)) as there:
+        verdict = there.examine(exercise.get("start.axpy"), seed=1)
+    assert verdict.accepted and given == {1: 10.0, 2: 20.0}
+
+
+@needs_bubblewrap
 @pytest.mark.parametrize("work", [SPINS.format(99), "import time\ntime.sleep(99)"], ids=["works", "sleeps"])
 def test_what_does_not_end_is_ended_in_time_all_the_same(work):
     with Referee(Submission((Cell("mine", before_it_answers(work)),)), patience=Patience(20.0, 2.0)) as there:
@@ -149,7 +165,7 @@ def test_who_gets_too_little_of_a_machine_waits_for_a_person_or_for_another_try(
     release = nbformat.read(RELEASES / "01_roofline/roofline.ipynb", as_version=4)
     submission = Submission((Cell("mine", before_it_answers(DRIPS)),))
     with Judging(submission, release, 1, tmp_path) as judging:
-        judging.referee = Referee(submission, patience=Patience(20.0, 20.0, whole_s=2.0)).__enter__()
+        judging.referee = Referee(submission, patience=Patience(20.0, 20.0, whole_s=4.0)).__enter__()
         verdict = judging.verdict(Asked(WORK.name, speed=False))
     assert (verdict["points"], verdict["waits"]) == (0.0, A_PERSON)
     assert "this submission got 1 s of this machine" in verdict["html"]
