@@ -194,10 +194,11 @@ def neighbour_alone(seed: int) -> str:
 
 
 def _patience(cheat: Cheat) -> Patience:
-    """Little, because many cheats never end. What a person is to see has to end."""
+    """Little, because many cheats never end. What a person is to see has to end. A first call that imports the compiler
+    takes 2 s of a processor, and has to come to what is expected to stop the cheat."""
     if cheat.held or cheat.patient:
         return Patience()
-    return Patience(cells_s=20.0, call_s=2.0 if device.TIER == "interpreter" else 15.0)
+    return Patience(cells_s=20.0, call_s=15.0)
 
 
 def _small(exercise: Exercise) -> Exercise:

@@ -31,7 +31,7 @@ class Decided:
 
     @property
     def name(self) -> str:
-        return f"{self.asked.name}, speed" if self.asked.speed else self.asked.name
+        return str(self.asked)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

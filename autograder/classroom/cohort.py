@@ -24,6 +24,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom import handed_in, roster
+from autograder.judging.verdict import for_speed
 from autograder.referee.submission import OWN
 from course_lib.places import HOME
 
@@ -190,8 +191,8 @@ class Progress:
 
     def line(self, student: str, rows: list[Row], passed_s: float) -> str:
         points, out_of = sum(got for _, got, _, _ in rows), sum(most for _, _, most, _ in rows)
-        waiting = [name for name, _, _, waits in rows if waits and not name.endswith(", speed")]
-        speed = sum(waits and name.endswith(", speed") for name, _, _, waits in rows)
+        waiting = [name for name, _, _, waits in rows if waits and not for_speed(name)]
+        speed = sum(waits and for_speed(name) for name, _, _, waits in rows)
         waiting += [f"{speed} for speed"] if speed else []
         total = max(self.total, self.done)
         bar = ("#" * round(20 * self.done / total)).ljust(20, ".")

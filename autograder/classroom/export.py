@@ -19,6 +19,7 @@ from traitlets.config import Config
 from autograder.classroom.late import is_handed_in, rule_of, settle
 from autograder.classroom.marking import TEMPLATES
 from autograder.classroom.marks import VERDICTS, called, taken_out, told, waiting
+from autograder.judging.verdict import for_speed
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits""".split()
@@ -55,7 +56,7 @@ class Grades(ExportPlugin):
                     yield self._row(gradebook, lesson, student)
 
     def _row(self, gradebook: Gradebook, lesson: Assignment, student: Student) -> dict:
-        speed = {cell.name for nb in lesson.notebooks for cell in nb.source_cells if called(cell).endswith(", speed")}
+        speed = {cell.name for nb in lesson.notebooks for cell in nb.source_cells if for_speed(called(cell))}
         row = {"assignment": lesson.name, "duedate": lesson.duedate, "max_score": lesson.max_score}
         row["max_speed_score"] = sum(c.max_score for nb in lesson.notebooks for c in nb.grade_cells if c.name in speed)
         row |= {"student_id": student.id, "lms_user_id": student.lms_user_id, "email": student.email}

@@ -36,15 +36,13 @@ class Unread(ValueError):
 
 
 def taken_apart(file: int, release: Path | None = None) -> dict:
-    """The answer of the other side to an open file; Unread with a reason. Without a release: its `cells` alone."""
+    """The answer of the other side to an open file; Unread with a reason, and TimeoutExpired where only this machine
+    can be the reason. Without a release: its `cells` alone."""
     os.lseek(file, 0, os.SEEK_SET)
     line = [sys.executable, "-I", __file__, *([str(release)] if release else [])]
-    try:
-        done = subprocess.run(
-            line, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Unread(f"reading it had no end after {PATIENCE_S} s") from None
+    done = subprocess.run(
+        line, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE_S, check=False
+    )
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise Unread(f"reading it takes more than {SECONDS} s of a processor")
     if done.returncode or not done.stdout:

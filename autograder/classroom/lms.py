@@ -14,6 +14,7 @@ from datetime import timedelta
 from nbgrader.api import Gradebook, Student
 
 from autograder.classroom.export import Grades
+from autograder.judging.verdict import for_speed
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def shared(row: dict) -> tuple[str, str]:
         return "", ""
     waits = [one.rpartition(" (")[0] for one in row["waits"].split("; ") if one]
     speed = min(row["speed_score"], row["score"])
-    for_speed = [one.endswith(", speed") for one in waits]
-    return ("" if not all(for_speed) else number(row["score"] - speed)), ("" if any(for_speed) else number(speed))
+    is_speed = list(map(for_speed, waits))
+    return ("" if not all(is_speed) else number(row["score"] - speed)), ("" if any(is_speed) else number(speed))
 
 
 def number(points: float) -> str:

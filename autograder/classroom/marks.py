@@ -121,7 +121,7 @@ def called(cell) -> str:
     asked = asked_by(cell) if cell.cell_type == "code" else None
     if asked is None:
         return cell.name if hasattr(cell, "name") else cell.metadata.nbgrader["grade_id"]
-    return f"{asked.name}, speed" if asked.speed else asked.name
+    return str(asked)
 
 
 def waiting(notebook: SubmittedNotebook, verdicts: Path = VERDICTS) -> list[str]:

@@ -12,7 +12,7 @@ from autograder import exercise as exercises
 from autograder.classroom import cohort, taken
 from autograder.classroom.marks import in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS
-from autograder.classroom.verdicts import asked_by, is_check
+from autograder.classroom.verdicts import Asked, asked_by, is_check
 from autograder.referee import sandbox
 from course_lib.places import HOME, environment
 from course_lib.table import Table
@@ -88,7 +88,7 @@ def told(exercise: str, found: list[Change]) -> list[str]:
     rows = [
         (
             one.student,
-            f"{exercise}, speed" if one.speed else exercise,
+            str(Asked(exercise, one.speed)),
             _points(one.before),
             _points(one.after),
             f"{one.mark} stays, and a person is asked" if one.mark else "",

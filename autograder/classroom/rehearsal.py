@@ -19,7 +19,7 @@ from autograder import exercise
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, Lesson
 from autograder.classroom.marks import called, read_shown, shown_file
-from autograder.classroom.verdicts import A_GPU, asked_by
+from autograder.classroom.verdicts import A_GPU, Asked, asked_by
 from course_lib.places import environment
 
 SOLVED, UNTOUCHED = "solved", "untouched"
@@ -110,7 +110,7 @@ def wrong_points(given: dict[tuple[str, bool], float], lesson: Lesson) -> list[s
         has, asked = given.get((name, speed)), wanted.get((name, speed))
         if has != asked:
             here, there = ("none" if points is None else f"{points:g}" for points in (has, asked))
-            said.append(f"{name}{', speed' * speed}: {here} points in the gradebook, {there} in the exercise")
+            said.append(f"{Asked(name, speed)}: {here} points in the gradebook, {there} in the exercise")
     return said
 
 

@@ -12,7 +12,7 @@ import torch
 
 from autograder.exercise import find
 from autograder.judging.score import credit, missed, right_in
-from autograder.judging.verdict import TIERS, CaseVerdict, SpeedVerdict, Verdict, told_apart
+from autograder.judging.verdict import TIERS, Asked, CaseVerdict, SpeedVerdict, Verdict, told_apart
 
 RIGHT, WRONG, WAITING = "#0072B2", "#D55E00", "#595959"  # also told apart by their words
 
@@ -88,10 +88,10 @@ def html(verdict: Verdict) -> str:
 
 def speed_lines(verdict: SpeedVerdict) -> list[str]:
     if not verdict.rows:
-        return [f"{verdict.exercise}, speed: {verdict.note}"]
+        return [f"{Asked(verdict.exercise, speed=True)}: {verdict.note}"]
     worst = min(verdict.rows, key=lambda row: row.share)
     than = "reference's" if worst.share > worst.floor_s / worst.seconds else "floor's"
-    said = [f"{verdict.exercise}, speed: {worst.share:.0%} of the {than} speed at the worst size."]
+    said = [f"{Asked(verdict.exercise, speed=True)}: {worst.share:.0%} of the {than} speed at the worst size."]
     said += [verdict.note] if verdict.note else []
     for row in verdict.rows:
         reference = f", reference {row.reference_s * 1e6:.1f} us" if row.reference_s else ""

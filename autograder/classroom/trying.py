@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from autograder.inside.cells import run_cells
 from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
+from autograder.referee.room import TooBusy
 from autograder.referee.submission import Submission, extract, release_of_cells, visible
 from course_lib import device
 from course_lib.places import RELEASES
@@ -95,6 +97,8 @@ def read(notebook: Path) -> dict:
             return limited.taken_apart(file.fileno())
     except OSError as error:
         raise CannotTry(f"cannot be opened: {error.strerror}") from error
+    except subprocess.TimeoutExpired as late:
+        raise CannotTry(f"this machine did not read it in {late.timeout:g} s; try again") from late
     except limited.Unread as why:
         raise CannotTry(
             f"is no notebook that can be read: {why}. Grading would give it no points: open it in JupyterLab and save "
@@ -132,7 +136,10 @@ def rows(submission: Submission, release: NotebookNode, unsafe: bool, seed: int 
     with Referee(submission, imported_by(release)) as referee:
         for one in asked:
             examine_it = referee.examine_speed if one.speed else referee.examine
-            yield Row.of(stored(examine_it(exercise.get(one.name), seed)))
+            try:
+                yield Row.of(stored(examine_it(exercise.get(one.name), seed)))
+            except TooBusy as error:
+                raise CannotTry(f"{error}: other programs had the rest. Try again") from error
 
 
 def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int = PUBLIC_SEED) -> int:

@@ -17,7 +17,6 @@ import platform
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from autograder import exercise as exercises
 from autograder.classroom import report
 from autograder.inside.calling import quiet
 from autograder.judging.judge import NO_SPEED, NOT_ALONE
-from autograder.judging.verdict import SpeedVerdict, Verdict
+from autograder.judging.verdict import Asked, SpeedVerdict, Verdict
 from autograder.referee.referee import Referee, fingerprint
 from autograder.referee.room import NoRoom
 from autograder.referee.sandbox import NoSandbox
@@ -40,14 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 A_PERSON, A_GPU = "a person", "a GPU"  # for whom points wait
 # Of a verdict, the one that knows most last. On a GPU that others may use at the same time, no speed is measured.
 TIERS = ("interpreter", "shared", "gpu")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a check cell asks for."""
-
-    name: str
-    speed: bool
 
 
 def is_check(cell: NotebookNode) -> bool:

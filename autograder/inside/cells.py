@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import io
 import linecache
+import os
 import signal
 import sys
-import time
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from autograder.inside import calling
+from autograder.inside.own_time import OwnTime
 
 KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
 
@@ -38,14 +40,15 @@ def run_cells(
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, kept, ends, future = [], {}, time.monotonic() + seconds, 0
-    signal.signal(signal.SIGALRM, _overdue)
+    troubles, kept, left, future = [], {}, seconds, 0
     for name, source in cells:
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, lines_of(source), path)
+        own = OwnTime(max(0.1, left) / 3, _ran)
         with calling.quiet():
             try:
-                signal.setitimer(signal.ITIMER_REAL, max(0.1, ends - time.monotonic()) / 3)
+                signal.signal(signal.SIGALRM, partial(_overdue, own))
+                signal.setitimer(signal.ITIMER_REAL, own.left())
                 parts = _statements(source, path, future) if apart else [_compiled(source, path, future)]
                 if any(part.co_flags & KEPT for part in parts):
                     future = KEPT
@@ -60,8 +63,10 @@ def run_cells(
             except BaseException as error:  # `exit()` in a cell ends that cell only
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 troubles.append(_trouble(name, error))
+        left -= own.charged
         if name == settled:
             kept = dict(module.__dict__)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that rang while a cell ended may have set another
     module.__dict__.update(kept)
     return module.__dict__, troubles
 
@@ -86,5 +91,12 @@ def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:
     return name, calling.describe(error), calling.where(error) or ""
 
 
-def _overdue(*_) -> None:
-    raise TimeoutError("still running when its time was over")
+def _ran(times: Callable = os.times) -> float:
+    """Seconds of processors, for this process and for those that it waited for."""
+    return sum(times()[:4])
+
+
+def _overdue(own: OwnTime, *_) -> None:
+    if not (left := own.left()):
+        raise TimeoutError("still running when its time was over")
+    signal.setitimer(signal.ITIMER_REAL, left)

@@ -20,12 +20,13 @@ import math
 import select
 import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from autograder.inside.own_time import OwnTime
 
 MESSAGE_BYTES = 1 << 23  # largest message either way
 MESSAGE_VALUES = 1 << 18  # in a message towards the referee: an empty list is 3 bytes in JSON, and 64 in Python
@@ -77,13 +78,13 @@ class Channel:
         except OSError as error:
             raise ChannelError("the other side hung up") from error
 
-    def receive(self, timeout_s: float | None = None) -> Any:
+    def receive(self, limit: float | OwnTime | None = None) -> Any:
         """The next message; TimeoutError when none came in time. Descriptors that come along are closed."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        (length,) = struct.unpack("!I", self._take(4, until, 1 << 16))
+        limit = OwnTime(limit) if isinstance(limit, int | float) else limit
+        (length,) = struct.unpack("!I", self._take(4, limit, 1 << 16))
         if length > MESSAGE_BYTES:
             raise ChannelError(f"a message of {length} bytes was announced; at most {MESSAGE_BYTES} may be sent")
-        text = self._take(length, until, 1 << 16)
+        text = self._take(length, limit, 1 << 16)
         values = sum(map(text.count, (b",", b"[", b"{")))
         if values > MESSAGE_VALUES:
             raise ChannelError(f"a message of {values} values came; at most {MESSAGE_VALUES} may be sent")
@@ -103,12 +104,11 @@ class Channel:
         (length,) = struct.unpack("!I", head)
         return json.loads(self._take(length, None)), descriptors
 
-    def _take(self, count: int, until: float | None, ahead: int = 0) -> bytes:
+    def _take(self, count: int, limit: OwnTime | None, ahead: int = 0) -> bytes:
         """So many bytes, and no more than `ahead` are read at once beyond them."""
         while len(self._waiting) < count:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and (left <= 0 or not select.select([self.end], [], [], left)[0]):
-                raise TimeoutError
+            if limit is not None:
+                self._wait(limit)
             try:
                 piece = self.end.recv(max(count - len(self._waiting), ahead))
             except OSError as error:
@@ -118,6 +118,12 @@ class Channel:
             self._waiting += piece
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return taken
+
+    def _wait(self, limit: OwnTime) -> None:
+        while (left := limit.left()) > 0:
+            if select.select([self.end], [], [], left)[0]:
+                return
+        raise TimeoutError
 
 
 def _no_giant(digits: str) -> int:

@@ -10,11 +10,27 @@ import torch
 from course_lib.numerics import Error
 
 SAID = 800  # characters of one sentence: what a submission chose may stand in it
+FOR_SPEED = ", speed"  # follows the name of an exercise where its points for speed are meant
 TIERS = {"interpreter": "the CPU (Triton kernels through its interpreter)", "gpu": "the GPU"}  # in words
 
 
 def brief(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a check cell asks for; as text, what people call it."""
+
+    name: str
+    speed: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}{FOR_SPEED}" if self.speed else self.name
+
+
+def for_speed(called: str) -> bool:
+    return called.endswith(FOR_SPEED)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _twice(worker: Worker, exercise: Exercise, case: Case, seed: int) -> str:
     round_ = Round(exercise, case, seed, 2, device.DEVICE, device.TIER)
     try:
         worker.plan(round_)
-        report = worker.go(round_, worker.room.patience.call_s)
+        report = worker.go(round_, 2 * worker.room.patience.call_s)
         return f"raised {str(report['error'])[:300]}" if report.get("error") else round_.wrong()
     except Lost as error:
         return str(error)

@@ -26,7 +26,7 @@ from autograder.judging.outcome import NOT_WRITTEN
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock, crew, lanes, replay
-from autograder.referee.room import DEFAULT, Budget, Lost, NoRoom, Patience, Room, Worker
+from autograder.referee.room import DEFAULT, Budget, Lost, NoRoom, Patience, Room, TooBusy, Worker
 from autograder.referee.submission import Submission
 from course_lib import device
 
@@ -115,7 +115,7 @@ class Referee:
 
         def judge_some(one: Referee) -> None:
             while exercise := _next(waiting):
-                with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError, NoRoom):
+                with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError, NoRoom, TooBusy):
                     verdict = one._judged(exercise, seed, lanes.several())
                     if _calm(verdict):
                         self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed))

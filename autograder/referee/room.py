@@ -20,6 +20,7 @@ import torch
 from autograder.call.fences import Fenced
 from autograder.call.trial import inspect, judged_part, lay_out
 from autograder.exercise import Call, Case, Exercise
+from autograder.inside.own_time import OVER_S, OwnTime
 from autograder.inside.wire import TAG, TYPES, Channel, ChannelError, WireError, decode, encode, from_bytes, is_shape
 from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
@@ -35,6 +36,7 @@ PLAN_S = CLOSE_S = 10.0  # for what takes milliseconds
 OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
 _opening = threading.Lock()
 _beginner = ThreadPoolExecutor(1, thread_name_prefix="sandboxes")
+LONGEST = 2  # times as long as a submission has, by the clock
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
@@ -44,43 +46,51 @@ PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies mi
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds after which a worker is ended."""
+    """Seconds of its own after which a worker is ended: what others take of the processors is not charged."""
 
     cells_s: float = 60.0  # to run the submission's cells
-    call_s: float = 30.0  # for one call
-    whole_s: float = 480.0  # for everything that the code of one submission does, points for speed included
+    # for one call. Of right ones with the smallest tiles that Triton multiplies, the longest takes 18 s
+    call_s: float = 60.0
+    whole_s: float = 960.0  # for everything that the code of one submission does, points for speed included
 
 
 DEFAULT = Patience()
 
 
 class Budget:
-    """The seconds that the workers of one submission may keep the referee waiting, in all its rooms together."""
+    """The seconds of their own that the workers of one submission may keep the referee waiting, in all its rooms
+    together; and LONGEST times as long by the clock, after which it is not known what the submission needs."""
 
     def __init__(self, seconds: float):
-        self.seconds, self.spent = seconds, 0.0
-        self._waiting, self._since, self._lock = 0, 0.0, threading.Lock()
+        self.seconds, self.spent, self.waited = seconds, 0.0, 0.0
+        self._waiting, self._since, self._charged, self._lock = 0, 0.0, 0.0, threading.Lock()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Time in here is spent; what is waited for side by side counts once."""
+    def waiting(self, own: OwnTime) -> Iterator[None]:
+        """What is charged in here is spent; what is waited for side by side counts once."""
         with self._lock:
             if not self._waiting:
-                self._since = time.monotonic()
+                self._since, self._charged = time.monotonic(), 0.0
             self._waiting += 1
         try:
             yield
         finally:
             with self._lock:
                 self._waiting -= 1
+                self._charged += own.charged
                 if not self._waiting:
-                    self.spent += time.monotonic() - self._since
+                    waited = time.monotonic() - self._since
+                    self.waited += waited
+                    self.spent += min(waited, self._charged)
 
-    def left(self, most: float) -> float:
-        """Seconds that may be waited now, at most so many. Lost when none are left."""
-        if self.spent >= self.seconds:
+    def left(self, most: float, ran: Callable[[], float]) -> OwnTime:
+        """What may be waited now, at most so many seconds. Lost when none are left, and TooBusy when none are left by
+        the clock."""
+        if self.spent >= self.seconds - OVER_S:
             raise Lost(f"this submission has used up its time, {self.seconds:g} s in all")
-        return min(most, self.seconds - self.spent)
+        if self.waited >= LONGEST * self.seconds - OVER_S:
+            raise TooBusy(f"in {self.waited:.0f} s this submission got {self.spent:.0f} s of this machine")
+        return OwnTime(min(most, self.seconds - self.spent), ran, LONGEST * self.seconds - self.waited)
 
 
 @dataclass
@@ -104,6 +114,10 @@ class NoRoom(RuntimeError):
 
 class Lost(RuntimeError):
     """A worker that hangs, is gone, or no longer speaks our language."""
+
+
+class TooBusy(RuntimeError):
+    """Other processes kept a submission from its time, so nothing is known of it: grade again, or a person looks."""
 
 
 class Room:
@@ -165,6 +179,10 @@ class Room:
         """Code of the submission has just run for so long."""
         now = time.perf_counter()
         self.ran.append((now - seconds, now))
+
+    def own_time(self, seconds: float) -> OwnTime:
+        """For what its workers do now, of what is left to the submission."""
+        return self.budget.left(seconds, lambda: self.watchdog.ran)
 
     def ready(self) -> None:
         """Wait until it has imported what its workers need; not on entering, so that several can start at once.
@@ -255,21 +273,21 @@ class Worker:
         """Run the submission's cells (or those of another); why there is nothing to judge, or ''."""
         submission = submission or self.room.submission
         began = time.perf_counter()
-        patience_s = self.room.budget.left(self.room.patience.cells_s)
+        own = self.room.own_time(self.room.patience.cells_s)
         order = {"cells": [[c.name, c.source] for c in submission.cells], "entry": entry}
-        order |= {"seconds": SHARE_OF_CELLS * patience_s, "apart": bool(self.room.hides)}
+        order |= {"seconds": SHARE_OF_CELLS * own.seconds, "apart": bool(self.room.hides)}
         order["settled"] = submission.settled(entry)
         try:
-            with self.room.budget.waiting():
+            with self.room.budget.waiting(own):
                 self.channel.send(order)
-                reply = self.channel.receive(patience_s)
+                reply = self.channel.receive(own)
             self.room.note(time.perf_counter() - began)
             troubles = [
                 [str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"][:3]
             ]
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
-            self.lost = f"The cells of this notebook did not end in {patience_s:g} s."
+            self._late("The cells of this notebook", own)
             return self.lost
         except (ChannelError, KeyError, TypeError, ValueError):
             self.lost = f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
@@ -345,7 +363,7 @@ class Worker:
                 descriptors.append(mailbox.descriptor)
             order = {"programs": list(programs), "counts": counts, "slabs": described, "wants": len(exercise.returns)}
             order |= {"allowed": exercise.allowed}
-            report = self.ask(order, descriptors, self.room.patience.call_s)
+            report = self.ask(order, descriptors, len(calls) * self.room.patience.call_s)
             outcome = outcome_of(report)
             if outcome.error:
                 return [outcome] * len(calls)
@@ -372,19 +390,28 @@ class Worker:
     def ask(self, order: Any, descriptors: Sequence[int], patience_s: float, served: Sequence[Any] = ()) -> dict:
         """The worker's report; Lost when there is none, and `lost` then says why."""
         try:
-            patience_s = self.room.budget.left(patience_s)
-            with self.room.budget.waiting():
+            own = self.room.own_time(patience_s)
+            with self.room.budget.waiting(own):
                 self.channel.send(order, descriptors, patience_s)
-                report = self._answered(served, patience_s)
+                report = self._answered(served, own)
             self.room.note(outcome_of(report).seconds)
             return report
         except TimeoutError:
-            self.lost = f"the call did not end in {patience_s:g} s"
+            self._late("the call", own)
         except ChannelError as error:
             self.lost = self.room.watchdog.said or f"the process ended ({error})"
+        except (Lost, TooBusy) as error:
+            self.lost = str(error)
+            raise
+        raise Lost(self.lost)
+
+    def _late(self, what: str, own: OwnTime) -> None:
+        """Say why no answer came; TooBusy where this machine is the reason."""
+        self.lost = f"{what} did not end in {own}"
+        try:
+            self.room.own_time(own.seconds)
         except Lost as error:
             self.lost = str(error)
-        raise Lost(self.lost)
 
     def close(self, slabs: Sequence[Slab]) -> None:
         """Give slabs back. Device memory is first unmapped by the worker, or the worker is ended."""
@@ -401,16 +428,15 @@ class Worker:
         """The worker lets go of all memory that it was given."""
         self.ask("close", (), CLOSE_S)
 
-    def _answered(self, served: Sequence[Any], patience_s: float) -> dict:
+    def _answered(self, served: Sequence[Any], own: OwnTime) -> dict:
         """The worker's report, after everything it asked of served objects."""
-        until = time.monotonic() + patience_s
         while True:
-            message = self.channel.receive(until - time.monotonic())
+            message = self.channel.receive(own)
             if not isinstance(message, dict):
                 raise ChannelError("a report that is no report")
             if "ask" not in message:
                 return message
-            self.channel.send(_serve(served, message), timeout_s=until - time.monotonic())
+            self.channel.send(_serve(served, message), timeout_s=own.left())
 
     def hang_up(self) -> None:
         """Ask it nothing more: it ends by itself while the referee goes on, or with the room's other workers."""

@@ -1,4 +1,4 @@
-"""Counts the memory of a whole sandbox, and ends the sandbox when it is too much.
+"""Counts the memory of a whole sandbox, and ends the sandbox when it is too much. Counts its processors' time as well.
 
 Limits of the kernel hold for one process; many processes, files in /tmp and memory without an owner add up past any of
 them, and a cgroup is not ours to make everywhere. So a thread of the referee adds up, twenty times a second, what the
@@ -26,11 +26,12 @@ INODE_BYTES = 1024  # an empty file costs memory too
 
 
 class Watchdog:
-    """`said` is why the sandbox was ended, or ''."""
+    """`said` is why the sandbox was ended, or ''. `ran`: seconds for which its processes have had a processor, of late
+    known only after EVERY_S."""
 
     def __init__(self, bwrap: int, limit: int):
         self.bwrap, self.limit = bwrap, limit
-        self.said, self.most = "", 0
+        self.said, self.most, self.ran = "", 0, 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -42,11 +43,12 @@ class Watchdog:
         kill(self.bwrap)
 
     def _watch(self) -> None:
-        slow = 0
+        slow, known = 0, {}
         while not self._stop.wait(EVERY_S):
             since = time.monotonic()
             held = in_use(self.bwrap, self.limit)
             self.most = max(self.most, held)
+            known = self._count(known)
             slow = slow + 1 if time.monotonic() - since > COUNT_S else 0
             if slow > 1:
                 self.said = "It had more processes or open files than can be counted in time."
@@ -56,6 +58,11 @@ class Watchdog:
                 self.said = f"It held {held / 2**30:.1f} GiB of memory; {self.limit / 2**30:.1f} GiB are allowed."
                 kill(self.bwrap)
                 return
+
+    def _count(self, known: dict[int, float]) -> dict[int, float]:
+        found = {pid: _ran(pid) for pid in descendants(self.bwrap)}
+        self.ran += sum(max(0.0, ran - known.get(pid, 0.0)) for pid, ran in found.items())
+        return found
 
 
 def kill(bwrap: int) -> None:
@@ -118,6 +125,12 @@ def _proportional(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0 if _state(pid) in "Zg" else _resident(pid)
+
+
+def _ran(pid: int) -> float:
+    """Seconds of processors, in all threads; those of its children are counted while they live."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _temporary(pids: list[int]) -> int:

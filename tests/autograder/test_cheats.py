@@ -15,6 +15,7 @@ from autograder.bank import cheats
 from autograder.bank.recording import command, kept
 from autograder.exercise import get
 from autograder.referee import audit, replay
+from autograder.referee.submission import Cell, Submission
 from course_lib import device
 
 CHEATS = cheats.cheats()
@@ -152,6 +153,18 @@ def missed(some, seed):
 @pytest.mark.parametrize("group", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_cheat_a_family_earns_nothing_and_harms_nobody(group):
     assert not missed(GROUPS[group], SEED + 1)
+
+
+@needs_bubblewrap
+def test_a_cheat_has_the_time_to_come_to_what_stops_it(monkeypatch):
+    """A first call that imports the compiler takes seconds, and a clock that ends it tells nothing of the cheat."""
+    (cheat,) = (one for one in cheats.cheats(["capstone.qkv"]) if one.entry.name == "reference_imported")
+    spins = "import time\n_attend, began = attend, []\ndef attend(*args):\n"
+    spins += "    began.append(time.process_time())\n    while time.process_time() - began[0] < 2.5:\n"
+    spins += "        pass\n    return _attend(*args)\n"
+    slower = lambda entry: Submission((Cell("a", entry.source + spins * (entry == cheat.entry)),))  # noqa: E731
+    monkeypatch.setattr(cheats, "_submission", slower)
+    assert "No module named 'course_lib.kernels.attention'" in cheats.attempt(cheat, SEED).how
 
 
 def test_what_is_kept_of_a_cheat_names_no_folder_of_this_machine():

@@ -209,7 +209,7 @@ SPENDS = {
     "time": ("while True: pass", "more than 1 s of a processor"),
     "memory": ("bytes(1 << 31)", "more than 1 GB of memory"),
     "itself": ("os.abort()", "ended by itself"),
-    "patience": ("import time; time.sleep(60)", "no end after 2 s"),
+    "patience": ("import time; time.sleep(60)", "a person should look"),
 }
 
 
@@ -225,6 +225,8 @@ def test_however_the_process_that_reads_ends_there_is_a_reason(kind, folder, tmp
     put(folder, ANSWERED)
     taken = Taken(folder)
     assert reason in taken.said and not taken.has_answer
+    # all but processor and memory is this machine's
+    assert taken.notebook.metadata[handed_in.PERSON] == (kind == "patience")
 
 
 def test_the_process_that_reads_holds_no_torch_and_no_nbformat():

@@ -11,7 +11,7 @@ from autograder import exercise as exercises
 from autograder.classroom import cohort, taken
 from autograder.classroom.marks import InBook, called, in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS, Item
-from autograder.classroom.verdicts import A_PERSON, asked_by, is_check, read, run_seed
+from autograder.classroom.verdicts import A_PERSON, Asked, asked_by, is_check, read, run_seed
 from autograder.referee.source import parsed
 from autograder.referee.submission import Submission
 
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def item(self) -> str:
-        return f"{self.name}, speed" if self.kind == "speed" else self.name
+        return str(Asked(self.name, self.kind == "speed"))
 
 
 def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
