@@ -2832,8 +2832,8 @@ for words, wanted in (
 # and V come at 128 FLOP a byte. One warp group is what a `wgmma` wants, the instruction by which Hopper's tensor cores
 # multiply 64 rows at once, straight from shared memory and without waiting for the result. Between two `setmaxnreg` in
 # the text lies one job, so the text can be counted job by job. Your kernel of exercise 4.3 stands above them: every warp
-# of it does everything. The cell compiles it with the settings of the course's table; counts that are kept here are
-# those of the kernel's text of 2026-11-25.
+# of it does everything. The cell compiles it with the settings of the course's table; the recorded counts are those of
+# the kernel's text of 2026-11-25.
 
 # %%
 import re
