@@ -220,9 +220,8 @@ against(predicted, came)
 results.beside("lesson04.naive_memory", peaks, unit="MiB")
 
 # %% [markdown]
-# **The prediction, counted.** The number of scores is the square of the length, so both factors are near 4 (4.04 and
-# 3.99 on the recorded H200). Backward has twice the products and twice the crossings of forward, and takes 1.88 times
-# as long.
+# **The prediction, counted.** The number of scores is the square of the length, so both factors are near 4 (4.06 and
+# 3.99 on the H200). Backward has twice the products and twice the crossings of forward, and takes 1.9 times as long.
 #
 # **Quadratic.** For long sequences both factors come near 4, memory first; where the time's factor is far below,
 # overhead still sets the time (lesson 01). On a CPU the sequences are short, and both factors may be far from 4: the
@@ -2427,8 +2426,8 @@ for dtype in (torch.float32, torch.float16):
 against(predicted_gain, gains)
 
 # %% [markdown]
-# **The prediction, counted.** In fp32 SDPA is 1.3 times as fast. In fp16 without oneDNN 72.6 ms against 0.6 are a
-# factor of 115, on the processor of the executed lesson.
+# **The prediction, counted.** In fp32 SDPA is 1.4 times as fast. In fp16 without oneDNN 77.4 ms against 6.0 are a
+# factor of 12.9, on the processor of the executed lesson.
 #
 # Look at the row without oneDNN in fp16. Without a library product for fp16, `bmm` falls back to a loop over the
 # matrices: three calls of `select` for each, one for every operand and one for the result, and a slow product inside. 2
