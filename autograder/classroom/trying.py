@@ -139,7 +139,7 @@ def rows(submission: Submission, release: NotebookNode, unsafe: bool, seed: int 
             try:
                 yield Row.of(stored(examine_it(exercise.get(one.name), seed)))
             except TooBusy as error:
-                raise CannotTry(f"{error}: other programs had the rest. Try again") from error
+                raise CannotTry(f"{error}, which other programs had. Try again") from error
 
 
 def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int = PUBLIC_SEED) -> int:

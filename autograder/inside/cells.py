@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import io
 import linecache
-import os
 import signal
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from autograder.inside import calling
-from autograder.inside.own_time import OwnTime
+from autograder.inside.own_time import OwnTime, lacked_here
 
 KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
 
@@ -44,7 +43,7 @@ def run_cells(
     for name, source in cells:
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, lines_of(source), path)
-        own = OwnTime(max(0.1, left) / 3, _ran)
+        own = OwnTime(max(0.1, left) / 3, lacked_here)
         with calling.quiet():
             try:
                 signal.signal(signal.SIGALRM, partial(_overdue, own))
@@ -89,11 +88,6 @@ def _statements(source: str, path: str, future: int) -> list[types.CodeType]:
 
 def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:
     return name, calling.describe(error), calling.where(error) or ""
-
-
-def _ran(times: Callable = os.times) -> float:
-    """Seconds of processors, for this process and for those that it waited for."""
-    return sum(times()[:4])
 
 
 def _overdue(own: OwnTime, *_) -> None:

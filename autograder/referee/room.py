@@ -20,7 +20,7 @@ import torch
 from autograder.call.fences import Fenced
 from autograder.call.trial import inspect, judged_part, lay_out
 from autograder.exercise import Call, Case, Exercise
-from autograder.inside.own_time import OVER_S, OwnTime
+from autograder.inside.own_time import OwnTime
 from autograder.inside.wire import TAG, TYPES, Channel, ChannelError, WireError, decode, encode, from_bytes, is_shape
 from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
@@ -37,6 +37,7 @@ OPEN_S = 60.0  # for a GPU, which takes a fifth of a second
 _opening = threading.Lock()
 _beginner = ThreadPoolExecutor(1, thread_name_prefix="sandboxes")
 LONGEST = 2  # times as long as a submission has, by the clock
+LITTLE_S = 0.1  # when no more is left to it, its time is over
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
@@ -62,7 +63,7 @@ class Budget:
     together; and LONGEST times as long by the clock, after which it is not known what the submission needs."""
 
     def __init__(self, seconds: float):
-        self.seconds, self.spent, self.waited = seconds, 0.0, 0.0
+        self.seconds, self._spent, self._waited = seconds, 0.0, 0.0
         self._waiting, self._since, self._charged, self._lock = 0, 0.0, 0.0, threading.Lock()
 
     @contextlib.contextmanager
@@ -76,21 +77,26 @@ class Budget:
             yield
         finally:
             with self._lock:
-                self._waiting -= 1
                 self._charged += own.charged
-                if not self._waiting:
-                    waited = time.monotonic() - self._since
-                    self.waited += waited
-                    self.spent += min(waited, self._charged)
+                if self._waiting == 1:
+                    self._spent, self._waited = self._so_far()
+                self._waiting -= 1
 
-    def left(self, most: float, ran: Callable[[], float]) -> OwnTime:
+    def _so_far(self) -> tuple[float, float]:
+        """Seconds spent, and seconds waited by the clock; where others wait still, with what they waited."""
+        waited = time.monotonic() - self._since if self._waiting else 0.0
+        return self._spent + min(waited, self._charged), self._waited + waited
+
+    def left(self, most: float, lacked: Callable[[], float]) -> OwnTime:
         """What may be waited now, at most so many seconds. Lost when none are left, and TooBusy when none are left by
         the clock."""
-        if self.spent >= self.seconds - OVER_S:
+        with self._lock:
+            spent, waited = self._so_far()
+        if spent >= self.seconds - LITTLE_S:
             raise Lost(f"this submission has used up its time, {self.seconds:g} s in all")
-        if self.waited >= LONGEST * self.seconds - OVER_S:
-            raise TooBusy(f"in {self.waited:.0f} s this submission got {self.spent:.0f} s of this machine")
-        return OwnTime(min(most, self.seconds - self.spent), ran, LONGEST * self.seconds - self.waited)
+        if waited >= LONGEST * self.seconds - LITTLE_S:
+            raise TooBusy(f"this submission waited {waited - spent:.0f} of {waited:.0f} s for a processor")
+        return OwnTime(min(most, self.seconds - spent), lacked, LONGEST * self.seconds - waited)
 
 
 @dataclass
@@ -182,7 +188,8 @@ class Room:
 
     def own_time(self, seconds: float) -> OwnTime:
         """For what its workers do now, of what is left to the submission."""
-        return self.budget.left(seconds, lambda: self.watchdog.ran)
+        watchdog = self.watchdog  # a new sandbox has a new one
+        return self.budget.left(seconds, lambda: watchdog.lacked)
 
     def ready(self) -> None:
         """Wait until it has imported what its workers need; not on entering, so that several can start at once.
@@ -416,7 +423,7 @@ class Worker:
     def close(self, slabs: Sequence[Slab]) -> None:
         """Give slabs back. Device memory is first unmapped by the worker, or the worker is ended."""
         if device.DEVICE == "cuda":
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(Lost, TooBusy):  # what comes next says so
                 if not self.lost:
                     self.unmap()
             if self.lost:

@@ -1,4 +1,4 @@
-"""Counts the memory of a whole sandbox, and ends the sandbox when it is too much. Counts its processors' time as well.
+"""Counts the memory of a whole sandbox, and ends the sandbox when it is too much. Counts the lack of processors too.
 
 Limits of the kernel hold for one process; many processes, files in /tmp and memory without an owner add up past any of
 them, and a cgroup is not ours to make everywhere. So a thread of the referee adds up, twenty times a second, what the
@@ -26,12 +26,13 @@ INODE_BYTES = 1024  # an empty file costs memory too
 
 
 class Watchdog:
-    """`said` is why the sandbox was ended, or ''. `ran`: seconds for which its processes have had a processor, of late
-    known only after EVERY_S."""
+    """`said` is why the sandbox was ended, or ''. `lacked`: seconds in which one of its threads could have run and had
+    no processor, but no more than those in which none ran: threads that keep one another from a processor lack none. It
+    is known with a delay of EVERY_S."""
 
     def __init__(self, bwrap: int, limit: int):
         self.bwrap, self.limit = bwrap, limit
-        self.said, self.most, self.ran = "", 0, 0.0
+        self.said, self.most, self.lacked = "", 0, 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -43,12 +44,13 @@ class Watchdog:
         kill(self.bwrap)
 
     def _watch(self) -> None:
-        slow, known = 0, {}
+        slow, known, before = 0, {}, time.monotonic()
         while not self._stop.wait(EVERY_S):
             since = time.monotonic()
             held = in_use(self.bwrap, self.limit)
             self.most = max(self.most, held)
-            known = self._count(known)
+            known = self._count(known, since - before)
+            before = since
             slow = slow + 1 if time.monotonic() - since > COUNT_S else 0
             if slow > 1:
                 self.said = "It had more processes or open files than can be counted in time."
@@ -59,9 +61,12 @@ class Watchdog:
                 kill(self.bwrap)
                 return
 
-    def _count(self, known: dict[int, float]) -> dict[int, float]:
-        found = {pid: _ran(pid) for pid in descendants(self.bwrap)}
-        self.ran += sum(max(0.0, ran - known.get(pid, 0.0)) for pid, ran in found.items())
+    def _count(self, known: dict[str, tuple[float, float]], took: float) -> dict[str, tuple[float, float]]:
+        found = {thread: _used(thread) for pid in descendants(self.bwrap) for thread in threads(pid)}
+        before = [known.get(one, (0.0, 0.0)) for one in found]
+        more = [(now[0] - then[0], now[1] - then[1]) for now, then in zip(found.values(), before, strict=True)]
+        ran, longest = sum(max(0.0, ran) for ran, _ in more), max((lacked for _, lacked in more), default=0.0)
+        self.lacked += max(0.0, min(longest, took - ran))
         return found
 
 
@@ -127,10 +132,15 @@ def _proportional(pid: int) -> int:
     return 0 if _state(pid) in "Zg" else _resident(pid)
 
 
-def _ran(pid: int) -> float:
-    """Seconds of processors, in all threads; those of its children are counted while they live."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+def threads(pid: int) -> list[str]:
+    return [f"{pid}/task/{thread}" for thread in _listed(f"/proc/{pid}/task")]
+
+
+def _used(thread: str) -> tuple[float, float]:
+    """Seconds for which a thread had a processor, and for which it could have run and had none; 0 where it has ended,
+    and where the kernel does not count them."""
+    fields = _read(f"/proc/{thread}/schedstat").split()
+    return (int(fields[0]) / 1e9, int(fields[1]) / 1e9) if len(fields) == 3 else (0.0, 0.0)
 
 
 def _temporary(pids: list[int]) -> int:

@@ -1,12 +1,14 @@
-"""A limit of time does not charge what other programs took of the processors, and ends what stands still."""
+"""A limit of time does not charge the lack of a processor, and ends what stands still or sleeps."""
 
 import contextlib
 import os
+import re
 import shutil
-import signal
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -20,8 +22,9 @@ from autograder.inside import own_time
 from autograder.inside.own_time import OwnTime
 from autograder.referee import watchdog
 from autograder.referee.referee import Patience, Referee
-from autograder.referee.room import TooBusy, Worker
+from autograder.referee.room import Budget, Lost, TooBusy, Worker
 from autograder.referee.submission import Cell, Submission
+from course_lib import device
 from course_lib.places import RELEASES
 
 WORK = exercise.get("roofline.work")  # one of plain data: its calls take milliseconds
@@ -45,16 +48,16 @@ def before_it_answers(work: str) -> str:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = SimpleNamespace(now=100.0, ran=7.0)
+    clock = SimpleNamespace(now=100.0, lacked=7.0)
     monkeypatch.setattr(own_time, "monotonic", lambda: clock.now)
     return clock
 
 
 def ends(clock, limit: OwnTime, share) -> float:
-    """After how many seconds the limit is over, for processes with this share of a processor at each time."""
+    """After how many seconds the limit is over, where this share of each could have been used and was not."""
     began = clock.now
     while (left := limit.left()) > 0:
-        clock.ran += share(clock.now - began) * left
+        clock.lacked += share(clock.now - began) * left
         clock.now += left
     return clock.now - began
 
@@ -62,61 +65,105 @@ def ends(clock, limit: OwnTime, share) -> float:
 @pytest.mark.parametrize(
     ("share", "after"),
     [
-        pytest.param(lambda t: 1.0, 30.0, id="an endless loop, alone"),
-        pytest.param(lambda t: 0.0, 30.0, id="a deadlock"),
-        pytest.param(lambda t: 0.25, 120.0, id="an endless loop, three others beside it"),
-        pytest.param(lambda t: 16.0, 30.0, id="sixteen processors are charged as one"),
-        pytest.param(lambda t: 0.5 if t < 6.0 else 0.0, 33.0, id="it works for six seconds, and then stands still"),
-        pytest.param(lambda t: 0.001, 30.0, id="a wait that asks now and then"),
+        pytest.param(lambda t: 0.0, 30.0, id="an endless loop alone, a deadlock, a sleep"),
+        pytest.param(lambda t: 0.75, 120.0, id="an endless loop, three others beside it"),
+        pytest.param(lambda t: 0.5 if t < 6.0 else 0.0, 45.0, id="beside another one at first"),
     ],
 )
-def test_working_is_charged_by_the_processor_and_standing_still_by_the_clock(share, after, clock):
-    assert ends(clock, OwnTime(30.0, lambda: clock.ran), share) == pytest.approx(after, abs=0.1)
+def test_all_is_charged_that_passes_but_for_the_lack_of_a_processor(share, after, clock):
+    assert ends(clock, OwnTime(30.0, lambda: clock.lacked), share) == pytest.approx(after, abs=0.1)
 
 
 def test_where_nobody_counts_the_clock_decides(clock):
-    assert ends(clock, OwnTime(30.0), lambda t: 0.1) == pytest.approx(30.0, abs=0.01)
+    assert ends(clock, OwnTime(30.0), lambda t: 0.9) == pytest.approx(30.0, abs=0.01)
 
 
 def test_by_the_clock_there_is_an_end_too(clock):
-    limit = OwnTime(30.0, lambda: clock.ran, most_s=50.0)
-    assert ends(clock, limit, lambda t: 0.1) == pytest.approx(50.0, abs=0.01)
+    limit = OwnTime(30.0, lambda: clock.lacked, most_s=50.0)
+    assert ends(clock, limit, lambda t: 0.9) == pytest.approx(50.0, abs=0.01)
     assert limit.charged == pytest.approx(5.0, abs=0.1)
     assert limit.left() == 0
 
 
-def test_what_is_said_of_a_limit_is_true_by_the_clock_too(clock):
-    limit = OwnTime(30.0, lambda: clock.ran)
-    clock.now += 30.2
+def test_what_is_said_of_a_limit_is_true(clock):
+    limit = OwnTime(30.0, lambda: clock.lacked)
+    clock.now += 50.2
     assert str(limit) == "30 s"
-    clock.now += 44.0
+    clock.now, clock.lacked = clock.now + 60.0, clock.lacked + 44.0
     assert str(limit) == "30 s, not counting 44 s without a processor"
+
+
+@pytest.mark.parametrize(
+    ("used", "lacked"),
+    [
+        pytest.param({"a": (1.0, 4.0)}, 4.0, id="one that gets a fifth"),
+        pytest.param({"a": (0.1, 0.0)}, 0.0, id="one that sleeps and works now and then"),
+        pytest.param({"a": (1.0, 4.0), "b": (4.0, 1.0)}, 0.0, id="one of two is always at work"),
+        pytest.param({"a": (0.5, 4.0), "b": (0.5, 4.0)}, 4.0, id="two that lack one at the same time"),
+        pytest.param({"a": (0.5, 99.0)}, 4.5, id="one that was not seen for a while"),
+        pytest.param({"a": (-9.0, -9.0)}, 0.0, id="another one has its number now"),
+    ],
+)
+def test_a_sandbox_lacks_a_processor_where_a_thread_waits_for_one_and_none_has_one(used, lacked, monkeypatch):
+    monkeypatch.setattr(watchdog, "descendants", lambda pid: [1])
+    monkeypatch.setattr(watchdog, "threads", lambda pid: [*used])
+    monkeypatch.setattr(watchdog, "_used", lambda thread: tuple(10.0 + n for n in used[thread]))
+    dog = SimpleNamespace(bwrap=0, lacked=0.0)
+    watchdog.Watchdog._count(dog, dict.fromkeys(used, (10.0, 10.0)), 5.0)
+    assert dog.lacked == pytest.approx(lacked)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
+def test_this_machine_tells_how_long_a_thread_waited_for_a_processor():
+    spin = [sys.executable, "-S", "-c", "while True: pass"]
+    with beside(spin, 3) as where, subprocess.Popen(spin, start_new_session=True) as one:
+        os.sched_setaffinity(one.pid, where)
+        began = time.monotonic()
+        time.sleep(1.0)
+        ran, lacked = watchdog._used(f"{one.pid}/task/{one.pid}")
+        took = time.monotonic() - began
+        one.kill()
+    assert 2 * ran < lacked and 0.8 * took < ran + lacked < 1.2 * took
 
 
 # ------------------------------------------------------------------------------------------- the referee's limits
 
 
 @contextlib.contextmanager
+def beside(program: list[str], count: int):
+    """So many processes on one processor, and which. Of a session, Linux may make one share."""
+    where = {max(os.sched_getaffinity(0))}
+    them = [subprocess.Popen(program, start_new_session=True) for _ in range(count)]
+    try:
+        for one in them:
+            os.sched_setaffinity(one.pid, where)
+        yield where
+    finally:
+        for one in them:
+            one.kill()
+            one.wait()
+
+
+@contextlib.contextmanager
 def busy(there: Referee):
-    """The submission has a processor for a fifth of the time, as beside many other programs."""
+    """The submission has a processor for a fifth of the time, beside four other programs."""
     over = threading.Event()
 
-    def hold_up():
-        while not over.is_set():
-            for pause, sent in ((0.02, signal.SIGSTOP), (0.08, signal.SIGCONT)):
-                time.sleep(pause)
-                for pid in list(watchdog.descendants(there.room.process.pid))[1:]:  # without the zygote
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, sent)
+    def hold_down(where):
+        while not over.wait(0.02):
+            for pid in list(watchdog.descendants(there.room.process.pid))[1:]:  # without the zygote
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(pid, where)
 
-    thread = threading.Thread(target=hold_up)
     there.room.ready()
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with beside([sys.executable, "-S", "-c", "while True: pass"], 4) as where:
+        thread = threading.Thread(target=hold_down, args=(where,))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 @needs_bubblewrap
@@ -150,37 +197,68 @@ def test_a_call_that_is_made_twice_has_the_time_of_two(monkeypatch):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("work", [SPINS.format(99), "import time\ntime.sleep(99)"], ids=["works", "sleeps"])
+@pytest.mark.parametrize(
+    "work", [SPINS.format(99), "import time\ntime.sleep(99)", DRIPS], ids=["works", "sleeps", "works now and then"]
+)
 def test_what_does_not_end_is_ended_in_time_all_the_same(work):
     with Referee(Submission((Cell("mine", before_it_answers(work)),)), patience=Patience(20.0, 2.0)) as there:
         there.room.ready()
         began = time.monotonic()
         verdict = there.examine(WORK, seed=1)
     assert "did not end in 2 s" in verdict.cases[0].why
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 15.0
 
 
 @needs_bubblewrap
 def test_who_gets_too_little_of_a_machine_waits_for_a_person_or_for_another_try(tmp_path, capsys):
     release = nbformat.read(RELEASES / "01_roofline/roofline.ipynb", as_version=4)
-    submission = Submission((Cell("mine", before_it_answers(DRIPS)),))
+    submission = Submission((Cell("mine", before_it_answers(SPINS.format(99))),))
     with Judging(submission, release, 1, tmp_path) as judging:
-        judging.referee = Referee(submission, patience=Patience(20.0, 20.0, whole_s=4.0)).__enter__()
-        verdict = judging.verdict(Asked(WORK.name, speed=False))
+        judging.referee = Referee(submission, patience=Patience(20.0, 20.0, whole_s=2.0)).__enter__()
+        with busy(judging.referee):
+            verdict = judging.verdict(Asked(WORK.name, speed=False))
     assert (verdict["points"], verdict["waits"]) == (0.0, A_PERSON)
-    assert "this submission got 1 s of this machine" in verdict["html"]
+    assert re.search("this submission waited [1-3] of 4 s for a processor", verdict["html"])
     assert not list(tmp_path.glob("*.json")), "grading again would not try again"
+
+
+def test_what_is_waited_for_counts_while_others_wait_still():
+    """Ranks and rows of exercises wait side by side, and one of them is the first whose time is over."""
+    budget, spent = Budget(0.3), lambda: budget.left(1.0, lambda: 0.0)
+    with budget.waiting(OwnTime(9.0)):
+        with budget.waiting(OwnTime(9.0)):
+            time.sleep(0.3)
+        with pytest.raises(Lost, match="used up its time"):
+            spent()
+    budget, own = Budget(0.3), OwnTime(9.0, time.monotonic)
+    with budget.waiting(own), budget.waiting(own):
+        time.sleep(0.6)
+        with pytest.raises(TooBusy, match="this submission waited 1 of 1 s for a processor"):
+            spent()
+
+
+def test_memory_is_given_back_where_no_time_is_left_to_say_so(monkeypatch):
+    done = []
+
+    def unmap():
+        worker.lost = "this submission waited 1870 of 1920 s for a processor"
+        raise TooBusy(worker.lost)
+
+    monkeypatch.setattr(device, "DEVICE", "cuda")
+    worker = SimpleNamespace(lost="", unmap=unmap, room=SimpleNamespace(sweep=lambda: done.append("swept")))
+    Worker.close(worker, [SimpleNamespace(close=lambda: done.append("closed"))])
+    assert done == ["swept", "closed"]
 
 
 def test_a_rehearsal_says_that_the_machine_was_too_busy(monkeypatch):
     def refuses(*_):
-        raise TooBusy("in 1920 s this submission got 50 s of this machine")
+        raise TooBusy("this submission waited 1870 of 1920 s for a processor")
 
     release = nbformat.read(RELEASES / "00_start/start.ipynb", as_version=4)
     monkeypatch.setattr(Referee, "__enter__", lambda self: self)
     monkeypatch.setattr(Referee, "__exit__", lambda *_: None)
     monkeypatch.setattr(Referee, "examine", refuses)
-    with pytest.raises(trying.CannotTry, match="got 50 s of this machine: other programs had the rest"):
+    with pytest.raises(trying.CannotTry, match="1870 of 1920 s for a processor, which other programs had"):
         list(trying.rows(Submission(()), release, unsafe=False))
 
 

@@ -9,9 +9,12 @@ import pytest
 
 from autograder import exercise
 from autograder.bank import find
+from autograder.call.trial import lay_out
+from autograder.judging.outcome import Outcome
+from autograder.referee import room as rooms
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission, extract
-from course_lib.device import TIER
+from course_lib.device import DEVICE, TIER
 
 pytestmark = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
 COURSE = Path(__file__).resolve().parents[2]
@@ -196,6 +199,17 @@ def axpy(a, x, y, out):
 """
     )
     assert judged(late).right <= 1  # the case without elements
+
+
+def test_what_is_written_after_the_answer_came_does_not_count():
+    slabs, case = [], AXPY.cases[0]
+    fenced = lay_out(AXPY, AXPY.draw(case, 1, DEVICE, TIER), rooms._filling(slabs))
+    fenced["out"].view.fill_(1.0)
+    outcome = rooms._left_behind(AXPY, case, Outcome(), {}, None, fenced)
+    fenced["out"].view.fill_(2.0)
+    assert outcome.outputs["out"].numel() and (outcome.outputs["out"] == 1.0).all()
+    for one in slabs:
+        one.close()
 
 
 def test_troubles_of_another_shape_are_a_verdict_and_no_error_of_ours():
