@@ -34,6 +34,9 @@ SPINS = "import time\nbegan = time.process_time()\nwhile time.process_time() - b
 DRIPS = "import time\nwhile True:\n    began = time.process_time()\n    while time.process_time() - began < 0.05:\n"
 DRIPS += "        pass\n    time.sleep(0.45)\n"
 needs_bubblewrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+needs_the_count = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not count the lack of a processor"
+)
 
 
 def before_it_answers(work: str) -> str:
@@ -113,7 +116,7 @@ def test_a_sandbox_lacks_a_processor_where_a_thread_waits_for_one_and_none_has_o
     assert dog.lacked == pytest.approx(lacked)
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
+@needs_the_count
 def test_this_machine_tells_how_long_a_thread_waited_for_a_processor():
     spin = [sys.executable, "-S", "-c", "while True: pass"]
     with beside(spin, 3) as where, subprocess.Popen(spin, start_new_session=True) as one:
@@ -167,6 +170,7 @@ def busy(there: Referee):
 
 
 @needs_bubblewrap
+@needs_the_count
 @pytest.mark.parametrize(
     ("source", "patience"),
     [
@@ -206,10 +210,11 @@ def test_what_does_not_end_is_ended_in_time_all_the_same(work):
         began = time.monotonic()
         verdict = there.examine(WORK, seed=1)
     assert "did not end in 2 s" in verdict.cases[0].why
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - began < 45.0
 
 
 @needs_bubblewrap
+@needs_the_count
 def test_who_gets_too_little_of_a_machine_waits_for_a_person_or_for_another_try(tmp_path, capsys):
     release = nbformat.read(RELEASES / "01_roofline/roofline.ipynb", as_version=4)
     submission = Submission((Cell("mine", before_it_answers(SPINS.format(99))),))
@@ -218,7 +223,7 @@ def test_who_gets_too_little_of_a_machine_waits_for_a_person_or_for_another_try(
         with busy(judging.referee):
             verdict = judging.verdict(Asked(WORK.name, speed=False))
     assert (verdict["points"], verdict["waits"]) == (0.0, A_PERSON)
-    assert re.search("this submission waited [1-3] of 4 s for a processor", verdict["html"])
+    assert re.search("this submission waited [1-4] of 4 s for a processor", verdict["html"])
     assert not list(tmp_path.glob("*.json")), "grading again would not try again"
 
 
