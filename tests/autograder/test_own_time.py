@@ -111,9 +111,20 @@ def test_a_sandbox_lacks_a_processor_where_a_thread_waits_for_one_and_none_has_o
     monkeypatch.setattr(watchdog, "descendants", lambda pid: [1])
     monkeypatch.setattr(watchdog, "threads", lambda pid: [*used])
     monkeypatch.setattr(watchdog, "_used", lambda thread: tuple(10.0 + n for n in used[thread]))
-    dog = SimpleNamespace(bwrap=0, lacked=0.0)
+    dog = SimpleNamespace(bwrap=0, lacked=0.0, spare=0.0)
     watchdog.Watchdog._count(dog, dict.fromkeys(used, (10.0, 10.0)), 5.0)
     assert dog.lacked == pytest.approx(lacked)
+
+
+def test_a_wait_that_ends_after_the_next_look_counts_whole_and_a_long_sleep_before_it_does_not(monkeypatch):
+    used = iter([(1.0, 0.0), (1.0, 0.08), (1.01, 0.08), (1.01, 40.08)])
+    monkeypatch.setattr(watchdog, "descendants", lambda pid: [1])
+    monkeypatch.setattr(watchdog, "threads", lambda pid: ["a"])
+    monkeypatch.setattr(watchdog, "_used", lambda thread: next(used))
+    dog, known = SimpleNamespace(bwrap=0, lacked=0.0, spare=0.0), {"a": (1.0, 0.0)}
+    for took, lacked in ((0.05, 0.0), (0.05, 0.08), (60.0, 0.08), (0.05, 0.08 + watchdog.WAIT_S + 0.05)):
+        known = watchdog.Watchdog._count(dog, known, took)
+        assert dog.lacked == pytest.approx(lacked)
 
 
 @needs_the_count
