@@ -185,8 +185,8 @@ def busy(there: Referee):
 @pytest.mark.parametrize(
     ("source", "patience"),
     [
-        pytest.param(SPINS.format(0.6) + RIGHT, (7.0, 20.0), id="a cell"),
-        pytest.param(before_it_answers(SPINS.format(1.0)), (20.0, 2.0), id="a call"),
+        pytest.param(SPINS.format(0.6) + RIGHT, (11.0, 20.0), id="a cell"),
+        pytest.param(before_it_answers(SPINS.format(1.0)), (20.0, 3.0), id="a call"),
     ],
 )
 def test_a_machine_that_does_other_things_costs_a_right_answer_nothing(source, patience):
