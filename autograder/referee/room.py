@@ -50,8 +50,7 @@ class Patience:
     """Seconds of its own after which a worker is ended: what others take of the processors is not charged."""
 
     cells_s: float = 60.0  # to run the submission's cells
-    # for one call. Of right ones with the smallest tiles that Triton multiplies, the longest takes 18 s
-    call_s: float = 60.0
+    call_s: float = 60.0  # for one call: in the interpreter right ones with the smallest tiles have to end
     whole_s: float = 960.0  # for everything that the code of one submission does, points for speed included
 
 

@@ -20,7 +20,7 @@ from autograder.classroom import limited, trying
 from autograder.classroom.verdicts import A_PERSON, Asked, Judging
 from autograder.inside import own_time
 from autograder.inside.own_time import OwnTime
-from autograder.referee import watchdog
+from autograder.referee import audit, watchdog
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.room import Budget, Lost, TooBusy, Worker
 from autograder.referee.submission import Cell, Submission
@@ -209,6 +209,19 @@ def test_a_call_that_is_made_twice_has_the_time_of_two(monkeypatch):
     with Referee(submission, patience=Patience(20.0, 10.0)) as there:
         verdict = there.examine(exercise.get("start.axpy"), seed=1)
     assert verdict.accepted and given == {1: 10.0, 2: 20.0}
+
+
+def test_two_calls_in_a_row_have_the_time_of_two():
+    given, room = [], SimpleNamespace(patience=Patience(20.0, 10.0))
+
+    def go(round_, patience_s):
+        given.append((len(round_.calls), patience_s))
+        return {"error": "enough"}
+
+    one = exercise.get("start.axpy")
+    worker = SimpleNamespace(room=room, plan=lambda round_: None, go=go, close=lambda slabs: None)
+    assert audit._twice(worker, one, one.cases[0], 1) == "raised enough"
+    assert given == [(2, 20.0)]
 
 
 @needs_bubblewrap

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import readme
+from course_lib import results
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,6 +19,12 @@ def test_a_number_changed_by_hand_is_put_right():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     spoilt = text.replace(readme.table(), readme.table().replace(" us", " ms", 1))
     assert spoilt != text == readme.with_table(spoilt)
+
+
+def test_what_lesson_08_takes_of_a_card_is_what_was_recorded():
+    (row,) = results.load("lesson08.peak")["rows"]
+    took = f"took {row['all processes GiB']:.1f} GiB of the fuller of two H200s, contexts among it."
+    assert took in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_every_link_to_a_file_of_the_course_leads_somewhere():

@@ -960,6 +960,8 @@ def test_predictions_of_lessons_04_and_05_are_counted():
     says(FLASH, "In fp16 without oneDNN 77.4 ms against 6.0 are a factor of 12.9,")
     times = re.findall(r"[\d.]+(?= ms| times)", printed(FLASH, "float16, without oneDNN naive"))
     assert times[:2] == ["77.4", "6.0"] and first_number(printed(FLASH, "float16, without oneDNN: ")) == 12.9
+    says(FLASH, "the recorded counts are those of the kernel's text of 2026-11-25.")
+    assert results.load("lesson04.jobs", "h100")["date"] == "2026-11-25" and not results.load("lesson04.jobs", "h200")
     says(
         MLP,
         "2176 tiles at 16384 tokens are 16.48 waves, so 0.52 of 17 is wasted, 3 %.",

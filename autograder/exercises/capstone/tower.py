@@ -172,7 +172,7 @@ TOWER = Exercise(
         good_is="fp32 arithmetic, the type of the patches between operations",
         lower=rough,
         lower_is=ROUGH_IS,
-        by_row=False,  # a row of a weight's gradient is a sum over 40 to 80 patches, and may nearly cancel
+        by_row=False,  # a row of a weight's gradient is a sum over some dozens of patches, and may nearly cancel
     ),
     mistakes=MISTAKES,
     probe="autograder.inside.probes.assembled:stepped",
