@@ -426,7 +426,7 @@ def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wa
     for function, says in ((ends, "rank 0 of 2 ended with status 7"), (hangs, hung)):
         started = time.monotonic()
         verdict = examine(RING, function, seed=5, live=True)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
         assert verdict.points == 0 and says in verdict.cases[0].why
         assert verdict.cases[1].why.startswith("not tried") and len(verdict.cases) == len(RING.cases)
         assert "raised" not in verdict.cases[0].why

@@ -6,7 +6,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -81,6 +80,11 @@ def full(folder: Path) -> Path:
 # ------------------------------------------------------------------------------------------- odd and heavy notebooks
 
 
+def spent() -> float:
+    """The seconds of a processor that this process and those it waited for have had: other work beside it adds none."""
+    return sum(os.times()[:4])
+
+
 def odd(change):
     notebook = json.loads(ANSWERED)
     change(notebook)
@@ -126,9 +130,9 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_an_odd_or_heavy_notebook_is_read_in_seconds_and_its_answer_kept(kind, folder):
     put(folder, odd(ODD[kind]))
-    before, start = contents(folder), time.perf_counter()
+    before, start = contents(folder), spent()
     taken = Taken(folder)
-    assert time.perf_counter() - start < 8.0
+    assert spent() - start < 8.0
     assert taken.has_answer and "could not be read" not in taken.said
     assert contents(folder) == before, "what was handed in stays as it came"
     assert (taken.folder / f"{NAME}.ipynb").stat().st_size < 300_000
@@ -172,9 +176,9 @@ NO_NOTEBOOK = {
 def test_what_is_no_notebook_is_graded_as_the_empty_release_and_the_true_reason_told(kind, folder):
     data, reason = NO_NOTEBOOK[kind]
     put(folder, data)
-    start = time.perf_counter()
+    start = spent()
     taken = Taken(folder)
-    assert time.perf_counter() - start < 15.0
+    assert spent() - start < 15.0
     assert "could not be read" in taken.said and reason in taken.said and not taken.has_answer
     assert "static_assert(False" in "".join(cell.source for cell in taken.notebook.cells), "the empty release"
 
@@ -337,9 +341,9 @@ def test_the_notebook_of_another_lesson_is_called_one_in_seconds_and_nothing_of_
     for cell in other["cells"] if not ids else []:
         del cell["id"]
     put(folder, other, name)
-    start = time.perf_counter()
+    start = spent()
     taken = Taken(folder)
-    assert time.perf_counter() - start < 8.0
+    assert spent() - start < 8.0
     assert "it is the notebook of 01_roofline, and this lesson is 00_start" in taken.said
     assert taken.code.untouched == {"axpy"} and not [cell for cell in taken.code.cells if "softmax" in cell.source]
 
@@ -396,10 +400,10 @@ NO_STAMP = {
 def test_whatever_is_called_timestamp_stops_nobody(kind, folder):
     put(folder, ANSWERED)
     NO_STAMP[kind](folder / handed_in.STAMP)
-    start = time.perf_counter()
+    start = spent()
     taken = Taken(folder)
     handed_in.put_aside_bad_stamp(folder)
-    assert time.perf_counter() - start < 5.0
+    assert spent() - start < 5.0
     assert taken.has_answer and not (taken.folder / handed_in.STAMP).exists()
     assert not (folder / handed_in.STAMP).exists(), "nbgrader's pages read it too"
 

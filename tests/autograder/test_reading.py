@@ -210,10 +210,10 @@ def test_another_meaning_of_the_name_of_triton_s_jit_is_pointed_at(line):
 
 
 def test_a_long_chain_of_attributes_is_pointed_at_and_soon_read():
-    began = time.perf_counter()
+    began = time.process_time()
     found = suspicious((Cell("mine", "x = torch" + ".a" * 250),))
     assert any("attributes in a row" in why for _, _, why in found)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_what_only_a_free_function_leads_to_may_use_kernels_and_torch():

@@ -210,9 +210,9 @@ def test_a_cell_of_their_own_in_place_of_a_deleted_one_is_not_undone_by_the_empt
 @pytest.mark.parametrize("kind", ["x = !ls\n", "%timeit f()\n", "    !ls\n", "f?\n", ", f a b\n"])
 def test_hundreds_of_magics_are_read_in_a_second(kind):
     source = ("def f():\n    pass\n" + "if True:\n" * kind.startswith(" ") + kind) * 600
-    start = time.perf_counter()
+    start = time.process_time()
     made = as_python(source)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     if not kind.startswith(","):  # nobody's magic, and no Python
         compile(made, "cell", "exec")
     assert made.count("\n") == source.count("\n")
@@ -223,9 +223,9 @@ ONE_LETTER = {"spaces": " ", "letters": "a", "questions": "?", "equals": "a = ",
 
 @pytest.mark.parametrize("kind", ONE_LETTER)
 def test_a_line_of_one_letter_is_read_in_a_second(kind):
-    start = time.perf_counter()
+    start = time.process_time()
     as_python(f"x = 1\n{ONE_LETTER[kind] * 100_000}!x\n")
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_what_is_shown_as_text_is_cut_where_showing_it_would_take_long(monkeypatch):
@@ -272,9 +272,9 @@ def test_a_changed_setup_is_told():
     "text", ['a[""]=%b\n' * 2000, "'" + "\\'" * 15_000, "x\t=\t!ls\n" * 500, "a = 5 % 3\r!ls\r" * 500]
 )
 def test_what_is_no_python_is_made_some_in_a_second(text):
-    start = time.perf_counter()
+    start = time.process_time()
     as_python(text)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_a_cell_magic_before_a_windows_line_end_leaves_its_body():

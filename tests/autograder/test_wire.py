@@ -146,10 +146,10 @@ def test_a_dict_whose_keys_share_a_hash_is_refused_in_a_second():
     message = encode(dict.fromkeys(keys[:50], 1.0))
     assert len(decode(message)) == 50
     message["items"] = [[{"$": "tuple", "items": list(key)}, 1.0] for key in keys]
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(WireError, match="keys of one hash"):
         decode(message)
-    assert time.perf_counter() - start < 5.0
+    assert time.process_time() - start < 5.0
 
 
 def test_a_tensor_travels_only_where_it_is_expected():

@@ -1,6 +1,7 @@
 """What a call costs, layer by layer: only right calls are timed, and the order of the layers is what lesson 03 says."""
 
 import contextlib
+import sys
 
 import pytest
 import torch
@@ -28,6 +29,33 @@ def test_a_layer_that_does_not_give_the_sum_is_not_timed():
         dispatch._check("a layer", lambda: torch.empty(3, device="meta"), contextlib.nullcontext)
 
 
+def frames(call, around) -> int:
+    """How many functions of Python one call enters."""
+    entered = []
+    with around():
+        call()
+        sys.setprofile(lambda frame, event, arg: entered.append(frame) if event == "call" else None)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+    return len(entered)
+
+
+def test_every_layer_adds_the_python_that_it_is_about():
+    with dispatch.by_key() as key_plus:
+        entered = {name: frames(*setting) for name, setting in dispatch.layers(key_plus).items()}
+    plain = entered[dispatch.PLAIN]
+    for name in ("x + y", "in no_grad", "a gradient is required", "in autocast"):
+        assert entered[name] == plain, name
+    assert plain < entered["under a dispatch mode"] < entered["under two dispatch modes"]
+    assert plain < entered["a kernel in Python on one key"] < entered["torch.library.custom_op"]
+    for name in ("under a function mode", "a wrapper with __torch_dispatch__", "in an autograd.Function", "a subclass"):
+        assert entered[name] > plain, name
+    assert entered["a fake tensor"] > entered["on meta"] > 10 * plain, "the rule for the shape of a sum is in Python"
+
+
+@pytest.mark.slow
 def test_every_python_layer_costs_a_microsecond_or_more(cost):
     plain = cost[dispatch.PLAIN]
     for name in ("under a dispatch mode", "a wrapper with __torch_dispatch__", "in an autograd.Function", "a subclass"):
@@ -44,8 +72,8 @@ def test_no_grad_and_autocast_cost_a_sum_next_to_nothing_and_a_graph_does(cost):
     assert cost["a gradient is required"] - plain > 0.1
 
 
+@pytest.mark.slow
 def test_a_call_without_data_costs_more_than_one_with(cost):
-    """The rule for the shape of a sum is written in Python."""
     assert cost["a fake tensor"] > cost["on meta"] > 20 + cost[dispatch.PLAIN]
 
 
