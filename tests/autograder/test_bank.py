@@ -73,7 +73,7 @@ def test_each_mistake_is_caught_by_the_case_that_it_names_whatever_is_drawn(name
 
 
 def surprising(todo, seed, task=bank.try_entry):
-    results = list(bank.run(todo, seed, quick=True, workers=1, limit_s=60, task=task))
+    results = list(bank.run(todo, seed, quick=True, workers=1, limit_s=300, task=task))
     assert results
     return [f"{r.entry}: {r.says or 'accepted'}" for r in results if not r.as_expected]
 
@@ -222,7 +222,7 @@ def test_a_crash_and_a_hang_are_results_and_harm_no_neighbour(tmp_path):
     (folder / "hang.py").write_text("def axpy(a, x, y, out):\n    while True:\n        pass\n")
     (folder / "raises.py").write_text("1 / 0\n")
     todo = [bank.Entry("start.axpy", "right", path.stem, path) for path in sorted(folder.glob("*.py"))]
-    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=3)}
+    says = {r.entry.name: r.says for r in bank.run(todo, seed=1, workers=2, limit_s=6)}
     assert "ended with 3" in says["crash"]
     assert "did not end" in says["hang"]
     assert "ZeroDivisionError" in says["raises"]

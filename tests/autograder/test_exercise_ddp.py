@@ -43,7 +43,7 @@ def seen_by(function, size: int = 2) -> list[dict]:
             function(rank)
         return traffic.plain()
 
-    return launch(called, size, "gloo", limit_s=20)
+    return launch(called, size, "gloo")
 
 
 def test_sends_are_counted_by_receiver_and_collectives_by_name_and_bytes():
@@ -134,7 +134,7 @@ def test_a_batch_is_begun_as_one_and_watched_like_its_parts(works):
             swap(rank)
         return begun, traffic.plain()
 
-    for rank, (what, seen) in enumerate(launch(called, 2, "gloo", limit_s=20)):
+    for rank, (what, seen) in enumerate(launch(called, 2, "gloo")):
         assert what == [["isend", "irecv"]] and seen["sent"] == {1 - rank: [1, 12]}
         assert seen["notes"] == ([CHANGED, NOT_WAITED] if rank else [])
 
@@ -151,7 +151,7 @@ def test_a_batch_that_receives_into_what_it_sends_is_wrong_for_certain(receives_
                 work.wait()
         return both.isnan().all().item() or CHANGED in traffic.notes
 
-    told = launch(called, 2, "gloo", limit_s=20)
+    told = launch(called, 2, "gloo")
     # a send may go out after what came, so that one rank gets its own number back; the other does not
     assert all(told) if receives_first else any(told)
 

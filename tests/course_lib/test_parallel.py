@@ -102,7 +102,7 @@ def check(*models: str, ranks: int = 2, steps: int = 3, backend: str = "gloo", *
                 raise
         return found
 
-    for_all = launch(train, ranks, backend, limit_s=60)
+    for_all = launch(train, ranks, backend)
     for model in models:
         want = single(model, steps, **options)
         # AdamW divides by the size of a gradient: where that is as small as its epsilon, a rounding counts 1e8 times

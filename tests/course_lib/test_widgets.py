@@ -176,7 +176,7 @@ explorer
 def executed(pytestconfig):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return NotebookClient(notebook, timeout=60, resources={"metadata": {"path": pytestconfig.rootpath}}).execute()
+    return NotebookClient(notebook, timeout=600, resources={"metadata": {"path": pytestconfig.rootpath}}).execute()
 
 
 def test_with_ipywidgets_7_which_lack_the_method_the_display_is_the_same(roofs, monkeypatch):
