@@ -8,6 +8,8 @@ from benchmarks import readme
 from course_lib import results
 
 ROOT = Path(__file__).resolve().parents[2]
+TEXT = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+OTHER = "*Output of an NVIDIA H100 80GB HBM3; others of this lesson: NVIDIA H200.*"
 
 
 def test_the_measured_table_is_what_the_results_hold(monkeypatch):
@@ -24,7 +26,13 @@ def test_a_number_changed_by_hand_is_put_right():
 def test_what_lesson_08_takes_of_a_card_is_what_was_recorded():
     (row,) = results.load("lesson08.peak")["rows"]
     took = f"took {row['all processes GiB']:.1f} GiB of the fuller of two H200s, contexts among it."
-    assert took in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert took in TEXT
+
+
+def test_lessons_with_cells_of_another_card_are_named():
+    lessons = sorted((ROOT / "solutions").glob("*/*.ipynb"))
+    named = "".join(re.findall(r"some cells of (.*?) show the output of an H100", TEXT))
+    assert re.findall(r"\d\d", named) == [path.parent.name[:2] for path in lessons if OTHER in path.read_text()]
 
 
 def test_every_link_to_a_file_of_the_course_leads_somewhere():
