@@ -1,5 +1,6 @@
 """The cheats of the bank: what they say of themselves, that they work where there is no referee, that it stops them."""
 
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -193,8 +194,13 @@ def test_a_miss_is_printed_with_its_reason_and_is_the_exit_status(monkeypatch, c
 
 @pytest.mark.parametrize("gpus", ["0,1,2,3", "3", ""])
 def test_side_by_side_each_is_tried_once_and_those_that_take_a_gpu_have_it_to_themselves(monkeypatch, gpus):
+    begun, every_row = [], multiprocessing.get_context("fork").Barrier(32 // cheats.PROCESSORS)
+
     def where(todo, seed):
         for cheat in todo:
+            if not begun:  # in this process: nobody goes on before each row has one
+                every_row.wait(60)
+                begun.append(cheat)
             start = time.monotonic()
             time.sleep(0.002 if cheat.alone else 0.001)
             yield cheats.Tried(cheat, how=f"{os.environ['CUDA_VISIBLE_DEVICES']} {start} {time.monotonic()}")
