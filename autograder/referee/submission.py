@@ -21,6 +21,7 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from autograder.inside.own_time import OVERDUE
 from autograder.judging.names import ONLY_DEMONSTRATED, names_in
 from autograder.judging.outcome import NOT_WRITTEN
 from autograder.referee.source import parsed
@@ -101,6 +102,17 @@ def in_words(trouble: Sequence[str]) -> str:
     """What became of a cell that raised."""
     name, error, where = trouble
     return f"The cell {name} raised {error} ({where})." if where else f"The cell {name} raised {error}."
+
+
+def endless(trouble: Sequence[str]) -> str:
+    """Of a cell that waited or went on for ever, which is told whatever it cost; "" of any other that raised."""
+    name, error, where = (" ".join(part.split()) for part in trouble)
+    at = f" at {where}" if where else ""
+    if error.endswith(OVERDUE):
+        return f"The cell {name} did not end and was stopped{at}. What stands below that in the cell did not run."
+    if error.startswith("EOFError: EOF when reading"):
+        return f"The cell {name} asks for input{at}, and nobody answers where it is graded. It was stopped there."
+    return ""
 
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:
