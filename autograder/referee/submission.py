@@ -38,9 +38,10 @@ MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
 CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a check cell, whose text is the release's
-# By these cells can define a name that stands in a string.
-LOOKS_UP = {"globals", "locals", "vars", "exec", "eval", "setattr", "get_ipython", "f_globals", "f_locals"}
-LOOKS_UP |= {"__dict__", "__globals__", "__setattr__", "__builtins__"}
+# By these cells can bind a name that stands in a string, as names and as attributes.
+BINDING = set("eval exec globals setattr vars".split())
+INNER = set("__builtins__ __dict__ __globals__ __setattr__ f_globals f_locals".split())
+LOOKS_UP = BINDING | INNER | {"get_ipython", "locals"}
 MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
 # Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
