@@ -31,7 +31,7 @@ def verdicts(tmp_path, monkeypatch) -> Path:
     for module in (plans, status, work):
         monkeypatch.setattr(module, "VERDICTS", tmp_path)
     monkeypatch.setattr(status, "lacks", lambda item, tier: True)
-    monkeypatch.setattr(status, "is_written", lambda lesson: False)
+    monkeypatch.setattr(status, "next_step", lambda lesson: f"Now write the gradebook: nbgrader autograde {lesson}")
     return tmp_path
 
 
@@ -252,7 +252,7 @@ def test_who_handed_in_a_text_that_has_its_verdicts_has_not_failed_and_the_grade
     shown.write_text(json.dumps({name: {"verdict": name} for name in interpreter}))
     assert last_line() == there
     gpu = judged(again, "gpu")
-    assert last_line() == to_write, "a GPU has judged it since"
+    assert last_line() == f"{to_write} --force (without it, marks that are there stay)", "a GPU has judged it since"
     shown.write_text(json.dumps({name: {"verdict": name} for name in gpu}))
     assert last_line() == there
     item.path.unlink()

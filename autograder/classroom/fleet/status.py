@@ -31,7 +31,7 @@ class Status:
     unknown: str = ""  # why Slurm does not tell which tasks run
     left_s: float | None = None
     timed_on: Counter = field(default_factory=Counter)  # GPU -> points for speed that were measured on it
-    written: bool = False  # the gradebook has the verdicts of all
+    next_step: str = ""  # when all is done
 
     @property
     def done(self) -> int:
@@ -82,7 +82,7 @@ def of(lesson: str) -> Status | None:
     if status.done == status.submissions:
         every_text = [text for plan in every for batch in plan.batches for text in batch]
         status.timed_on = timed_on({name for text in every_text for names in text.files for name in names} & there)
-        status.written = is_written(lesson)
+        status.next_step = next_step(lesson)
     return status
 
 
@@ -93,21 +93,22 @@ def lacks(item: Item, tier: str) -> bool:
     return judging is not None and judging.lacks(tier)
 
 
-def is_written(lesson: str) -> bool:
-    """Whether the gradebook has the best verdict that is known of every text that lies there."""
+def next_step(lesson: str) -> str:
+    """What is left to do when all is judged: the gradebook may lack the best verdict that is known of a text."""
     from autograder.classroom.marks import read_shown, shown_file  # brings nbgrader, which no task needs
 
-    there = plans.there()
+    there, new, other = plans.there(), False, False
     for item in items(lesson):
         shown = read_shown(shown_file(item.student, item.lesson, item.notebook, VERDICTS))
         decided, judging = {one.get("verdict") for one in shown.values()}, item.judging()
         for asked in judging.asked if judging else ():
             names = (f"{judging.key(asked)}.{tier}.json" for tier in reversed(TIERS))
-            if next((name for name in names if name in there), None) not in decided:
-                return False
-        if not shown:
-            return False
-    return True
+            other |= next((name for name in names if name in there), None) not in decided and bool(shown)
+        new |= not shown
+    write = f"Now write the gradebook: nbgrader autograde {lesson}"
+    if other:
+        return f"{write} --force (without it, marks that are there stay)"
+    return write if new else "The gradebook has them."
 
 
 def by_slurm(every: list[Plan], there: set[str]) -> list[Plan]:
@@ -209,12 +210,8 @@ def told(lesson: str, status: Status) -> list[str]:
         each = ", ".join(f"{name} ({count})" for name, count in status.timed_on.most_common())
         lines.append(f"Points for speed were measured on different GPUs: {each}")
     if status.done == status.submissions:
-        lines.append(next_step(lesson, status.written))
+        lines.append(status.next_step)
     return lines
-
-
-def next_step(lesson: str, written: bool) -> str:
-    return "The gradebook has them." if written else f"Now write the gradebook: nbgrader autograde {lesson}"
 
 
 def _long(seconds: float) -> str:
