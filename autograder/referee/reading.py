@@ -233,12 +233,13 @@ def _meanings(trees: list[ast.Module], renamed: bool = False) -> list[dict[str, 
     for tree in trees:
         for name, dotted in _imports(tree):
             means(name, _followed(dotted))
-        for node in ast.walk(tree) if renamed else ():
-            if isinstance(node, ast.Assign):
-                root = _root(node.value)
-                for dotted in [_dotted(node.value, {root: one}) for one in found.get(root, ())]:
-                    for target in filter(lambda one: dotted and isinstance(one, ast.Name), node.targets):
-                        means(target.id, dotted)
+    nodes = [node for tree in trees for node in ast.walk(tree)] if renamed else []
+    for node in (one for one in nodes if isinstance(one, ast.Assign)):
+        root = _root(node.value)
+        stands_for = [_dotted(node.value, {root: one}) for one in found.get(root, ())]
+        for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
+            for dotted in filter(None, stands_for):
+                means(name, dotted)
     most = max(map(len, found.values()), default=1)
     return [{name: [*each][n % len(each)] for name, each in found.items()} for n in range(most)]
 

@@ -354,6 +354,11 @@ def test_what_replaces_a_probe_is_found(text, why):
     assert why in [said for _, _, said in replacing((Cell("mine", f"import abc\n{PUT}{text}"),))]
 
 
+def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
+    cells = Cell("first", "def put():\n    other = probe\n    other.run = print"), Cell("then", f"{PUT}put()")
+    assert replacing(cells) == [("first", 3, "replaces autograder.inside.probes.towers.run")]
+
+
 @pytest.mark.parametrize(
     "text",
     [
