@@ -36,8 +36,8 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
     """Read what was handed in and waits to be graded; nbgrader then finds it in the folder `taken`. Returned are the
     students who wait, and those whose marks stay as they are."""
     close_to_others(coursedir)
-    lesson, todo, stay, other = coursedir.assignment_id, [], [], []
-    releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
+    lesson, releases = coursedir.assignment_id, released(coursedir)
+    todo, stay, other = [], [], []
     found = taken_in(coursedir, taken)
     everywhere = Path(coursedir.format_path(coursedir.submitted_directory, "*", lesson)).parent
     folders = [Path(path).name for path in glob.glob(str(everywhere))]
@@ -57,7 +57,7 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
                 print(f"{student}: {note}", file=sys.stderr)
         else:
             stay.append(student)
-            if any(_own(graded / release.name) != _own(there / release.name) for release in releases.glob("*.ipynb")):
+            if any(_own(graded / name) != _own(there / name) for name in notebooks(releases)):
                 other.append(student)
     if other:
         print(f"What was graded is not what lies there now: {', '.join(other)}", file=sys.stderr)
@@ -68,14 +68,21 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
 def follow(coursedir: CourseDirectory, students: int) -> None:
     """From here on each notebook that has its marks is told in a line."""
     global progress
-    releases = Path(coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id))
-    progress = Progress(students * len(list(releases.glob("*.ipynb"))))
+    progress = Progress(students * len(notebooks(released(coursedir))))
+
+
+def released(coursedir: CourseDirectory) -> Path:
+    """The folder of what was released of this lesson."""
+    return Path(coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id))
+
+
+def notebooks(releases: Path) -> list[str]:
+    return sorted(path.name for path in releases.glob("*.ipynb"))
 
 
 def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:
     """Student -> what was handed in for this lesson, after all of it was read into the folder `taken`."""
-    lesson = coursedir.assignment_id
-    releases = Path(coursedir.format_path(coursedir.release_directory, ".", lesson))
+    lesson, releases = coursedir.assignment_id, released(coursedir)
     with in_turn(Path(coursedir.root) / "verdicts" / ".reading"):
         found = submitted(coursedir, coursedir.submitted_directory, releases)
         for gone in submitted(coursedir, taken, releases).keys() - found.keys():
@@ -153,7 +160,7 @@ def submitted(coursedir: CourseDirectory, step: str, releases: Path) -> dict[str
 
 def drop_unfinished(graded: Path, releases: Path) -> None:
     """What a killed run left of a submission goes, so that nbgrader grades it again."""
-    if graded.exists() and not all(is_finished(graded / release.name) for release in releases.glob("*.ipynb")):
+    if graded.exists() and not all(is_finished(graded / name) for name in notebooks(releases)):
         shutil.rmtree(graded)
 
 

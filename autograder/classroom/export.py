@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nbconvert.exporters import HTMLExporter
+from nbconvert.exporters import HTMLExporter, TemplateExporter
 from nbformat import NotebookNode
 from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.plugins import ExportPlugin
@@ -24,6 +25,8 @@ from autograder.judging.verdict import for_speed
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits""".split()
 
+WORDLESS = re.compile(r"<img(?=\s)(?![^>]*\salt=)")
+NO_WORDS = "No description has been provided for this image"
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
 
@@ -75,7 +78,16 @@ class Grades(ExportPlugin):
         return row
 
 
-class Feedback(HTMLExporter):
+class Rendered(TemplateExporter):
+    """Keeps a page to itself. nbconvert's HTMLExporter, before which this comes, takes two thirds of a page's time to
+    make a tree of it, in which it looks for pictures without words and for cells of JupyterLab, which are not here."""
+
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **options) -> tuple[str, dict]:
+        self.page, resources = super().from_notebook_node(nb, resources, **options)
+        return "", resources
+
+
+class Feedback(HTMLExporter, Rendered):
     """nbgrader's page, on which what people should know comes first, and the list of marks has the names of exercises
     where nbgrader says "Test cell"."""
 
@@ -85,6 +97,10 @@ class Feedback(HTMLExporter):
         config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), handlers.template_path]
         config.HTMLExporter.extra_template_paths.append(handlers.template_path)  # by which ours extends nbgrader's
         super().__init__(config=config, **options)
+
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **options) -> tuple[str, dict]:
+        _, resources = super().from_notebook_node(nb, resources, **options)
+        return WORDLESS.sub(f'<img alt="{NO_WORDS}"', self.page), resources
 
 
 class WhatWaits(NbGraderPreprocessor):

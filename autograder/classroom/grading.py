@@ -9,6 +9,7 @@ autograde_preprocessors  JudgedNotebook in place of Execute: no notebook is run,
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 
 import nbformat
@@ -149,7 +150,9 @@ class JudgedNotebook(NbGraderPreprocessor):
             kept = [unjudged(asked, error) if asked else UNKNOWN for asked in map(asked_by, checks)]
         for cell, verdict in zip(checks, kept, strict=True):
             cell.outputs = outputs_of(verdict)
-        tell(nb, nb.metadata.get(NOTES, []))
+        endless = dict.fromkeys(said for verdict in kept for said in verdict.get("endless", ()))
+        print(*(f"{names['student']}: {said}\n" for said in endless), sep="", end="", file=sys.stderr)
+        tell(nb, [*nb.metadata.get(NOTES, []), *endless])
         return nb, resources
 
     def _before(self, names: dict) -> dict[str, dict]:

@@ -7,6 +7,7 @@ all the rights of Jupyter: so no link leads to one, and no file that it serves c
 
 from __future__ import annotations
 
+import functools
 import re
 from html import unescape
 
@@ -45,6 +46,7 @@ CLEANER = bleach.Cleaner(
 )
 
 
+@functools.lru_cache(maxsize=1024)  # the lesson's own text stands on every page
 def harmless(html: str) -> str:
     """A cell's rendered markdown; a tag that is not on the list is shown as text."""
     cleaned = CLEANER.clean(strip_files_prefix(html))

@@ -29,7 +29,7 @@ from autograder.judging.judge import no_speed
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
 from autograder.referee.room import TooBusy
-from autograder.referee.submission import Submission, extract, release_of_cells, visible
+from autograder.referee.submission import Submission, endless, extract, release_of_cells, visible
 from course_lib import device
 from course_lib.places import RELEASES
 
@@ -121,10 +121,11 @@ class Row:
     out_of: float
     pending: bool
     text: list[str]
+    endless: list[str]
 
     @classmethod
     def of(cls, kept: dict) -> Row:
-        return cls(kept["points"], kept["out_of"], kept["pending"], kept["text"])
+        return cls(kept["points"], kept["out_of"], kept["pending"], kept["text"], kept["endless"])
 
 
 def rows(submission: Submission, release: NotebookNode, unsafe: bool, seed: int = PUBLIC_SEED) -> Iterator[Row]:
@@ -147,7 +148,7 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int
     print(f"{notebook}: a rehearsal on {TIERS[device.TIER]}, seed {seed}", flush=True)
     for note in submission.notes:
         print(f"  put right: {visible(note)}")
-    status, points, out_of = FULL, 0.0, 0.0
+    status, points, out_of, endless = FULL, 0.0, 0.0, {}
     for row in found:
         first, *rest = row.text
         mark = "waits" if row.pending else f"{row.points:g}/{row.out_of:g}"
@@ -157,6 +158,8 @@ def told(notebook: Path, submission: Submission, found: Iterator[Row], seed: int
             status = NOT_FULL
             for line in rest:
                 print(f"{'':9}{visible(line)}", flush=True)
+        endless |= dict.fromkeys(row.endless)
+    print(*(f"{'':9}{visible(line)}\n" for line in endless), sep="", end="")
     print(f"{points:g}/{out_of:g}".rjust(7), " of what was judged here", flush=True)
     return status
 
@@ -192,7 +195,7 @@ def unprotected(submission: Submission, asked: Asked, seed: int) -> Row:
     process = fork.Process(target=_judge_here, args=(there, submission, wanted, seed))
     process.start()
     there.close()
-    kept = {"points": 0.0, "out_of": wanted.points, "pending": False}
+    kept = {"points": 0.0, "out_of": wanted.points, "pending": False, "endless": []}
     try:
         kept |= json.loads(here.recv_bytes()) if here.poll(PATIENCE_S) else {"text": [f"no end in {PATIENCE_S:g} s"]}
     except EOFError:
@@ -211,4 +214,5 @@ def _judge_here(pipe, submission: Submission, wanted, seed: int) -> None:
         said = stored(examine(wanted, names[wanted.entry], seed, live=True))
     else:
         said = {"text": [submission.missing(wanted.entry, troubles)]}
+    said["endless"] = [told for one in troubles if (told := endless(one))]
     pipe.send_bytes(json.dumps(said).encode())

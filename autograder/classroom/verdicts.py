@@ -217,6 +217,7 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "waits": _waits(verdict),
             "text": [visible(line) for line in (report.speed_lines if is_speed else report.lines)(verdict)],
             "html": visible((report.speed_html if is_speed else report.html)(verdict)),
+            "endless": [] if is_speed else list(map(visible, verdict.endless)),
             "cases": [] if is_speed else [[case.name, case.right] for case in verdict.cases],
             "mistake": "" if is_speed or not verdict.diagnosis else verdict.diagnosis.mistake or "",
             "share": min((row.share for row in verdict.rows), default=None) if is_speed else None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import inspect
 import io
 import linecache
 import signal
@@ -13,9 +15,13 @@ from functools import partial
 from typing import Any
 
 from autograder.inside import calling
-from autograder.inside.own_time import OwnTime, lacked_here
+from autograder.inside.own_time import OVERDUE, OwnTime, lacked_here
 
 KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
+
+
+class TimeOver(KeyboardInterrupt):
+    """Like an interrupt in a notebook, it passes `except Exception` and an event loop."""
 
 
 class _Nothing:
@@ -39,7 +45,7 @@ def run_cells(
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, kept, left, future = [], {}, seconds, 0
+    troubles, kept, left, future, runner = [], {}, seconds, 0, asyncio.Runner()
     for name, source in cells:
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, lines_of(source), path)
@@ -53,7 +59,9 @@ def run_cells(
                     future = KEPT
                 for part in parts:
                     try:
-                        exec(part, module.__dict__)
+                        awaited = eval(part, module.__dict__)
+                        if part.co_flags & inspect.CO_COROUTINE:
+                            runner.run(awaited)
                     except (ImportError, AttributeError, NameError) as error:
                         if not apart:
                             raise
@@ -76,7 +84,7 @@ def lines_of(source: str) -> list[str]:
 
 
 def _compiled(source: str | ast.Module, path: str, future: int) -> types.CodeType:
-    return compile(source, path, "exec", future, dont_inherit=True)
+    return compile(source, path, "exec", future | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def _statements(source: str, path: str, future: int) -> list[types.CodeType]:
@@ -92,5 +100,5 @@ def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:
 
 def _overdue(own: OwnTime, *_) -> None:
     if not (left := own.left()):
-        raise TimeoutError("still running when its time was over")
+        raise TimeOver(OVERDUE) from None  # it tells of itself, not of what was being handled
     signal.setitimer(signal.ITIMER_REAL, left)

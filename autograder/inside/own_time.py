@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from time import monotonic  # as it is before any cell runs
 
+OVERDUE = "still running when its time was over"
 OVER_S = 1e-3  # a timer may ring this much too soon
 
 

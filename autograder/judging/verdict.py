@@ -78,6 +78,7 @@ class Verdict:
     note: str = ""  # why there is no or less credit although cases may be right
     pending: bool = False  # nothing could be judged on this tier: a person or a GPU decides
     held: float = 0.0  # points that wait for a person, for the reasons in `note`
+    endless: tuple[str, ...] = ()  # sentences on cells that waited or went on for ever; they cost nothing by themselves
 
     def __post_init__(self):
         object.__setattr__(self, "note", brief(self.note, 5 * SAID))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from autograder.referee.source import is_kernel, names_of_jit
-from autograder.referee.submission import Cell
+from autograder.referee.submission import BINDING, INNER, Cell
 
 IMPORTS = set(
     """__future__ abc autograder bisect collections contextlib copy course_lib dataclasses decimal enum fractions
@@ -25,7 +25,8 @@ IMPORTS = set(
 # What people import and never use. torch has imported each of these before any cell runs, so the import itself only
 # binds a name. Who can look a name up that the text does not hold can look `torch.os` up as well.
 BOUND_ONLY = set(
-    "argparse csv datetime glob io logging os pathlib pickle platform shutil sys tempfile timeit traceback uuid".split()
+    """argparse csv datetime glob inspect io logging os pathlib pickle platform shutil sys tempfile timeit traceback
+    uuid""".split()
 )
 # parts of what may be imported that lead past the exercise
 PARTS = (
@@ -66,14 +67,15 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
+MEANINGS = 8  # of a name; who gives it more has it read by a person
 DEEPEST = 20  # attributes in a row: a.b.c has two
 COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
 LOOKED_UP = re.compile(r"\{\w*[.\[][^{}]*\}|__\w+__(?<!__main__)|/proc/")
-NAMES = set(
-    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir eval exec getattr input locals
-    memoryview open setattr vars""".split()
+NAMES = BINDING - {"globals"} | set(
+    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir getattr input locals memoryview
+    open""".split()
 )
 ATTRIBUTES = set(
     """builtins ctypes gc importlib inspect linecache modules os subprocess sys ag_frame cr_frame f_back f_builtins
@@ -102,11 +104,13 @@ BESIDE_KERNELS = set(
 )
 
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
-REPLACING = set("__builtins__ __import__ delattr eval exec globals setattr vars".split())
-REACHING = set(
-    """__builtins__ __closure__ __code__ __defaults__ __dict__ __globals__ __setattr__ __subclasses__ _getframe
-    currentframe f_back f_builtins f_globals f_locals get_objects get_referrers modules tb_frame tb_next""".split()
+REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
+REACHING = INNER | set(
+    """__closure__ __code__ __defaults__ __subclasses__ _getframe currentframe f_back f_builtins from_callable
+    get_objects get_referrers modules tb_frame tb_next""".split()
 )
+# Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
+QUESTIONS = frozenset({"getsource", "signature"})
 LEADING = {"builtins", "ctypes", "importlib", "inspect", "marshal", "pickle", "unittest"}
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
@@ -126,7 +130,7 @@ def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
         try:
             return read(*cells, **options)
         except (RecursionError, MemoryError, ValueError, SyntaxError):
-            return [("", 0, "is nested too deeply to be read")]
+            return [("", 0, "is nested too deeply to be read, or says too much at once")]
 
     return found
 
@@ -145,36 +149,34 @@ def suspicious(
     what only these lead to. allowed: what torch may compute beside kernels, "mm".
     """
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
-    aliases = {}
-    for _, tree in trees:
-        aliases |= _imported(tree)
-    jits = _jits(cells)
+    meanings, jits = _meanings([tree for _, tree in trees]), _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
-    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, aliases)
+    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, meanings[0])
     unused = _unused([tree for _, tree in trees])
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        unread = unused | _own_operators(tree, aliases)
-        lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits) if node not in unread}
-        host = [top for top in _statements(tree) if top in beside]
-        lines |= {(n.lineno, why) for top in host for n, why in _read_host(top, aliases, allowed) if n not in unread}
+        host, lines = [top for top in _statements(tree) if top in beside], set()
+        for aliases in meanings:
+            unread = unused | _own_operators(tree, aliases)
+            said = [*_read(tree, aliases, jits), *(one for top in host for one in _read_host(top, aliases, allowed))]
+            lines |= {(node.lineno, why) for node, why in said if node not in unread}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
     return found
 
 
+@functools.lru_cache(maxsize=16)
 @_or_unreadable
 def replacing(cells: tuple[Cell, ...]) -> Found:
     """Where the text replaces parts of a library, or looks for a way to. Much less is said here than by `suspicious`:
     answers about the compiler and the dispatcher use private parts of torch.
     """
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
-    aliases = {}
-    for _, tree in trees:
-        aliases |= _imported(tree)
-        aliases |= _renamed(tree, aliases)
+    meanings = _meanings([tree for _, tree in trees], renamed=True)
+    unused = _unused([tree for _, tree in trees], QUESTIONS)
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
-    return sorted({(cell.name, line, why) for cell, tree in ours for line, why in _replacing(tree, aliases)})
+    found = [(cell, said) for cell, tree in ours for aliases in meanings for said in _replacing(tree, aliases)]
+    return sorted({(cell.name, node.lineno, why) for cell, (node, why) in found if node not in unused})
 
 
 @_or_unreadable
@@ -190,19 +192,19 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
 
 
-def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:
+def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
-            yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in LEADING)
+            yield from ((node, f"imports {name}") for name in names if name.partition(".")[0] in LEADING)
         elif isinstance(node, ast.Name) and node.id in REPLACING and node.id not in aliases:
-            yield from () if node in set_by_name else ((node.lineno, f"uses {node.id}"),)
+            yield from () if node in set_by_name else ((node, f"uses {node.id}"),)
         elif isinstance(node, ast.Attribute) and node.attr in REACHING - (CALLED if node in called else set()):
-            yield node.lineno, f"uses .{node.attr}"
+            yield node, f"uses .{node.attr}"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
-        yield from ((node.lineno, f"replaces {name}") for name in changed)
+        yield from ((node, f"replaces {name}") for name in changed)
 
 
 def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
@@ -214,13 +216,32 @@ def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
     return aliases.keys().isdisjoint(node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name))
 
 
-def _renamed(tree: ast.AST, aliases: dict[str, str]) -> dict[str, str]:
-    """Names that are assigned something imported: `probe = autograder.inside.probes.towers`."""
-    names = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and (dotted := _dotted(node.value, aliases | names)):
-            names |= {target.id: dotted for target in node.targets if isinstance(target, ast.Name)}
-    return names
+def _meanings(trees: list[ast.Module], renamed: bool = False) -> list[dict[str, str]]:
+    """What names stand for, tl -> triton.language. A name that is given several meanings, one perhaps where nothing
+    runs, has each of them in one of the dictionaries.
+
+    renamed: also names that are assigned something imported, `probe = autograder.inside.probes.towers`.
+    """
+    found: dict[str, dict[str, None]] = {}  # the inner one for its order
+
+    def means(name: str, dotted: str) -> None:
+        each = found.setdefault(name, {})
+        each[dotted] = None
+        if len(each) > MEANINGS:
+            raise ValueError(f"{name} has more than {MEANINGS} meanings")
+
+    for tree in trees:
+        for name, dotted in _imports(tree):
+            means(name, _followed(dotted))
+    nodes = [node for tree in trees for node in ast.walk(tree)] if renamed else []
+    for node in (one for one in nodes if isinstance(one, ast.Assign)):
+        root = _root(node.value)
+        stands_for = [_dotted(node.value, {root: one}) for one in found.get(root, ())]
+        for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
+            for dotted in filter(None, stands_for):
+                means(name, dotted)
+    most = max(map(len, found.values()), default=1)
+    return [{name: [*each][n % len(each)] for name, each in found.items()} for n in range(most)]
 
 
 @_or_unreadable
@@ -292,19 +313,36 @@ def _tree(cell: Cell) -> ast.Module | None:
         return None
 
 
-def _unused(trees: list[ast.Module]) -> set[ast.stmt]:
-    """Imports that bind nothing but names of `BOUND_ONLY` that no cell mentions, in strings neither."""
+def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) -> set[ast.stmt]:
+    """Imports that bind nothing but names of `BOUND_ONLY` that no cell mentions, in strings neither.
+
+    questions: functions of inspect that may be called with one argument, `inspect.signature(f)`.
+    """
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    texts = [text for node in nodes if not isinstance(node, ast.alias | ast.ImportFrom) for text in _texts(node)]
-    mentioned = set(re.findall(r"\w+", " ".join(texts)))
+    mentioned, beside_calls = _words(nodes), _words([*{*nodes} - _asking(nodes, questions)])
 
     def is_unused(node: ast.Import | ast.ImportFrom) -> bool:
-        modules = [node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+        names = {one.name for one in node.names}
+        modules = {node.module} if isinstance(node, ast.ImportFrom) else names
         bound = {name for name, _ in _imports(node)}
         odd = getattr(node, "level", 0) or any(name == "*" or name.startswith("_") for name in bound)
-        return not odd and BOUND_ONLY.issuperset(modules) and bound.isdisjoint(mentioned)
+        asks = modules == {"inspect"} and names <= {"inspect", *questions}
+        return not odd and BOUND_ONLY >= modules and bound.isdisjoint(beside_calls if asks else mentioned)
 
     return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
+
+
+def _words(nodes: list[ast.AST]) -> set[str]:
+    texts = [text for node in nodes if not isinstance(node, ast.alias | ast.ImportFrom) for text in _texts(node)]
+    return set(re.findall(r"\w+", " ".join(texts)))
+
+
+def _asking(nodes: list[ast.AST], questions: frozenset[str]) -> set[ast.AST]:
+    """The names that such a call begins with: `signature` of `signature(f)`, `inspect` of `inspect.signature(f)`."""
+    calls = [n for n in nodes if isinstance(n, ast.Call) and len(n.args) == 1 and not n.keywords]
+    called = [call.func for call in calls if not isinstance(call.args[0], ast.Starred)]
+    asked = {func for func in called if isinstance(func, ast.Name) and func.id in questions}
+    return asked | {func.value for func in called if isinstance(func, ast.Attribute) and func.attr in questions}
 
 
 def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
@@ -319,11 +357,6 @@ def _texts(node: ast.AST) -> Iterator[str]:
     """Names and strings that stand in one node."""
     for _, value in ast.iter_fields(node):
         yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
-
-
-def _imported(tree: ast.AST) -> dict[str, str]:
-    """Names that imports bind, and what they stand for: tl -> triton.language."""
-    return {name: _followed(dotted) for name, dotted in _imports(tree)}
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -543,21 +576,17 @@ def _is_dunder(name: str) -> bool:
 
 
 def _replaced(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
-    """Attributes of imported things, and names of torch and Triton themselves, that the statement binds anew."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        targets: list[ast.AST] = [ast.Name(node.name)]
-    elif isinstance(node, ast.Assign | ast.Delete):
-        targets = node.targets
-    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
-        targets = [node.target]
+    """Attributes of imported things, and names of torch and Triton themselves, that are bound anew here, by whatever
+    statement."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        part: ast.AST = ast.Name(node.name)
+    elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        part = node
     else:
         return
-    for target in targets:
-        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-        for part in parts:
-            while isinstance(part, ast.Subscript | ast.Starred):
-                part = part.value
-            dotted = _dotted(part, aliases)
-            own = isinstance(part, ast.Name) and dotted not in ("torch", "triton", "triton.language", "triton.jit")
-            if dotted and not own and not dotted.startswith(SETTINGS):
-                yield dotted
+    while isinstance(part, ast.Subscript):
+        part = part.value
+    dotted = _dotted(part, aliases)
+    own = isinstance(part, ast.Name) and dotted not in ("torch", "triton", "triton.language", "triton.jit")
+    if dotted and not own and not dotted.startswith(SETTINGS):
+        yield dotted

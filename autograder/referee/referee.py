@@ -97,8 +97,11 @@ class Referee:
         """Judge one exercise of the submission in a worker of its own."""
         key = exercise.name, seed
         if key not in self.verdicts:
-            self.verdicts[key] = replace(self._examined(exercise, seed), seed=fingerprint(seed))
+            self.verdicts[key] = self._with_its_words(self._examined(exercise, seed), seed)
         return self.verdicts[key]
+
+    def _with_its_words(self, verdict: Verdict, seed: int) -> Verdict:
+        return replace(verdict, seed=fingerprint(seed), endless=tuple(self.room.budget.endless.values()))
 
     def examine_ahead(self, wanted: Iterable[Exercise], seed: int) -> None:
         """Judge several exercises side by side, in a sandbox for each row, where this machine has room.
@@ -118,7 +121,7 @@ class Referee:
                 with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError, NoRoom, TooBusy):
                     verdict = one._judged(exercise, seed, lanes.several())
                     if _calm(verdict):
-                        self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed))
+                        self.verdicts[exercise.name, seed] = self._with_its_words(verdict, seed)
 
         room = self.room
         with contextlib.ExitStack() as held:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,7 @@ from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
 from autograder.referee.rounds import Round
 from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
-from autograder.referee.submission import Submission, in_words
+from autograder.referee.submission import Submission, endless, in_words
 from autograder.referee.watchdog import Watchdog
 from course_lib import device
 
@@ -39,6 +39,7 @@ _beginner = ThreadPoolExecutor(1, thread_name_prefix="sandboxes")
 LONGEST = 2  # times as long as a submission has, by the clock
 LITTLE_S = 0.1  # when no more is left to it, its time is over
 SHARE_OF_CELLS = 0.4  # of the patience with cells, in which the worker itself ends those that go on for ever
+SAID = 3  # cells that raised, at most
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
@@ -64,6 +65,7 @@ class Budget:
     def __init__(self, seconds: float):
         self.seconds, self._spent, self._waited = seconds, 0.0, 0.0
         self._waiting, self._since, self._charged, self._lock = 0, 0.0, 0.0, threading.Lock()
+        self.endless: dict[str, str] = {}  # cell -> what is told of it, where it waited or went on for ever
 
     @contextlib.contextmanager
     def waiting(self, own: OwnTime) -> Iterator[None]:
@@ -85,6 +87,11 @@ class Budget:
         """Seconds spent, and seconds waited by the clock; where others wait still, with what they waited."""
         waited = time.monotonic() - self._since if self._waiting else 0.0
         return self._spent + min(waited, self._charged), self._waited + waited
+
+    def tell(self, troubles: Iterable[Sequence[str]]) -> None:
+        """Keep what is to be said of cells that waited or went on for ever."""
+        told = {name: said for name, *rest in troubles if (said := endless((name, *rest)))}
+        self.endless = dict([*(told | self.endless).items()][:SAID])
 
     def left(self, most: float, lacked: Callable[[], float]) -> OwnTime:
         """What may be waited now, at most so many seconds. Lost when none are left, and TooBusy when none are left by
@@ -288,9 +295,9 @@ class Worker:
                 self.channel.send(order)
                 reply = self.channel.receive(own)
             self.room.note(time.perf_counter() - began)
-            troubles = [
-                [str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"][:3]
-            ]
+            troubles = [[str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"]]
+            if submission is self.room.submission:
+                self.room.budget.tell(troubles)
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
         except TimeoutError:
             self._late("The cells of this notebook", own)
@@ -299,9 +306,9 @@ class Worker:
             self.lost = f"The process ended while it ran the cells of this notebook. {self.room.watchdog.said}".strip()
             return self.lost
         if not found:
-            return submission.missing(entry, troubles)
+            return submission.missing(entry, troubles[:SAID])
         if not is_callable:
-            return " ".join([f"`{entry}` should be a function.", *map(in_words, troubles)])
+            return " ".join([f"`{entry}` should be a function.", *map(in_words, troubles[:SAID])])
         return ""
 
     def open(self) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from autograder.inside.own_time import OVERDUE
 from autograder.judging.names import ONLY_DEMONSTRATED, names_in
 from autograder.judging.outcome import NOT_WRITTEN
 from autograder.referee.source import parsed
@@ -37,9 +38,10 @@ MAGIC = re.compile(r"^([ \t]*+)(?:[%!?].*|[\w.]++\?\??|(\w[^\n=]*+=[ \t]*+)[%!].
 PATIENT = 1_000_000  # characters times lines that may be a magic: IPython reads all again for each of them
 LINE = 2_000  # characters of the longest line that IPython is given
 CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a check cell, whose text is the release's
-# By these cells can define a name that stands in a string.
-LOOKS_UP = {"globals", "locals", "vars", "exec", "eval", "setattr", "get_ipython", "f_globals", "f_locals"}
-LOOKS_UP |= {"__dict__", "__globals__", "__setattr__", "__builtins__"}
+# By these cells can bind a name that stands in a string, as names and as attributes.
+BINDING = set("eval exec globals setattr vars".split())
+INNER = set("__builtins__ __dict__ __globals__ __setattr__ f_globals f_locals".split())
+LOOKS_UP = BINDING | INNER | {"get_ipython", "locals"}
 MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
 # Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -101,6 +103,17 @@ def in_words(trouble: Sequence[str]) -> str:
     """What became of a cell that raised."""
     name, error, where = trouble
     return f"The cell {name} raised {error} ({where})." if where else f"The cell {name} raised {error}."
+
+
+def endless(trouble: Sequence[str]) -> str:
+    """Of a cell that waited or went on for ever, which is told whatever it cost; "" of any other that raised."""
+    name, error, where = (" ".join(part.split()) for part in trouble)
+    at = f" at {where}" if where else ""
+    if error.endswith(OVERDUE):
+        return f"The cell {name} did not end and was stopped{at}. What stands below that in the cell did not run."
+    if error.startswith("EOFError: EOF when reading"):
+        return f"The cell {name} asks for input{at}, and nobody answers where it is graded. It was stopped there."
+    return ""
 
 
 def extract(release: Mapping, submitted: Mapping) -> Submission:

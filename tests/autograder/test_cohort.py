@@ -440,10 +440,10 @@ def test_the_cells_of_a_notebook_say_its_lesson_before_its_name_does(tmp_path):
 
 
 def test_a_rehearsal_sends_no_controls_to_the_terminal(capsys):
-    row = trying.Row(0.0, 5.0, False, ["raised \x1b[2J", "then \x1b]0;x\x07 \u202e"])
+    row = trying.Row(0.0, 5.0, False, ["raised \x1b[2J", "then \x1b]0;x\x07 \u202e"], ["waits \x1b[2J"])
     trying.told(Path("my.ipynb"), Submission((), notes=("\x1b[31m",)), iter([row]))
     said = capsys.readouterr().out
-    assert "raised" in said and "then" in said and "[31m" in said
+    assert "raised" in said and "then" in said and "[31m" in said and "waits" in said
     assert not set(said) & set("\x1b\x07\u202e")
 
 

@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 
 from autograder.bank import find
+from autograder.classroom import taken
 from autograder.classroom.fleet import plans, slurm, status, work
 from autograder.classroom.fleet.plans import Plan, Text
+from autograder.classroom.handed_in import CODE
+from autograder.classroom.marks import shown_file
 from autograder.classroom.taken import Item
+from autograder.referee.submission import extract
 
 UNIT, NAME = "00_start", "start"
 COURSE = Path(__file__).resolve().parents[2]
@@ -23,9 +27,11 @@ COURSE = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def verdicts(tmp_path, monkeypatch) -> Path:
-    """The folder of verdict files."""
+    """The folder of verdict files; of these students nothing else was handed in."""
     for module in (plans, status, work):
         monkeypatch.setattr(module, "VERDICTS", tmp_path)
+    monkeypatch.setattr(status, "lacks", lambda item, tier: True)
+    monkeypatch.setattr(status, "next_step", lambda lesson: f"Now write the gradebook: nbgrader autograde {lesson}")
     return tmp_path
 
 
@@ -202,6 +208,55 @@ def test_a_text_of_several_plans_counts_once_and_one_that_was_replaced_no_more(v
     assert status.of(UNIT).done == 10
     alive(monkeypatch, {(1, 1): True})
     assert (status.of(UNIT).done, status.of(UNIT).running) == (9, 1), "the earlier text is judged still"
+
+
+def test_who_handed_in_a_text_that_has_its_verdicts_has_not_failed_and_the_gradebook_is_looked_at(
+    tmp_path, monkeypatch
+):
+    for module in (plans, status, taken):
+        monkeypatch.setattr(module, "VERDICTS", tmp_path / "verdicts")
+    monkeypatch.setattr(taken, "HOME", tmp_path)
+    alive(monkeypatch, {})
+    item = Item("ada", UNIT, NAME)
+    item.path.parent.mkdir(parents=True)
+
+    def hand_in(code: str) -> tuple[Text, ...]:
+        notebook = json.loads((taken.RELEASES / UNIT / f"{NAME}.ipynb").read_text())
+        answer = next(c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == "start_axpy")
+        answer["source"] = code
+        notebook["metadata"][CODE] = extract(taken.released(UNIT, NAME), notebook).as_data()
+        item.path.write_text(json.dumps(notebook))
+        return tuple(plans.texts(UNIT, "interpreter")[1])
+
+    def judged(text: Text, tier: str) -> list[str]:
+        names = [next(name for name in names if name.endswith(f".{tier}.json")) for names in text.files]
+        for name in names:
+            (plans.VERDICTS / name).write_text(json.dumps({"tier_of_file": tier}))
+        return names
+
+    (again,) = hand_in("def axpy(a, x, y, out): out[:] = y")
+    interpreter = judged(again, "interpreter")
+    plans.written(Plan(UNIT, 1, "interpreter", "", 1, 1, (hand_in("def axpy(a, x, y, out): pass"),)))
+    assert [student for student, _ in status.of(UNIT).failed] == ["ada"]
+    assert hand_in("def axpy(a, x, y, out): out[:] = y") == ()
+
+    def last_line() -> str:
+        found = status.of(UNIT)
+        assert (found.done, found.failed) == (1, [])
+        return status.told(UNIT, found)[-1]
+
+    to_write, there = f"Now write the gradebook: nbgrader autograde {UNIT}", "The gradebook has them."
+    shown = shown_file("ada", UNIT, NAME, plans.VERDICTS)
+    shown.parent.mkdir(parents=True)
+    assert last_line() == to_write
+    shown.write_text(json.dumps({name: {"verdict": name} for name in interpreter}))
+    assert last_line() == there
+    gpu = judged(again, "gpu")
+    assert last_line() == f"{to_write} --force (without it, marks that are there stay)", "a GPU has judged it since"
+    shown.write_text(json.dumps({name: {"verdict": name} for name in gpu}))
+    assert last_line() == there
+    item.path.unlink()
+    assert last_line() == there, "taken back"
 
 
 def test_where_slurm_does_not_answer_the_status_is_what_verdicts_say_and_nothing_is_planned(verdicts, monkeypatch):

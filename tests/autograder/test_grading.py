@@ -61,6 +61,7 @@ COHORT = {
         add(nb, "1 / 0\n%timeit axpy"),
         add(nb, "!ls /"),
         add(nb, "exit()"),
+        add(nb, "input()"),
     ),
     "kills_its_process": lambda nb: (
         answer(nb, "import os\ndef axpy(a, x, y, out):\n    os._exit(0)"),
@@ -148,7 +149,7 @@ def graded(tmp_path_factory):
     kernel.mkdir(parents=True)
     started = {"argv": ["touch", str(course / "kernel_started")], "display_name": "Python", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(started))
-    run(course, "autograde", UNIT, JUPYTER_PATH=str(course / "jupyter"))
+    (course / "said").write_text(run(course, "autograde", UNIT, JUPYTER_PATH=str(course / "jupyter")))
     run(course, "generate_feedback", UNIT)
     return course
 
@@ -379,6 +380,7 @@ REASONS = {
     "in_a_demonstration": "`axpy` is defined in a demonstration cell",
     "exits": "The process ended while it ran the cells of this notebook.",
     "merged": "The cell start_axpy holds the marks of a merge that was not finished",
+    "scratch_cell_raises": "The cell your cell 1 asks for input at line 1: input()",
     "merged_file": "is the mark of a merge that was not finished (<<<<<<<)",
     "utf16": "The file is not UTF-8; it was read as utf-16.",
     "hostile": "Also handed in, and not looked at: L?sung.ipynb, book.html (a link), solutions (a link)",
@@ -393,6 +395,10 @@ REASONS = {
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
     assert report.marked(REASONS[student]) in page
+
+
+def test_a_cell_that_waits_for_ever_is_told_the_instructor(graded):
+    assert f"scratch_cell_raises: {REASONS['scratch_cell_raises']}" in (graded / "said").read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 import nbformat
 import pytest
-from nbconvert.exporters import HTMLExporter
+from nbconvert.exporters import HTMLExporter, html
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from nbgrader.converters import GenerateFeedback
 from nbgrader.server_extensions.formgrader import handlers
 from traitlets.config import Config
 
-from autograder.classroom import marking
+from autograder.classroom import export, marking
 from autograder.referee.submission import OWN
 
 
@@ -94,6 +95,20 @@ def test_the_page_has_every_cell_once_in_folds_that_close_and_the_guide_beside_t
     assert all(page.count(f'id="{name}"') == 1 for name in ("softmax_check", "softmax_speed", "matmul_check", "why"))
     _, guided = page.split('<div class="guided">')
     assert guided.index("Because.") < guided.index("Marking guide") < guided.index("<em>because</em>")
+
+
+def test_a_page_of_feedback_is_made_without_a_tree_of_it_and_its_pictures_have_words(cells, monkeypatch):
+    read, tree = [], html.BeautifulSoup
+    monkeypatch.setattr(html, "BeautifulSoup", lambda page, **options: read.append(page) or tree("", **options))
+    pictures = "<img src='https://x.y/z.png'>\n\n<img title='alt=' alt='a plot' src='https://x.y/z.png'>"
+    notebook = nbformat.v4.new_notebook(cells=[*cells, new_markdown_cell(pictures)])
+    notebook.metadata[export.FIRST] = ["This waits."]
+    for cell in notebook.cells:
+        cell.metadata.get("nbgrader", {}).update(score=1, points=2, comment=None)
+    resources = {"nbgrader": {"notebook": "roofline", "score": 1, "max_score": 2, "late_penalty": 0}}
+    page, _ = export.Feedback(config=GenerateFeedback().config).from_notebook_node(notebook, resources=resources)
+    assert read == [""] and page.count(f'alt="{export.NO_WORDS}"') == 1 and page.count("<img") == 2
+    assert page.index("This waits.") < page.index("Because.") and page.rstrip().endswith("</html>")
 
 
 def test_guides_are_those_of_the_solved_lesson_without_its_marks(tmp_path):

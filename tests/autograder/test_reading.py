@@ -91,7 +91,7 @@ ANYWHERE = {
     "import sys as s\ns": "sys",
     "import subprocess, math": "subprocess",
     "import gc": "gc",
-    "import inspect": "inspect",
+    "import inspect\ninspect.getsource(f)": "inspect",
     "import _thread": "_thread",
     "import threading": "threading",
     "import concurrent.futures": "concurrent",
@@ -233,9 +233,21 @@ def test_modules_of_a_model_are_walked_over_and_those_of_python_are_not():
     assert [why for *_, why in suspicious((Cell("mine", "def f(m): return m.modules['os']"),))] == ["uses .modules"]
 
 
+@pytest.mark.parametrize("other", ["import math as torch", "from torch import backends as torch"])
+@pytest.mark.parametrize("where", ["if False: {}", "def never():\n    {}", "try: pass\nexcept: {}"])
+def test_a_name_that_also_stands_for_something_else_is_read_as_both(where, other):
+    text = "import torch\n" + AXPY.replace("y, out):", "y, out):\n    torch.matmul(x, y)")
+    never = Cell("your cell 1", where.format(other))
+    for cells in ([Cell("start_axpy", text), never], [never, Cell("start_axpy", text)]):
+        said = [why for _, _, why in suspicious(tuple(cells), frozenset({"axpy"}))]
+        assert "uses torch.matmul beside a kernel" in said
+    many = Cell("your cell 1", "\n".join(f"import torch.a{n} as t" for n in range(5000)))
+    assert [why for _, _, why in suspicious((many,))] == ["is nested too deeply to be read, or says too much at once"]
+
+
 @pytest.mark.parametrize("unused", ["import os", "from pathlib import Path", "import sys as s, os", "import logging"])
 def test_an_import_that_nothing_mentions_is_no_reason_to_look(unused):
-    helper = Cell("your cell 1", f"import torch\n{unused}\ndef f():\n    import os")
+    helper = Cell("your cell 1", f"import torch\n{unused}\ndef f():\n    import os, inspect")
     assert suspicious((helper, Cell("start_axpy", AXPY))) == []
     names = ["os", "Path", "s", "logging"]
     for mention in (
@@ -291,7 +303,7 @@ def test_a_cell_that_parses_and_that_no_python_runs_is_passed_over(source):
 def test_a_text_nested_beyond_reading_goes_to_a_person_and_ends_nothing(read):
     """A worker has more stack left than the referee, so such a cell may have run."""
     deep = Cell("a", "if 0:\n    x" + ".b" * 100_000)
-    assert read((deep, Cell("b", AXPY))) == [("", 0, "is nested too deeply to be read")]
+    assert read((deep, Cell("b", AXPY))) == [("", 0, "is nested too deeply to be read, or says too much at once")]
     assert isinstance(read((Cell("a", "x = " + "-" * 3000 + "1"),)), list)
     assert read((Cell("a", "@x" + ".b" * 900 + "\ndef f(): pass"), Cell("b", AXPY))) is not None
 
@@ -321,10 +333,43 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("probe.run.__globals__['run'] = print", "uses .__globals__"),
         ("import sys\nsys.modules['autograder.inside.probes.towers'] = None", "uses .modules"),
         ("from unittest import mock", "imports unittest"),
+        ("other = probe\nother.run = print\nother = abc.ABC", "replaces autograder.inside.probes.towers.run"),
+        ("with mine as probe.run: pass", "replaces autograder.inside.probes.towers.run"),
+        ("[0 for probe.run in [print]]", "replaces autograder.inside.probes.towers.run"),
+        ("a, [(b, *probe.run)] = mine", "replaces autograder.inside.probes.towers.run"),
+        ("async for probe.run in mine: pass", "replaces autograder.inside.probes.towers.run"),
+        ("import inspect\ninspect.signature(f, eval_str=True)", "imports inspect"),
+        ("import inspect\ninspect.signature(*f)", "imports inspect"),
+        ("import inspect\ninspect.signature(f).from_callable(g, eval_str=True)", "uses .from_callable"),
+        ("import inspect as i\ni.signature(f)\nmine = i", "imports inspect"),
+        ("import inspect\ninspect.signature(f)\nx = 'inspect'", "imports inspect"),
+        ("from inspect import signature\nsignature(f)\nf(signature)", "imports inspect"),
+        ("from inspect import stack as signature\nsignature(1)", "imports inspect"),
+        ("import inspect, pickle\ninspect.signature(pickle)", "imports inspect"),
+        ("from inspect import signature\nfrom pickle import loads as signature\nsignature(f)", "imports pickle"),
+        ("import pickle\npickle.loads(f)", "imports pickle"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
-    assert why in [said for _, _, said in replacing((Cell("mine", PUT + text),))]
+    assert why in [said for _, _, said in replacing((Cell("mine", f"import abc\n{PUT}{text}"),))]
+
+
+def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
+    cells = Cell("first", "def put():\n    other = probe\n    other.run = print"), Cell("then", f"{PUT}put()")
+    assert replacing(cells) == [("first", 3, "replaces autograder.inside.probes.towers.run")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle, sys",
+        "import inspect\ninspect.getsource(f)",
+        "import inspect as i\nprint(i.getsource(f), i.signature(f).parameters)",
+        "from inspect import getsource, signature\nsignature(f); getsource(f)",
+    ],
+)
+def test_a_question_about_a_function_replaces_nothing(text):
+    assert replacing((Cell("setup 1", "import torch"), Cell("mine", text))) == []
 
 
 def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():

@@ -44,6 +44,33 @@ def test_annotations_that_a_cell_postpones_are_not_looked_up_in_later_cells_eith
     assert verdict.points == 5, verdict.note
 
 
+def test_a_cell_may_await_as_in_a_notebook_and_one_loop_serves_all_cells():
+    begun = "import asyncio\nawait asyncio.sleep(0)\nsize = asyncio.create_task(asyncio.sleep(0.01, 64))"
+    verdict = judged(begun, f"size = await size\n{RIGHT}", "assert size == 64; input()")
+    assert verdict.points == 5 and "input()" in verdict.endless[0], verdict.note
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("1 / 0\nwhile True: pass", ""),
+        ("while True:\n    try: x\n    except Exception: pass", "did not end and was stopped at line"),
+        ("import asyncio\nwhile True: await asyncio.sleep(0)", "did not end and was stopped"),
+        ("import time\n\ntime.sleep(1e9)", "did not end and was stopped at line 3: time.sleep(1e9)"),
+        ("name = input()", "asks for input at line 1: name = input()"),
+    ],
+)
+def test_a_cell_that_never_ends_costs_nothing_and_is_told(source, told):
+    verdict = judged(source, RIGHT, cells_s=6.0)
+    assert verdict.points == 5 and told in " ".join(verdict.endless) and bool(verdict.endless) == bool(told)
+
+
+def test_what_is_told_of_cells_is_short_and_each_in_a_line():
+    budget = rooms.Budget(1.0)
+    budget.tell([(f"a\n{n}", "TimeOver: still running when its time was over", "x" * n) for n in range(9)])
+    assert len(budget.endless) == rooms.SAID and not any("\n" in one for one in budget.endless.values())
+
+
 def test_a_mistake_is_named_as_in_the_notebook():
     verdict = judged(RIGHT.replace("mask=", "mask=True or "))
     assert verdict.points == 0

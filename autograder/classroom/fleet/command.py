@@ -87,7 +87,7 @@ def _begun(args: argparse.Namespace) -> int:
     if alive and not plan:
         print(f"Nothing to add: what lacks a verdict is in {alive} tasks that run or wait.")
     elif not plan:
-        print(f"Every submission of {lesson} has its verdicts. Now write the gradebook: nbgrader autograde {lesson}")
+        print(f"Every submission of {lesson} has its verdicts. {status.next_step(lesson)}")
     return FULL
 
 

@@ -13,8 +13,8 @@ from typing import TextIO
 
 from autograder.classroom.fleet import plans, slurm
 from autograder.classroom.fleet.plans import Plan, Text
-from autograder.classroom.taken import VERDICTS, Item
-from autograder.classroom.verdicts import read
+from autograder.classroom.taken import VERDICTS, Item, items
+from autograder.classroom.verdicts import TIERS, read
 
 LISTED = 10  # failures that are named
 LAST = 2000  # bytes of a log that are read
@@ -31,6 +31,7 @@ class Status:
     unknown: str = ""  # why Slurm does not tell which tasks run
     left_s: float | None = None
     timed_on: Counter = field(default_factory=Counter)  # GPU -> points for speed that were measured on it
+    next_step: str = ""  # when all is done
 
     @property
     def done(self) -> int:
@@ -70,7 +71,7 @@ def of(lesson: str) -> Status | None:
             people = once(text)
             if people and not text.done(there):
                 why = why_ended(plan, task)
-                status.failed += [(item.student, why) for item in people]
+                status.failed += [(item.student, why) for item in people if lacks(item, plan.tier)]
     each_s, start_s = plans.measured(lesson)
     if status.tasks:
         texts = sum(
@@ -81,7 +82,33 @@ def of(lesson: str) -> Status | None:
     if status.done == status.submissions:
         every_text = [text for plan in every for batch in plan.batches for text in batch]
         status.timed_on = timed_on({name for text in every_text for names in text.files for name in names} & there)
+        status.next_step = next_step(lesson)
     return status
+
+
+def lacks(item: Item, tier: str) -> bool:
+    """Whether what lies there now has no verdicts of this tier: a student may have taken a text back, or handed in
+    another since, and no plan holds one that was judged before."""
+    judging = item.judging() if item.path.exists() else None
+    return judging is not None and judging.lacks(tier)
+
+
+def next_step(lesson: str) -> str:
+    """What is left to do when all is judged: the gradebook may lack the best verdict that is known of a text."""
+    from autograder.classroom.marks import read_shown, shown_file  # brings nbgrader, which no task needs
+
+    there, new, other = plans.there(), False, False
+    for item in items(lesson):
+        shown = read_shown(shown_file(item.student, item.lesson, item.notebook, VERDICTS))
+        decided, judging = {one.get("verdict") for one in shown.values()}, item.judging()
+        for asked in judging.asked if judging else ():
+            names = (f"{judging.key(asked)}.{tier}.json" for tier in reversed(TIERS))
+            other |= next((name for name in names if name in there), None) not in decided and bool(shown)
+        new |= not shown
+    write = f"Now write the gradebook: nbgrader autograde {lesson}"
+    if other:
+        return f"{write} --force (without it, marks that are there stay)"
+    return write if new else "The gradebook has them."
 
 
 def by_slurm(every: list[Plan], there: set[str]) -> list[Plan]:
@@ -183,7 +210,7 @@ def told(lesson: str, status: Status) -> list[str]:
         each = ", ".join(f"{name} ({count})" for name, count in status.timed_on.most_common())
         lines.append(f"Points for speed were measured on different GPUs: {each}")
     if status.done == status.submissions:
-        lines.append(f"Now write the gradebook: nbgrader autograde {lesson}")
+        lines.append(status.next_step)
     return lines
 
 
