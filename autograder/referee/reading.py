@@ -307,10 +307,16 @@ def _parsed(cell: Cell) -> ast.Module:
 def _tree(cell: Cell) -> ast.Module | None:
     """None for what no Python runs: `def f(a, a): pass` has a tree, but no table of names."""
     try:
-        symtable.symtable(cell.source, "", "exec")
-        return ast.parse(cell.source)
+        tree = ast.parse(cell.source)
+        if not any(map(_awaits, ast.walk(tree))):  # of which a table may be refused, though a notebook runs it
+            symtable.symtable(cell.source, "", "exec")
     except (SyntaxError, ValueError):
         return None
+    return tree
+
+
+def _awaits(node: ast.AST) -> bool:
+    return isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or bool(getattr(node, "is_async", 0))
 
 
 def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) -> set[ast.stmt]:

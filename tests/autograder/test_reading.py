@@ -10,6 +10,7 @@ import pytest
 
 from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
+from autograder.referee import reading
 from autograder.referee.audit import entries as entries_of
 from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, meeting, replacing, suspicious
 from autograder.referee.submission import Cell
@@ -297,6 +298,15 @@ def test_a_cell_that_does_not_parse_is_passed_over():
 @pytest.mark.parametrize("source", ["def f(a, a): pass", "def f():\n    nonlocal a", "def f(a):\n    global a"])
 def test_a_cell_that_parses_and_that_no_python_runs_is_passed_over(source):
     assert suspicious((Cell("a", source), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
+
+
+@pytest.mark.parametrize("waits", ["await x", "async for i in x: pass", "async with x: pass", "[i async for i in x]"])
+def test_a_cell_that_awaits_is_read_also_where_python_refuses_a_table_of_it(waits, monkeypatch):
+    def refused(source, *_):
+        raise SyntaxError("'await' outside function")
+
+    monkeypatch.setattr(reading.symtable, "symtable", refused)
+    assert suspicious((Cell("a", f"import gc\n{waits}"),)) != []
 
 
 @pytest.mark.parametrize("read", [suspicious, replacing, meeting, lambda cells: added(cells, {"k"})])
