@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import FileNameCollectorPlugin
@@ -208,10 +210,11 @@ def settings():
             "roofline",
         ),
         ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),  # no archive
+        ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "roofline"),
     ],
 )
 def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
-    found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
+    found = FileNameCollectorPlugin(config=settings).collect(path)
     assert (found["student_id"], found["file_id"]) == (student, file)
 
 
@@ -224,6 +227,8 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
         archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
+        archive.writestr("Bob_2_assignsubmission_file_/extracted/Ada L_1_x/notes.ipynb", "Bob's, whatever he calls it")
+        archive.writestr(".._4_assignsubmission_file_/roofline.ipynb", "of somebody who is called that")
     with Gradebook(url(term)) as book:
         book.add_student("ada", first_name="Ada", last_name="L")
     shutil.copy(COURSE / late.SETTINGS, term)
@@ -233,7 +238,17 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
     ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
-    assert found == [f"Bob/{LESSON}/all.zip", *ada, f"cleo/{LESSON}/roofline.ipynb"]
+    bob = [f"Bob/{LESSON}/{name}" for name in ("all.zip", "notes.ipynb")]
+    assert found == [*bob, *ada, f"cleo/{LESSON}/roofline.ipynb"] and not (term / LESSON).exists()
+
+
+def test_no_language_but_python_is_coloured(settings):
+    """A lexer of another one takes a minute for 300 zeros, and twice that for each one more."""
+    text = "```mcfunction\n00g\n```\n\n```python\n00\n```\n\n```mermaid\n00\n```"
+    cells = [new_markdown_cell(text), new_code_cell("%%perl\n<<00")]
+    page, _ = HTMLExporter(config=settings).from_notebook_node(new_notebook(cells=cells))
+    assert page.count("<pre><code>") == 2 and 'class="mermaid"' not in page
+    assert '<span class="mi">00' in page and "hl-python3" in page and "hl-ipython3" not in page
 
 
 # ------------------------------------------------------------------------------------------- late days
