@@ -24,8 +24,14 @@ from autograder.judging.verdict import for_speed
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits""".split()
 
+NAMES = "student_id last_name first_name email".split()
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
+
+
+def as_text(name: str | None) -> str | None:
+    """A spreadsheet takes a cell that begins so for a formula."""
+    return f"'{name}" if (name or "").startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 class Grades(ExportPlugin):
@@ -42,7 +48,8 @@ class Grades(ExportPlugin):
         with open(to, "w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             table.writeheader()
-            table.writerows(self._rows(gradebook, *chosen))
+            rows = self._rows(gradebook, *chosen)
+            table.writerows(row | {name: as_text(row[name]) for name in NAMES} for row in rows)
 
     def settle(self, gradebook: Gradebook) -> None:
         """What late days cost, of the points that there are now."""

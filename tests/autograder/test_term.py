@@ -21,7 +21,7 @@ from nbgrader.plugins import FileNameCollectorPlugin
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
 from traitlets.config import Config, PyFileConfigLoader
 
-from autograder.classroom import collecting, export, grading, late, lms, marks, roster
+from autograder.classroom import cohort, collecting, export, grading, late, lms, marks, roster
 from autograder.classroom.verdicts import is_check
 from course_lib.places import environment
 
@@ -120,15 +120,24 @@ def test_a_list_of_students_is_read_whoever_wrote_it_and_in_whatever_encoding(te
 
 
 def test_rows_that_name_no_student_are_told_by_their_lines():
-    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\n"
+    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\na*,X\n"
     read = roster.students_of(text.encode())
     assert set(read.students) == {"ada", "A.D.A", "Müller"}
     assert read.told == [
         "Line 3 is left out: it has no id.",
         "Line 4 is left out: ada is there already.",
         "Line 5 is left out: '../up' cannot be the name of a folder.",
+        "Line 8 is left out: 'a*' cannot be the name of a folder.",
         "'A.D.A' and 'ada' look alike: is that one student?",
     ]
+
+
+def test_a_name_that_stands_for_several_students_is_nobodys(term, capsys):
+    for name in ("ada", "a*", "a[d]a"):
+        (term / "submitted" / name / LESSON).mkdir(parents=True)
+    course = CourseDirectory(assignment_id=LESSON, root=str(term))
+    assert [*cohort.submitted(course, "submitted", Path(LESSON))] == ["ada"]
+    assert "'a*' cannot be the name of a student, so it is not graded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("data", "says"), [(b"", "it is empty"), (b"who,what\na,b\n", "no column says who")])
@@ -317,8 +326,9 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
     with Gradebook(url(term)) as book:
         book.add_student("bob")
         late.extend(book, "bob", LESSON, 5)
+        book.update_or_create_student("bob", first_name="=1+1")
     (row,) = table(term, export.Grades, "grades.csv", csv.DictReader, lesson=LESSON)
-    assert (row["student_id"], row["score"]) == ("bob", "")
+    assert (row["student_id"], row["first_name"], row["score"]) == ("bob", "'=1+1", "")
     graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 6.0})
     late.main(argparse.Namespace(action=None))
     assert not penalty(term, "bob")
