@@ -320,7 +320,14 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("setattr(mine, '__code__', other)", "uses setattr"),
         ("probe.run.__globals__['run'] = print", "uses .__globals__"),
         ("import sys\nsys.modules['autograder.inside.probes.towers'] = None", "uses .modules"),
-        ("from unittest import mock", "imports unittest"),
+        ("from unittest import mock", "imports unittest.mock"),
+        ("[probe][0].run = print", "uses autograder.inside.probes.towers"),
+        ("import autograder\nf(autograder.inside.probes)", "uses autograder.inside.probes"),
+        ("from sys import modules", "imports sys.modules"),
+        ("import pkgutil", "imports pkgutil"),
+        ("import gc\ngc.get_referents(f)", "uses .get_referents"),
+        ("getattr(f, '__globals__')", "looks up what leads to other code"),
+        ("getattr(f, '__glo' + name)", "looks up what leads to other code"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
