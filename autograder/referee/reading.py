@@ -107,9 +107,9 @@ BESIDE_KERNELS = set(
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
 REPLACING = set("__builtins__ __import__ delattr eval exec globals setattr vars".split())
 REACHING = set(
-    """__builtins__ __closure__ __code__ __defaults__ __dict__ __globals__ __setattr__ __subclasses__ _getframe
-    currentframe f_back f_builtins f_globals f_locals get_objects get_referents get_referrers modules tb_frame
-    tb_next""".split()
+    """__builtins__ __closure__ __code__ __defaults__ __dict__ __globals__ __import__ __loader__ __setattr__
+    __subclasses__ _getframe currentframe f_back f_builtins f_globals f_locals get_objects get_referents get_referrers
+    modules tb_frame tb_next""".split()
 )
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
@@ -221,11 +221,11 @@ def _leads_to_probes(name: str) -> bool:
 
 
 def _asks_for_what_reaches(node: ast.AST) -> bool:
-    """`getattr(f, "__globals__")`, and names that are put together."""
-    if not (isinstance(node, ast.Call) and _name(node.func) == "getattr" and len(node.args) > 1):
-        return False
-    asked = node.args[1]
-    return isinstance(asked, ast.BinOp | ast.JoinedStr) or getattr(asked, "value", None) in REACHING
+    """`"tb_frame.f_globals"`, and a name for `getattr` that is put together."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
+    is_getattr = isinstance(node, ast.Call) and _name(node.func) == "getattr" and len(node.args) > 1
+    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr)
 
 
 def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:

@@ -326,7 +326,7 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("from sys import modules", "imports sys.modules"),
         ("import pkgutil", "imports pkgutil"),
         ("import gc\ngc.get_referents(f)", "uses .get_referents"),
-        ("getattr(f, '__globals__')", "looks up what leads to other code"),
+        ("import operator\noperator.attrgetter('f.__globals__')", "looks up what leads to other code"),
         ("getattr(f, '__glo' + name)", "looks up what leads to other code"),
     ],
 )
