@@ -76,7 +76,10 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
     if verdict.points and (brought := proof.of_tables(program for _, program in (*recorded, *again))):
         return _held(verdict, brought)
     kernels = set().union(*(proof.kernels_of(program) for _, program in recorded))
-    found = added(room.submission.cells, kernels) if verdict.points and exercise.deterministic else []
+    found = []
+    if verdict.points and exercise.deterministic:
+        renamed = {one for _, program in recorded for one in proof.atomics_of(program)}
+        found = [*added(room.submission.cells, kernels), *sorted(renamed)]
     if verdict.points and exercise.probe:  # which looks on in the process of the submission
         found = [*found, *replacing(room.submission.cells)]
     return _held(verdict, proof.of_text(found)) if found else verdict

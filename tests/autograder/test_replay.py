@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import triton
+from triton.language import atomic_add as plus
 
 from autograder import exercise
 from autograder.bank import entries, find
@@ -413,6 +415,19 @@ def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
     _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
     assert not program["why_not"] and why in proof.of_tables([BARE, program])
     assert bool(proof.of_tables([program])) == bool(why)
+
+
+@triton.jit
+def _adds(out_ptr):
+    plus(out_ptr, 1.0)
+
+
+def test_an_atomic_under_another_name_is_told_by_the_program():
+    """Its text does not show it. What a program does not tell of a name, no player carries out."""
+    _, program = program_of(lambda out: _adds[(1,)](out), torch.zeros(1, device=DEVICE))
+    assert [why for _, _, why in proof.atomics_of(program)] == ["adds by atomic_add"]
+    forged = {"kernels": {"0": 5, "1": {"names": 5}, "2": {"names": {"plus": 5}}}}
+    assert proof.atomics_of({}) == proof.atomics_of({"kernels": 5}) == proof.atomics_of(forged) == []
 
 
 def test_memory_that_was_set_to_zero_beforehand_is_no_table():
