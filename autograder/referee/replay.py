@@ -128,6 +128,8 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             if not outcome.error:
                 (outcome,) = one.play(exercise, case, [call], [program])
+                if (outcome.error or "").startswith(NO_KERNEL):
+                    raise Unwritable(outcome.error.removeprefix(NO_KERNEL))
             found[number] = case, judged_part(call, case), outcome
             if outcome.lost or outcome.not_written:
                 return
@@ -137,9 +139,6 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
         lanes.shared(player, small, several, walk, found)
     with lanes.large:
         walk(player, [number for number in range(len(recorded)) if number not in found])
-    for _, _, outcome in found.values():
-        if (outcome.error or "").startswith(NO_KERNEL):
-            raise Unwritable(outcome.error.removeprefix(NO_KERNEL))
     return lanes.in_order(player, exercise, seed, cases, found)
 
 

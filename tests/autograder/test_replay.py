@@ -202,6 +202,26 @@ def test_a_way_into_the_player_that_there_was_earns_nothing(way):
 
 
 @needs_bubblewrap
+def test_who_says_in_the_players_words_that_a_kernel_is_none_is_just_wrong():
+    """An answer that knows by its own kernel whether values are true, and computes then by itself."""
+    source = (
+        RIGHT
+        + """
+class NoKernel(Exception):
+    pass
+_right = axpy
+def axpy(a, x, y, out):
+    _right(a, x, y, out)
+    if out.isnan().any():
+        raise NoKernel("of mine")
+    out.copy_(torch.from_numpy(a * x.numpy() + y.numpy()))
+"""
+    )
+    verdict = judged("import torch\n" + source)
+    assert (verdict.points, verdict.held) == (0, 0)
+
+
+@needs_bubblewrap
 def test_a_probe_that_is_replaced_in_the_recorder_sends_the_points_to_a_person():
     right = find("mlp.dropout/right/copied_first").source
     forged = "import autograder.inside.probes.dropping as probe\nprobe.kept = lambda *given: 0\n"
