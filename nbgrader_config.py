@@ -69,9 +69,10 @@ c.Exchange.assignment_dir = str(COURSE / "work")  # what a student submits is wh
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
 # Where `nbgrader zip_collect` finds the student in the names of an LMS's archive: Canvas writes
-# lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb".
+# lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb". The folder
+# before it is the archive's. What follows is named by the student, and says nothing about who that is.
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*/extracted/(?:[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"
+    r"(?:(?![^/]*_assignsubmission_)[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"
 )
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".zip", ".ZIP"]
 c.ZipCollectApp.extractor_plugin = LmsArchive
@@ -124,5 +125,9 @@ c.GenerateFeedback.preprocessors = [GetGrades, WhatWaits, CSSHTMLHeaderPreproces
 c.GenerateFeedback.exporter_class = Feedback
 c.ExportApp.plugin_class = Grades
 
-# Feedback and formgrader show a student's markdown through this one step that a setting can replace.
-c.HTMLExporter.filters = {"strip_files_prefix": "autograder.classroom.sanitize.harmless"}
+# Feedback and formgrader show what a student wrote through these steps.
+c.HTMLExporter.filters = {
+    "markdown2html": "autograder.classroom.sanitize.rendered",
+    "strip_files_prefix": "autograder.classroom.sanitize.harmless",
+    "highlight_code": "autograder.classroom.sanitize.coloured",
+}

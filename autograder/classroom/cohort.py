@@ -151,7 +151,7 @@ def submitted(coursedir: CourseDirectory, step: str, releases: Path) -> dict[str
     """Student -> whatever lies where a submission should: a folder, or a link or a file in its place."""
     found = {}
     for path in map(Path, glob.glob(coursedir.format_path(step, coursedir.student_id, releases.name))):
-        if path.parent.name.isprintable():
+        if not roster.why_not(path.parent.name, ()):
             found[path.parent.name] = path
         else:  # such as half of a letter, which stands for a byte that is not UTF-8
             print(f"{path.parent.name!a} cannot be the name of a student, so it is not graded", file=sys.stderr)

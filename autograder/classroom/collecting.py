@@ -71,7 +71,9 @@ class LmsArchive(ExtractorPlugin):
 
 class NamedFiles(FileNameCollectorPlugin):
     """Of `zip_collect`: an LMS names files after people, and the roster knows who that is. A student's second file that
-    would get the name of the first gets a number; nbgrader's own ends there, for the whole class."""
+    would get the name of the first gets a number; nbgrader's own ends there, for the whole class.
+
+    `named_regexp` is given the path below the folder `extracted`: a student can have a folder of that name too."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -83,9 +85,13 @@ class NamedFiles(FileNameCollectorPlugin):
         with Gradebook(where.db_url, where.course_id) as book:
             return roster.by_looks(book)
 
+    def _match(self, filename: str) -> dict | None:
+        extracted = self.parent._format_collect_path(self.parent.extracted_directory)
+        return super()._match(os.path.relpath(filename, extracted))
+
     def collect(self, submitted_file: str) -> dict | None:
         found = super().collect(submitted_file)
-        if not found:
+        if not found or roster.why_not(found["student_id"], ()):
             return None
         meant = self.by_look.get(roster.plain(found["student_id"]), set())
         if len(meant) == 1:  # of two people of one name `autograde` says who they are

@@ -27,8 +27,14 @@ COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first
 
 WORDLESS = re.compile(r"<img(?=\s)(?![^>]*\salt=)")
 NO_WORDS = "No description has been provided for this image"
+NAMES = "student_id last_name first_name email".split()
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
+
+
+def as_text(name: str | None) -> str | None:
+    """A spreadsheet takes a cell that begins so for a formula."""
+    return f"'{name}" if (name or "").startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 class Grades(ExportPlugin):
@@ -45,7 +51,8 @@ class Grades(ExportPlugin):
         with open(to, "w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             table.writeheader()
-            table.writerows(self._rows(gradebook, *chosen))
+            rows = self._rows(gradebook, *chosen)
+            table.writerows(row | {name: as_text(row[name]) for name in NAMES} for row in rows)
 
     def settle(self, gradebook: Gradebook) -> None:
         """What late days cost, of the points that there are now."""

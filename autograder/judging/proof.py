@@ -336,6 +336,18 @@ def kernels_of(program: Mapping) -> set[str]:
     return {str(one.get("name")) for one in told if isinstance(one, dict)}
 
 
+def atomics_of(program: Mapping) -> list[tuple[str, int, str]]:
+    """Where a kernel has another name for one of Triton's atomics: its text says `plus` and means tl.atomic_add."""
+    kernels = program.get("kernels")
+    told = [one for one in (kernels.values() if isinstance(kernels, dict) else ()) if isinstance(one, dict)]
+    return [
+        (str(one.get("cell"))[:80], one["line"] if _is_count(one.get("line")) else 0, f"adds by {bound['object'][:80]}")
+        for one in told
+        for bound in (one["names"].values() if isinstance(one.get("names"), dict) else ())
+        if isinstance(bound, dict) and str(bound.get("object")).startswith("atomic_")
+    ]
+
+
 def of_tables(programs: Iterable[Mapping]) -> str:
     """Why a person should look at what recorded calls brought along, or ""."""
     most = max((sum(map(_told, program.get("constants", {}).values())) for program in programs), default=0)

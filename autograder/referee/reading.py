@@ -28,6 +28,9 @@ BOUND_ONLY = set(
     """argparse csv datetime glob inspect io logging os pathlib pickle platform shutil sys tempfile timeit traceback
     uuid""".split()
 )
+OF_THE_GRADER = tuple(
+    f"autograder.{part}" for part in "bank call classroom exercise exercises inside judging live referee".split()
+)
 # parts of what may be imported that lead past the exercise
 PARTS = (
     *("torch." + part for part in "_C _dynamo _inductor _ops classes compile compiler cpp fx jit library".split()),
@@ -39,7 +42,7 @@ PARTS = (
     ),
     *("triton." + part for part in "runtime compiler backends knobs tools compile".split()),
     *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
-    *("autograder." + part for part in "bank call classroom exercise exercises inside judging live referee".split()),
+    *OF_THE_GRADER,
     "functools.singledispatch",
     "numpy.ctypeslib",
     "operator.attrgetter",
@@ -106,12 +109,12 @@ BESIDE_KERNELS = set(
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
 REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
 REACHING = INNER | set(
-    """__closure__ __code__ __defaults__ __subclasses__ _getframe currentframe f_back f_builtins from_callable
-    get_objects get_referrers modules tb_frame tb_next""".split()
+    """__closure__ __code__ __defaults__ __import__ __loader__ __subclasses__ _getframe currentframe f_back f_builtins
+    from_callable get_objects get_referents get_referrers modules tb_frame tb_next""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset({"getsource", "signature"})
-LEADING = {"builtins", "ctypes", "importlib", "inspect", "marshal", "pickle", "unittest"}
+LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
 DOING_IT_ALL = set(
@@ -197,14 +200,33 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
     set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
-            yield from ((node, f"imports {name}") for name in names if name.partition(".")[0] in LEADING)
+            within = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+            names = [within + one.name for one in node.names]
+            yield from ((node, f"imports {name}") for name in names if _leads_to_probes(name))
         elif isinstance(node, ast.Name) and node.id in REPLACING and node.id not in aliases:
             yield from () if node in set_by_name else ((node, f"uses {node.id}"),)
         elif isinstance(node, ast.Attribute) and node.attr in REACHING - (CALLED if node in called else set()):
             yield node, f"uses .{node.attr}"
+        elif isinstance(node, ast.Name | ast.Attribute) and _dotted(node, aliases).startswith(OF_THE_GRADER):
+            yield node, f"uses {_dotted(node, aliases)}"
+        elif _asks_for_what_reaches(node):
+            yield node, "looks up what leads to other code"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
         yield from ((node, f"replaces {name}") for name in changed)
+
+
+def _leads_to_probes(name: str) -> bool:
+    """A probe that can be named can be replaced, by another name too: `[probe][0].measured = mine`."""
+    first, *others = name.split(".")
+    return first in LEADING or not REACHING.isdisjoint(others) or name.startswith(OF_THE_GRADER)
+
+
+def _asks_for_what_reaches(node: ast.AST) -> bool:
+    """`"tb_frame.f_globals"`, and a name for `getattr` that is put together."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
+    is_getattr = isinstance(node, ast.Call) and _name(node.func) == "getattr" and len(node.args) > 1
+    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr)
 
 
 def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:

@@ -76,7 +76,10 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
     if verdict.points and (brought := proof.of_tables(program for _, program in (*recorded, *again))):
         return _held(verdict, brought)
     kernels = set().union(*(proof.kernels_of(program) for _, program in recorded))
-    found = added(room.submission.cells, kernels) if verdict.points and exercise.deterministic else []
+    found = []
+    if verdict.points and exercise.deterministic:
+        renamed = {one for _, program in recorded for one in proof.atomics_of(program)}
+        found = [*added(room.submission.cells, kernels), *sorted(renamed)]
     if verdict.points and exercise.probe:  # which looks on in the process of the submission
         found = [*found, *replacing(room.submission.cells)]
     return _held(verdict, proof.of_text(found)) if found else verdict
@@ -125,6 +128,8 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             if not outcome.error:
                 (outcome,) = one.play(exercise, case, [call], [program])
+                if (outcome.error or "").startswith(NO_KERNEL):
+                    raise Unwritable(outcome.error.removeprefix(NO_KERNEL))
             found[number] = case, judged_part(call, case), outcome
             if outcome.lost or outcome.not_written:
                 return
@@ -134,9 +139,6 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
         lanes.shared(player, small, several, walk, found)
     with lanes.large:
         walk(player, [number for number in range(len(recorded)) if number not in found])
-    for _, _, outcome in found.values():
-        if (outcome.error or "").startswith(NO_KERNEL):
-            raise Unwritable(outcome.error.removeprefix(NO_KERNEL))
     return lanes.in_order(player, exercise, seed, cases, found)
 
 

@@ -384,7 +384,10 @@ probe.looked_at = looked_at
 def register(library):
     pass
 """
-    unseen = forged.replace("probe.looked_at = looked_at", "def put(m):\n    m.looked_at = looked_at\nput(probe)")
+    found = (
+        "operator.attrgetter('__imp' + 'ort__')(print.__self__)('autograder.inside.probes.registering', fromlist=[''])"
+    )
+    unseen = forged.replace("import autograder.inside.probes.registering as probe", f"import operator\nprobe = {found}")
     for source, got in ((forged, (0, get("dispatch.custom").points)), (unseen, (get("dispatch.custom").points, 0))):
         with Referee(Submission((Cell("forged", source),))) as there:
             verdict = there.examine(get("dispatch.custom"), seed=1)

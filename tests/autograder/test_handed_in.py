@@ -369,6 +369,8 @@ STAMPS = {
     "2026-01-01 10:00:00.123456 America/Los_Angeles": True,
     "2026-01-01T10:00:00+01:00": True,
     "junk": False,
+    "0001-01-01 00:00:00 UTC": False,
+    "9999-12-31 23:59:59 UTC": False,
     "9" * 20: False,
     "2026-01-01 10:00:00 /etc/localtime": False,
     "": False,

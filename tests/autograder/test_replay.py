@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import triton
+from triton.language import atomic_add as plus
 
 from autograder import exercise
 from autograder.bank import entries, find
@@ -196,6 +198,26 @@ WAYS_IN = {
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_a_way_into_the_player_that_there_was_earns_nothing(way):
     verdict = judged(WAYS_IN[way], exercise.get("roofline.matmul"))
+    assert (verdict.points, verdict.held) == (0, 0)
+
+
+@needs_bubblewrap
+def test_who_says_in_the_players_words_that_a_kernel_is_none_is_just_wrong():
+    """An answer that knows by its own kernel whether values are true, and computes then by itself."""
+    source = (
+        RIGHT
+        + """
+class NoKernel(Exception):
+    pass
+_right = axpy
+def axpy(a, x, y, out):
+    _right(a, x, y, out)
+    if out.isnan().any():
+        raise NoKernel("of mine")
+    out.copy_(torch.from_numpy(a * x.numpy() + y.numpy()))
+"""
+    )
+    verdict = judged("import torch\n" + source)
     assert (verdict.points, verdict.held) == (0, 0)
 
 
@@ -413,6 +435,19 @@ def test_a_person_looks_at_tables_that_no_kernel_made(elements, why):
     _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))
     assert not program["why_not"] and why in proof.of_tables([BARE, program])
     assert bool(proof.of_tables([program])) == bool(why)
+
+
+@triton.jit
+def _adds(out_ptr):
+    plus(out_ptr, 1.0)
+
+
+def test_an_atomic_under_another_name_is_told_by_the_program():
+    """Its text does not show it. What a program does not tell of a name, no player carries out."""
+    _, program = program_of(lambda out: _adds[(1,)](out), torch.zeros(1, device=DEVICE))
+    assert [why for _, _, why in proof.atomics_of(program)] == ["adds by atomic_add"]
+    forged = {"kernels": {"0": 5, "1": {"names": 5}, "2": {"names": {"plus": 5}}}}
+    assert proof.atomics_of({}) == proof.atomics_of({"kernels": 5}) == proof.atomics_of(forged) == []
 
 
 def test_memory_that_was_set_to_zero_beforehand_is_no_table():

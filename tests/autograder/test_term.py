@@ -13,13 +13,15 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import FileNameCollectorPlugin
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
 from traitlets.config import Config, PyFileConfigLoader
 
-from autograder.classroom import collecting, export, grading, late, lms, marks, roster
+from autograder.classroom import cohort, collecting, export, grading, late, lms, marks, roster
 from autograder.classroom.verdicts import is_check
 from course_lib.places import environment
 
@@ -118,15 +120,24 @@ def test_a_list_of_students_is_read_whoever_wrote_it_and_in_whatever_encoding(te
 
 
 def test_rows_that_name_no_student_are_told_by_their_lines():
-    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\n"
+    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\na*,X\n"
     read = roster.students_of(text.encode())
     assert set(read.students) == {"ada", "A.D.A", "Müller"}
     assert read.told == [
         "Line 3 is left out: it has no id.",
         "Line 4 is left out: ada is there already.",
         "Line 5 is left out: '../up' cannot be the name of a folder.",
+        "Line 8 is left out: 'a*' cannot be the name of a folder.",
         "'A.D.A' and 'ada' look alike: is that one student?",
     ]
+
+
+def test_a_name_that_stands_for_several_students_is_nobodys(term, capsys):
+    for name in ("ada", "a*", "a[d]a"):
+        (term / "submitted" / name / LESSON).mkdir(parents=True)
+    course = CourseDirectory(assignment_id=LESSON, root=str(term))
+    assert [*cohort.submitted(course, "submitted", Path(LESSON))] == ["ada"]
+    assert "'a*' cannot be the name of a student, so it is not graded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("data", "says"), [(b"", "it is empty"), (b"who,what\na,b\n", "no column says who")])
@@ -208,10 +219,11 @@ def settings():
             "roofline",
         ),
         ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),  # no archive
+        ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "roofline"),
     ],
 )
 def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
-    found = FileNameCollectorPlugin(config=settings).collect(f"/course/downloaded/01_roofline/extracted/{path}")
+    found = FileNameCollectorPlugin(config=settings).collect(path)
     assert (found["student_id"], found["file_id"]) == (student, file)
 
 
@@ -224,6 +236,8 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
         archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
+        archive.writestr("Bob_2_assignsubmission_file_/extracted/Ada L_1_x/notes.ipynb", "Bob's, whatever he calls it")
+        archive.writestr(".._4_assignsubmission_file_/roofline.ipynb", "of somebody who is called that")
     with Gradebook(url(term)) as book:
         book.add_student("ada", first_name="Ada", last_name="L")
     shutil.copy(COURSE / late.SETTINGS, term)
@@ -233,7 +247,17 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
     ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
-    assert found == [f"Bob/{LESSON}/all.zip", *ada, f"cleo/{LESSON}/roofline.ipynb"]
+    bob = [f"Bob/{LESSON}/{name}" for name in ("all.zip", "notes.ipynb")]
+    assert found == [*bob, *ada, f"cleo/{LESSON}/roofline.ipynb"] and not (term / LESSON).exists()
+
+
+def test_no_language_but_python_is_coloured(settings):
+    """A lexer of another one takes a minute for 300 zeros, and twice that for each one more."""
+    text = "```mcfunction\n00g\n```\n\n```python\n00\n```\n\n```mermaid\n00\n```"
+    cells = [new_markdown_cell(text), new_code_cell("%%perl\n<<00")]
+    page, _ = HTMLExporter(config=settings).from_notebook_node(new_notebook(cells=cells))
+    assert page.count("<pre><code>") == 2 and 'class="mermaid"' not in page
+    assert '<span class="mi">00' in page and "hl-python3" in page and "hl-ipython3" not in page
 
 
 # ------------------------------------------------------------------------------------------- late days
@@ -302,8 +326,9 @@ def test_an_extension_before_the_hand_in_counts_and_is_no_hand_in(term):
     with Gradebook(url(term)) as book:
         book.add_student("bob")
         late.extend(book, "bob", LESSON, 5)
+        book.update_or_create_student("bob", first_name="=1+1")
     (row,) = table(term, export.Grades, "grades.csv", csv.DictReader, lesson=LESSON)
-    assert (row["student_id"], row["score"]) == ("bob", "")
+    assert (row["student_id"], row["first_name"], row["score"]) == ("bob", "'=1+1", "")
     graded(term, "bob", DUE + timedelta(days=4), **{SOFTMAX: 6.0})
     late.main(argparse.Namespace(action=None))
     assert not penalty(term, "bob")

@@ -7,6 +7,7 @@ import csv
 from pathlib import Path
 
 from autograder.classroom import taken
+from autograder.classroom.export import as_text
 from autograder.classroom.overview import answers, items, page
 from autograder.classroom.overview.answers import Answer
 
@@ -43,9 +44,4 @@ def write_table(to: Path, found: list[Answer], names: dict[str, str]) -> None:
         rows.writerow(COLUMNS)
         for one in found:
             given = [one.points, one.out_of, one.waits, one.tried, one.mistake, one.seconds, one.share, one.machine]
-            rows.writerow([harmless(one.student), names[one.student], one.name, one.kind, *given])
-
-
-def harmless(text: str) -> str:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+            rows.writerow([as_text(one.student), names[one.student], one.name, one.kind, *given])

@@ -23,7 +23,7 @@ class _Keys:
     """Memory that holds keys or values: how far apart they lie in it, and how many."""
 
     def __init__(self, tensor: torch.Tensor, dimension: int):
-        self.tensor = tensor  # alive, so that no other gets its memory
+        self.storage = StorageWeakRef(tensor.untyped_storage())  # another tensor may get its memory later
         self.stride, self.count = tensor.stride(dimension), tensor.shape[dimension]
 
     def touched(self, view: torch.Tensor) -> int:
@@ -62,7 +62,8 @@ class _InTiles(TorchDispatchMode):
         if "attention" in name:
             raise ValueError(f"{name} was called: write the walk over the keys yourself")
         given = [x for x in _tensors((args, kwargs)) if x.numel() > 1]
-        wide = [(x, keys) for x in given if (keys := self.held.get(_memory(x))) and keys.touched(x) > self.block]
+        held = [(x, keys) for x in given if (keys := self.held.get(_memory(x))) and not keys.storage.expired()]
+        wide = [(x, keys) for x, keys in held if keys.touched(x) > self.block]
         view = func.is_view or name in VIEWS
         if wide and len(given) > 1 and not view and name not in JOINS:
             count = max(keys.touched(x) for x, keys in wide)
@@ -70,9 +71,10 @@ class _InTiles(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         self._count(out, name)
         if isinstance(out, torch.Tensor) and (out.is_floating_point() or out.is_complex()):
-            if wide and not view and out.dim() == wide[0][0].dim():  # a copy
-                x, keys = wide[0]
-                self.held[_memory(out)] = _Keys(out, keys.dimension(x))
+            if held and not view and (name in JOINS or len(given) == 1):  # a copy, which may become a part of all keys
+                x, keys = held[0]
+                if (dimension := _likeliest(out, x, keys.dimension(x))) is not None:
+                    self.held[_memory(out)] = _Keys(out, dimension)
             if self._is_of_all_keys(out.shape):
                 raise ValueError(f"{AT_ONCE}: {name} made {tuple(out.shape)}, take `block` keys at a time")
         return out
@@ -101,6 +103,13 @@ class _InTorch(TorchFunctionMode):
         if getattr(func, "__name__", "") in ELSEWHERE:
             raise ValueError(f"{func.__name__} was called: compute with torch")
         return func(*args, **(kwargs or {}))
+
+
+def _likeliest(out: torch.Tensor, of: torch.Tensor, dimension: int) -> int | None:
+    """Along which dimension of a copy the keys lie that lay along this one."""
+    if out.dim() == of.dim():
+        return dimension
+    return next((at for at, size in enumerate(out.shape) if size == of.shape[dimension]), None)
 
 
 def _memory(x: torch.Tensor) -> int:

@@ -2,7 +2,7 @@
 
 import torch
 
-from autograder.inside.probes import registering
+from course_lib import given_kernels
 
 BELOW = torch._C._after_autograd_keyset
 
@@ -26,7 +26,7 @@ def empty(x, limit):
 
 def cpu(x, limit):
     out = empty(x, limit)
-    registering.cap_into(x, limit, out)
+    given_kernels.cap_into(x, limit, out)
     return out
 
 
