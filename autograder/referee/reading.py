@@ -11,8 +11,11 @@ import functools
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import torch
+import torch.distributed.distributed_c10d
 
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import Cell
@@ -49,7 +52,8 @@ PARTS = (
     "typing.ForwardRef",
 )
 # of the above, what answers have a use for
-HARMLESS = {"torch.utils.checkpoint.checkpoint"}
+HARMLESS = {"torch.utils.checkpoint.checkpoint", "types.SimpleNamespace"}
+PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
 # of torch.nn what a model is made of, and the allowed operator that a part runs
@@ -69,10 +73,11 @@ FOREIGN = (
 DEEPEST = 20  # attributes in a row: a.b.c has two
 COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
+GRADIENTS = {"grad", "requires_grad"}  # which it may set of any tensor
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
-LOOKED_UP = re.compile(r"\{\w*[.\[][^{}]*\}|__\w+__(?<!__main__)|/proc/")
+LOOKED_UP = re.compile(r"\{\w*(?:\.\w|\[)[^{}]*\}|__\w+__|/proc/")
 NAMES = set(
-    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir eval exec getattr input locals
+    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir eval exec getattr locals
     memoryview open setattr vars""".split()
 )
 ATTRIBUTES = set(
@@ -183,11 +188,23 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
 
     As `suspicious`, without what those who train write: gradients that are set, hooks, names that changed by version.
     """
-    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(AMONG_RANKS)]
     trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := _tree(cell))]
     nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
+    harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
+    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
     called = [(cell, node, node.name if isinstance(node, ast.alias) else _name(node)) for cell, node in nodes]
     return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
+
+
+def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
+    """What the classes of the text have, and what it gives to objects: the `_left` of `bucket._left = 3`."""
+    own: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            own |= set().union(*map(_bound, node.body))
+    return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(torch.distributed.distributed_c10d)}
 
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:
@@ -349,13 +366,14 @@ def _followed(dotted: str) -> str:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    pythons = NAMES & _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
         elif isinstance(node, ast.ImportFrom):
             full = [f"{node.module or ''}.{one.name}" for one in node.names]
             yield from ((node, f"imports {name}") for name in full if node.level or _is_foreign(name))
-        elif isinstance(node, ast.Name) and node.id in NAMES and node.id not in aliases:
+        elif isinstance(node, ast.Name) and node.id in pythons:
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
             yield from ((node, why) for why in _of_attribute(node, aliases, node in called))
@@ -366,12 +384,23 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
         elif isinstance(node, ast.ClassDef):
             bases = [_dotted(base, aliases) for base in node.bases]
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKED_UP.search(node.value):
-            yield node, f"a string that may look something up: {LOOKED_UP.search(node.value)[0][:40]}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _looked_up(node.value):
+            yield node, f"a string that may look something up: {_looked_up(node.value)[:40]}"
         if is_kernel(node, jits):
             inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
             yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _outside(table: symtable.SymbolTable) -> set[str]:
+    """The names that are read anywhere, but for the arguments and variables of functions."""
+    own = table.get_type() == "function"
+    read = {s.get_name() for s in table.get_symbols() if s.is_referenced() and not (own and not s.is_global())}
+    return read.union(*map(_outside, table.get_children()))
+
+
+def _looked_up(text: str) -> str:
+    return next((found[0] for found in LOOKED_UP.finditer(text) if found[0] not in DUNDERS), "")
 
 
 def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) -> Iterator[str]:
@@ -382,9 +411,11 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
         yield f"uses .{node.attr}"
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
+    elif dotted.startswith(PUBLIC):
+        return
     elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
         yield f"uses {dotted or '.' + node.attr}, a private part"
-    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN:
+    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN and node.attr not in GRADIENTS:
         yield f"sets or deletes .{node.attr}"
 
 

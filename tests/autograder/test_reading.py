@@ -278,6 +278,55 @@ torch.backends.cuda.matmul.allow_tf32 = True
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def linear(input, dir=1):\n    return input * dir",
+        "input = torch.ones(3)\nprint(input)",
+        "def f():\n    'Called by __init__ and __call__: returns {...}'",
+        "torch._foreach_div_(gradients, 2)",
+        "q.grad, k.requires_grad = None, True",
+        "from types import SimpleNamespace\nSimpleNamespace(a=1)",
+    ],
+)
+def test_what_people_write_and_nothing_is_reached_by_is_no_reason_to_look(text):
+    assert suspicious((Cell("setup 1", "import torch"), Cell("mine", text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def f(x):\n    def dir(): pass\ndef g(x): return dir(x)", "uses dir"),
+        ("class A:\n    eval = eval", "uses eval"),
+        ("x = '__init____globals__'", "a string that may look something up: __init____globals__"),
+        ("x = '__init__', '__globals__'", "a string that may look something up: __globals__"),
+    ],
+)
+def test_a_name_of_ones_own_hides_none_of_pythons(text, why):
+    assert why in [said for _, _, said in suspicious((Cell("mine", text),))]
+
+
+def test_attributes_that_a_text_gives_to_its_own_are_no_private_parts_among_ranks():
+    text = """
+import torch.distributed as dist
+@dataclass
+class Bucket:
+    _left: int = 0
+    def _begin(self): self._work = dist.all_reduce(self.buffer)
+def arrives(p, bucket):
+    p._bucket = bucket
+    bucket._left -= 1
+    bucket._begin()
+    bucket._work.wait()
+"""
+    assert meeting((Cell("mine", text),)) == []
+    others = "class A:\n    _coalescing_manager = _get_backend = 1\ndist._coalescing_manager()\ngroup._get_backend()"
+    found = [why for _, _, why in meeting((Cell("mine", "import torch.distributed as dist\n" + others),))]
+    assert found == [
+        "uses torch.distributed._coalescing_manager, a private part", "uses ._get_backend, a private part"
+    ]  # fmt: skip
+
+
 def test_a_cell_that_does_not_parse_is_passed_over():
     assert suspicious((Cell("a", "def f(:"), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 
