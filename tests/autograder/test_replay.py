@@ -1,5 +1,6 @@
 """Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
 
+import contextvars
 import enum
 import functools
 import inspect
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import triton
+from triton.runtime import _allocation
 
 from autograder import exercise
 from autograder.bank import entries, find
@@ -331,6 +334,18 @@ def program_of(function, *args, allowed=()):
 
 def played(cells, program, *tensors, allowed=()):
     return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors], allowed)
+
+
+def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():
+    """Who called triton.set_allocator is not there."""
+
+    def asked():
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = False
+            playing.Player({})
+        return _allocation._allocator.get()(192, 128, None)
+
+    assert contextvars.copy_context().run(asked).nbytes == 192
 
 
 def test_moves_are_carried_out_on_the_true_values():
