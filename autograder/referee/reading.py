@@ -52,7 +52,11 @@ PARTS = (
     "typing.ForwardRef",
 )
 # of the above, what answers have a use for
-HARMLESS = {"torch.utils.checkpoint.checkpoint", "types.SimpleNamespace"}
+HARMLESS = set(
+    """numpy.prod operator.mul torch.utils.checkpoint.checkpoint triton.runtime.driver.active.get_active_torch_device
+    triton.runtime.driver.active.utils.get_device_properties triton.tools.tensor_descriptor.TensorDescriptor
+    triton.tools.tensor_descriptor.TensorDescriptor.from_tensor types.SimpleNamespace""".split()
+)
 PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
@@ -73,7 +77,9 @@ FOREIGN = (
 DEEPEST = 20  # attributes in a row: a.b.c has two
 COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
-GRADIENTS = {"grad", "requires_grad"}  # which it may set of any tensor
+SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+TIMERS, WALKS = ("course_lib.timing.", "triton.testing."), {"all", "any", "dict", "list", "max", "min", "sum", "tuple"}
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
 LOOKED_UP = re.compile(r"\{\w*(?:\.\w|\[)[^{}]*\}|__\w+__|/proc/")
 NAMES = set(
@@ -103,7 +109,9 @@ BESIDE_KERNELS = set(
     """Tensor Size device dtype empty empty_like empty_strided zeros zeros_like ones ones_like full full_like
     tensor as_tensor arange cuda version float16 float32 float64 float half double bfloat16 int8 int16 int32
     int64 uint8 bool finfo iinfo no_grad inference_mode is_tensor inf nan pi backends autograd Generator
-    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype""".split()
+    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype as_strided broadcast_tensors
+    broadcast_to chunk flatten is_floating_point movedim narrow permute preserve_format ravel reshape split squeeze
+    transpose unbind unflatten unsqueeze""".split()
 )
 
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
@@ -160,7 +168,7 @@ def suspicious(
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        unread = unused | _own_operators(tree, aliases)
+        unread = unused | _own_operators(tree, aliases) | _harmless(tree, aliases)
         lines = {(node.lineno, why) for node, why in _read(tree, aliases, jits) if node not in unread}
         host = [top for top in _statements(tree) if top in beside]
         lines |= {(n.lineno, why) for top in host for n, why in _read_host(top, aliases, allowed) if n not in unread}
@@ -332,6 +340,12 @@ def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
     return {part for func in own for part in ast.walk(func)}
 
 
+def _harmless(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
+    """The names of what is harmless, with what leads to it: `torch.utils` of `torch.utils.checkpoint.checkpoint`."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _dotted(node, aliases) in HARMLESS]
+    return {part for node in found for part in ast.walk(node)}
+
+
 def _texts(node: ast.AST) -> Iterator[str]:
     """Names and strings that stand in one node."""
     for _, value in ast.iter_fields(node):
@@ -415,7 +429,7 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
         return
     elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
         yield f"uses {dotted or '.' + node.attr}, a private part"
-    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN and node.attr not in GRADIENTS:
+    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN and node.attr not in SETTABLE:
         yield f"sets or deletes .{node.attr}"
 
 
@@ -468,13 +482,44 @@ def _beside_kernels(
     inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if is_kernel(n, jits)))
     found = {node for node in code if uses[node] & kernels or binds[node] & inside}
     found |= {node for node in code if any(is_kernel(n, jits) for n in ast.walk(node))}
+    while more := {node for node in code if uses[node] & set().union(*(binds[one] for one in found))} - found:
+        found |= more
+    tried = _only_tried(trees, binds, aliases, judged) if judged else set()  # nor is a function that does
+    code, found = code - tried, found - tried
     while True:
         up = set().union(*(binds[node] for node in found))
-        down = set().union(*(uses[node] for node in found))
+        down = judged.union(*(uses[node] for node in found))
         more = {node for node in binds if binds[node] & down or (node in code and uses[node] & up)}
         if more <= found:
             return found
         found |= more
+
+
+def _only_tried(trees: list[ast.Module], binds: dict, aliases: dict[str, str], judged: frozenset[str]) -> set[ast.stmt]:
+    """Tests and measurements: functions that are called and never handed on, and hand on nothing that can be called."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called, inner = {call.func for call in calls}, {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    at_once = {a for call in calls if _dotted(call.func, aliases).startswith(TIMERS) for a in call.args}
+    at_once |= {a for call in calls if isinstance(call.func, ast.Name) and call.func.id in WALKS for a in call.args}
+    own = {node.name for node in nodes if isinstance(node, FUNCTIONS)}
+    own = own.union(*(names for node, names in binds.items() if _is_code(node)))
+    handed_on = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n not in called}
+
+    def hands_on(node: ast.AST) -> bool:
+        if isinstance(node, FUNCTIONS | ast.Lambda | ast.GeneratorExp | ast.Yield | ast.YieldFrom):
+            return node not in at_once
+        if isinstance(node, ast.Name):
+            return node.id in own and isinstance(node.ctx, ast.Load) and node not in called
+        dotted = _dotted(node, aliases) if isinstance(node, ast.Attribute) and node not in called | inner else ""
+        return dotted.startswith("torch.") and dotted.split(".")[1] not in BESIDE_KERNELS
+
+    def tries(node: ast.stmt) -> bool:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in judged | handed_on:
+            return False
+        return not any(hands_on(part) for part in ast.walk(node) if part is not node)
+
+    return {node for node in binds if tries(node)}
 
 
 def _led_to(names: frozenset[str], binds: dict, uses: dict) -> set[ast.stmt]:

@@ -327,6 +327,62 @@ def arrives(p, bucket):
     ]  # fmt: skip
 
 
+TRIES = """
+import numpy as np
+from course_lib.timing import time_gpu
+def right(n):
+    x, y = torch.randn(2, n, device="cuda")
+    axpy(2.0, x, y, out := torch.empty_like(x))
+    return torch.allclose(out, torch.add(2 * x, y)) and out.cpu().numpy().mean() < out.max().item()
+def seconds(sizes):
+    found = {}
+    for n in sizes:
+        found[n] = time_gpu(lambda: right(n)).median
+    return found, all(right(n) for n in sizes)
+print(seconds([100, 200]), right(3))
+"""
+JUDGED = frozenset({"axpy"}), frozenset()
+
+
+def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
+    cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES))
+    assert suspicious(cells, *JUDGED) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "axpy = right",  # what is judged
+        "TABLE = [right]",
+        "@register\ndef other(x): return right(x) and torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    return lambda: torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    TABLE.append(torch.add)",
+        "def made(x):\n    axpy(1, x, x, x)\n    yield torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    return (torch.add(x, x) for _ in range(9))",
+        "def axpy(a, x, y, out):\n    torch.add(x, y, out=out)\n    kernel[(1,)](x)",
+    ],
+)
+def test_a_function_that_may_be_called_from_elsewhere_does_not_only_try(change):
+    cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES), Cell("more", change))
+    assert "uses torch.add beside a kernel" in [why for *_, why in suspicious(cells, *JUDGED)]
+
+
+def test_what_describes_a_launch_may_stand_beside_a_kernel():
+    text = """
+import operator, functools
+import numpy as np
+from triton.tools.tensor_descriptor import TensorDescriptor
+x = torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(3))
+def axpy(a, x, y, out):
+    n = functools.reduce(operator.mul, x.shape, 1) + int(np.prod(y.shape))
+    count = triton.runtime.driver.active.utils.get_device_properties(0)["multiprocessor_count"]
+    one, two = torch.unbind(torch.reshape(x, (2, -1)))
+    kernel[(count,)](TensorDescriptor.from_tensor(one, [16]), torch.as_strided(two, (3,), (1,)), n)
+"""
+    cells = (Cell("setup 1", "import torch, triton"), Cell("mine", AXPY.replace("def axpy", "def other") + text))
+    assert suspicious(cells, *JUDGED) == []
+
+
 def test_a_cell_that_does_not_parse_is_passed_over():
     assert suspicious((Cell("a", "def f(:"), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 
