@@ -40,6 +40,7 @@ RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", 
 RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
+LIBDEVICE = "triton.language.extra.libdevice"  # empty functions, in whose place the compiler puts those of a device
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
 NUMBERS = {name for pair in type_canonicalisation_dict.items() for name in pair}  # types as annotations name them
 # of blocks, pointers, descriptors and types; none leads to the array beneath a block
@@ -126,6 +127,8 @@ def _is_language(value: Any) -> bool:
         return True
     if isinstance(value, types.BuiltinFunctionType):
         return getattr(value, "__module__", "") == "math"
+    if isinstance(value, types.FunctionType) and value.__module__ == LIBDEVICE:
+        return True
     inner = getattr(value, "fn", None)
     return isinstance(value, triton.runtime.KernelInterface) and inner.__module__.startswith("triton.language")
 

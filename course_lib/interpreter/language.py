@@ -2,11 +2,13 @@
 
 import ast
 import functools
+import inspect
 import sys
 
 import numpy as np
 import triton
 import triton.language as tl
+from triton.language.extra import cuda, libdevice
 from triton.runtime import autotuner
 from triton.runtime import interpreter as triton_interpreter
 
@@ -19,6 +21,8 @@ __all__ = ["install"]
 
 def install() -> None:
     _patch_arguments()
+    _patch_constants()
+    _patch_libdevice()
     _patch_truth()
     _patch_loops()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
@@ -43,6 +47,38 @@ def _patch_arguments() -> None:
         return convert
 
     replace(triton_interpreter, "_implicit_cvt", implicit)
+
+
+def _patch_constants() -> None:
+    """A constant to the left of a block, `LOG2_E * s`, was a constant that held a block, and no function took it."""
+
+    def by_the_block(original):
+        def operate(self, other):
+            return NotImplemented if isinstance(other, tl.tensor) else original(self, other)
+
+        return operate
+
+    for name in "add sub mul truediv floordiv mod and or xor lshift rshift gt ge lt le eq ne".split():
+        replace(tl.constexpr, f"__{name}__", by_the_block)
+
+
+def _patch_libdevice() -> None:
+    """Its functions returned None, or asked for an argument that nobody gives."""
+
+    def refused(original):
+        @functools.wraps(original)
+        def call(*args, **options):
+            raise TypeError(
+                f"libdevice.{original.__name__} does not run in Triton's interpreter, and without a GPU kernels run "
+                "there: write it with what tl has, such as tl.exp, tl.log and tl.floor"
+            )
+
+        return call
+
+    for module in (libdevice, cuda.libdevice):
+        for name, value in list(vars(module).items()):
+            if inspect.isfunction(value) and value.__module__ == module.__name__:
+                replace(module, name, refused)
 
 
 def _patch_truth() -> None:

@@ -583,6 +583,27 @@ def test_the_compiler_takes_a_kernel_of_the_text_that_uses_pythons_names():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+LIBDEVICE = """
+import runpy, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+source = "def k(out):\\n    tl.store(out, libdevice.tanh(rint(tl.load(out))))\\n"
+text = runpy.run_path(sys.argv[1])["Text"]({"a": source})
+names = {"tl": {"module": "triton.language"}, "libdevice": {"module": "triton.language.extra.libdevice"}}
+names["rint"] = {"from": "triton.language.extra.libdevice", "object": "rint"}
+text.tell({0: {"cell": "a", "line": 1, "name": "k", "names": names}}, None)
+made = triton.compile(ASTSource(text.kernel(0), {"out": "*fp32"}, {}), target=GPUTarget("cuda", 90, 32))
+assert "tanh" in made.asm["ttir"], made.asm["ttir"]
+"""
+
+
+def test_libdevice_is_a_part_of_the_language():
+    command = [sys.executable, "-c", LIBDEVICE, kernels.__file__]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize(
     ("number", "why"),
     [

@@ -56,6 +56,13 @@ def test_float8_is_refused_apart_from_moving_it(expression):
 
 
 @interpreter_only
+@pytest.mark.parametrize("library", ["tl.extra.libdevice", "tl.extra.cuda.libdevice"])
+def test_libdevice_is_refused_in_words(library):
+    with pytest.raises(Exception, match=r"libdevice\.tanh does not run in Triton's interpreter"):
+        elementwise(f"1.0 + {library}.tanh(x)", torch.ones(16))
+
+
+@interpreter_only
 def test_a_masked_lane_without_other_is_not_a_convenient_zero():
     text = (
         "def kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):\n    offs = tl.arange(0, BLOCK)\n"
