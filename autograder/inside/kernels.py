@@ -29,6 +29,7 @@ STATEMENTS = (
 EXPRESSIONS = (
     *(ast.IfExp, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
     *(ast.Tuple, ast.List, ast.Name, ast.Constant, ast.Starred, ast.Attribute, ast.JoinedStr, ast.FormattedValue),
+    *(ast.ListComp, ast.comprehension),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}

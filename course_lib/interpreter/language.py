@@ -24,6 +24,7 @@ def install() -> None:
     _patch_constants()
     _patch_libdevice()
     _patch_truth()
+    _patch_methods()
     _patch_loops()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
     _patch_axes(part(triton_interpreter, "ReduceOps"))  # installed later, so it runs before the patch above
@@ -106,6 +107,21 @@ def _patch_truth() -> None:
 
     part(triton_interpreter, "_LangPatchScope")
     replace(triton_interpreter, "_patch_lang_tensor", with_truth)
+
+
+def _patch_methods() -> None:
+    """`x.exp()` raised, where `tl.exp(x)` did not."""
+    names = [name for name, value in vars(tl.math).items() if tl.core.is_builtin(value) and hasattr(tl.tensor, name)]
+
+    def with_methods(original):
+        def patch_tensor(tensor, scope):
+            original(tensor, scope)
+            for name in names:  # a function of tl.math is looked up late: a launch replaces it
+                scope.set_attr(tensor, name, lambda self, name=name: getattr(tl.math, name)(self))
+
+        return patch_tensor
+
+    replace(triton_interpreter, "_patch_lang_tensor", with_methods)
 
 
 class LoopNumber(int):

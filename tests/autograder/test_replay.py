@@ -556,6 +556,15 @@ def test_a_kernel_is_made_of_the_text_with_what_its_names_stand_for():
     assert "__import__" not in text.kernel(0).fn.__globals__["__builtins__"]
 
 
+def test_a_kernel_may_walk_over_a_tuple_in_a_list():
+    source = "def k(out):\n    a, b = [tl.exp2(x) * 2.0 for x in (1.0 + 0 * tl.load(out), tl.load(out + 1))]\n"
+    text = kernels.Text({"a": source + "    tl.store(out, a + b)\n"})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    out = torch.tensor([5.0, 3.0], device=DEVICE)
+    text.kernel(0)[(1,)](out)
+    assert out[0].item() == 2 * 2 + 2 * 8
+
+
 PYTHONS_NAMES = """
 import runpy, sys, triton
 from triton.backends.compiler import GPUTarget
