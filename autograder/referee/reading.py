@@ -485,6 +485,7 @@ def _beside_kernels(
     while more := {node for node in code if uses[node] & set().union(*(binds[one] for one in found))} - found:
         found |= more
     tried = _only_tried(trees, binds, aliases, judged) if judged else set()  # nor is a function that does
+    tried = {node for node in tried if binds[node].isdisjoint(inside)}
     code, found = code - tried, found - tried
     while True:
         up = set().union(*(binds[node] for node in found))

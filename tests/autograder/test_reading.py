@@ -360,6 +360,7 @@ def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
         "def made(x):\n    axpy(1, x, x, x)\n    yield torch.add(x, x)",
         "def made(x):\n    axpy(1, x, x, x)\n    return (torch.add(x, x) for _ in range(9))",
         "def axpy(a, x, y, out):\n    torch.add(x, y, out=out)\n    kernel[(1,)](x)",
+        "import triton\n@triton.jit\ndef other(n):\n    right(n)",
     ],
 )
 def test_a_function_that_may_be_called_from_elsewhere_does_not_only_try(change):
