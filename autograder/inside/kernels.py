@@ -29,6 +29,7 @@ STATEMENTS = (
 EXPRESSIONS = (
     *(ast.IfExp, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
     *(ast.Tuple, ast.List, ast.Name, ast.Constant, ast.Starred, ast.Attribute, ast.JoinedStr, ast.FormattedValue),
+    *(ast.ListComp, ast.comprehension),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
@@ -40,6 +41,7 @@ RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", 
 RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
+LIBDEVICE = "triton.language.extra.libdevice"  # empty functions, in whose place the compiler puts those of a device
 HOST_TOO = (triton.cdiv, triton.next_power_of_2)
 NUMBERS = {name for pair in type_canonicalisation_dict.items() for name in pair}  # types as annotations name them
 # of blocks, pointers, descriptors and types; none leads to the array beneath a block
@@ -126,6 +128,8 @@ def _is_language(value: Any) -> bool:
         return True
     if isinstance(value, types.BuiltinFunctionType):
         return getattr(value, "__module__", "") == "math"
+    if isinstance(value, types.FunctionType) and value.__module__ == LIBDEVICE:
+        return True
     inner = getattr(value, "fn", None)
     return isinstance(value, triton.runtime.KernelInterface) and inner.__module__.startswith("triton.language")
 

@@ -39,6 +39,8 @@ class Player:
             from course_lib.interpreter import bounds
 
             bounds.trust_addresses = False  # an address that a tensor holds is one of another process
+        else:
+            triton.set_allocator(_memory)
 
     def play(self, program: Mapping, slabs: Sequence[torch.Tensor], allowed: Sequence[str] = ()) -> Any:
         """What the recorded function returned, with the true values in it."""
@@ -138,6 +140,11 @@ class Player:
         whole, dtype = self.memories[place["memory"]], TYPES[place["dtype"]]
         whole = whole[: whole.numel() // dtype.itemsize * dtype.itemsize]
         return whole.view(dtype).as_strided(place["shape"], place["stride"], place["at"])
+
+
+def _memory(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """For descriptors that a kernel makes itself. Who called triton.set_allocator was the recorder."""
+    return torch.empty(size, dtype=torch.int8, device=device.DEVICE)
 
 
 # what Triton's types say of themselves -> their names in its language

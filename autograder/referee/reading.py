@@ -11,8 +11,11 @@ import functools
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import torch
+import torch.distributed.distributed_c10d
 
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
@@ -53,7 +56,12 @@ PARTS = (
     "typing.ForwardRef",
 )
 # of the above, what answers have a use for
-HARMLESS = {"torch.utils.checkpoint.checkpoint"}
+HARMLESS = set(
+    """numpy.prod operator.mul torch.utils.checkpoint.checkpoint triton.runtime.driver.active.get_active_torch_device
+    triton.runtime.driver.active.utils.get_device_properties triton.tools.tensor_descriptor.TensorDescriptor
+    triton.tools.tensor_descriptor.TensorDescriptor.from_tensor types.SimpleNamespace""".split()
+)
+PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
 # of torch.nn what a model is made of, and the allowed operator that a part runs
@@ -74,11 +82,14 @@ MEANINGS = 8  # of a name; who gives it more has it read by a person
 DEEPEST = 20  # attributes in a row: a.b.c has two
 COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
+SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+TIMERS, WALKS = ("course_lib.timing.", "triton.testing."), {"all", "any", "dict", "list", "max", "min", "sum", "tuple"}
+PLAIN = set("T device dtype grad is_cuda median ndim shape".split())  # of tensors and times: nothing that can be called
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
-LOOKED_UP = re.compile(r"\{\w*[.\[][^{}]*\}|__\w+__(?<!__main__)|/proc/")
+LOOKED_UP = re.compile(r"\{\w*(?:\.\w|\[)[^{}]*\}|__\w+__|/proc/")
 NAMES = BINDING - {"globals"} | set(
-    """__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir getattr input locals memoryview
-    open""".split()
+    "__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr dir getattr locals memoryview open".split()
 )
 ATTRIBUTES = set(
     """builtins ctypes gc importlib inspect linecache modules os subprocess sys ag_frame cr_frame f_back f_builtins
@@ -103,7 +114,9 @@ BESIDE_KERNELS = set(
     """Tensor Size device dtype empty empty_like empty_strided zeros zeros_like ones ones_like full full_like
     tensor as_tensor arange cuda version float16 float32 float64 float half double bfloat16 int8 int16 int32
     int64 uint8 bool finfo iinfo no_grad inference_mode is_tensor inf nan pi backends autograd Generator
-    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype""".split()
+    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype as_strided broadcast_tensors
+    broadcast_to chunk flatten is_floating_point movedim narrow permute preserve_format ravel reshape split squeeze
+    transpose unbind unflatten unsqueeze""".split()
 )
 
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
@@ -154,14 +167,14 @@ def suspicious(
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
     meanings, jits = _meanings([tree for _, tree in trees]), _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
-    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, meanings[0])
+    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, meanings)
     unused = _unused([tree for _, tree in trees])
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
         host, lines = [top for top in _statements(tree) if top in beside], set()
         for aliases in meanings:
-            unread = unused | _own_operators(tree, aliases)
+            unread = unused | _own_operators(tree, aliases) | _harmless(tree, aliases)
             said = [*_read(tree, aliases, jits), *(one for top in host for one in _read_host(top, aliases, allowed))]
             lines |= {(node.lineno, why) for node, why in said if node not in unread}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
@@ -188,11 +201,23 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
 
     As `suspicious`, without what those who train write: gradients that are set, hooks, names that changed by version.
     """
-    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(AMONG_RANKS)]
     trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := _tree(cell))]
     nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
+    harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
+    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
     called = [(cell, node, node.name if isinstance(node, ast.alias) else _name(node)) for cell, node in nodes]
     return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
+
+
+def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
+    """What the classes of the text have, and what it gives to objects: the `_left` of `bucket._left = 3`."""
+    own: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            own |= set().union(*map(_bound, node.body))
+    return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(torch.distributed.distributed_c10d)}
 
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
@@ -381,6 +406,12 @@ def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
     return {part for func in own for part in ast.walk(func)}
 
 
+def _harmless(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
+    """The names of what is harmless, with what leads to it: `torch.utils` of `torch.utils.checkpoint.checkpoint`."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _dotted(node, aliases) in HARMLESS]
+    return {part for node in found for part in ast.walk(node)}
+
+
 def _texts(node: ast.AST) -> Iterator[str]:
     """Names and strings that stand in one node."""
     for _, value in ast.iter_fields(node):
@@ -410,13 +441,14 @@ def _followed(dotted: str) -> str:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    pythons = NAMES & _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
         elif isinstance(node, ast.ImportFrom):
             full = [f"{node.module or ''}.{one.name}" for one in node.names]
             yield from ((node, f"imports {name}") for name in full if node.level or _is_foreign(name))
-        elif isinstance(node, ast.Name) and node.id in NAMES and node.id not in aliases:
+        elif isinstance(node, ast.Name) and node.id in pythons:
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
             yield from ((node, why) for why in _of_attribute(node, aliases, node in called))
@@ -427,12 +459,23 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
         elif isinstance(node, ast.ClassDef):
             bases = [_dotted(base, aliases) for base in node.bases]
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKED_UP.search(node.value):
-            yield node, f"a string that may look something up: {LOOKED_UP.search(node.value)[0][:40]}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _looked_up(node.value):
+            yield node, f"a string that may look something up: {_looked_up(node.value)[:40]}"
         if is_kernel(node, jits):
             inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
             yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _outside(table: symtable.SymbolTable) -> set[str]:
+    """The names that are read anywhere, but for the arguments and variables of functions."""
+    own = table.get_type() == "function"
+    read = {s.get_name() for s in table.get_symbols() if s.is_referenced() and not (own and not s.is_global())}
+    return read.union(*map(_outside, table.get_children()))
+
+
+def _looked_up(text: str) -> str:
+    return next((found[0] for found in LOOKED_UP.finditer(text) if found[0] not in DUNDERS), "")
 
 
 def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) -> Iterator[str]:
@@ -443,9 +486,11 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
         yield f"uses .{node.attr}"
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
+    elif dotted.startswith(PUBLIC):
+        return
     elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
         yield f"uses {dotted or '.' + node.attr}, a private part"
-    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN:
+    elif not isinstance(node.ctx, ast.Load) and not dotted and root not in OWN and node.attr not in SETTABLE:
         yield f"sets or deletes .{node.attr}"
 
 
@@ -484,12 +529,14 @@ def _leads(dotted: str, allowed: frozenset[str]) -> bool:
 
 
 def _beside_kernels(
-    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str], aliases: dict[str, str]
-) -> set[ast.stmt]:
+    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str],
+    meanings: list[dict[str, str]],
+) -> set[ast.stmt]:  # fmt: skip
     """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
     tops = [node for tree in trees for node in _statements(tree)]
     kernels = {node.name for node in tops if is_kernel(node, jits)}
-    binds = {node: _bound(node) - aliases.keys() for node in tops if not is_kernel(node, jits)}
+    imported = {name for tree in trees for name, _ in _imports(tree)}
+    binds = {node: _bound(node, imported) for node in tops if not is_kernel(node, jits)}
     binds = {node: names for node, names in binds.items() if names}
     uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
     binds = {node: binds[node] for node in binds.keys() - (_led_to(free, binds, uses) - _led_to(judged, binds, uses))}
@@ -498,13 +545,65 @@ def _beside_kernels(
     inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if is_kernel(n, jits)))
     found = {node for node in code if uses[node] & kernels or binds[node] & inside}
     found |= {node for node in code if any(is_kernel(n, jits) for n in ast.walk(node))}
+    while more := {node for node in code if uses[node] & set().union(*(binds[one] for one in found))} - found:
+        found |= more
+    tried = _only_tried(trees, binds, meanings, judged) if judged else set()  # nor is a function that does
+    tried = {node for node in tried if binds[node].isdisjoint(inside)}
+    found -= tried
     while True:
         up = set().union(*(binds[node] for node in found))
-        down = set().union(*(uses[node] for node in found))
-        more = {node for node in binds if binds[node] & down or (node in code and uses[node] & up)}
+        down = judged.union(*(uses[node] for node in found))
+        beside = up - judged - kernels  # such as a list in which what is judged could find something
+        more = {node for node in binds if binds[node] & down}
+        more |= {node for node in code if uses[node] & (beside if node in tried else up)}
         if more <= found:
             return found
         found |= more
+
+
+def _only_tried(
+    trees: list[ast.Module], binds: dict, meanings: list[dict[str, str]], judged: frozenset[str]
+) -> set[ast.stmt]:
+    """Tests and measurements: functions that are called and never handed on, and hand on nothing that can be called."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called, inner = {call.func for call in calls}, {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    named = {name for tree in trees for name, _ in _imports(tree)}
+    given = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    given |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {n.name for n in nodes if isinstance(n, FUNCTIONS)}
+    at_once = {a for call in calls for a in call.args if _meant(call.func, meanings, given, TIMERS)}
+    walked = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in WALKS - given - named]
+    at_once |= {a for call in walked for a in call.args if isinstance(a, ast.GeneratorExp)}
+    own = {node.name for node in nodes if isinstance(node, FUNCTIONS)}
+    own = own.union(*(names for node, names in binds.items() if _is_code(node)))
+    handed_on = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n not in called}
+
+    def hands_on(node: ast.AST) -> bool:
+        if isinstance(node, FUNCTIONS | ast.Lambda | ast.GeneratorExp | ast.Yield | ast.YieldFrom):
+            return node not in at_once
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            return False
+        for dotted in filter(None, (_dotted(node, aliases) for aliases in meanings)):
+            _, *parts = dotted.split(".")
+            if parts and not BESIDE_KERNELS.isdisjoint(parts[:1]):
+                continue
+            if any(part[:1].isupper() for part in parts) or node not in called | inner:
+                return bool(parts)
+        if isinstance(node, ast.Name):
+            return node.id in own and node not in called
+        return node not in called | inner and node.attr not in PLAIN and _root(node) not in named
+
+    def tries(node: ast.stmt) -> bool:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in judged | handed_on:
+            return False
+        return not any(hands_on(part) for part in ast.walk(node) if part is not node)
+
+    return {node for node in binds if tries(node)}
+
+
+def _meant(node: ast.AST, meanings: list[dict[str, str]], given: set[str], parts: tuple[str, ...]) -> bool:
+    """Whether it is a part of these modules, whatever its name stands for."""
+    return _root(node) not in given and all(_dotted(node, aliases).startswith(parts) for aliases in meanings)
 
 
 def _led_to(names: frozenset[str], binds: dict, uses: dict) -> set[ast.stmt]:
@@ -541,8 +640,9 @@ def _used(table: symtable.SymbolTable) -> set[str]:
     return own.union(*map(_used, table.get_children()))
 
 
-def _bound(node: ast.stmt) -> set[str]:
-    """The global names that a statement gives a value, in whatever way, or whose value it may change."""
+def _bound(node: ast.stmt, imported: Iterable[str] = ()) -> set[str]:
+    """The global names that a statement gives a value, in whatever way, or whose value it may change. What is imported
+    is changed by no call of its functions."""
     inner = list(ast.walk(node))
     made_global = {name for one in inner if isinstance(one, ast.Global) for name in one.names}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -551,7 +651,8 @@ def _bound(node: ast.stmt) -> set[str]:
         return set()
     stored = {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     caught = {name for one in inner if (name := getattr(one, "name", None)) and not isinstance(one, ast.alias)}
-    return stored | made_global | {name for name in caught if isinstance(name, str)} | _changed(inner)
+    caught = {name for name in caught if isinstance(name, str)}
+    return stored | made_global | caught | _changed(inner).difference(imported)
 
 
 def _changed(nodes: list[ast.AST]) -> set[str]:

@@ -2,11 +2,13 @@
 
 import ast
 import functools
+import inspect
 import sys
 
 import numpy as np
 import triton
 import triton.language as tl
+from triton.language.extra import cuda, libdevice
 from triton.runtime import autotuner
 from triton.runtime import interpreter as triton_interpreter
 
@@ -19,7 +21,10 @@ __all__ = ["install"]
 
 def install() -> None:
     _patch_arguments()
+    _patch_constants()
+    _patch_libdevice()
     _patch_truth()
+    _patch_methods()
     _patch_loops()
     _patch_reductions(part(triton_interpreter, "ReduceOps"))
     _patch_axes(part(triton_interpreter, "ReduceOps"))  # installed later, so it runs before the patch above
@@ -43,6 +48,38 @@ def _patch_arguments() -> None:
         return convert
 
     replace(triton_interpreter, "_implicit_cvt", implicit)
+
+
+def _patch_constants() -> None:
+    """A constant to the left of a block, `LOG2_E * s`, was a constant that held a block, and no function took it."""
+
+    def by_the_block(original):
+        def operate(self, other):
+            return NotImplemented if isinstance(other, tl.tensor) else original(self, other)
+
+        return operate
+
+    for name in "add sub mul truediv floordiv mod and or xor lshift rshift gt ge lt le eq ne".split():
+        replace(tl.constexpr, f"__{name}__", by_the_block)
+
+
+def _patch_libdevice() -> None:
+    """Its functions returned None, or asked for an argument that nobody gives."""
+
+    def refused(original):
+        @functools.wraps(original)
+        def call(*args, **options):
+            raise TypeError(
+                f"libdevice.{original.__name__} does not run in Triton's interpreter, and without a GPU kernels run "
+                "there: write it with what tl has, such as tl.exp, tl.log and tl.floor"
+            )
+
+        return call
+
+    for module in (libdevice, cuda.libdevice):
+        for name, value in list(vars(module).items()):
+            if inspect.isfunction(value) and value.__module__ == module.__name__:
+                replace(module, name, refused)
 
 
 def _patch_truth() -> None:
@@ -70,6 +107,21 @@ def _patch_truth() -> None:
 
     part(triton_interpreter, "_LangPatchScope")
     replace(triton_interpreter, "_patch_lang_tensor", with_truth)
+
+
+def _patch_methods() -> None:
+    """`x.exp()` raised, where `tl.exp(x)` did not."""
+    names = [name for name, value in vars(tl.math).items() if tl.core.is_builtin(value) and hasattr(tl.tensor, name)]
+
+    def with_methods(original):
+        def patch_tensor(tensor, scope):
+            original(tensor, scope)
+            for name in names:  # a function of tl.math is looked up late: a launch replaces it
+                scope.set_attr(tensor, name, lambda self, name=name: getattr(tl.math, name)(self))
+
+        return patch_tensor
+
+    replace(triton_interpreter, "_patch_lang_tensor", with_methods)
 
 
 class LoopNumber(int):
@@ -141,7 +193,36 @@ def _patch_reductions(reduce) -> None:
 
         return apply_impl
 
+    def in_pairs(original):
+        def generic_reduce(self, input):
+            try:
+                return _reduced_in_pairs(self, input)
+            except TypeError:  # an `if` in the function, which takes numbers: one after the other
+                return original(self, input)
+
+        return generic_reduce
+
     replace(reduce, "apply_impl", exact)
+    replace(reduce, "generic_reduce", in_pairs)
+
+
+def _reduced_in_pairs(reduction, input) -> list[tl.tensor]:
+    """By a function of the kernel's own: neighbours, then neighbours of these, as near as a GPU comes. One after the
+    other rounds as often as there are elements, and a mean by Welford's rule was too far off."""
+    axis, dtypes = reduction.axis, [one.dtype for one in input]
+    blocks = [one.handle.data for one in input]
+    ones = [1] * blocks[0].ndim
+    blocks = [data.reshape(-1) if axis is None else np.moveaxis(data, axis, 0) for data in blocks]
+    while len(blocks[0]) > 1:
+        halves = [data[start::2] for start in (0, 1) for data in blocks]
+        made = reduction.combine_fn.fn(*map(reduction.to_tensor, halves, dtypes * 2))
+        made = made if isinstance(made, (tuple, tl.tuple)) else (made,)
+        arrays = [getattr(getattr(one, "handle", None), "data", one) for one in made]
+        blocks = [np.broadcast_to(array, half.shape).astype(half.dtype) for array, half in zip(arrays, halves)]
+    results = [data[0] for data in blocks]
+    if reduction.keep_dims:
+        results = [data.reshape(ones) if axis is None else np.expand_dims(data, axis) for data in results]
+    return [reduction.to_tensor(data, dtype) for data, dtype in zip(results, dtypes)]
 
 
 def _patch_autotune(tuner) -> None:

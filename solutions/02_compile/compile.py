@@ -844,8 +844,8 @@ for what, value in broken.items():
 # Repair the tower. Write `RepairedTower`, a module with the same arguments and **the same weights under the same
 # names**. It need not print and need not take the time. Right means, for every mask:
 #
-# - the results are those of the broken tower (also where images are shorter than the longest one, and where the number
-#   of patches is not the number of learnt positions);
+# - the results are those of the broken tower, in fp64, so a position or a mean in fp32 shows (also where images are
+#   shorter than the longest one, and where the number of patches is not the number of learnt positions);
 # - Dynamo makes **one** graph of the first call, with no graph break (a `print` inside is one), and it calls only
 #   torch's own operators, none that you registered;
 # - nothing is compiled again when lengths change or the number of images grows. (The number of images is marked as one

@@ -103,6 +103,20 @@ def test_a_change_while_sending_and_a_forgotten_wait_are_noted():
     assert [one["notes"] for one in seen_by(talk)] == [[CHANGED, NOT_WAITED], []]
 
 
+def test_the_future_of_what_runs_in_the_background_can_be_waited_for_too():
+    def talk(rank):
+        both = [torch.full((3,), 1.0 + rank), torch.full((2,), 2.0 * rank)]
+        works = [dist.all_reduce(one, async_op=True) for one in both]
+        mean = works[0].get_future().then(lambda future: future.value()[0].div_(2))
+        assert mean.wait() is not None and both[0].tolist() == [1.5] * 3
+        works[1].wait()
+        assert both[1].tolist() == [2.0] * 2
+        works[1].get_future().wait()
+        assert both[1].tolist() == [2.0] * 2
+
+    assert [one["notes"] for one in seen_by(talk)] == [[], []]
+
+
 @pytest.mark.parametrize("works", [2, 1])
 def test_a_batch_is_begun_as_one_and_watched_like_its_parts(works):
     """NCCL has one queue for what two ranks send each other, and gives one work for a whole batch."""

@@ -291,6 +291,133 @@ torch.backends.cuda.matmul.allow_tf32 = True
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def linear(input, dir=1):\n    return input * dir",
+        "input = torch.ones(3)\nprint(input)",
+        "def f():\n    'Called by __init__ and __call__: returns {...}'",
+        "torch._foreach_div_(gradients, 2)",
+        "q.grad, k.requires_grad = None, True",
+        "from types import SimpleNamespace\nSimpleNamespace(a=1)",
+    ],
+)
+def test_what_people_write_and_nothing_is_reached_by_is_no_reason_to_look(text):
+    assert suspicious((Cell("setup 1", "import torch"), Cell("mine", text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def f(x):\n    def dir(): pass\ndef g(x): return dir(x)", "uses dir"),
+        ("class A:\n    eval = eval", "uses eval"),
+        ("x = '__init____globals__'", "a string that may look something up: __init____globals__"),
+        ("x = '__init__', '__globals__'", "a string that may look something up: __globals__"),
+    ],
+)
+def test_a_name_of_ones_own_hides_none_of_pythons(text, why):
+    assert why in [said for _, _, said in suspicious((Cell("mine", text),))]
+
+
+def test_attributes_that_a_text_gives_to_its_own_are_no_private_parts_among_ranks():
+    text = """
+import torch.distributed as dist
+@dataclass
+class Bucket:
+    _left: int = 0
+    def _begin(self): self._work = dist.all_reduce(self.buffer)
+def arrives(p, bucket):
+    p._bucket = bucket
+    bucket._left -= 1
+    bucket._begin()
+    bucket._work.wait()
+"""
+    assert meeting((Cell("mine", text),)) == []
+    others = "class A:\n    _coalescing_manager = _get_backend = 1\ndist._coalescing_manager()\ngroup._get_backend()"
+    found = [why for _, _, why in meeting((Cell("mine", "import torch.distributed as dist\n" + others),))]
+    assert found == [
+        "uses torch.distributed._coalescing_manager, a private part", "uses ._get_backend, a private part"
+    ]  # fmt: skip
+
+
+TRIES = """
+import numpy as np
+from course_lib.timing import time_gpu
+def right(n):
+    x, y = torch.randn(2, n, device="cuda")
+    axpy(2.0, x, y, out := torch.empty_like(x))
+    return torch.allclose(out, torch.add(2 * x, y)) and out.cpu().numpy().mean() < out.max().item()
+def seconds(sizes):
+    found = {}
+    for n in sizes:
+        found[n] = time_gpu(lambda: right(n)).median
+    return found, all(right(n) for n in sizes)
+print(seconds([100, 200]), right(3))
+"""
+JUDGED = frozenset({"axpy"}), frozenset()
+
+
+def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
+    cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES))
+    assert suspicious(cells, *JUDGED) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "axpy = right",  # what is judged
+        "TABLE = [right]",
+        "@register\ndef other(x): return right(x) and torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    return lambda: torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    TABLE.append(torch.add)",
+        "def made(x):\n    axpy(1, x, x, x)\n    yield torch.add(x, x)",
+        "def made(x):\n    axpy(1, x, x, x)\n    return (torch.add(x, x) for _ in range(9))",
+        "def axpy(a, x, y, out):\n    torch.add(x, y, out=out)\n    kernel[(1,)](x)",
+        "import triton\n@triton.jit\ndef other(n):\n    right(n)",
+    ],
+)
+def test_a_function_that_may_be_called_from_elsewhere_does_not_only_try(change):
+    cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES), Cell("more", change))
+    assert "uses torch.add beside a kernel" in [why for *_, why in suspicious(cells, *JUDGED)]
+
+
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        ("class Own:\n    def f(self, x): return torch.add(x, x)\nmath = Own()", "math.f(x)"),
+        ("def prepared(): HELD.append(torch.nn.Softmax(0))\nprepared()", "HELD[0](x)"),
+        ("def prepared(): HELD.append(max((lambda x: torch.add(x, x)), key=id))\nprepared()", "HELD[0](x)"),
+        ("def max(f): HELD.append(f)\ndef prepared(): max(lambda x: torch.add(x, x))\nprepared()", "HELD[0](x)"),
+        (
+            "class Own:\n    def keep(self, f): self.f = f\ntime_gpu = Own()\n"
+            "def prepared(): time_gpu.keep(lambda x: torch.add(x, x))\nprepared()",
+            "time_gpu.f(x)",
+        ),
+    ],
+)
+def test_what_a_name_held_before_it_was_bound_anew_hides_nothing(made, used):
+    names = "import math\nfrom course_lib.timing import time_gpu\nHELD = []\n"
+    answer = AXPY.replace("y, out):", f"y, out):\n    {used}")
+    cells = Cell("setup 1", "import torch"), Cell("mine", f"{names}{made}\n{answer}")
+    assert [why for *_, why in suspicious(cells, *JUDGED) if why.endswith("beside a kernel")]
+
+
+def test_what_describes_a_launch_may_stand_beside_a_kernel():
+    text = """
+import operator, functools
+import numpy as np
+from triton.tools.tensor_descriptor import TensorDescriptor
+x = torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(3))
+def axpy(a, x, y, out):
+    n = functools.reduce(operator.mul, x.shape, 1) + int(np.prod(y.shape))
+    count = triton.runtime.driver.active.utils.get_device_properties(0)["multiprocessor_count"]
+    one, two = torch.unbind(torch.reshape(x, (2, -1)))
+    kernel[(count,)](TensorDescriptor.from_tensor(one, [16]), torch.as_strided(two, (3,), (1,)), n)
+"""
+    cells = (Cell("setup 1", "import torch, triton"), Cell("mine", AXPY.replace("def axpy", "def other") + text))
+    assert suspicious(cells, *JUDGED) == []
+
+
 def test_a_cell_that_does_not_parse_is_passed_over():
     assert suspicious((Cell("a", "def f(:"), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 

@@ -1,5 +1,6 @@
 """Kernel exercises are judged where the code around the kernels never was: a player carries out what was recorded."""
 
+import contextvars
 import enum
 import functools
 import inspect
@@ -15,6 +16,7 @@ import pytest
 import torch
 import triton
 from triton.language import atomic_add as plus
+from triton.runtime import _allocation
 
 from autograder import exercise
 from autograder.bank import entries, find
@@ -355,6 +357,18 @@ def played(cells, program, *tensors, allowed=()):
     return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors], allowed)
 
 
+def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():
+    """Who called triton.set_allocator is not there."""
+
+    def asked():
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = False
+            playing.Player({})
+        return _allocation._allocator.get()(192, 128, None)
+
+    assert contextvars.copy_context().run(asked).nbytes == 192
+
+
 def test_moves_are_carried_out_on_the_true_values():
     def moves(x):
         made = torch.zeros(3, 4, device=x.device)
@@ -576,6 +590,15 @@ def test_a_kernel_is_made_of_the_text_with_what_its_names_stand_for():
     assert "__import__" not in text.kernel(0).fn.__globals__["__builtins__"]
 
 
+def test_a_kernel_may_walk_over_a_tuple_in_a_list():
+    source = "def k(out):\n    a, b = [tl.exp2(x) * 2.0 for x in (1.0 + 0 * tl.load(out), tl.load(out + 1))]\n"
+    text = kernels.Text({"a": source + "    tl.store(out, a + b)\n"})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    out = torch.tensor([5.0, 3.0], device=DEVICE)
+    text.kernel(0)[(1,)](out)
+    assert out[0].item() == 2 * 2 + 2 * 8
+
+
 PYTHONS_NAMES = """
 import runpy, sys, triton
 from triton.backends.compiler import GPUTarget
@@ -599,6 +622,27 @@ triton.compile(ASTSource(text.kernel(0), types, {(2,): 4}), target=GPUTarget("cu
 
 def test_the_compiler_takes_a_kernel_of_the_text_that_uses_pythons_names():
     command = [sys.executable, "-c", PYTHONS_NAMES, kernels.__file__]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+LIBDEVICE = """
+import runpy, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+source = "def k(out):\\n    tl.store(out, libdevice.tanh(rint(tl.load(out))))\\n"
+text = runpy.run_path(sys.argv[1])["Text"]({"a": source})
+names = {"tl": {"module": "triton.language"}, "libdevice": {"module": "triton.language.extra.libdevice"}}
+names["rint"] = {"from": "triton.language.extra.libdevice", "object": "rint"}
+text.tell({0: {"cell": "a", "line": 1, "name": "k", "names": names}}, None)
+made = triton.compile(ASTSource(text.kernel(0), {"out": "*fp32"}, {}), target=GPUTarget("cuda", 90, 32))
+assert "tanh" in made.asm["ttir"], made.asm["ttir"]
+"""
+
+
+def test_libdevice_is_a_part_of_the_language():
+    command = [sys.executable, "-c", LIBDEVICE, kernels.__file__]
     done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 

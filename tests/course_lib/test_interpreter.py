@@ -313,3 +313,23 @@ def test_the_mask_of_a_short_block_may_hold_a_comparison_of_numbers():
     x = torch.zeros(1)
     _masked_by_both[(1,)](x, 1, BLOCK=16)
     assert x.item() == 1.0
+
+
+_FACTOR = tl.constexpr(2.0)
+
+
+@triton.jit
+def _constant_first(out_ptr, x_ptr, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    shift: tl.constexpr = 3.0
+    inside = tl.where(_FACTOR < x, tl.maximum(_FACTOR * x, HALF), _FACTOR / x)
+    tl.store(out_ptr + offs, tl.exp2(shift - 2.0 * _FACTOR + x) + tl.sum(_FACTOR - x, axis=0) + inside)
+
+
+def test_a_constant_may_stand_to_the_left_of_a_block_wherever_a_block_may():
+    x, out = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.empty(4)
+    _constant_first[(1,)](out, x, HALF=9.0, BLOCK=4)
+    inside = torch.where(x > 2, (2 * x).clamp(min=9.0), 2 / x)
+    assert torch.equal(out, torch.exp2(x - 1) + (2 - x).sum() + inside)
+    assert (_FACTOR * 3).value == 6 and _FACTOR == tl.constexpr(2.0)

@@ -124,6 +124,43 @@ def test_scans_and_reductions_of_ones_own_count_negative_axes_from_the_end():
         same(top.cpu(), x.amax(1))
 
 
+WELFORD = """
+@triton.jit
+def both(m1, s1, n1, m2, s2, n2):
+    d, n = m2 - m1, n1 + n2
+    return m1 + d * n2 / n, s1 + s2 + d * d * n1 * n2 / n, n
+def kernel(out_ptr, x_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    mean, square, count = tl.reduce((x, x * 0.0, x * 0.0 + 1.0), 0, both)
+    tl.store(out_ptr, mean)
+    tl.store(out_ptr + 1, square / count)
+"""
+BRANCHES = """
+@triton.jit
+def larger(a, b):
+    if a > b:
+        b = a
+    return b
+def kernel(out_ptr, x_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :])
+    tl.store(out_ptr + tl.arange(0, N)[:, None], tl.reduce(x, 1, larger, keep_dims=True))
+"""
+
+
+def test_a_reduction_of_ones_own_rounds_as_seldom_as_on_a_gpu():
+    x, out = 1000 + normal(4096), torch.zeros(2, device=DEVICE)
+    kernel(WELFORD)[(1,)](out, x.to(DEVICE), N=4096)
+    mean = x.double().mean()
+    assert abs(out[0].item() - mean) < 1.5e-4  # two steps of fp32; one after the other it is 13 of them
+    assert out[1].item() == pytest.approx(x.double().var(unbiased=False).item(), rel=1e-4)
+
+
+def test_a_reduction_of_ones_own_may_branch():
+    x, out = normal(8, 8), torch.zeros(8, device=DEVICE)
+    kernel(BRANCHES)[(1,)](out, x.to(DEVICE), N=8)
+    same(out.cpu(), x.amax(1))
+
+
 def rms(got, want):
     return float((got.double() - want).norm() / want.norm())
 

@@ -56,6 +56,12 @@ def test_a_function_of_one_number_agrees_with_torch(expression):
     same(elementwise(expression, x), function(x.double()), rtol=2e-6, atol=2e-7)
 
 
+@pytest.mark.parametrize("name", "abs ceil cos erf exp exp2 floor log log2 rsqrt sigmoid sin sqrt sqrt_rn".split())
+def test_a_function_of_one_number_is_a_method_too(name):
+    x = POSITIVE
+    same(elementwise(f"x.{name}()", x), elementwise(f"tl.{name}(x)", x))
+
+
 BINARY = {
     "x + y": torch.add,
     "x - y": torch.sub,

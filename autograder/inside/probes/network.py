@@ -8,6 +8,7 @@ merely likely: what is to come holds NaN until `wait()`, and what is being sent 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,11 +89,22 @@ class Pending:
         self.entry, self.since = entry, traffic.marks
         self.comes = comes  # (where it belongs, where it lies)
         self.sent = [(tensor, tensor.clone()) for tensor in sent]
+        self._one_by_one = threading.Lock()  # a future is done in a thread of gloo's
 
     def wait(self, *args) -> bool:
         self.work.wait(*args)
         self._settle()
         return True
+
+    def get_future(self) -> torch.futures.Future:
+        """With what came; that is in its place as soon as the future is done, whether or not somebody waits for it."""
+
+        def done(future) -> list[torch.Tensor]:
+            future.value()  # raises what went wrong
+            self._settle(here=False)
+            return [place_ for place_, _ in self.comes]
+
+        return self.work.get_future().then(done)
 
     def is_completed(self) -> bool:
         done = self.work.is_completed()
@@ -100,16 +112,18 @@ class Pending:
             self._settle()
         return done
 
-    def _settle(self) -> None:
-        if self.waited:
-            return
-        self.waited = True
-        if self.entry is not None and self.since == self.traffic.marks:
-            self.entry[2] = False
-        for place_, private in self.comes:
-            place_.copy_(private)
-        if not all(_same_bits(before, tensor) for tensor, before in self.sent):
-            self.traffic.notes.append(CHANGED)
+    def _settle(self, here: bool = True) -> None:
+        """here: the submission stood still for it."""
+        with self._one_by_one:
+            if here and self.entry is not None and self.since == self.traffic.marks:
+                self.entry[2] = False
+            if self.waited:
+                return
+            self.waited = True
+            for place_, private in self.comes:
+                place_.copy_(private)
+            if not all(_same_bits(before, tensor) for tensor, before in self.sent):
+                self.traffic.notes.append(CHANGED)
 
     def __getattr__(self, name):
         return getattr(self.work, name)
