@@ -1,6 +1,5 @@
 """Settings for every test: one tier a process, fixed seeds, no window, a Triton cache of its own."""
 
-import gc
 import os
 import shutil
 import tempfile
@@ -34,13 +33,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
-
-
-def pytest_collection_finish():
-    """What lives as long as the process is no longer looked through: by then a collection takes half a second, and some
-    probes ask for one at every operator."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
