@@ -588,7 +588,7 @@ def _only_tried(
             if parts and not BESIDE_KERNELS.isdisjoint(parts[:1]):
                 continue
             if any(part[:1].isupper() for part in parts) or node not in called | inner:
-                return bool(parts)
+                return True
         if isinstance(node, ast.Name):
             return node.id in own and node not in called
         return node not in called | inner and node.attr not in PLAIN and _root(node) not in named
