@@ -236,7 +236,8 @@ def test_however_the_process_that_reads_ends_there_is_a_reason(kind, folder, tmp
 def test_the_process_that_reads_holds_no_torch_and_no_nbformat():
     held = "print(*{name.split('.')[0] for name in sys.modules})"
     line = f"import sys, types; sys.path.insert(0, {str(limited.ROOT / 'autograder/classroom')!r})\n"
-    line += f"sys.path.insert(1, {str(limited.ROOT)!r})\nimport limited; limited.submission(); limited.read_once(())\n{held}"
+    line += f"sys.path.insert(1, {str(limited.ROOT)!r})\nimport limited\n"
+    line += f"limited.submission()\nlimited.read_once(())\n{held}"
     done = subprocess.run([sys.executable, "-I", "-c", line], capture_output=True, text=True, check=True)
     assert "IPython" in done.stdout.split() and not {"torch", "nbformat", "numpy"} & set(done.stdout.split())
 
