@@ -4,8 +4,8 @@ nbgrader renders markdown as it stands, and markdown may hold any HTML. nbconver
 paragraphs nor headings of a lesson, nor the figures of our reports. formgrader also serves files of the course, with
 all the rights of Jupyter: so no link leads to one, and no file that it serves can act.
 
-Of code only Python is coloured: pygments knows 500 more languages, and some of them take hours for some hundred
-characters. A student chooses the language by ```` ```zeek ```` in a text, and by `%%perl` in a cell.
+Of code only Python is coloured: pygments knows 500 more languages, and one of them takes a minute for 300 zeros and
+twice that for each one more. A student chooses the language by ```` ```zeek ```` in a text, and by `%%perl` in a cell.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ import re
 import symtable
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
+from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
+from autograder.referee.naming import DEEPEST, dotted_of, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
 
@@ -75,14 +76,8 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
-MEANINGS = 8  # of a name; who gives it more has it read by a person
-DEEPEST = 20  # attributes in a row: a.b.c has two
-COURSE = Path(__file__).resolve().parents[2]
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-TIMERS, WALKS = ("course_lib.timing.", "triton.testing."), {"all", "any", "dict", "list", "max", "min", "sum", "tuple"}
-PLAIN = set("T device dtype grad is_cuda median ndim shape".split())  # of tensors and times: nothing that can be called
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
 LOOKED_UP = re.compile(r"\{\w*(?:\.\w|\[)[^{}]*\}|__\w+__|/proc/")
 NAMES = BINDING - {"globals"} | set(
@@ -106,15 +101,6 @@ NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "rand
 )
 NAMES_NOT_BESIDE_KERNELS = {"globals"}
 ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
-# What is left of torch for such code: memory, types, the device.
-BESIDE_KERNELS = set(
-    """Tensor Size device dtype empty empty_like empty_strided zeros zeros_like ones ones_like full full_like
-    tensor as_tensor arange cuda version float16 float32 float64 float half double bfloat16 int8 int16 int32
-    int64 uint8 bool finfo iinfo no_grad inference_mode is_tensor inf nan pi backends autograd Generator
-    contiguous_format cat stack promote_types float8_e4m3fn float8_e5m2 get_default_dtype as_strided broadcast_tensors
-    broadcast_to chunk flatten is_floating_point movedim narrow permute preserve_format ravel reshape split squeeze
-    transpose unbind unflatten unsqueeze""".split()
-)
 
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
 REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
@@ -162,14 +148,14 @@ def suspicious(
     what only these lead to. allowed: what torch may compute beside kernels, "mm".
     """
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
-    meanings, jits = _meanings([tree for _, tree in trees]), _jits(cells)
+    meanings, jits = meanings_of([tree for _, tree in trees]), _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
-    beside = _beside_kernels([tree for _, tree in trees], judged, free, jits, meanings)
+    beside = beside_kernels([tree for _, tree in trees], judged, free, jits, meanings)
     unused = _unused([tree for _, tree in trees])
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
-        host, lines = [top for top in _statements(tree) if top in beside], set()
+        host, lines = [top for top in statements(tree) if top in beside], set()
         for aliases in meanings:
             unread = unused | _own_operators(tree, aliases) | _harmless(tree, aliases)
             said = [*_read(tree, aliases, jits), *(one for top in host for one in _read_host(top, aliases, allowed))]
@@ -185,7 +171,7 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
     answers about the compiler and the dispatcher use private parts of torch.
     """
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
-    meanings = _meanings([tree for _, tree in trees], renamed=True)
+    meanings = meanings_of([tree for _, tree in trees], renamed=True)
     unused = _unused([tree for _, tree in trees], QUESTIONS)
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
     found = [(cell, said) for cell, tree in ours for aliases in meanings for said in _replacing(tree, aliases)]
@@ -202,7 +188,7 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
     found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
-    called = [(cell, node, node.name if isinstance(node, ast.alias) else _name(node)) for cell, node in nodes]
+    called = [(cell, node, node.name if isinstance(node, ast.alias) else name_of(node)) for cell, node in nodes]
     return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
 
 
@@ -216,7 +202,7 @@ def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             own.add(node.attr)
         elif isinstance(node, ast.ClassDef):
-            own |= set().union(*map(_bound, node.body))
+            own |= set().union(*map(bound_by, node.body))
     return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(distributed_c10d)}
 
 
@@ -232,8 +218,8 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield from () if node in set_by_name else ((node, f"uses {node.id}"),)
         elif isinstance(node, ast.Attribute) and node.attr in REACHING - (CALLED if node in called else set()):
             yield node, f"uses .{node.attr}"
-        elif isinstance(node, ast.Name | ast.Attribute) and _dotted(node, aliases).startswith(OF_THE_GRADER):
-            yield node, f"uses {_dotted(node, aliases)}"
+        elif isinstance(node, ast.Name | ast.Attribute) and dotted_of(node, aliases).startswith(OF_THE_GRADER):
+            yield node, f"uses {dotted_of(node, aliases)}"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
@@ -250,7 +236,7 @@ def _asks_for_what_reaches(node: ast.AST) -> bool:
     """`"tb_frame.f_globals"`, and a name for `getattr` that is put together."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
-    is_getattr = isinstance(node, ast.Call) and _name(node.func) == "getattr" and len(node.args) > 1
+    is_getattr = isinstance(node, ast.Call) and name_of(node.func) == "getattr" and len(node.args) > 1
     return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr)
 
 
@@ -261,34 +247,6 @@ def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
     if isinstance(call.args[1], ast.Constant) and call.args[1].value in REACHING:
         return False
     return aliases.keys().isdisjoint(node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name))
-
-
-def _meanings(trees: list[ast.Module], renamed: bool = False) -> list[dict[str, str]]:
-    """What names stand for, tl -> triton.language. A name that is given several meanings, one perhaps where nothing
-    runs, has each of them in one of the dictionaries.
-
-    renamed: also names that are assigned something imported, `probe = autograder.inside.probes.towers`.
-    """
-    found: dict[str, dict[str, None]] = {}  # the inner one for its order
-
-    def means(name: str, dotted: str) -> None:
-        each = found.setdefault(name, {})
-        each[dotted] = None
-        if len(each) > MEANINGS:
-            raise ValueError(f"{name} has more than {MEANINGS} meanings")
-
-    for tree in trees:
-        for name, dotted in _imports(tree):
-            means(name, _followed(dotted))
-    nodes = [node for tree in trees for node in ast.walk(tree)] if renamed else []
-    for node in (one for one in nodes if isinstance(one, ast.Assign)):
-        root = _root(node.value)
-        stands_for = [_dotted(node.value, {root: one}) for one in found.get(root, ())]
-        for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
-            for dotted in filter(None, stands_for):
-                means(name, dotted)
-    most = max(map(len, found.values()), default=1)
-    return [{name: [*each][n % len(each)] for name, each in found.items()} for n in range(most)]
 
 
 @_or_unreadable
@@ -306,8 +264,8 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
     while todo:
         for cell, node in by_name.get(todo.pop(), ()):
             inside = list(ast.walk(node))
-            atomic |= {(cell.name, one.lineno, f"adds by {_name(one)}") for one in inside if _is_atomic(one)}
-            more = {_name(one) for one in inside} - called
+            atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
+            more = {name_of(one) for one in inside} - called
             called |= more
             todo += more
     return sorted(atomic)
@@ -335,12 +293,8 @@ def _dotted_names(node: ast.AST) -> set[str]:
     return {ast.unparse(node)} if isinstance(node, ast.Name | ast.Attribute) else set()
 
 
-def _name(node: ast.AST) -> str:
-    return getattr(node, "attr", getattr(node, "id", ""))
-
-
 def _is_atomic(node: ast.AST) -> bool:
-    return _name(node).startswith("atomic_")
+    return name_of(node).startswith("atomic_")
 
 
 def _parsed(cell: Cell) -> ast.Module:
@@ -377,7 +331,7 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
     def is_unused(node: ast.Import | ast.ImportFrom) -> bool:
         names = {one.name for one in node.names}
         modules = {node.module} if isinstance(node, ast.ImportFrom) else names
-        bound = {name for name, _ in _imports(node)}
+        bound = {name for name, _ in imports_of(node)}
         odd = getattr(node, "level", 0) or any(name == "*" or name.startswith("_") for name in bound)
         asks = modules == {"inspect"} and names <= {"inspect", *questions}
         return not odd and BOUND_ONLY >= modules and bound.isdisjoint(beside_calls if asks else mentioned)
@@ -400,7 +354,7 @@ def _asking(nodes: list[ast.AST], questions: frozenset[str]) -> set[ast.AST]:
 
 def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
     """Where `torch.library.custom_op` is called with a name of one's own."""
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _dotted(n.func, aliases) == OPERATOR and n.args]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted_of(n.func, aliases) == OPERATOR and n.args]
     names = [(call.func, getattr(call.args[0], "value", None)) for call in calls]
     own = [func for func, name in names if isinstance(name, str) and name.partition("::")[0] not in TORCHS]
     return {part for func in own for part in ast.walk(func)}
@@ -408,7 +362,9 @@ def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
 
 def _harmless(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
     """The names of what is harmless, with what leads to it: `torch.utils` of `torch.utils.checkpoint.checkpoint`."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _dotted(node, aliases) in HARMLESS]
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and dotted_of(node, aliases) in HARMLESS
+    ]
     return {part for node in found for part in ast.walk(node)}
 
 
@@ -416,26 +372,6 @@ def _texts(node: ast.AST) -> Iterator[str]:
     """Names and strings that stand in one node."""
     for _, value in ast.iter_fields(node):
         yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                yield one.asname or one.name.split(".")[0], one.name if one.asname else one.name.split(".")[0]
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((one.asname or one.name, f"{node.module or ''}.{one.name}") for one in node.names)
-
-
-@functools.lru_cache(maxsize=256)
-def _followed(dotted: str) -> str:
-    """Where a name comes from that a module of the course has imported itself: numpy for course_lib.numerics.np."""
-    module, _, name = dotted.rpartition(".")
-    if not module.startswith("course_lib"):
-        return dotted
-    path = COURSE.joinpath(*module.split("."))
-    files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
-    return dict(_imports(ast.parse(files[0].read_text(encoding="utf-8")))).get(name, dotted) if files else dotted
 
 
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
@@ -457,7 +393,7 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
         elif isinstance(node, ast.FunctionDef) and _is_dunder(node.name):
             yield node, f"defines {node.name}"
         elif isinstance(node, ast.ClassDef):
-            bases = [_dotted(base, aliases) for base in node.bases]
+            bases = [dotted_of(base, aliases) for base in node.bases]
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _looked_up(node.value):
             yield node, f"a string that may look something up: {_looked_up(node.value)[:40]}"
@@ -479,7 +415,7 @@ def _looked_up(text: str) -> str:
 
 
 def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) -> Iterator[str]:
-    dotted, root = _dotted(node, aliases), _root(node)
+    dotted, root = dotted_of(node, aliases), root_of(node)
     if _is_long(node):
         yield f"follows more than {DEEPEST} attributes in a row"
     elif node.attr in ATTRIBUTES - (CALLED if called else set()) or _is_dunder(node.attr):
@@ -510,7 +446,7 @@ def _read_host(
         elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES_NOT_BESIDE_KERNELS:
             yield node, f"uses .{node.attr} beside a kernel"
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-            dotted = _dotted(node, aliases)
+            dotted = dotted_of(node, aliases)
             root, _, rest = dotted.partition(".")
             if any(dotted == part or dotted.startswith(part + ".") for part in NOT_BESIDE_KERNELS):
                 yield node, f"uses {dotted} beside a kernel"
@@ -526,165 +462,6 @@ def _leads(dotted: str, allowed: frozenset[str]) -> bool:
     """Whether a name of torch is an allowed operator, or a part of the way to one: nn.functional of linear."""
     parts = ("nn", "nn.functional", *(part for part, runs in OF_MODELS.items() if not runs or runs in allowed))
     return dotted.rpartition(".")[2] in allowed or (bool(allowed) and dotted in parts)
-
-
-def _beside_kernels(
-    trees: list[ast.Module], judged: frozenset[str], free: frozenset[str], jits: frozenset[str],
-    meanings: list[dict[str, str]],
-) -> set[ast.stmt]:  # fmt: skip
-    """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
-    tops = [node for tree in trees for node in _statements(tree)]
-    kernels = {node.name for node in tops if is_kernel(node, jits)}
-    imported = {name for tree in trees for name, _ in _imports(tree)}
-    binds = {node: _bound(node, imported) for node in tops if not is_kernel(node, jits)}
-    binds = {node: names for node, names in binds.items() if names}
-    uses = {node: _used(symtable.symtable(ast.unparse(node), "", "exec")) for node in binds}
-    binds = {node: binds[node] for node in binds.keys() - (_led_to(free, binds, uses) - _led_to(judged, binds, uses))}
-    kernels |= {n.name for node in binds for n in ast.walk(node) if is_kernel(n, jits)}  # made inside a function
-    code = {node for node in binds if _is_code(node)}  # a line that only tries a kernel out is not what is judged
-    inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if is_kernel(n, jits)))
-    found = {node for node in code if uses[node] & kernels or binds[node] & inside}
-    found |= {node for node in code if any(is_kernel(n, jits) for n in ast.walk(node))}
-    while more := {node for node in code if uses[node] & set().union(*(binds[one] for one in found))} - found:
-        found |= more
-    tried = _only_tried(trees, binds, meanings, judged) if judged else set()  # nor is a function that does
-    tried = {node for node in tried if binds[node].isdisjoint(inside)}
-    found -= tried
-    while True:
-        up = set().union(*(binds[node] for node in found))
-        down = judged.union(*(uses[node] for node in found))
-        beside = up - judged - kernels  # such as a list in which what is judged could find something
-        more = {node for node in binds if binds[node] & down}
-        more |= {node for node in code if uses[node] & (beside if node in tried else up)}
-        if more <= found:
-            return found
-        found |= more
-
-
-def _only_tried(
-    trees: list[ast.Module], binds: dict, meanings: list[dict[str, str]], judged: frozenset[str]
-) -> set[ast.stmt]:
-    """Tests and measurements: functions that are called and never handed on, and hand on nothing that can be called."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    called, inner = {call.func for call in calls}, {node.value for node in nodes if isinstance(node, ast.Attribute)}
-    named = {name for tree in trees for name, _ in _imports(tree)}
-    given = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    given |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {n.name for n in nodes if isinstance(n, FUNCTIONS)}
-    at_once = {a for call in calls for a in call.args if _meant(call.func, meanings, given, TIMERS)}
-    walked = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in WALKS - given - named]
-    at_once |= {a for call in walked for a in call.args if isinstance(a, ast.GeneratorExp)}
-    own = {node.name for node in nodes if isinstance(node, FUNCTIONS)}
-    own = own.union(*(names for node, names in binds.items() if _is_code(node)))
-    handed_on = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n not in called}
-
-    def hands_on(node: ast.AST) -> bool:
-        if isinstance(node, FUNCTIONS | ast.Lambda | ast.GeneratorExp | ast.Yield | ast.YieldFrom):
-            return node not in at_once
-        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
-            return False
-        for dotted in filter(None, (_dotted(node, aliases) for aliases in meanings)):
-            _, *parts = dotted.split(".")
-            if parts and not BESIDE_KERNELS.isdisjoint(parts[:1]):
-                continue
-            if any(part[:1].isupper() for part in parts) or node not in called | inner:
-                return True
-        if isinstance(node, ast.Name):
-            return node.id in own and node not in called
-        return node not in called | inner and node.attr not in PLAIN and _root(node) not in named
-
-    def tries(node: ast.stmt) -> bool:
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in judged | handed_on:
-            return False
-        return not any(hands_on(part) for part in ast.walk(node) if part is not node)
-
-    return {node for node in binds if tries(node)}
-
-
-def _meant(node: ast.AST, meanings: list[dict[str, str]], given: set[str], parts: tuple[str, ...]) -> bool:
-    """Whether it is a part of these modules, whatever its name stands for."""
-    return _root(node) not in given and all(_dotted(node, aliases).startswith(parts) for aliases in meanings)
-
-
-def _led_to(names: frozenset[str], binds: dict, uses: dict) -> set[ast.stmt]:
-    """The statements that bind these names, or what such a statement uses."""
-    found: set[ast.stmt] = set()
-    while more := {node for node in binds if binds[node] & names} - found:
-        found |= more
-        names = names.union(*(uses[node] for node in more))
-    return found
-
-
-def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    """The statements at the top of a cell, those under its `if`, `for`, `with` and `try` too."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.stmt):
-            yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
-            yield from _statements(node)
-
-
-def _is_code(node: ast.stmt) -> bool:
-    """A function, a class, or a name that is bound to one by an assignment."""
-    if isinstance(node, ast.Assign):
-        value = node.value
-        partial = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("partial")
-        return partial or isinstance(value, ast.Lambda | ast.Name | ast.Attribute | ast.Subscript)
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-
-
-def _used(table: symtable.SymbolTable) -> set[str]:
-    """The global names that a statement reads, its own variables left out."""
-    top = table.get_type() == "module"
-    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return own.union(*map(_used, table.get_children()))
-
-
-def _bound(node: ast.stmt, imported: Iterable[str] = ()) -> set[str]:
-    """The global names that a statement gives a value, in whatever way, or whose value it may change. What is imported
-    is changed by no call of its functions."""
-    inner = list(ast.walk(node))
-    made_global = {name for one in inner if isinstance(one, ast.Global) for name in one.names}
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name} | made_global
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return set()
-    stored = {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    caught = {name for one in inner if (name := getattr(one, "name", None)) and not isinstance(one, ast.alias)}
-    caught = {name for name in caught if isinstance(name, str)}
-    return stored | made_global | caught | _changed(inner).difference(imported)
-
-
-def _changed(nodes: list[ast.AST]) -> set[str]:
-    """The names of what is changed in place: HELPERS of `HELPERS.append(f)`, TABLE of `TABLE["f"] = f`."""
-    places = [n for n in nodes if isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load)]
-    called = [n.func for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-    return {_holder(place) for place in [*places, *called]} - {""}
-
-
-def _holder(node: ast.AST) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
-    """torch.nn.functional.softmax for F.softmax; "" for what no import leads to."""
-    parts = []
-    while isinstance(node, ast.Attribute) and len(parts) <= DEEPEST:
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name) or node.id not in aliases:
-        return ""
-    return ".".join([aliases[node.id], *reversed(parts)])
-
-
-def _root(node: ast.AST) -> str:
-    """The name that a chain of attributes starts from, or "" where there is none or the chain is long."""
-    for _ in range(DEEPEST):
-        if isinstance(node, ast.Attribute):
-            node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_foreign(name: str) -> bool:
@@ -715,7 +492,7 @@ def _replaced(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
         return
     while isinstance(part, ast.Subscript):
         part = part.value
-    dotted = _dotted(part, aliases)
+    dotted = dotted_of(part, aliases)
     own = isinstance(part, ast.Name) and dotted not in ("torch", "triton", "triton.language", "triton.jit")
     if dotted and not own and not dotted.startswith(SETTINGS):
         yield dotted

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from autograder import bank
 from autograder.call.in_process import examine
 from autograder.exercise import get
 from autograder.exercises.flash.places import wrong_rows
@@ -104,6 +105,13 @@ def test_the_wrong_mask_that_the_lesson_hands_in_is_named():
 
 
 # ------------------------------------------------------------------------------------------- merge
+
+
+@pytest.mark.parametrize("name", ["all_keys_of_a_few_queries", "all_keys_put_together"])
+def test_keys_that_are_stacked_or_put_together_are_keys(name):
+    one = get("flash.tiled")
+    verdict = examine(one, bank.find(f"flash.tiled/cheats/{name}").function, seed=5, only=one.point[:1])
+    assert "keys or values, take `block` at a time" in verdict.cases[0].why
 
 
 @pytest.mark.parametrize(

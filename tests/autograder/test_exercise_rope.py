@@ -1,5 +1,6 @@
 """Unit 06: what a diagnosis says about places, what is held between passes, and that the course's own kernels pass."""
 
+import gc
 import shutil
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from autograder.exercises.rope.rotation import turned
 from autograder.exercises.strides import as_read
 from autograder.inside.calling import Found
 from autograder.inside.probes import rotating
+from autograder.inside.probes.passing import InPassing
 from autograder.inside.probes.rotating import attributes, differentiated, kept
 from autograder.judging.outcome import FOUND
 from autograder.referee.referee import Referee
@@ -199,6 +201,21 @@ def test_a_headline_quotes_the_plainest_case_that_is_wrong():
     known = replace(one, mistakes=tuple(m for m in one.mistakes if m.name == "k_not_turned"))
     diagnosis = examine(known, _in_torch(of_k=False), seed=5, only=only).diagnosis
     assert diagnosis.mistake == "k_not_turned" and diagnosis.pattern.startswith("k, in \u201chalves\u201d")
+
+
+def test_memory_that_only_a_cycle_holds_is_let_go_and_what_was_there_before_is_not_looked_through():
+    gc.disable()
+    try:
+        frozen = gc.get_freeze_count()
+        with InPassing(granted=1000) as made:
+            assert gc.get_freeze_count() > frozen
+            for _ in range(3):
+                cycle = [torch.zeros(200)]
+                cycle.append(cycle)
+                del cycle
+        assert (made.most, gc.get_freeze_count()) == (800, frozen)
+    finally:
+        gc.enable()
 
 
 def test_the_gradient_of_a_sum_is_read_with_other_strides_too():

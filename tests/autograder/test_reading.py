@@ -393,9 +393,13 @@ def test_a_function_that_may_be_called_from_elsewhere_does_not_only_try(change):
             "def prepared(): time_gpu.keep(lambda x: torch.add(x, x))\nprepared()",
             "time_gpu.f(x)",
         ),
+        ("def prepared(): HELD.append(torch.add(torch.ones(3), 1))\nprepared()", "out.copy_(HELD[0])"),
+        ("def prepared(): axpy(torch.nn.Softmax(0), 1, 1, 1)\nprepared()", "HELD.append(a)"),
+        ("def prepared(): axpy(torch.add(torch.ones(3), 1).softmax, 1, 1, 1)\nprepared()", "HELD.append(a)"),
+        ("def prepared(): axpy(torch, torch.add(1, 1), 1, 1)\nprepared()", "HELD.append(a)"),
     ],
 )
-def test_what_a_name_held_before_it_was_bound_anew_hides_nothing(made, used):
+def test_what_a_function_leaves_behind_and_a_name_bound_anew_hide_nothing(made, used):
     names = "import math\nfrom course_lib.timing import time_gpu\nHELD = []\n"
     answer = AXPY.replace("y, out):", f"y, out):\n    {used}")
     cells = Cell("setup 1", "import torch"), Cell("mine", f"{names}{made}\n{answer}")

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -462,6 +463,14 @@ def test_an_atomic_under_another_name_is_told_by_the_program():
     assert [why for _, _, why in proof.atomics_of(program)] == ["adds by atomic_add"]
     forged = {"kernels": {"0": 5, "1": {"names": 5}, "2": {"names": {"plus": 5}}}}
     assert proof.atomics_of({}) == proof.atomics_of({"kernels": 5}) == proof.atomics_of(forged) == []
+
+
+@needs_bubblewrap
+def test_points_for_the_same_bits_wait_where_a_program_tells_of_an_atomic(monkeypatch):
+    monkeypatch.setattr(proof, "atomics_of", lambda program: [("cell 0", 3, "adds by atomic_add")])
+    assert judged(RIGHT).points == 5
+    verdict = judged(RIGHT, replace(AXPY, deterministic=True))
+    assert (verdict.points, verdict.held) == (0, 5) and "adds by atomic_add" in verdict.note
 
 
 def test_memory_that_was_set_to_zero_beforehand_is_no_table():
