@@ -97,11 +97,12 @@ class Referee:
         """Judge one exercise of the submission in a worker of its own."""
         key = exercise.name, seed
         if key not in self.verdicts:
-            self.verdicts[key] = self._with_its_words(self._examined(exercise, seed), seed)
+            self._keep(exercise, seed, self._examined(exercise, seed))
         return self.verdicts[key]
 
-    def _with_its_words(self, verdict: Verdict, seed: int) -> Verdict:
-        return replace(verdict, seed=fingerprint(seed), endless=tuple(self.room.budget.endless.values()))
+    def _keep(self, exercise: Exercise, seed: int, verdict: Verdict) -> None:
+        told = tuple(self.room.budget.endless.values())
+        self.verdicts[exercise.name, seed] = replace(verdict, seed=fingerprint(seed), endless=told)
 
     def examine_ahead(self, wanted: Iterable[Exercise], seed: int) -> None:
         """Judge several exercises side by side, in a sandbox for each row, where this machine has room.
@@ -121,7 +122,7 @@ class Referee:
                 with contextlib.suppress(lanes.Disturbed, torch.OutOfMemoryError, NoRoom, TooBusy):
                     verdict = one._judged(exercise, seed, lanes.several())
                     if _calm(verdict):
-                        self.verdicts[exercise.name, seed] = self._with_its_words(verdict, seed)
+                        self._keep(exercise, seed, verdict)
 
         room = self.room
         with contextlib.ExitStack() as held:

@@ -396,6 +396,11 @@ def test_a_function_that_may_be_called_from_elsewhere_does_not_only_try(change):
         ("def prepared(): HELD.append(torch.add(torch.ones(3), 1))\nprepared()", "out.copy_(HELD[0])"),
         ("def prepared(): axpy(torch.nn.Softmax(0), 1, 1, 1)\nprepared()", "HELD.append(a)"),
         ("def prepared(): axpy(torch.add(torch.ones(3), 1).softmax, 1, 1, 1)\nprepared()", "HELD.append(a)"),
+        (
+            "def prepared(time_gpu):\n    axpy(1, 1, 1, 1)\n    time_gpu(lambda x: torch.add(x, x))\n"
+            "prepared(HELD.append)",
+            "HELD[0](x)",
+        ),
         ("def prepared(): axpy(torch, torch.add(1, 1), 1, 1)\nprepared()", "HELD.append(a)"),
     ],
 )

@@ -71,6 +71,14 @@ def test_what_is_told_of_cells_is_short_and_each_in_a_line():
     assert len(budget.endless) == rooms.SAID and not any("\n" in one for one in budget.endless.values())
 
 
+def test_what_another_text_does_is_told_of_nobody():
+    with room(RIGHT) as there:
+        worker = rooms.Worker(there.room)
+        assert worker.load("axpy", Submission((Cell("edited", "input()"),)))
+        worker.end()
+        assert not there.room.budget.endless
+
+
 def test_a_mistake_is_named_as_in_the_notebook():
     verdict = judged(RIGHT.replace("mask=", "mask=True or "))
     assert verdict.points == 0
