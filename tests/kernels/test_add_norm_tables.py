@@ -42,9 +42,9 @@ SPILLS = {
 
 
 def compiled(kernel, N, how, arch=90, drop=False, sum_x=False, weight="*bf16", rows="*bf16"):
-    fixed = sizes(N, math.gcd(N, 8), how.rows, kernel is backward_kernel and how.shared)
+    fixed = sizes(N, math.gcd(N, 8), how.rows, kernel is backward_kernel and how.halved)
     if kernel is backward_kernel:
-        fixed |= {"AHEAD": how.ahead, "STAGES": how.stages, "AGAIN": how.again, "SHARERS": 1 + how.shared}
+        fixed |= {"AHEAD": how.ahead, "STAGES": how.stages, "AGAIN": how.again, "SHARERS": 1 + how.halved}
     if not drop:
         fixed |= {"seed_ptr": None} | ({} if kernel is forward_kernel else {"dx_ptr": None})
     if kernel is backward_kernel and not sum_x:
@@ -77,10 +77,10 @@ def test_two_parts_are_for_single_rows_and_cover_the_width():
         main, rest = parts_of(N, 1)
         assert main + rest >= N and (rest == 0 or main < N)
         assert parts_of(N, 2)[1] == 0
-        half, other = parts_of(N, 1, shared=True)
+        half, other = parts_of(N, 1, halved=True)
         assert half == other and 2 * half >= N
     assert parts_of(1152, 1) == (1024, 128)
-    assert parts_of(12289, 1, shared=True) == (8192, 8192)
+    assert parts_of(12289, 1, halved=True) == (8192, 8192)
 
 
 @pytest.mark.usefixtures("an_h200")
@@ -121,11 +121,11 @@ def test_two_programs_share_rows_that_one_cannot_hold():
     """One program that has a row to itself spills hundreds of bytes: benchmarks/notes/add_norm.md."""
     cuda = torch.device("cuda")
     how, fp32 = (tuning.backward_rows(16384, 16384, cuda, itemsize) for itemsize in (2, 4))
-    assert how.shared and fp32.shared
+    assert how.halved and fp32.halved
     for columns in (14336, 16384):
         made = compiled(backward_kernel, columns, how)
         assert made.spills_bytes == 0, str(made)
-    alone = compiled(backward_kernel, 16384, replace(how, shared=False, stages=2, again=True))
+    alone = compiled(backward_kernel, 16384, replace(how, halved=False, stages=2, again=True))
     assert alone.spills_bytes > 200, str(alone)
     made = compiled(backward_kernel, 16384, fp32, weight="*fp32", rows="*fp32")
     assert made.spills_bytes <= 12, str(made)
@@ -170,9 +170,9 @@ def test_other_rows_and_warps_may_be_asked_for(random):
 
 
 WAYS_OF_WIDE_ROWS = [
-    Backward(1, 4, 1 + shared, ahead=ahead, again=again, shared=shared)
-    for shared, ahead, again in product((False, True), repeat=3)
-    if shared or again
+    Backward(1, 4, 1 + halved, ahead=ahead, again=again, halved=halved)
+    for halved, ahead, again in product((False, True), repeat=3)
+    if halved or again
 ]
 
 
@@ -206,6 +206,22 @@ def test_the_ways_of_wide_rows_are_right_at_narrow_rows_too(rows, N, other, how,
     if dx is not None:
         kept = dropout_reference(torch.ones(rows, N, device=DEVICE), p, 9, 8).double()
         near(dx, want * kept, 2e-6 + torch.finfo(dtype).eps / 2, "dx")
+
+
+@pytest.mark.fp32_first
+@pytest.mark.parametrize("read", ["dy", "ds", "s"])
+@pytest.mark.parametrize("written", ["d", "dx"])
+def test_two_programs_of_a_row_write_nothing_that_the_other_reads(written, read, dtype, random):
+    """A program alone may: it has read a row before it writes it."""
+    t = {name: random(3, 40, dtype=dtype) for name in ("d", "dx", "dy", "ds", "s")}
+    t[written] = t[read]
+    weight, mean, rstd = random(40, dtype=dtype), torch.randn(3, device=DEVICE), torch.rand(3, device=DEVICE) + 0.5
+    dw, db = (torch.empty(40, device=DEVICE) for _ in range(2))
+    with pytest.raises(AssertionError, match="their own memory"):
+        write_backward(
+            t["d"], t["dx"], dw, db, t["dy"], t["ds"], t["s"], weight, mean, rstd, 0.3, seed_of(9), 8,
+            how=Backward(1, 4, 2, halved=True),
+        )  # fmt: skip
 
 
 # What only a GPU can show.

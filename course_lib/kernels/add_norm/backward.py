@@ -47,7 +47,7 @@ SUM_BLOCKS = 256, 32  # programs and columns of the second step
 @triton.jit
 def _load_block(
     block, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
-    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, KEPT: tl.constexpr, UNIT: tl.constexpr,
+    N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, OWN_REST: tl.constexpr, UNIT: tl.constexpr,
     BLOCK_M: tl.constexpr, half,
 ):  # fmt: skip
     offs_m = rows_of(block, BLOCK_M)
@@ -55,7 +55,7 @@ def _load_block(
     s = load_rows(s_ptr, offs_m, n_rows, stride_s, N, MAIN, REST, UNIT, half)
     ds = s
     if ds_ptr is not None:
-        ds = load_rows(ds_ptr, offs_m, n_rows, stride_ds, N, MAIN, KEPT, UNIT, half)
+        ds = load_rows(ds_ptr, offs_m, n_rows, stride_ds, N, MAIN, OWN_REST, UNIT, half)
     return dy, s, ds
 
 
@@ -82,7 +82,7 @@ def backward_kernel(
     N: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, BLOCK_M: tl.constexpr,
     AHEAD: tl.constexpr, STAGES: tl.constexpr, AGAIN: tl.constexpr, SHARERS: tl.constexpr, parts_x_ptr=None,
 ):  # fmt: skip
-    KEPT: tl.constexpr = REST if SHARERS == 1 else 0  # of REST's columns, those whose gradients are made here
+    OWN_REST: tl.constexpr = REST if SHARERS == 1 else 0  # of REST's columns, those whose gradients are made here
     half = tl.program_id(0) % SHARERS
     if not AGAIN:
         weight = load_columns(weight_ptr, N, MAIN, REST, 1.0, False, half)
@@ -90,31 +90,31 @@ def backward_kernel(
     db = tl.zeros((BLOCK_M, MAIN), tl.float32)
     of_x = tl.zeros((BLOCK_M, MAIN), tl.float32)
     dw_rest, db_rest, of_x_rest = dw, db, of_x
-    if KEPT:
-        dw_rest = tl.zeros((BLOCK_M, KEPT), tl.float32)
-        db_rest = tl.zeros((BLOCK_M, KEPT), tl.float32)
-        of_x_rest = tl.zeros((BLOCK_M, KEPT), tl.float32)
+    if OWN_REST:
+        dw_rest = tl.zeros((BLOCK_M, OWN_REST), tl.float32)
+        db_rest = tl.zeros((BLOCK_M, OWN_REST), tl.float32)
+        of_x_rest = tl.zeros((BLOCK_M, OWN_REST), tl.float32)
 
     n_blocks = tl.cdiv(n_rows, BLOCK_M)
     step, walker = tl.num_programs(0) // SHARERS, tl.program_id(0) // SHARERS  # sharers are one walker
     if AHEAD:  # the rows of the next turn are on their way while these are worked on
         coming = _load_block(
             walker, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
-            N, MAIN, REST, KEPT, UNIT, BLOCK_M, half,
+            N, MAIN, REST, OWN_REST, UNIT, BLOCK_M, half,
         )  # fmt: skip
     for block in tl.range(walker, n_blocks, step, num_stages=STAGES):
         if AHEAD:
             dy_rows, s_rows, ds_rows = coming
             coming = _load_block(
                 block + step, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
-                N, MAIN, REST, KEPT, UNIT, BLOCK_M, half,
+                N, MAIN, REST, OWN_REST, UNIT, BLOCK_M, half,
             )  # fmt: skip
         else:
             dy_rows, s_rows, ds_rows = _load_block(
                 block, dy_ptr, ds_ptr, s_ptr, n_rows, stride_dy, stride_ds, stride_s,
-                N, MAIN, REST, KEPT, UNIT, BLOCK_M, half,
+                N, MAIN, REST, OWN_REST, UNIT, BLOCK_M, half,
             )  # fmt: skip
-        # dy_rows, s_rows: pairs of blocks, (BLOCK_M, MAIN) and (BLOCK_M, REST); ds_rows: and (BLOCK_M, KEPT)
+        # dy_rows, s_rows: pairs of blocks, (BLOCK_M, MAIN) and (BLOCK_M, REST); ds_rows: and (BLOCK_M, OWN_REST)
         offs_m = rows_of(block, BLOCK_M)  # (BLOCK_M, 1)
         if AGAIN:
             weight = load_columns(weight_ptr, N, MAIN, REST, 1.0, False, half)
@@ -124,38 +124,38 @@ def backward_kernel(
         along, level = two_row_sums((g * x, g_rest * x_rest), (g, g_rest), REST)
         along, level = along / N, level / N
         if AGAIN:  # mean, rstd and weights as if unknown: else the compiler keeps the first x and g in fp32 till here
-            weight = load_columns(weight_ptr, N, MAIN, KEPT, 1.0, True, half)
+            weight = load_columns(weight_ptr, N, MAIN, OWN_REST, 1.0, True, half)
             rstd, dy, dy_rest, x, x_rest, g, g_rest = _terms(
                 dy_rows, s_rows, weight, mean_ptr, rstd_ptr, block, n_rows, N, BLOCK_M, True
             )  # fmt: skip
         d, d_rest = (g - level - x * along) * rstd, (g_rest - level - x_rest * along) * rstd
         if ds_ptr is not None:
             d, d_rest = d + ds_rows[0].to(tl.float32), d_rest + ds_rows[1].to(tl.float32)
-        store_rows(d_ptr, (d, d_rest), offs_m, n_rows, stride_d, N, MAIN, KEPT, UNIT, half)
+        store_rows(d_ptr, (d, d_rest), offs_m, n_rows, stride_d, N, MAIN, OWN_REST, UNIT, half)
         if dx_ptr is not None:
             if seed_ptr is not None:
-                keep, keep_rest = kept_rows(tl.load(seed_ptr), start, offs_m, least, N, MAIN, KEPT, half)
+                keep, keep_rest = kept_rows(tl.load(seed_ptr), start, offs_m, least, N, MAIN, OWN_REST, half)
                 d, d_rest = tl.where(keep, d * scale, 0.0), tl.where(keep_rest, d_rest * scale, 0.0)
-            store_rows(dx_ptr, (d, d_rest), offs_m, n_rows, stride_dx, N, MAIN, KEPT, UNIT, half)
+            store_rows(dx_ptr, (d, d_rest), offs_m, n_rows, stride_dx, N, MAIN, OWN_REST, UNIT, half)
         dw += dy * x
         db += dy
-        if KEPT:
+        if OWN_REST:
             dw_rest += dy_rest * x_rest
             db_rest += dy_rest
         if parts_x_ptr is not None:
             of_x += d
-            if KEPT:
+            if OWN_REST:
                 of_x_rest += d_rest
 
     offs_p = rows_of(walker, 1)
     for_w = tl.sum(dw, axis=0)[None, :], tl.sum(dw_rest, axis=0)[None, :]
     for_b = tl.sum(db, axis=0)[None, :], tl.sum(db_rest, axis=0)[None, :]
-    store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, KEPT, 1, half)
+    store_rows(parts_w_ptr, for_w, offs_p, step, N, N, MAIN, OWN_REST, 1, half)
     if parts_b_ptr is not None:
-        store_rows(parts_b_ptr, for_b, offs_p, step, N, N, MAIN, KEPT, 1, half)
+        store_rows(parts_b_ptr, for_b, offs_p, step, N, N, MAIN, OWN_REST, 1, half)
     if parts_x_ptr is not None:
         for_x = tl.sum(of_x, axis=0)[None, :], tl.sum(of_x_rest, axis=0)[None, :]
-        store_rows(parts_x_ptr, for_x, offs_p, step, N, N, MAIN, KEPT, 1, half)
+        store_rows(parts_x_ptr, for_x, offs_p, step, N, N, MAIN, OWN_REST, 1, half)
 
 
 @triton.jit
@@ -199,7 +199,10 @@ def write_backward(
     rows, width = s.shape
     widest = max(dy.element_size(), s.element_size(), 0 if ds is None else ds.element_size())
     how = how or backward_rows(width, rows, s.device, widest, weight.element_size())
-    walkers = max(1, min(how.programs * multiprocessors(s.device) // (1 + how.shared), -(-rows // how.rows)))
+    if how.halved and rows:
+        written = {t.data_ptr() for t in (d, dx) if t is not None}
+        assert written.isdisjoint(t.data_ptr() for t in (dy, ds, s) if t is not None), "d and dx need their own memory"
+    walkers = max(1, min(how.programs * multiprocessors(s.device) // (1 + how.halved), -(-rows // how.rows)))
     sums = 2 if sum_x is None else 3
     parts = torch.empty(sums, walkers, width, dtype=torch.float32, device=s.device)
     _write_backward(d, dx, dw, db, sum_x, parts, dy, ds, s, weight, mean, rstd, p, seed, offset, how)
@@ -216,12 +219,12 @@ def _write_backward(
     # At 1152 columns one sum more makes 168 registers of 127, and a program less fits. Held to 144 nothing spills.
     registers = None if sum_x is None else registers_of(how)
     launch(
-        backward_kernel, (walkers * (1 + how.shared),),
+        backward_kernel, (walkers * (1 + how.halved),),
         d, dx, parts_w, parts_b, dy, ds, s, weight, mean, rstd, seed,
         rows, offset, smallest_kept(p), 1 / (1 - p),
         *(pitch(t, unit) for t in (d, dx, dy, ds, s)),
-        **sizes(width, unit, how.rows, how.shared), AHEAD=how.ahead, STAGES=how.stages, AGAIN=how.again,
-        SHARERS=1 + how.shared, parts_x_ptr=parts_x, num_warps=how.warps, maxnreg=registers,
+        **sizes(width, unit, how.rows, how.halved), AHEAD=how.ahead, STAGES=how.stages, AGAIN=how.again,
+        SHARERS=1 + how.halved, parts_x_ptr=parts_x, num_warps=how.warps, maxnreg=registers,
     )  # fmt: skip
     block_p, block_n = SUM_BLOCKS if s.device.type == "cuda" else (2, 32)
     launch(

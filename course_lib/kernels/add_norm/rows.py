@@ -205,7 +205,7 @@ def pitch(x: torch.Tensor | None, unit: int) -> int:
     return 0 if x is None else x.stride(0) // unit
 
 
-def sizes(width: int, unit: int, rows: int, shared: bool = False) -> dict[str, int]:
+def sizes(width: int, unit: int, rows: int, halved: bool = False) -> dict[str, int]:
     """The constants of a kernel whose programs take `rows` rows of this width at a time."""
-    main, rest = parts_of(width, rows, shared)
+    main, rest = parts_of(width, rows, halved)
     return {"N": width, "MAIN": main, "REST": rest, "UNIT": unit, "BLOCK_M": rows}

@@ -46,7 +46,7 @@ class Backward:
     ahead: bool = False  # the next turn's rows are fetched while this one's are worked on, into registers
     stages: int = 1  # of turns whose rows are in shared memory or on their way there
     again: bool = False  # rows and weights become fp32 twice, and wait for the row's sums in their own type
-    shared: bool = False  # two programs sum the same row, and each makes the gradients of one half of its columns
+    halved: bool = False  # two programs sum the same row, and each makes the gradients of one half of its columns
 
 
 # Lanes that a row takes, at most -> rows and warps. Of rows with less than 1024 lanes a program takes several.
@@ -68,21 +68,21 @@ BACKWARD = {
     4096: Backward(1, 16, 1, stages=4),
     8192: Backward(1, 16, 1),
     12288: Backward(1, 16, 1, stages=2, again=True),  # 453 us; without `again` 562
-    16384: Backward(1, 16, 1, stages=3, shared=True),  # 505 us; not shared it spills, and takes 1154
+    16384: Backward(1, 16, 1, stages=3, halved=True),  # 505 us; not halved it spills, and takes 1154
 }
 # fp32 rows wait as wide as they are worked on: `again` saves no register. Not measured.
-BACKWARD_FP32 = BACKWARD | {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 16, 1, stages=2, shared=True)}
+BACKWARD_FP32 = BACKWARD | {12288: Backward(1, 32, 1, stages=2), 16384: Backward(1, 16, 1, stages=2, halved=True)}
 SMALLEST = 1024
 # The interpreter gets few rows a program, so that few rows are several programs, and these several turns.
 INTERPRETED = Forward(2, 4), Backward(1, 4, 1, ahead=True)
 
 
-def parts_of(width: int, rows: int, shared: bool = False) -> tuple[int, int]:
+def parts_of(width: int, rows: int, halved: bool = False) -> tuple[int, int]:
     """Columns of the two parts of a row: 1152 -> (1024, 128), 4096 -> (4096, 0); one part where rows are several.
 
     Halves where two programs share the row: 12289 -> (8192, 8192).
     """
-    if shared:
+    if halved:
         half = max(16, triton.next_power_of_2(width) // 2)
         return half, half
     return split(width) if rows == 1 else (max(16, triton.next_power_of_2(width)), 0)
@@ -134,8 +134,8 @@ def need_of(how: Backward, width: int, itemsize: int, weight_itemsize: int) -> N
 
     Weights that are read twice a turn wait there twice.
     """
-    lanes = how.rows * sum(parts_of(width, how.rows, how.shared))
-    kept = lanes // (1 + how.shared)  # ds, and weights the second time
+    lanes = how.rows * sum(parts_of(width, how.rows, how.halved))
+    kept = lanes // (1 + how.halved)  # ds, and weights the second time
     turn = (2 * lanes + kept) * itemsize + (lanes + kept) * weight_itemsize * how.again
     waiting = (how.stages - 1) * turn + 512 * (how.stages > 1)
     return Need(max(waiting, lanes * itemsize), registers_of(how), how.warps, how.stages, 1.0)
