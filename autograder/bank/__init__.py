@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import linecache
 import multiprocessing.connection
+import os
 import time
 import types
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ from course_lib.results import ROOT
 
 BANK = ROOT / "tests" / "bank"
 KINDS = ("right", "slow", "mistakes")
+WORKER_BYTES = 5 << 30  # of the GPU: 24 workers took all of 80 GB, and right answers could not be judged
 TOLD = 3  # wrong cases of a submission that are told, each whole
 
 
@@ -203,6 +205,11 @@ def run(todo: list[Entry], seed: int, quick=False, workers: int = 1, limit_s: fl
     finally:
         for apart in [*free, *(apart for apart, _, _ in running.values())]:
             apart.close()
+
+
+def workers_at_once() -> int:
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, max(1, device.memory_bytes() // WORKER_BYTES)) if device.TIER == "gpu" else cores
 
 
 def goes_on(entry: Entry) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
-from autograder.bank import KINDS, Entry, counts, entries, joined, run, speed, table
+from autograder.bank import KINDS, Entry, counts, entries, joined, run, speed, table, workers_at_once
 from autograder.bank.edits import BadEdit
 from autograder.bank.recording import keep_apart
 from autograder.call import in_ranks
@@ -16,7 +16,6 @@ from autograder.exercise import UNITS, find, get, registry
 from course_lib import device
 
 NAMED = 0.95  # of the mistakes of an exercise, that are to be called by their name
-WORKER_BYTES = 5 << 30  # of the GPU: 24 workers took all of 80 GB, and right answers could not be judged
 NCCL_WORKERS = 8  # each has two ranks or more, and all of them share the GPUs
 NCCL_LIMIT_S = 300.0  # for one submission: a rank that hangs takes a minute, and a case by itself five seconds
 
@@ -96,11 +95,6 @@ def _main(args: argparse.Namespace) -> int:
     for row in few:
         print(f"{row['exercise']}: {row['named']} of {row['of_mistakes']} mistakes named; {NAMED:.0%} are asked for")
     return 0 if all(r.as_expected for r in results) and not few else 1
-
-
-def workers_at_once() -> int:
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, max(1, device.memory_bytes() // WORKER_BYTES)) if device.TIER == "gpu" else cores
 
 
 def unknown(names: Iterable[str]) -> list[str]:

@@ -7,7 +7,8 @@ vary.
 An exercise of plain data is judged wholly under every seed. Elsewhere a call takes up to seconds, so a mistake runs on
 all cases under the first seeds only. Where one of its formulas (bank/formulas.py) is right in the very same cases under
 all of these, the formula stands for it under the other seeds. Where none is, the mistake runs on the case that catches
-it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one.
+it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one,
+and cases too large for a notebook are left out, with the mistakes that only they catch: each takes most of its memory.
 
 What a submission earns under one seed does not depend on other seeds, so several processes share them: those of a right
 one all, those of a mistake when its first seeds have told which cases to run under the others.
@@ -117,7 +118,8 @@ class Kept:
 def undiagnosed(name: str) -> Exercise:
     """The exercise without its mistakes, as nobody asks which it is; what is drawn many times over is kept."""
     exercise = get(name)
-    cases = (replace(c, draw=Kept(c.draw)) if isinstance(c.draw, Telling) else c for c in exercise.cases)
+    cases = [case for case in exercise.cases if case.live or device.TIER != "gpu"]
+    cases = (replace(c, draw=Kept(c.draw)) if isinstance(c.draw, Telling) else c for c in cases)
     return replace(exercise, mistakes=(), cases=tuple(cases))
 
 
@@ -134,7 +136,8 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     """One submission under `seeds` seeds, from `seed` on, in this process."""
     start, exercise = time.perf_counter(), undiagnosed(entry.exercise)
     module = bank.load(entry)
-    if device.TIER not in getattr(module, "TIERS", exercise.tiers):
+    too_large = device.TIER == "gpu" and entry.kind == "mistakes" and entry.needs_machine_to_itself
+    if too_large or device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
     share = entry if isinstance(entry, Share) else Share(**vars(entry), seeds=range(seed, seed + seeds))
     before = share.before.rights
@@ -342,7 +345,7 @@ def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) ->
     draw_before(name, range(seed, seed + seeds))
     if not plain(get(name)) and seeds > FIRST and any(entry.kind == "mistakes" for entry in todo):
         compute_before(name, range(seed, seed + seeds))
-    task, workers = partial(try_seeds, seeds=seeds), len(os.sched_getaffinity(0))
+    task, workers = partial(try_seeds, seeds=seeds), bank.workers_at_once()
 
     def tried(some: list[Entry]) -> list[Drawn]:
         results = bank.run(some, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)

@@ -242,12 +242,12 @@ def test_a_mistake_that_could_not_be_judged_is_not_caught():
 
 
 def test_a_gpu_s_memory_limits_how_many_are_judged_at_once(monkeypatch):
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda pid: set(range(24)))
-    assert command.workers_at_once() == 24
-    monkeypatch.setattr(command.device, "TIER", "gpu")
+    monkeypatch.setattr(bank.os, "sched_getaffinity", lambda pid: set(range(24)))
+    assert bank.workers_at_once() == 24
+    monkeypatch.setattr(bank.device, "TIER", "gpu")
     for gib, workers in ((139, 24), (80, 16), (8, 1), (4, 1)):
-        monkeypatch.setattr(command.device, "memory_bytes", lambda gib=gib: gib << 30)
-        assert command.workers_at_once() == workers
+        monkeypatch.setattr(bank.device, "memory_bytes", lambda gib=gib: gib << 30)
+        assert bank.workers_at_once() == workers
 
 
 def test_where_a_process_goes_on_it_does_so_until_one_ends_it(tmp_path, monkeypatch):

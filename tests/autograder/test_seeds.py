@@ -462,7 +462,10 @@ def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
 
 def test_no_record_of_seeds_holds_a_fault():
     kept = [
-        (slug, part) for slug in ("cpu", "h200") for part in results.sections(slug) if part.startswith("bank_seeds.")
+        (slug, part)
+        for slug in ("cpu", "h100", "h200")
+        for part in results.sections(slug)
+        if part.startswith("bank_seeds.")
     ]
     rows = [row for slug, part in kept for row in results.load(part, slug)["rows"]]
     assert len(rows) >= 23 and [row for row in rows if row["faults"] or row["seeds"] < 100] == []
@@ -497,3 +500,17 @@ def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):
     seeds.draw_before("compile.guards", range(3))
     seeds.compute_before("rope.forward", [70001])
     assert not seeds.FOUND.get(("rope.forward", 70001))
+
+
+def test_on_a_gpu_cases_too_large_for_a_notebook_are_left_out(monkeypatch):
+    """And mistakes that only they catch: fifteen workers have no room for fifteen of them."""
+    monkeypatch.setattr(seeds.device, "TIER", "gpu")
+    monkeypatch.setattr(seeds.device, "share_of_sizes", lambda: 1.0)
+    whole, left = seeds.get("rope.forward"), seeds.undiagnosed.__wrapped__("rope.forward")
+    large = {case.name for case in whole.cases if "gpu" in case.tiers and not case.live}
+    assert large and {case.name for case in whole.cases} - {case.name for case in left.cases} >= large
+    mistakes = bank.entries(["rope.forward"], ["mistakes"])
+    of_them = [entry for entry in mistakes if entry.killed_by in large]
+    monkeypatch.setattr(seeds, "_judged", lambda *_: (({}, {}), "", ""))
+    skipped = [entry for entry in mistakes if seeds.try_seeds(entry, 1, False, 1).skipped]
+    assert of_them and skipped == of_them
