@@ -8,7 +8,7 @@ An exercise of plain data is judged wholly under every seed. Elsewhere a call ta
 all cases under the first seeds only. Where one of its formulas (bank/formulas.py) is right in the very same cases under
 all of these, the formula stands for it under the other seeds. Where none is, the mistake runs on the case that catches
 it and on those where the first seeds disagree; every other case counts as before. On a GPU no formula stands for one,
-and cases too large for a notebook are left out, with the mistakes that only they catch: each takes most of its memory.
+and cases that not every card has room for are left out, with the mistakes that only they catch: one takes tens of GB.
 
 What a submission earns under one seed does not depend on other seeds, so several processes share them: those of a right
 one all, those of a mistake when its first seeds have told which cases to run under the others.
@@ -114,11 +114,15 @@ class Kept:
         return self.calls[d.seed]
 
 
+def _fills_a_gpu(case: Case) -> bool:
+    return device.TIER == "gpu" and case.share > 0
+
+
 @functools.cache
 def undiagnosed(name: str) -> Exercise:
     """The exercise without its mistakes, as nobody asks which it is; what is drawn many times over is kept."""
     exercise = get(name)
-    cases = [case for case in exercise.cases if case.live or device.TIER != "gpu"]
+    cases = [case for case in exercise.cases if not _fills_a_gpu(case)]
     cases = (replace(c, draw=Kept(c.draw)) if isinstance(c.draw, Telling) else c for c in cases)
     return replace(exercise, mistakes=(), cases=tuple(cases))
 
@@ -136,8 +140,8 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     """One submission under `seeds` seeds, from `seed` on, in this process."""
     start, exercise = time.perf_counter(), undiagnosed(entry.exercise)
     module = bank.load(entry)
-    too_large = device.TIER == "gpu" and entry.kind == "mistakes" and entry.needs_machine_to_itself
-    if too_large or device.TIER not in getattr(module, "TIERS", exercise.tiers):
+    left_out = any(case.name == entry.killed_by and _fills_a_gpu(case) for case in get(entry.exercise).cases)
+    if left_out or device.TIER not in getattr(module, "TIERS", exercise.tiers):
         return Drawn(entry, skipped=True)
     share = entry if isinstance(entry, Share) else Share(**vars(entry), seeds=range(seed, seed + seeds))
     before = share.before.rights

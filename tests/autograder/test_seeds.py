@@ -502,15 +502,15 @@ def test_on_a_gpu_nothing_is_drawn_before_the_bank_forks(monkeypatch):
     assert not seeds.FOUND.get(("rope.forward", 70001))
 
 
-def test_on_a_gpu_cases_too_large_for_a_notebook_are_left_out(monkeypatch):
+def test_on_a_gpu_cases_of_tens_of_gb_are_left_out(monkeypatch):
     """And mistakes that only they catch: fifteen workers have no room for fifteen of them."""
+    whole, before = seeds.get("rope.forward"), seeds.undiagnosed.__wrapped__("rope.forward")
     monkeypatch.setattr(seeds.device, "TIER", "gpu")
-    monkeypatch.setattr(seeds.device, "share_of_sizes", lambda: 1.0)
-    whole, left = seeds.get("rope.forward"), seeds.undiagnosed.__wrapped__("rope.forward")
-    large = {case.name for case in whole.cases if "gpu" in case.tiers and not case.live}
-    assert large and {case.name for case in whole.cases} - {case.name for case in left.cases} >= large
+    left = seeds.undiagnosed.__wrapped__("rope.forward")
+    large = {case.name for case in whole.cases if case.share}
+    assert large and len(before.cases) == len(whole.cases)
+    assert {case.name for case in whole.cases} - {case.name for case in left.cases} == large
     mistakes = bank.entries(["rope.forward"], ["mistakes"])
     of_them = [entry for entry in mistakes if entry.killed_by in large]
     monkeypatch.setattr(seeds, "_judged", lambda *_: (({}, {}), "", ""))
-    skipped = [entry for entry in mistakes if seeds.try_seeds(entry, 1, False, 1).skipped]
-    assert of_them and skipped == of_them
+    assert of_them and [entry for entry in mistakes if seeds.try_seeds(entry, 1, False, 1).skipped] == of_them
