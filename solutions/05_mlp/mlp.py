@@ -2651,7 +2651,7 @@ for row in recorded("add_norm"):
 # two copies of as many bytes, and the course's kernel is even with its best peer. The plain version has five passes in
 # place of four, which is a quarter more, and takes 1.9 and 1.5 times as long. So its kernels do not run at the speed of
 # a copy; and there are four of them, two of which convert weight and bias. Backward is where kernels differ: at
-# widths 1152, 4096, 12288 and 16384 the course's takes 0.61, 0.72, 0.67 and 0.53 of the best peer's time. (The rows
+# widths 1152, 4096, 12288 and 16384 the course's takes 0.6, 0.7, 0.7 and 0.5 of the best peer's time. (The rows
 # "with dropout" are compared with the course's kernel without it. Forward the random numbers hide behind the bytes;
 # backward there is one result more, and it takes half as long again.)
 

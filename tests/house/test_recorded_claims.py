@@ -384,11 +384,11 @@ def test_add_norm_is_bytes_forward_and_the_plain_version_takes_more_than_its_pas
     ratios = {name: row["ratio"] for name, row in whole_rows("add_norm").items()}
     says(
         MLP,
-        "at widths 1152, 4096, 12288 and 16384 the course's takes 0.61, 0.72, 0.67 and 0.53 of the best peer's time.",
+        "at widths 1152, 4096, 12288 and 16384 the course's takes 0.6, 0.7, 0.7 and 0.5 of the best peer's time.",
     )
-    for columns, backward in ((1152, 0.61), (4096, 0.72), (12288, 0.67), (16384, 0.53)):
+    for columns, backward in ((1152, 0.6), (4096, 0.7), (12288, 0.7), (16384, 0.5)):
         assert ratios[f"add_norm forward 16384 x {columns}"] == near(1)
-        assert round(ratios[f"add_norm backward 16384 x {columns}"], 2) == backward
+        assert round(ratios[f"add_norm backward 16384 x {columns}"], 1) == backward
     for columns in (1152, 4096):
         assert ratios[f"add_norm forward 16384 x {columns}, with dropout"] == near(1)
         assert ratios[f"add_norm backward 16384 x {columns}, with dropout"] == near(1.5)

@@ -142,12 +142,8 @@ GROUPS = {
 }
 # The same key -> steps: where queries or keys are so many or fewer, this in place of it; None is the first rung. The
 # first step that holds counts. Measured are 1024, 2048 and 4096; 3072 lies halfway between a loss and a gain.
-# Three consumers share 192 queries: 256 would take two tiles, a third of them empty.
 SHORT = {
-    ("forward", 32, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
-    ("forward", 48, False): ((1024, Groups(128, 3, held=2, lengths=False)),),
     ("forward", 48, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
-    ("forward", 64, False): ((1023, Groups(128, 3, held=2)),),
     ("forward", 64, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)), (3072, None)),
     ("forward", 80, True): (
         (1024, Groups(128, 3, held=2, heads_interleaved=8)),
@@ -156,6 +152,10 @@ SHORT = {
     ("forward", 96, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
     ("forward", 128, True): ((1024, Groups(128, 2, held=2, heads_interleaved=8)),),
 }
+# Not causal, three consumers share tiles of 192 queries and two tiles of 128. Two need so many times three's time for a
+# row: 1.11 to 1.14 at 64 columns, 1.07 at 32, by all lengths measured. But a last round of tiles may be nearly empty: 8
+# heads of 4096 queries are 176 tiles of 192 for 132 programs.
+ROW_OF_TWO = 1.12
 # (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
 # 2^18 rows of keys at each length; the first length that was faster is `least` (shorter ones than 4096 not causal with
 # one head together). With k_lengths two passes stay.
@@ -264,7 +264,21 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
+    if entry.consumers == 3 and not causal:
+        return min(entry, _with_two(entry), key=lambda one: _longest(one, q))
     return entry
+
+
+@functools.cache
+def _with_two(groups: Groups) -> Groups:
+    return replace(groups, consumers=2, stages=3)
+
+
+def _longest(groups: Groups, q: torch.Tensor) -> float:
+    """What the program with the most tiles takes, in the time of 64 rows where three consumers share a tile."""
+    tiles = q.shape[:2].numel() * -(-q.shape[2] // (64 * groups.consumers))
+    rounds = -(-tiles // multiprocessors(q.device))
+    return rounds * groups.consumers * (ROW_OF_TWO if groups.consumers == 2 else 1)
 
 
 def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.Tensor) -> OnePass | None:
