@@ -51,11 +51,12 @@ class Seed:
         return value.to(like.dtype)
 
 
-def under(exercise: Exercise, seed: int) -> Seed:
-    """The calls of this tier."""
-    cases = [case for case in exercise.cases if case.runs_here and not case.part]
+def under(exercise: Exercise, seed: int, tier: str = "") -> Seed:
+    """The calls of this tier or, drawn on the host all the same, of another; none that takes tens of GB."""
+    tier = tier or device.TIER
+    cases = [case for case in exercise.cases if tier in case.tiers and not case.part and not case.share]
     with quiet():
-        return Seed(exercise, drawn(exercise, device.TIER, seed, cases))
+        return Seed(exercise, drawn(exercise, tier, seed, cases))
 
 
 def answers(mistakes: tuple[Mistake, ...]) -> Iterator[tuple[str, Answer]]:

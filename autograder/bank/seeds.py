@@ -303,8 +303,9 @@ def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False, recor
 def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     """Mistakes whose formulas earn other points under other seeds, a sentence each.
 
-    No submission runs, so a seed takes seconds. A formula may vary of which the bank has no mistake: one of a block of
-    a size that nobody chose, say. What is counted output by output, formulas do not tell.
+    No submission runs, so a seed takes seconds, and no GPU is needed for the cases of one: there types and sizes may
+    differ, and so what a case shows. A formula may vary of which the bank has no mistake: one of a block of a size that
+    nobody chose, say. What is counted output by output, formulas do not tell.
     """
     began, exercise = time.perf_counter(), undiagnosed(name)
     count = 0 if exercise.parts else sum(1 for _ in formulas.answers(get(name).mistakes))
@@ -313,15 +314,16 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
         return []
     torch.set_num_threads(1)
     draw_before(name, range(seed, seed + seeds))
-    seen = _rights_of_all(name, range(seed, seed + seeds))
     faults = []
-    for number, (label, _) in enumerate(formulas.answers(get(name).mistakes)):
-        right = [one[number] for one in seen]
-        points = [credit(exercise, one, {}) for one in right]
-        if len(set(points)) > 1:
-            under = Counter(case for one in right for case, fine in one.items() if fine)
-            cases = ", ".join(f"“{case}” right under {under[case]}" for case in right[0] if 0 < under[case] < seeds)
-            faults.append(f"{label} earns {min(points):g} to {max(points):g}: {cases}")
+    for tier in exercise.tiers[:1] if plain(exercise) else exercise.tiers:
+        seen = _rights_of_all(name, range(seed, seed + seeds), tier)
+        for number, (label, _) in enumerate(formulas.answers(get(name).mistakes)):
+            right = [one[number] for one in seen]
+            points = [credit(exercise, one, {}) for one in right]
+            if len(set(points)) > 1:
+                under = Counter(case for one in right for case, fine in one.items() if fine)
+                cases = ", ".join(f"“{case}” right under {under[case]}" for case in right[0] if 0 < under[case] < seeds)
+                faults.append(f"{label} earns {min(points):g} to {max(points):g} in cases of the {tier}: {cases}")
     took = time.perf_counter() - began
     print(f"{name}: {count} formulas under {seeds} seeds in {took:.0f} s, {len(faults)} vary", flush=True)
     for fault in faults:
@@ -329,16 +331,16 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     return faults
 
 
-def _rights_of_all(name: str, seeds: Iterable[int]) -> list[list[dict[str, bool]]]:
+def _rights_of_all(name: str, seeds: Iterable[int], tier: str = "") -> list[list[dict[str, bool]]]:
     """Of each seed what each formula gets right."""
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:  # who dies is an error; a Pool would wait
-        return list(pool.map(partial(_rights, name), seeds))
+        return list(pool.map(partial(_rights, name, tier), seeds))
 
 
-def _rights(name: str, seed: int) -> list[dict[str, bool]]:
+def _rights(name: str, tier: str, seed: int) -> list[dict[str, bool]]:
     """What each formula gets right under a seed."""
-    drawn = formulas.under(undiagnosed(name), seed)
+    drawn = formulas.under(undiagnosed(name), seed, tier)
     return [drawn.right(answer) for _, answer in formulas.answers(get(name).mistakes)]
 
 
