@@ -61,6 +61,9 @@ SHAPES = (
     *(Shape.square(4, 32, 4096, 128, shared=shared, causal=True) for shared in (8, 1)),
     *(Shape.square(batch, 16, length, size, padded=True) for batch, length, size in ((256, 256, 72), (16, 1024, 64))),
     *(Shape.square(1, heads, 1024, 64, causal=True) for heads in (8, 16)),
+    # so few heads that a last round of tiles may be nearly empty
+    *(Shape.square(8, 1, length, size) for length, size in ((1024, 64), (4096, 32), (4096, 64), (4096, 128))),
+    *(Shape.square(1, 12, 2048, 64, causal=causal) for causal in (False, True)),
     Shape.square(8, 16, 256, 72, padded=True),
     Shape(32, 32, 8, 1, 8192, 128),
     Shape(1, 32, 8, 1, 32768, 128),

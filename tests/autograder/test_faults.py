@@ -132,17 +132,19 @@ FAULTS = {
     "nothing is defined": Fault(cells=("pass",), says="`axpy` is not defined"),
     "a number in place of the function": Fault(cells=("axpy = 5",), says="should be a function"),
     "no such argument": Fault(cells=("def axpy(): pass",), says="TypeError"),
-    # on the device
-    "GPU memory": Fault("kept = torch.empty(1 << 40, device='cuda')", says="OutOfMemoryError", gpu=True),
+    # on the device, which the first call opens: on a busy host that took more than 2 s
+    "GPU memory": Fault("kept = torch.empty(1 << 40, device='cuda')", says="OutOfMemoryError", gpu=True, call_s=15.0),
     "nearly all GPU memory": Fault(
         "globals()['kept'] = torch.empty(torch.cuda.mem_get_info()[0] - (1 << 28), dtype=torch.uint8, device='cuda')",
         says="of the GPU, and too little was left",
         gpu=True,
+        call_s=15.0,
     ),
     "an error that sticks to the device": Fault(
         "torch.zeros(2, device='cuda')[torch.tensor([99], device='cuda')]; torch.cuda.synchronize()",
         says="device-side assert",
         gpu=True,
+        call_s=15.0,
     ),
     "a kernel that waits for ever": Fault("torch.cuda._sleep(1 << 50)", says="did not end", gpu=True),
 }
