@@ -44,21 +44,24 @@ from autograder.exercises.strides import columns_apart, far_apart, rows_apart
 ORDER = "q k v out lse causal scale k_lengths"
 
 
-# Where the maximum is taken before the scale, weights in fp16 are all of their bits at small scores and none at large
-# ones. These factors of q and k keep head sizes away from what lies between, which is another one in each draw.
+# Where the maximum is taken before the scale, weights in fp16 have all of their bits if products of q and k are small,
+# and none if they are large. By these factors of q and k head sizes keep away from what lies between, which each draw
+# decides anew; the scale makes up for them.
 SPREAD = {16: 0.75, 32: 0.6}
 
 
 def _call(draw: Draw, batch, heads, n_q, n_k, head_size, layout=None, out_layout=None, mask=None, **values) -> Call:
     """`layout`: strides of inputs; `mask`: causal, scale, k_lengths; `values`: see inputs.tensors."""
-    values.setdefault("spread", 1.0 if "offset" in values else SPREAD.get(head_size, 1.0))
-    args = laid_out(draw, tensors(draw, batch, heads, n_q, n_k, head_size, **values), layout or {})
+    spread = 1.0 if values.keys() & {"offset", "spread"} else SPREAD.get(head_size, 1.0)
+    made = tensors(draw, batch, heads, n_q, n_k, head_size, **{"spread": spread, **values})
+    args = laid_out(draw, made, layout or {})
     args |= {"out": empty_like(draw, args["q"], out_layout), "lse": lse_of(draw, args["q"])}
-    return call(args | settings(draw, args, **(mask or {})), ORDER)
+    args |= settings(draw, args, **(mask or {}))
+    return call(args | {"scale": round(args["scale"] / spread**2, 5)}, ORDER)
 
 
 CAUSAL = {"causal": True}
-RISE = 0.4  # score of the last key for one query: beside it 1800 weights still add up to 1800 e^-0.4 = 1200
+RISE = 0.35  # score of the last key for one query: beside it 1800 weights still add up to 1800 e^-0.35 = 1270
 
 
 def some_lengths(d: Draw, n_k: int, *fixed: int) -> list[int]:
@@ -85,9 +88,9 @@ def _of_one_shape(d: Draw, lengths: tuple[int, int, int], scale: float, layout=N
 
 
 def _long_row(d: Draw) -> Call:
-    """The sum of weights times v, 1200 times 60, passes 65504. The last key has the largest score of the last query, so
+    """The sum of weights times v, 1270 times 60, passes 65504. The last key has the largest score of the last query, so
     the maximum rises in the last block in every draw."""
-    made = _call(d, 1, 1, 3, d.integer(1800, 2000), 16, dtype=FP16, mean_v=60.0, spread=1.0, mask={"scale": 0.01})
+    made = _call(d, 1, 1, 3, d.integer(1800, 2000), 16, dtype=FP16, mean_v=60.0, spread=0.6, mask={"scale": 0.05})
     q, k = made.args["q"][0, 0, -1].float(), made.args["k"]
     k[0, 0, -1] = (RISE / made.args["scale"] * q / q.square().sum()).to(k.dtype)
     return made
