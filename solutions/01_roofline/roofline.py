@@ -2681,9 +2681,9 @@ slices; the device's gap of about 1 us."""
 # - writes `step(xs[i], w)` into `out[i]` for every `i`, in fp32; `xs` and `w` stay as they are
 # - every call has tensors of its own: new inputs, new weights, a new `out`, maybe a new `n`
 #
-# Full points for speed: with 56 inputs of 256 numbers a call, the first call left out, an operation costs at most a
-# fifth of an ordinary launch on your machine; none at a third. Without a GPU the points stay pending, and the check
-# says so.
+# Full points for speed: with 56 inputs of 256 numbers a call, the first call left out, an operation costs at most a fifth
+# of an ordinary launch on your machine (the row "launch" of `ceilings()`); none at a third. Without a GPU the points stay
+# pending, and the check says so.
 
 
 # %% nbgrader={"grade": false, "grade_id": "roofline_graph", "locked": false, "schema_version": 3, "solution": true, "task": false}

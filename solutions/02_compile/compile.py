@@ -394,11 +394,11 @@ for name, fn in modes.items() if GPU else ():
 results.beside("lesson02.overhead", rows, unit="us")
 
 # %% [markdown]
-# The rows are measured on a GPU only; on a CPU the mode changes nothing. The difference between the last two rows is what
-# the launches of one call cost more than one replay. On the recorded H200 a call takes 431 us compiled and 390 us
-# replayed: a tenth less. The guards, the copy of the input and the start of the replay remain, or the device's own work
-# if that takes longer; these rows do not separate them. The output that the solved lesson keeps does, in part: with its
-# slower host a call takes 532 us compiled and 385 us replayed, so what remains is hardly the host's.
+# The rows are measured on a GPU only; on a CPU the mode changes nothing. The difference between the last two rows is by
+# how much the launches of one call cost more than one replay. On the recorded H200 a call takes 431 us compiled and 390
+# us replayed: a tenth less. The guards, the copy of the input and the start of the replay remain, or the device's own
+# work if that takes longer; these rows do not separate them. The output that the solved lesson keeps does, in part: with
+# its slower host a call takes 532 us compiled and 385 us replayed, so what remains is hardly the host's.
 #
 # And a result that is kept without `clone()`? The next cell keeps what each call returns, makes the next call, and
 # looks again. (On a CPU it prints nothing.)

@@ -1006,11 +1006,11 @@ plots.show(
 # **The prediction, counted.** On the recorded H200 the forward pass reaches 41 % of its roof: 1.50 ms of 3.63.
 #
 # As one point, a model may lie right of the ridge, and one would say that arithmetic sets its time. But it is not one
-# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So
-# its floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors, $\sum
-# \max(F_i / R, B_i / C)$, which is never smaller. (In the table a launch stands beside the two, for each call: as if
-# the host launched a call when the one before is done. A host that runs ahead hides its launches, so with them the sum
-# is no strict floor. The next part prints how much they are.)
+# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So its
+# floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors, $\sum \max(F_i / R,
+# B_i / C)$, which is never smaller. (In the table the maximum of each call has a third term, the cost of a launch: as if
+# the host launched a call only when the one before is done. A host that runs ahead hides its launches, so with them the
+# sum is no strict floor. The next part prints how much they are.)
 
 
 # %%
@@ -1036,11 +1036,11 @@ results.beside(
 
 # %% [markdown]
 # What lies between the two floors could be won by overlapping one operator's memory traffic with another's arithmetic
-# and, where a launch stands in for a small call, by launching ahead or by fewer calls. Fusion can win more, because it
-# removes bytes. What lies between the second floor and the measured time is for better kernels and for the host. And
-# which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that it reads
-# some rows of: more than it moves. And many small calls, copies among them, stand at the launch, so their share of the
-# floor is the launches' and not their bytes'.)
+# and, where the launch is the largest of a call's three terms, by launching ahead or by fewer calls. Fusion can win more,
+# because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
+# host. And which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that it
+# reads some rows of: more than it moves. And the floor of many small calls, copies among them, is their launch, so their
+# share of the floor is the launches' and not their bytes'.)
 
 # %%
 axes = plots.kinds(
