@@ -1567,8 +1567,9 @@ plots.show(
 
 # %% [markdown]
 # - `"ranges"`: for every range name, the sum of the durations of the kernels that belong to it, over all occurrences of
-#   the name. A kernel belongs to the innermost range that was open *on the launching thread* when its launch started.
-#   Kernels launched in no range come under `"outside"`. One launch may start several kernels (a graph).
+#   the name; a name without kernels may have 0 or be left out. A kernel belongs to the innermost range that was open *on
+#   the launching thread* when its launch started. Kernels launched in no range come under `"outside"`. One launch may
+#   start several kernels (a graph).
 # - `"busy"`: the share, from 0 to 1, of the window in which at least one counted kernel runs, on any stream. The window
 #   runs from the start of the first counted kernel to the end of the last one to end.
 # - `"gaps"`: a list of `[start_us, duration_us]`, in order: the stretches of the window longer than `gap_us` in which
