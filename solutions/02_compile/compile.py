@@ -430,7 +430,7 @@ for step, does in enumerate(calls if GPU else ()):
 # %% [markdown]
 # ## 2. From Python to a graph
 # The stations of a call, with our own function under way. Everything in the picture was recorded when `layer` was
-# compiled for this figure, with a backward pass.
+# compiled for this figure, with a backward pass, so its times are others than those of the table in section 1.
 
 # %%
 torch._dynamo.reset()
