@@ -597,15 +597,17 @@ print(
 
 # %% [markdown]
 # **The cache.** A kernel that runs twice on the same data finds part of it in the L2 cache the second time: the cache
-# between the memory and all multiprocessors. In a model both happen. A weight was last used one step ago, and hundreds
-# of megabytes have passed since: it is cold. An activation was written by the kernel just before, and where it is
-# smaller than the cache, much of it is still there. Decide which of the two you want to know, and say which one you
-# give. Our timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every
-# run, *outside* the events. How one sweeps matters too. A sweep that *writes* a large array leaves lines in the cache
-# that memory does not have yet. Such lines are called *dirty*, and the timed kernel then pays for writing them back. So
-# our timer's sweep *reads* a large array: the cache is full of other data, and nothing has to be written back. The
-# recorded H200 shows both, with a product of a matrix and a vector that reads 117 MB. Behind a sweep that writes it takes
-# 1.26 times as long as with weights of its own in every call and no sweep, as in a model; behind one that reads, 1.01.
+# between the memory and all multiprocessors. In a model both happen. A weight was last used one step ago, and hundreds of
+# megabytes have passed since: it is cold. An activation was written by the kernel just before, and where it is smaller
+# than the cache, much of it is still there. Decide which of the two you want to know, and say which one you give. Our
+# timer gives the cold one, because it does not depend on what ran before: it sweeps the cache before every run, *outside*
+# the events.
+#
+# How one sweeps matters too. A sweep that *writes* a large array leaves lines in the cache that memory does not have yet.
+# Such lines are called *dirty*, and the timed kernel then pays for writing them back. So our timer's sweep *reads* a
+# large array: the cache is full of other data, and nothing has to be written back. The recorded H200 shows both, with a
+# product of a matrix and a vector that reads 117 MB. Behind a sweep that writes it takes 1.26 times as long as with
+# weights of its own in every call and no sweep, as in a model; behind one that reads, 1.01.
 
 # %%
 for sweep in (False, True):

@@ -1129,15 +1129,19 @@ check("compile.guards", compiles)
 # %% [markdown]
 # ### What to do about it
 # Look at `torch_inside.recompiles` before you reach for a switch. (In a program of your own the same is printed by
-# `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.) One changing batch
-# size costs one more compilation and settles. So does a Python number that is an *argument* and changes in every call,
-# where the graph can compute with it, as in `x * n` or `x[:n]`: it becomes a symbol as well. A length that is sometimes
-# 1 costs one compilation more. What does not settle: an argument whose value is needed, such as the `steps` of `chain`,
-# to which a loop counts, or with Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`,
-# `eps`, the `p` of dropout) or an exponent; an int attribute of a module (a step counter); an int global; a list that
-# grows. Each new value or length is compiled, up to the limit. When the limit is reached, one warning is printed, and a
-# call that fits none of the compiled versions runs without the compiler; calls that fit one go on using it. With
-# `fullgraph=True` a call that fits none raises an error.
+# `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.)
+#
+# One changing batch size costs one more compilation and settles. So does a Python number that is an *argument* and
+# changes in every call, where the graph can compute with it, as in `x * n` or `x[:n]`: it becomes a symbol as well. A
+# length that is sometimes 1 costs one compilation more.
+#
+# What does not settle: an argument whose value is needed, such as the `steps` of `chain`, to which a loop counts, or with
+# Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`, `eps`, the `p` of dropout) or an
+# exponent; an int attribute of a module (a step counter); an int global; a list that grows. Each new value or length is
+# compiled, up to the limit.
+#
+# When the limit is reached, one warning is printed, and a call that fits none of the compiled versions runs without the
+# compiler; calls that fit one go on using it. With `fullgraph=True` a call that fits none raises an error.
 
 # %% [markdown]
 # ## 5. A pass of your own
