@@ -30,7 +30,7 @@
 # | exercise 0.1 | write the first kernel | 15 |
 # | questions 0.2 and 0.3 | two answers in words | 10 |
 #
-# Outputs of cells that were added or changed on 2026-11-25 come from an H100, and say so; all others from an H200.
+# The outputs come from H200s, of several runs: a rate may differ by some per cent from one cell to the next.
 #
 # **Without a GPU** everything here runs: Triton's interpreter executes your kernel on the CPU, one program after
 # another. It shows whether the algorithm, the masks and the tails are right. It cannot show speed, and it cannot show
@@ -209,8 +209,8 @@ for block in (128, 1024):
           f"multiprocessors: {programs / places:.2f} waves")  # fmt: skip
 
 # %% [markdown]
-# A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and there
-# are few of them, as in a matrix product. With thousands of short programs, as here, the waves blur.
+# A kernel of little more than one wave takes nearly as long as one of two. That matters where a program works long and
+# there are few of them, as in a matrix product. With thousands of short programs, as here, the waves blur.
 #
 # So the answer to the report: **a program is a thread block that you program as one worker on arrays.** You choose
 # which elements belong together. The compiler chooses which thread does what. Where it knows that addresses and lengths

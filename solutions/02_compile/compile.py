@@ -394,10 +394,11 @@ for name, fn in modes.items() if GPU else ():
 results.beside("lesson02.overhead", rows, unit="us")
 
 # %% [markdown]
-# The rows are measured on a GPU only; on a CPU the mode changes nothing. The difference between the last two rows is
-# what the launches of one call cost more than one replay. On the recorded H200 a call takes 431 us compiled and 390
+# The rows are measured on a GPU only; on a CPU the mode changes nothing. The difference between the last two rows is by
+# how much the launches of one call cost more than one replay. On the recorded H200 a call takes 431 us compiled and 390
 # us replayed: a tenth less. The guards, the copy of the input and the start of the replay remain, or the device's own
-# work if that takes longer; these rows do not separate them.
+# work if that takes longer; these rows do not separate them. The output that the solved lesson keeps does, in part: with
+# its slower host a call takes 532 us compiled and 385 us replayed, so what remains is hardly the host's.
 #
 # And a result that is kept without `clone()`? The next cell keeps what each call returns, makes the next call, and
 # looks again. (On a CPU it prints nothing.)
@@ -429,7 +430,7 @@ for step, does in enumerate(calls if GPU else ()):
 # %% [markdown]
 # ## 2. From Python to a graph
 # The stations of a call, with our own function under way. Everything in the picture was recorded when `layer` was
-# compiled for this figure, with a backward pass.
+# compiled for this figure, with a backward pass, so its times are others than those of the table in section 1.
 
 # %%
 torch._dynamo.reset()
@@ -1128,15 +1129,19 @@ check("compile.guards", compiles)
 # %% [markdown]
 # ### What to do about it
 # Look at `torch_inside.recompiles` before you reach for a switch. (In a program of your own the same is printed by
-# `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.) One changing batch
-# size costs one more compilation and settles. So does a Python number that is an *argument* and changes in every call,
-# where the graph can compute with it, as in `x * n` or `x[:n]`: it becomes a symbol as well. A length that is sometimes
-# 1 costs one compilation more. What does not settle: an argument whose value is needed, such as the `steps` of `chain`,
-# to which a loop counts, or with Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`,
-# `eps`, the `p` of dropout) or an exponent; an int attribute of a module (a step counter); an int global; a list that
-# grows. Each new value or length is compiled, up to the limit. When the limit is reached, one warning is printed, and a
-# call that fits none of the compiled versions runs without the compiler; calls that fit one go on using it. With
-# `fullgraph=True` a call that fits none raises an error.
+# `TORCH_LOGS=recompiles`; there are also `graph_breaks`, `guards`, `aot_graphs` and `output_code`.)
+#
+# One changing batch size costs one more compilation and settles. So does a Python number that is an *argument* and
+# changes in every call, where the graph can compute with it, as in `x * n` or `x[:n]`: it becomes a symbol as well. A
+# length that is sometimes 1 costs one compilation more.
+#
+# What does not settle: an argument whose value is needed, such as the `steps` of `chain`, to which a loop counts, or with
+# Inductor a float that is an operator's setting (`alpha` of `add`, `max` of `clamp`, `eps`, the `p` of dropout) or an
+# exponent; an int attribute of a module (a step counter); an int global; a list that grows. Each new value or length is
+# compiled, up to the limit.
+#
+# When the limit is reached, one warning is printed, and a call that fits none of the compiled versions runs without the
+# compiler; calls that fit one go on using it. With `fullgraph=True` a call that fits none raises an error.
 
 # %% [markdown]
 # ## 5. A pass of your own
@@ -1958,9 +1963,10 @@ Table(
 # 1024 on, with smaller shares: twice the products, and less than twice the elementwise work that can be saved.
 #
 # ### Measure it here
-# The feed-forward half of a layer, written as people write it: an RMS norm in two lines, a SwiGLU, and the residual.
-# Counted in arrays of $T d$ numbers, with a hidden size of $h$ times the width: eager, the norm crosses 7 times, SwiGLU
-# $8h$ and the residual 3 times; compiled 2, $3h$ and 3. The products do $6 h\,T d^2$ FLOP.
+# The feed-forward half of a layer, written as people write it: an RMS norm in two lines, a SwiGLU (of two products one,
+# through $z \cdot \mathrm{sigmoid}(z)$, is a gate for the other), and the residual. Counted in arrays of $T d$ numbers,
+# with a hidden size of $h$ times the width: eager, the norm crosses 7 times, SwiGLU $8h$ and the residual 3 times;
+# compiled 2, $3h$ and 3. The products do $6 h\,T d^2$ FLOP.
 
 
 # %%
@@ -2109,9 +2115,9 @@ results.beside(
 # of the residual with the next norm, and it pays the guards of every block in each call.
 #
 # ### Verdict on the case
-# **Right**, and more can be said: the share saved falls like one over the width, as bytes over FLOPs must. What to
-# keep: before compiling a large model, count its elementwise bytes. If they take 5 % of the time, expect a gain of that
-# order: in bf16 at width 4096 the count allows 1.08, and 1.13 was measured.
+# **Right**, and more can be said: the share saved falls like one over the width, as bytes over FLOPs must. What to keep:
+# before compiling a large model, count its elementwise bytes. If they take 5 % of the time, expect a gain of that order:
+# in bf16 at width 4096 1.13 was measured. What the count allows there is question 2.8.
 
 # %% [markdown]
 # ## Verdicts
@@ -2227,5 +2233,7 @@ results.beside(
 # - [Custom operators](https://pytorch.org/tutorials/advanced/custom_ops_landing_page.html), the tutorial and the manual
 #   it links to.
 # - [tlparse](https://github.com/meta-pytorch/tlparse): a report from the record that `course_lib.torch_inside` reads.
+# - Noam Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202, and Biao Zhang and Rico Sennrich, *Root Mean
+#   Square Layer Normalization*, 2019, arXiv:1910.07467: SwiGLU and the RMS norm of section 9.
 # - Horace He, [Making Deep Learning Go Brrrr From First Principles](https://horace.io/brrr_intro.html), 2022.
 # - Stanford's course CS336, *Language Modeling from Scratch*, whose assignment the systems notes of section 9 answer.

@@ -31,8 +31,8 @@
 # | 2 | sections 4 and 5, exercises 3.3 and 3.4 | 105 | a meter for whole models, and an operator with three kernels |
 # | 3 | sections 6 and 7, exercise 3.5, questions 3.6 to 3.8 | 90 | a tensor with a meaning, and what each layer costs |
 #
-# Run the cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written yet", or
-# because a name is missing that such a cell would have made; go on with the cell below it.
+# Run the cells from the top each time. A cell that needs an exercise which you have not solved stops with "not written
+# yet", or because a name is missing that such a cell would have made; go on with the cell below it.
 #
 # **Needs** lesson 01: bytes and FLOPs, the ridge, overhead. Of lesson 02 only section 8, an operator of your own.
 #
@@ -507,7 +507,8 @@ for name, around in arounds.items():
 #
 # ### Try it
 # Put a call together and see the set that your machine gives it (for tensors on the CPU and on meta), and its path. The
-# still picture changes one fact at a time. Which facts leave the path of the ordinary tensor as it is? Where does the path end early?
+# still picture changes one fact at a time. Which facts leave the path of the ordinary tensor as it is? Where does the
+# path end early?
 
 # %%
 widgets.key_set_builder()
@@ -575,7 +576,7 @@ ask(tensor(), around=["handler"])
 # begins, highest priority first. It is judged against what torch says when it is judged, on calls drawn at random. It
 # cannot ask: where it is judged there is no torch, so write plain Python, without anything from the cells above.
 #
-# `tensors` is a list of dictionaries, as `tensor(...)` makes them:
+# `tensors` is a list of dictionaries, as `tensor(...)` makes them; it may be empty, as of a call of `torch.empty`:
 #
 # - `device`: "cpu" or "meta"; `requires_grad`
 # - `made`: what happened to it, in order. "inference": made in inference mode (only first). "view". "clone". "wrapped": a
@@ -799,8 +800,8 @@ plots.show(
 #   for the gradient of the input and again for that of the weight, where its last argument asks for them.
 # - No other operator has FLOPs.
 # - An operator that is made of others and comes as a whole, as in inference mode, counts as its parts.
-# - Bytes of an operator: those of every tensor among its arguments, also in lists and keywords, and of every tensor in its
-#   result. A tensor has its elements times their size.
+# - Bytes of an operator: those of every tensor among its arguments, also in lists and keywords, and of every tensor in
+#   its result. A tensor has its elements times their size.
 # - Two kinds of operators move nothing: views (`func.is_view`, and `aten._unsafe_view`), and allocations (`aten.empty`,
 #   `aten.empty_like`, `aten.new_empty` and the like). An operator in place counts its argument twice: read and written.
 #
@@ -1005,11 +1006,11 @@ plots.show(
 # **The prediction, counted.** On the recorded H200 the forward pass reaches 41 % of its roof: 1.50 ms of 3.63.
 #
 # As one point, a model may lie right of the ridge, and one would say that arithmetic sets its time. But it is not one
-# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So
-# its floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors, $\sum
-# \max(F_i / R, B_i / C)$, which is never smaller. (In the table a launch stands beside the two, for each call: as if
-# the host launched a call when the one before is done. A host that runs ahead hides its launches, so with them the sum
-# is no strict floor. The next part prints how much they are.)
+# kernel. It runs operator by operator, and the next one does not begin to move its bytes while this one computes. So its
+# floor is not the floor of the sums, $\max(\sum F_i / R, \sum B_i / C)$. It is the sum of the floors, $\sum \max(F_i / R,
+# B_i / C)$, which is never smaller. (In the table the maximum of each call has a third term, the cost of a launch: as if
+# the host launched a call only when the one before is done. A host that runs ahead hides its launches, so with them the
+# sum is no strict floor. The next part prints how much they are.)
 
 
 # %%
@@ -1035,11 +1036,11 @@ results.beside(
 
 # %% [markdown]
 # What lies between the two floors could be won by overlapping one operator's memory traffic with another's arithmetic
-# and, where a launch stands in for a small call, by launching ahead or by fewer calls. Fusion can win more, because it
-# removes bytes. What lies between the second floor and the measured time is for better kernels and for the host. And
-# which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that it reads
-# some rows of: more than it moves. And many small calls, copies among them, stand at the launch, so their share of the
-# floor is the launches' and not their bytes'.)
+# and, where the launch is the largest of a call's three terms, by launching ahead or by fewer calls. Fusion can win more,
+# because it removes bytes. What lies between the second floor and the measured time is for better kernels and for the
+# host. And which operators are it? By kind. (The meter counts whole arguments. So a lookup counts the whole table that it
+# reads some rows of: more than it moves. And the floor of many small calls, copies among them, is their launch, so their
+# share of the floor is the launches' and not their bytes'.)
 
 # %%
 axes = plots.kinds(
@@ -1165,13 +1166,11 @@ against(predicted, came)
 # 1.5 ms for all else.
 #
 # The report does not name its GPU, and a slower one has higher floors, so take the factors as upper limits. With two
-# layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much
-# do not wait for their launches. With 27 layers both are a few times above. **The time says many layers; the memory
-# says that they were computed again in backward.** But then backward should take the forward pass and its own time,
-# nearly three times forward by these floors, and it takes 1.4 times. Either a large part of the forward time is not
-# arithmetic or bytes at all, such as work of the host that grows with the batch; or the two passes were not measured
-# alike. (Reading one scalar in each layer is not enough: lesson 02, section 3, counts it.) Two counts, of bytes and of
-# time, leave two hypotheses of many. What would tell them apart is question 3.8.
+# layers both passes would be tens of times above their floors, and nothing explains that: operators that move so much do
+# not wait for their launches. With 27 layers both are a few times above. **The time says many layers; the memory says
+# that they were computed again in backward.** But then backward should take the forward pass and its own time, and the
+# report's takes only 1.4 times its forward pass. (Reading one scalar in each layer does not explain it: lesson 02,
+# section 3, counts it.) What could explain it, and what would tell the explanations apart, is question 3.8.
 
 # %% [markdown]
 # ## 5. Kernels at keys
@@ -1410,8 +1409,9 @@ with Said("the outer"), Said("the inner"):
 
 # %% [markdown]
 # **The prediction, counted.** Three are asked, each once: the inner mode, the outer one, and last the wrapper. When the
-# wrapper then works with what it holds, no mode is active any more. So **a meter around a model with wrapped weights counts what the wrappers stand for, not what they do.**
-# Keep it in mind when a tool of this kind reports a quantised model's bytes.
+# wrapper then works with what it holds, no mode is active any more. So **a meter around a model with wrapped weights
+# counts what the wrappers stand for, not what they do.** Keep it in mind when a tool of this kind reports a quantised
+# model's bytes.
 #
 # Two wrappers of different classes in one call **negotiate**: torch asks one class after the other, a subclass before
 # its parent, and a handler that returns `NotImplemented` passes the call on. If all of them pass, the call is a

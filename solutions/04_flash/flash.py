@@ -44,8 +44,7 @@
 #
 # **Without a GPU** all five exercises can be solved and checked for being right, and the compiler's part of section 8
 # runs too. What a CPU cannot show: speed points, and races. Where a section needs a GPU, recorded results of an H200
-# stand in its place, and a small model of the race runs everywhere. Outputs of cells that were
-# added or changed on 2026-11-25 come from an H100, and say so; all others from an H200.
+# stand in its place, and a small model of the race runs everywhere. The outputs come from H200s, of several runs.
 #
 # The algorithm is *FlashAttention* by Tri Dao, Daniel Fu, Stefano Ermon, Atri Rudra and Christopher Ré, in the form of
 # *FlashAttention-2* by Tri Dao. It stands on the *online softmax* of Maxim Milakov and Natalia Gimelshein. The kernels
@@ -395,11 +394,11 @@ for n in (256, 1024, 4096, 16384):
     )
 
 # %% [markdown]
-# The roof is that of lesson 01, as recorded: 665 TFLOP/s for products in bf16 and 4.27 TB/s, which meet at a ridge of
-# 156 FLOP a byte. At length 256 both floors are one launch by the host, and at 1024 the fused one still is; the recorded
-# times leave launches out. From 1024 on fusion moves attention from the slope of the roof to its flat part: launches left out, its
-# time is then set by the tensor cores alone. That is the promise of FlashAttention. What stands in the way is the
-# softmax: a row of P needs the maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip
+# The roof is that of lesson 01, as recorded: 665 TFLOP/s for products in bf16 and 4.27 TB/s, which meet at a ridge of 156
+# FLOP a byte. At length 256 both floors are one launch by the host, and at 1024 the fused one still is; the recorded
+# times leave launches out. From 1024 on fusion moves attention from the slope of the roof to its flat part: launches left
+# out, its time is then set by the tensor cores alone. That is the promise of FlashAttention. What stands in the way is
+# the softmax: a row of P needs the maximum and the sum of the *whole* row of S, and a whole row does not fit on the chip
 # together with its keys.
 
 # %% [markdown]
@@ -578,11 +577,9 @@ check("flash.merge", merge)
 # </details>
 
 # %% [markdown]
-# This matters beyond tiles: the parts may come in any order, and from any program. With few queries and very
-# many keys, as when a language model writes one token, several programs can share the keys of one query and merge
-# afterwards (*split-K*, "flash decoding"); ring attention does the same across GPUs. `parts.py` of
-# `course_lib/kernels/attention` is such a pair of kernels: every program of the first leaves a state, and the second
-# is your `merge`, for all parts of a query at once.
+# This matters beyond tiles: the parts may come in any order, and from any program, even from another GPU (*ring
+# attention*). `parts.py` of `course_lib/kernels/attention` is a pair of such kernels: every program of the first leaves a
+# state, and the second is your `merge`, for all parts of a query at once. Question 4.7 asks when one would want that.
 #
 # ## 3. Tiles
 # A **tile** is a block of queries against a block of keys. One program takes a block of queries and walks over the
@@ -982,7 +979,8 @@ def addresses(
 #
 # - `q`, `out`: (B, H, n_q, D); `k`, `v`: (B, H_kv, n_k, D), H a multiple of H_kv: query head h reads head
 #   `h // (H // H_kv)`. D is anything from 16 to 128, 72 among them
-# - fp16 or bf16 on a GPU, fp16 or fp32 in the interpreter; products of fp32 keep fp32 (`input_precision="ieee"`)
+# - q, k, v and out of one type: fp16 or bf16 on a GPU, fp16 or fp32 in the interpreter; products of fp32 keep fp32
+#   (`input_precision="ieee"`)
 # - any strides for q, k, v and out, the last one included; batch x heads may pass 65535, and the offset at which a head
 #   starts $2^{31}$ (both tried on a GPU, the second only when it is graded)
 # - writes `out`, and `lse`: L, (B, H, n_q), contiguous, fp32, natural logarithm
@@ -2021,14 +2019,15 @@ for row in one_pass:
 # registers; at head size 128 it spills. Where even "without dQ" takes longer than two passes (head size 64, causal),
 # the additions are not the whole reason.
 #
-# One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (Hopper's unit that
-# copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes. Written in Gluon, with jobs for the
-# warps, it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the
-# library. On the H200 it takes 0.82 to 0.91 of two passes' time, at 4096 and 16384 keys. And cuDNN's backward pass *is*
-# one pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
+# One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (a unit of Hopper
+# GPUs, such as the H100 and H200, that copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes.
+# Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
+# two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the library. On the H200 it takes
+# 0.82 to 0.91 of two passes' time, at 4096 and 16384 keys. And the backward pass of cuDNN, NVIDIA's library, *is* one
+# pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
 # FlashAttention-4's is one too, and takes less at 64 as well. (`benchmarks/notes/attention.md` has all of them, and how
-# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No
-# table shows what a result that is the same every time is worth when you look for a mistake.
+# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table
+# shows what a result that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2209,8 +2208,9 @@ for d in (64, 128):
 # The pass for $dK$ and $dV$ keeps two accumulators, and two tiles of scores come and go in each turn. At head size 128
 # that is the hardest kernel of this lesson to fit. The cell needs exercise 4.4. Compile it with the tiles below, then
 # change the list until you have found a setting that does not spill and of which two programs fit on a multiprocessor.
-# Without a GPU this is how you choose tiles for exercise 4.5. (A setting that spills can still be the fastest one: what
-# counts is where the spills stand, inside the loop or before it.)
+# (Look at both budgets: registers a thread times threads, and shared memory. `plots.programs_that_fit(made)` draws them
+# as above.) Without a GPU this is how you choose tiles for exercise 4.5. (A setting that spills can still be the fastest
+# one: what counts is where the spills stand, inside the loop or before it.)
 
 # %%
 # queries, keys, warps, stages
@@ -2644,9 +2644,9 @@ if rates:
 # ## 10. What makes the fastest kernels fast
 # Your kernel says what has to be computed, and Triton's compiler decides what overlaps. FlashAttention-3, cuDNN and the
 # course's faster kernel decide that themselves. (The course has two rungs: plain Triton, which takes any shape, and this
-# one, which runs where it was measured to be faster.) This section reads how, in generated code and on any machine. It needs no
-# exercise of yours. Six ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs for the
-# warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order of
+# one, which runs where it was measured to be faster.) This section reads how, in generated code and on any machine. One
+# cell needs exercise 4.3. Six ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs for
+# the warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order of
 # sums.
 #
 # ### Two more ceilings
@@ -2660,8 +2660,8 @@ if rates:
 # queries, so K and V are read about $n d / M$ times, and $n^2 d^2 / M$ numbers move. The paper also proves the other
 # direction: no algorithm for exact attention moves fewer, up to a constant factor, for all $M$ from $d$ to $n d$.
 #
-# **Exponentials.** There are $n^2$ of them beside $4 n^2 d$ FLOP: $4d$ FLOP for each. A unit of its own makes them. In one
-# clock a multiprocessor of an H100 or H200 makes 16 exponentials and 4096 FLOP of products in bf16.
+# **Exponentials.** There are $n^2$ of them beside $4 n^2 d$ FLOP: $4d$ FLOP for each. A unit of its own makes them. In
+# one clock a multiprocessor of an H100 or H200 makes 16 exponentials and 4096 FLOP of products in bf16.
 #
 # ### Predict
 # A program makes a product, then the exponentials of its scores, and nothing overlaps. Which share of the time are the
@@ -3079,9 +3079,9 @@ Table(
 
 # %% [markdown]
 # Longest first, with eight heads together, ends together and keeps its keys in the cache: that is the order of the
-# course's causal kernel at head size 128, with a program a tile. Without the causal mask all tiles are equally long, there
-# is nothing to balance, and its programs stay. All heads together would be as even, but their keys do not fit into the
-# cache.
+# course's causal kernel at head size 128, with a program a tile. Without the causal mask all tiles are equally long,
+# there is nothing to balance, and its programs stay. All heads together would be as even, but their keys do not fit into
+# the cache.
 #
 # ### A fixed order of sums
 # One pass backward needs several programs to add to the same rows of $dQ$ (section 6). It can still give the same bits
@@ -3253,13 +3253,16 @@ Table(
 #   Accurate Attention with Asynchrony and Low-precision*, 2024, arXiv:2407.08608: TMA, warp specialisation and ping-pong;
 #   the measurements that section 9 quotes.
 # - Ted Zadouri, Markus Hoehnerbach, Jay Shah, Timmy Liu, Vijay Thakkar and Tri Dao, *FlashAttention-4: Algorithm and
-#   Kernel Pipelining Co-Design for Asymmetric Hardware Scaling*, 2026, arXiv:2603.05451: the exponential unit as a ceiling,
-#   and kernels in CuTe DSL.
+#   Kernel Pipelining Co-Design for Asymmetric Hardware Scaling*, 2026, arXiv:2603.05451: the exponential unit as a
+#   ceiling, and kernels in CuTe DSL.
 # - What this lesson leaves out. *Packed sequences* (varlen): the sequences of a batch lie behind each other without
 #   padding, and a list says where each begins; FlashAttention's `flash_attn_varlen_func` takes them. *Paged keys*: a
 #   server keeps K and V in pages of some tokens, and a table says where each page lies (Woosuk Kwon and others,
 #   *Efficient Memory Management for Large Language Model Serving with PagedAttention*, 2023, arXiv:2309.06180). Both walk
-#   over tiles as your kernel does; they look up where a tile lies.
+#   over tiles as your kernel does; they look up where a tile lies. *Keys shared out* among programs or GPUs, and merged
+#   as in exercise 4.1: Tri Dao, Daniel Haziza, Francisco Massa and Grigory Sizov, *Flash-Decoding for Long-Context
+#   Inference*, 2023; Hao Liu, Matei Zaharia and Pieter Abbeel, *Ring Attention with Blockwise Transformers for
+#   Near-Infinite Context*, 2023, arXiv:2310.01889.
 # - Juechu Dong and others, *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024,
 #   arXiv:2412.05496.
 # - `course_lib/kernels/attention`: the course's own kernels, and `benchmarks/notes/attention.md`, what was predicted

@@ -19,8 +19,8 @@
 # - say which bits a format keeps of a number, what a long sum loses in it, and predict where such a sum sticks,
 # - find out which rounding of a computation brings which error, and remove the one that need not be there,
 # - account for every byte that a model holds between forward and backward, on paper and by measurement,
-# - decide what to keep and what to make again, and write the kernels: GEMM with GELU at its end, an MLP that keeps its
-#   input only, a residual norm, dropout without a mask.
+# - decide what to keep and what to make again, and write the kernels: a product (GEMM) with GELU at its end, an MLP that
+#   keeps its input only, a residual norm, dropout without a mask.
 #
 # **Time** 8 hours in three parts; the seven exercises take about five of them. Each part is a sitting, can be taken
 # without the others, and begins with what it needs.
@@ -462,8 +462,8 @@ check("mlp.accumulate", accumulate)
 # %% [markdown]
 # ### Verdict on the case
 # "fp32 tracks, fp16 drifts" is right and stops too early: fp16 does not drift for ever, it **stops**, and the place can
-# be predicted on paper. fp32 does the same some ten thousand times later. For your own work: ask for the accumulator's
-# format first and for the order next; the rounding of the terms is a share that does not grow.
+# be predicted on paper. fp32 does the same after about $2^{13}$ times as many terms. For your own work: ask for the
+# accumulator's format first and for the order next; the rounding of the terms is a share that does not grow.
 
 # %% [markdown]
 # ## 3. Rounded twice
@@ -1169,12 +1169,12 @@ for width, hidden in SIZES:
 #
 # - `x`: (M, K), `w`: (N, K) as `nn.Linear` keeps it; fp32 or fp16 (bf16 on a GPU), one type. Both in any strides:
 #   either may be a transposed view
-# - `bias`: (N,) of that type, or `None`
+# - `bias`: (N,) of that type, contiguous, or `None`
 # - `out`: (M, N) of that type or in fp32. Its rows may lie apart, its columns are adjacent
 # - $h = x w^\top + b$, then GELU in its tanh form, in fp32; one rounding, to the type of `out`
 # - fp32 inputs are not rounded to TF32: `tl.dot(..., input_precision="ieee")`. $h$ may be as large as 60 in size
 #
-# Any M, N and K; K may be 0, and an empty sum is 0. An element may lie more than $2^{31}$ elements behind the first one
+# Any M and N from 1, any K from 0: an empty sum is 0. An element may lie more than $2^{31}$ elements behind the first one
 # (tried on a GPU, and only when it is graded). x and w may be copied first (`.contiguous()`). All arithmetic is in
 # kernels. The kernel's head below is a suggestion.
 
@@ -1603,10 +1603,10 @@ results.beside("lesson05.stream_k", took, unit="us")
 # milliseconds could be had. (And a library takes smaller tiles where that fills the wave.)
 #
 # ### What the compiler does to small numbers
-# One more rounding hides in the instructions. Compile a kernel with one line for each operation and read the PTX: an
-# instruction with `.ftz` in its name **flushes to zero** what is subnormal in fp32, going in and coming out; `.approx`
-# and `.full` promise an error of an ulp or two instead of correct rounding. (The first time, compiling takes some ten
-# seconds.)
+# One more rounding hides in the instructions. Compile a kernel with one line for each operation and read the PTX, the
+# assembly language of NVIDIA GPUs that the compiler writes: an instruction with `.ftz` in its name **flushes to zero**
+# what is subnormal in fp32, going in and coming out; `.approx` and `.full` promise an error of an ulp or two instead of
+# correct rounding. (The first time, compiling takes some ten seconds.)
 
 # %%
 import re
@@ -3114,6 +3114,11 @@ for row in recorded("dropout"):
 # - Vijay Korthikanti and others, *Reducing Activation Recomputation in Large Transformer Models*, 2022,
 #   arXiv:2205.05198: which activations are worth making again.
 # - John Salmon, Mark Moraes, Ron Dror and David Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3*, SC 2011: Philox.
-# - Dan Hendrycks and Kevin Gimpel, *Gaussian Error Linear Units (GELUs)*, 2016, arXiv:1606.08415.
+# - Dan Hendrycks and Kevin Gimpel, *Gaussian Error Linear Units (GELUs)*, 2016, arXiv:1606.08415. The gate of section 7:
+#   Noam Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202.
+# - Muhammad Osama, Duane Merrill, Cris Cecka, Michael Garland and John D. Owens, *Stream-K: Work-centric Parallel
+#   Decomposition for Dense Matrix-Matrix Multiplication on the GPU*, 2023, arXiv:2301.03598: the idea that section 5
+#   tries.
+# - Biao Zhang and Rico Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467: RMSNorm.
 # - `course_lib/kernels/mlp.py`, `linear_gelu`, `add_norm` and `dropout.py`: the course's own kernels, and their notes
 #   in `benchmarks/notes`, what was predicted for them.

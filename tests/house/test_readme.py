@@ -9,7 +9,7 @@ from course_lib import results
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-OTHER = "*Output of an NVIDIA H100 80GB HBM3; others of this lesson: NVIDIA H200.*"
+OTHERS = {"show the output of an H100": "NVIDIA H100 80GB HBM3", "that of a CPU": "AMD EPYC"}
 
 
 def test_the_measured_table_is_what_the_results_hold(monkeypatch):
@@ -29,10 +29,14 @@ def test_what_lesson_08_takes_of_a_card_is_what_was_recorded():
     assert took in TEXT
 
 
-def test_lessons_with_cells_of_another_card_are_named():
+def test_lessons_with_cells_of_another_machine_are_named():
     lessons = sorted((ROOT / "solutions").glob("*/*.ipynb"))
-    named = "".join(re.findall(r"some cells of (.*?) show the output of an H100", TEXT))
-    assert re.findall(r"\d\d", named) == [path.parent.name[:2] for path in lessons if OTHER in path.read_text()]
+    for words, machine in OTHERS.items():
+        shown = f"*Output of an {machine}; others of this lesson: NVIDIA H200.*"
+        named = "".join(re.findall(rf"some cells of ([\d and,]+) {words}", TEXT))
+        assert re.findall(r"\d\d", named) == [path.parent.name[:2] for path in lessons if shown in path.read_text()]
+    said = {one for path in lessons for one in re.findall(r"\*Output of an (.*?);", path.read_text())}
+    assert said <= set(OTHERS.values())
 
 
 def test_every_link_to_a_file_of_the_course_leads_somewhere():

@@ -4,8 +4,8 @@
 
 terms is a list of numbers. Each is first rounded to the format `of_terms`, as data in memory is; then they are added,
 and every addition is rounded to the format `of_sum`. Formats are "fp16", "bf16" and "fp32"; rounding is to nearest,
-ties to even, once, from the exact sum; subnormal numbers are kept, and what is too large becomes infinite. With R for
-this rounding and t for a rounded term, `order` is
+ties to even, from the sum as float64 has it; subnormal numbers are kept, and what is too large becomes infinite. With R
+for this rounding and t for a rounded term, `order` is
 
     "one by one"    total = R(total + t), from 0 on
     "in pairs"      neighbours are added, then neighbours of their sums, and so on; an odd one at the end waits
