@@ -47,8 +47,8 @@ def accumulate(x: torch.Tensor, dtype, order: Order = "one by one", lanes: int =
     "in pairs"     neighbours first, then neighbours of the sums, and so on; an odd one waits
     "compensated"  Kahan: what an addition has lost is subtracted from the next term, all of it in the format
     lanes: term i goes to lane i % lanes, each lane sums in this order, and the lanes' sums are added in pairs, as
-    threads do it. Exact for terms of this format. A wider one, up to fp32, that lies between two numbers of it takes what
-    is 2^28 times smaller for nothing, and the tie goes to the even one.
+    threads do it. Exact for terms of this format. A wider one, up to fp32, that lies halfway between two numbers of it
+    takes what is 2^28 times smaller for nothing, and goes to the even one.
     """
     of, x = format_of(dtype), x.detach().to("cpu", torch.float64)
     if x.shape[-1] == 0:
