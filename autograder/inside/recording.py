@@ -204,8 +204,11 @@ class Recorder:
 
     # ---------------------------------------------------------------------------------------- kernels
 
-    def _kernel(self, function: types.FunctionType) -> int:
-        """The number of a kernel; when it is first met, with where it stands and what its names stand for."""
+    def _kernel(self, function: types.FunctionType, constants: bool = False) -> int:
+        """The number of a kernel; when it is first met, with where it stands and what its names stand for.
+
+        constants: it is a function of constants, and no kernel.
+        """
         key = function.__code__
         if key not in self._kernels:
             number = self._kernels[key] = len(self._kernels)
@@ -213,6 +216,7 @@ class Recorder:
                 "cell": key.co_filename.removeprefix("<").removesuffix(">"),
                 "line": key.co_firstlineno,
                 "name": function.__name__,
+                "constants": constants,
             }
             told["names"] = {name: self._bound(value) for name, value in _globals_of(function).items()}
             self._program["kernels"][number] = told
@@ -222,8 +226,8 @@ class Recorder:
         """What a global name of a kernel stands for; None for what no kernel can use."""
         if isinstance(value, types.ModuleType):
             return {"module": value.__name__}
-        if is_kernel(value) and not _of_triton(value.fn):
-            return {"kernel": self._kernel(value.fn)}
+        if (is_kernel(value) or is_of_constants(value)) and not _of_triton(value.fn):
+            return {"kernel": self._kernel(value.fn, is_of_constants(value))}
         if isinstance(value, FIXED | tl.constexpr | tl.dtype | tuple):
             try:
                 return {"value": self._value(value)}
@@ -287,6 +291,11 @@ def is_kernel(value: Any) -> bool:
     return isinstance(value, triton.runtime.KernelInterface) and is_function
 
 
+def is_of_constants(value: Any) -> bool:
+    """Whether it is under `@triton.constexpr_function`, which triton 3.5 was the first to have."""
+    return type(value).__name__ == "ConstexprFunction" and isinstance(getattr(value, "fn", None), types.FunctionType)
+
+
 def _of_triton(value: Any) -> bool:
     """Whether it is Triton's own: a module, or something that one of its modules defines."""
     name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
@@ -295,7 +304,7 @@ def _of_triton(value: Any) -> bool:
 
 def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
     """The names that a kernel's code may take from outside of it."""
-    names, known = {*function.__code__.co_names, *_in_its_head(function)}, function.__globals__
+    names, known = _names_of(function.__code__) | _in_its_head(function), function.__globals__
     language = {name for name, value in known.items() if isinstance(value, types.ModuleType) and _of_triton(value)}
     outside = {name: value for name, value in known.items() if name in names | language}
     closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -305,6 +314,12 @@ def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
         except ValueError:  # not bound yet
             continue
     return outside
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """Those of the comprehensions in it too."""
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return {*code.co_names}.union(*map(_names_of, inner))
 
 
 def _in_its_head(function: types.FunctionType) -> set[str]:

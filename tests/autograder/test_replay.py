@@ -269,6 +269,71 @@ def axpy(a, x, y, out):
     assert (verdict.points, verdict.note) == (AXPY.points, "")
 
 
+OF_CONSTANTS = """
+import math
+from triton import constexpr_function
+LEAST = 16
+@triton.constexpr_function
+def half(block: int) -> int:
+    'Half of it.'
+    return max(LEAST, block // 2)
+@constexpr_function
+def rows_of(block: int, wide: bool = False):
+    if block.bit_length() < 2:
+        raise ValueError(f"a block of {block}")
+    table = {512: half(block), 256: half(512)} if wide else {size: size for size in (256, 512)}
+    return sum(table.get(one, 0) for one in [block]) * int(math.log2(2))
+@triton.jit
+def _axpy(out, x, y, n, a, BLOCK: tl.constexpr):
+    ROWS: tl.constexpr = rows_of(BLOCK, wide=True)
+    offs = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = offs < n
+    tl.store(out + offs, a * tl.load(x + offs, mask=here, other=0) + tl.load(y + offs, mask=here, other=0), mask=here)
+def axpy(a, x, y, out):
+    _axpy[(triton.cdiv(len(x), rows_of(512, True)),)](out, x, y, len(x), a, BLOCK=512)
+"""
+needs_functions_of_constants = pytest.mark.skipif(not hasattr(triton, "constexpr_function"), reason="of triton 3.5")
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+def test_functions_of_constants_are_carried_out():
+    verdict = judged(HEAD + OF_CONSTANTS)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import os", "Import"),
+        ("open('/tmp/x', 'w')", "`open`"),
+        ("OPEN('/tmp/x', 'w')", "`OPEN`"),
+        ("block = '{0.bit_length}'.format(block)", "`.format`"),
+        ("block = block.__class__(block)", "`.__class__`"),
+        ("block = half.src", "`.src`"),
+        ("tl.load(block, **{'member': half})", "`**`"),
+        ("tl.load(block, member=half)", "`member`"),
+        ("tl.core.os.getpid()", "`.getpid`"),
+        ("TABLE[0] = block", "`TABLE`"),
+    ],
+)
+def test_a_function_of_constants_with_more_than_that_waits_for_a_person(line, said):
+    text = OF_CONSTANTS.replace("    if block", f"    if block < 0:\n        {line}\n    if block")
+    verdict = judged(f"{HEAD}OPEN, TABLE = open, [0]\n{text}")
+    assert verdict.points == 0 and verdict.held and said in verdict.note, verdict.note
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+@pytest.mark.skipif(TIER != "interpreter", reason="a compiler refuses it")
+def test_a_function_of_constants_that_computes_with_blocks_earns_nothing():
+    text = OF_CONSTANTS.replace("here = offs < n", "here = offs < half(n)").replace("block // 2", "block")
+    verdict = judged(HEAD + text.replace("max(LEAST, block)", "block"))
+    assert (verdict.points, verdict.held) == (0, 0) and "no GPU would" in verdict.note, verdict.note
+
+
 @pytest.mark.slow
 @needs_bubblewrap
 def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
