@@ -116,7 +116,8 @@ AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
 )
-COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._inductor.config.")
+COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
+TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"probes"}
 
 Found = list[tuple[str, int, str]]
 
@@ -209,6 +210,8 @@ def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
+    set_by_name |= {name for node in ast.walk(tree) for name in _reads_own(node, aliases)}
+    by_part = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             within = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
@@ -220,9 +223,13 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, f"uses .{node.attr}"
         elif isinstance(node, ast.Name | ast.Attribute) and dotted_of(node, aliases).startswith(OF_THE_GRADER):
             yield node, f"uses {dotted_of(node, aliases)}"
+        elif isinstance(node, ast.Name) and dotted_of(node, aliases) == "autograder" and node not in by_part:
+            yield node, "hands autograder on"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
+        if isinstance(node, ast.Subscript) and dotted_of(node.value, aliases) == "os.environ":
+            continue  # it holds text alone, and does nothing that `os.environ.update` would not
         yield from ((node, f"replaces {name}") for name in changed)
 
 
@@ -237,7 +244,36 @@ def _asks_for_what_reaches(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
     is_getattr = isinstance(node, ast.Call) and name_of(node.func) == "getattr" and len(node.args) > 1
-    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr)
+    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr) and _may_reach(node.args[1])
+
+
+def _may_reach(name: ast.expr) -> bool:
+    """Whether a name that is put together may come to be one that leads to other code; f"allow_{kind}" may not."""
+    if isinstance(name, ast.JoinedStr):
+        pieces = name.values
+    elif isinstance(name, ast.BinOp) and isinstance(name.op, ast.Add):
+        pieces = [name.left, name.right]
+    else:
+        return True
+    texts = [one.value if isinstance(one, ast.Constant) else None for one in pieces]
+    form = "".join(re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    return any(re.fullmatch(form, one) for one in REACHING | TO_PROBES)
+
+
+def _reads_own(node: ast.AST, aliases: dict[str, str]) -> Iterator[ast.Name]:
+    """The `globals` of `globals().get("count")`, `globals()["count"]` and `"count" in globals()`, where that is a name
+    of the text's own: a name in another spelling."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        held, name = node.func.value, node.args[0]
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        held, name = node.value, node.slice
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        held, name = node.comparators[0], node.left
+    else:
+        return
+    text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else "_"
+    if ast.unparse(held) == "globals()" and text not in aliases and not text.startswith("_"):
+        yield held.func
 
 
 def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:

@@ -501,6 +501,19 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("import gc\ngc.get_referents(f)", "uses .get_referents"),
         ("import operator\noperator.attrgetter('f.__globals__')", "looks up what leads to other code"),
         ("getattr(f, '__glo' + name)", "looks up what leads to other code"),
+        ("getattr(f, name + 'frame')", "looks up what leads to other code"),
+        ("getattr(f, '__%s__' % name)", "looks up what leads to other code"),
+        ("getattr(f, f'{name}lobals{name}')", "looks up what leads to other code"),
+        (
+            "import autograder\ngetattr(getattr(autograder, 'inside'), 'probes').towers.run = print",
+            "hands autograder on",
+        ),
+        ("import os\nos.environ = {}", "replaces os.environ"),
+        ("globals().get('probe').run = print", "uses globals"),
+        ("globals().get(name).run = print", "uses globals"),
+        ("globals().get('__buil' + 'tins__')", "uses globals"),
+        ("globals()['abc'] = 3", "uses globals"),
+        ("held = globals()", "uses globals"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
@@ -528,6 +541,33 @@ def test_a_question_about_a_function_replaces_nothing(text):
 def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
     text = "import torch\ntorch._dynamo.config.verbose = True\n[type(m) for m in model.modules()]\nx.scale = 2\n"
     assert replacing((Cell("mine", text),)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/tmp/mine'",
+        "import torch._functorch.config\ntorch._functorch.config.enable_autograd_cache = False",
+        "count = globals().get('count') or 3",
+        "if 'count' not in globals():\n    count = 3\nprint(globals()['count'])",
+        "import torch\ngetattr(torch.backends.cuda.matmul, f'allow_{name}_reduced_precision_reduction')",
+        "import autograder\nautograder.check('start.axpy', axpy)",
+    ],
+)
+def test_what_a_lesson_writes_in_its_own_cells_replaces_nothing(text):
+    assert replacing((Cell("mine", text),)) == []
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if any(one.probe for one in of_unit(unit))])
+def test_who_copies_the_cells_of_a_lesson_waits_for_nobody_where_a_probe_looks_on(unit):
+    lesson = jupytext.read(next((Path(__file__).parents[2] / "solutions").glob(f"*/{unit}.py")))
+    code = [cell for cell in lesson.cells if cell.cell_type == "code" and "nbgrader" not in cell.metadata]
+    setup = [cell.source for cell in code if "setup" in cell.metadata.get("tags", [])]
+    shown = [cell.source for cell in code if "setup" not in cell.metadata.get("tags", [])]
+    assert setup and shown
+    cells = [Cell(f"setup {n}", text) for n, text in enumerate(setup)]
+    cells += [Cell(f"your cell {n}", text) for n, text in enumerate(shown)]
+    assert replacing(tuple(cells)) == []
 
 
 def test_a_layer_that_is_swapped_by_its_name_is_no_replacement():
