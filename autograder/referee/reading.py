@@ -110,6 +110,8 @@ REACHING = INNER | set(
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset({"getsource", "signature"})
+# Of unittest: what runs tests of one's own. unittest.mock replaces, and `main(module)` hands out a module by its name.
+TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
@@ -362,7 +364,8 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
     questions: functions of inspect that may be called with one argument, `inspect.signature(f)`.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    mentioned, beside_calls = _words(nodes), _words([*{*nodes} - _asking(nodes, questions)])
+    mentioned = _words(nodes)
+    beside_calls = _words([*{*nodes} - _asking(nodes, questions) - (_testing(nodes) if questions else set())])
 
     def is_unused(node: ast.Import | ast.ImportFrom) -> bool:
         names = {one.name for one in node.names}
@@ -370,6 +373,8 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
         bound = {name for name, _ in imports_of(node)}
         odd = getattr(node, "level", 0) or any(name == "*" or name.startswith("_") for name in bound)
         asks = modules == {"inspect"} and names <= {"inspect", *questions}
+        if questions and isinstance(node, ast.Import) and bound == names == {"unittest"}:
+            return bound.isdisjoint(beside_calls)
         return not odd and BOUND_ONLY >= modules and bound.isdisjoint(beside_calls if asks else mentioned)
 
     return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
@@ -386,6 +391,14 @@ def _asking(nodes: list[ast.AST], questions: frozenset[str]) -> set[ast.AST]:
     called = [call.func for call in calls if not isinstance(call.args[0], ast.Starred)]
     asked = {func for func in called if isinstance(func, ast.Name) and func.id in questions}
     return asked | {func.value for func in called if isinstance(func, ast.Attribute) and func.attr in questions}
+
+
+def _testing(nodes: list[ast.AST]) -> set[ast.AST]:
+    """The `unittest` of `class T(unittest.TestCase)` and of `unittest.main(argv=[""], exit=False)`."""
+    parts = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr in TESTING and isinstance(n.ctx, ast.Load)]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and not n.args and {k.arg for k in n.keywords} <= HOW_TO_TEST]
+    parts += [n.func for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == "main"]
+    return {part.value for part in parts}
 
 
 def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:

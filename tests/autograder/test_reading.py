@@ -494,6 +494,13 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("from inspect import signature\nfrom pickle import loads as signature\nsignature(f)", "imports pickle.loads"),
         ("import pickle\npickle.loads(f)", "imports pickle"),
         ("from unittest import mock", "imports unittest.mock"),
+        ("import unittest\nunittest.mock.patch", "imports unittest"),
+        ("import unittest\nunittest.main('probes', exit=False).module.run = print", "imports unittest"),
+        ("import unittest\nunittest.main(module='probes', exit=False)", "imports unittest"),
+        ("import unittest\nunittest.main(**mine)", "imports unittest"),
+        ("import unittest\nf(unittest)\nclass A(unittest.TestCase): pass", "imports unittest"),
+        ("import unittest\nunittest.TestCase = print", "imports unittest"),
+        ("import unittest as tests\ntests.main(exit=False)", "imports unittest"),
         ("[probe][0].run = print", "uses autograder.inside.probes.towers"),
         ("import autograder\nf(autograder.inside.probes)", "uses autograder.inside.probes"),
         ("from sys import modules\nf(modules)", "imports sys.modules"),
@@ -532,6 +539,7 @@ def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
         "import inspect\ninspect.getsource(f)",
         "import inspect as i\nprint(i.getsource(f), i.signature(f).parameters)",
         "from inspect import getsource, signature\nsignature(f); getsource(f)",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): pass\nunittest.main(argv=[''], exit=False)",
     ],
 )
 def test_a_question_about_a_function_replaces_nothing(text):
