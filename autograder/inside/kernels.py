@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import copy
 import importlib
 import io
@@ -64,7 +65,7 @@ class Text:
     """The cells of a submission, and the kernels made of them so far."""
 
     def __init__(self, cells: Mapping[str, str]):
-        self.cells, self.made, self._told = dict(cells), {}, {}
+        self.cells, self.made, self._told, self._fields = dict(cells), {}, {}, {}
         for name, source in self.cells.items():
             path = f"<{name}>"  # with the lines that Python counts, as cells.py has them
             linecache.cache[path] = (len(source), None, io.StringIO(source, newline=None).readlines(), path)
@@ -72,6 +73,13 @@ class Text:
     def tell(self, kernels: Mapping[int, Mapping], value: Callable[[Any], Any]) -> None:
         """What a recorder says of kernels; `value` reads the values that names stand for."""
         self._told |= {number: (told, value) for number, told in kernels.items()}
+
+    def name(self, fields: Mapping[str, int | None]) -> None:
+        """Which place of a named tuple a name stands for. Kernels are given plain ones."""
+        for name, place in fields.items():
+            if self._fields.setdefault(name, place) != place:
+                self._fields[name] = None
+                self.made.clear()  # what was made knows one place
 
     def kernel(self, number: int) -> Any:
         """A kernel under triton.jit, whatever else decorates it in the text."""
@@ -92,6 +100,7 @@ class Text:
         outside = _outside(node) - BUILTINS.keys()  # by these names the compiler has functions of its own
         for one in outside - (known.keys() - told["names"].keys()):
             names[one] = self._meant(one, told["names"].get(one), value, name)
+        _ByPlace(names, self._fields).visit(node)
         _check(node, names, constants)
         kernel = _written_anew(node, f"<{cell}: {name}>", names)
         if triton.knobs.runtime.interpret and not constants:
@@ -117,6 +126,10 @@ class Text:
             return self.kernel(bound["kernel"])
         if "value" in bound:
             return value(bound["value"])
+        if "named" in bound:
+            made = collections.namedtuple("Named", bound["named"], defaults=[*map(value, bound["defaults"])])
+            self.name({name: place for place, name in enumerate(made._fields)})
+            return made
         module = importlib.import_module(_of_the_language(bound.get("module") or bound.get("from")))
         found = module if "module" in bound else getattr(module, str(bound["object"]), None)
         if "object" in bound and not _is_language(found):
@@ -219,6 +232,22 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
     if node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
         raise NoKernel(f"`{node.name}` takes arguments in a form that kernels do not have")
     return [*node.args.posonlyargs, *node.args.args]
+
+
+class _ByPlace(ast.NodeTransformer):
+    """`sizes[0]` for `sizes.n`: what is checked and compiled has no attribute that a submission chose."""
+
+    def __init__(self, names: Mapping[str, Any], fields: Mapping[str, int | None]):
+        self.names, self.fields = names, fields
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if node.attr not in self.fields or _module(node.value, self.names):
+            return node
+        if self.fields[node.attr] is None or node.attr in MEMBERS:
+            raise NoKernel(f"line {node.lineno}: `.{node.attr}` may be one of several things")
+        made = ast.Subscript(node.value, ast.Constant(int(self.fields[node.attr])), node.ctx)
+        return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
 def _check(node: ast.FunctionDef, names: Mapping[str, Any], constants: bool = False) -> None:

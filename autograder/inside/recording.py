@@ -9,6 +9,7 @@ the true values with the kernels of the submission's text. It can do nothing els
     steps      ["call", operator, args, kwargs, memories of its results], one of torch's that move numbers, or one that
                the exercise allows
                ["launch", kernel, grid, args, kwargs]
+    fields     names in named tuples that kernels are given -> their place there; None for one that has several
     returned   what the function returned; a tensor is a place in a memory
     gone       memories that nothing can reach any more
     strangers  operators of torch that compute, and how often: nothing here can carry them out
@@ -80,7 +81,7 @@ class Recorder:
     ) -> tuple[Any, dict]:
         """The call's answer, and the program that its launches and moves are. allowed: operators that may compute."""
         program = {"arguments": {}, "constants": {}, "kernels": {}, "steps": [], "returned": None, "gone": []}
-        self._program = program | {"strangers": Counter(), "why_not": ""}
+        self._program = program | {"fields": {}, "strangers": Counter(), "why_not": ""}
         self._allowed = MOVES.union(allowed)
         for number, slab in enumerate(slabs):
             self._program["arguments"][self._new(slab.untyped_storage())] = number
@@ -115,6 +116,7 @@ class Recorder:
 
     def _launched(self, function, grid, args, kwargs) -> None:
         """A kernel would have run."""
+        self._named((*args, *kwargs.values()))
         self._attempt(
             lambda: self._step(
                 [
@@ -202,6 +204,15 @@ class Recorder:
             return self._value(value.item())
         raise Unwritable(f"a {type(value).__name__} in a launch, in an operator or among the results")
 
+    def _named(self, values: Sequence[Any]) -> None:
+        """Tell of the names of named tuples among these: a program holds plain ones."""
+        fields = self._program["fields"]
+        for value in (one.value if isinstance(one, tl.constexpr) else one for one in values):
+            if isinstance(value, tuple):
+                for place, name in enumerate(getattr(value, "_fields", ())):
+                    fields[name] = place if fields.get(name, place) == place else None
+                self._named(value)
+
     # ---------------------------------------------------------------------------------------- kernels
 
     def _kernel(self, function: types.FunctionType, constants: bool = False) -> int:
@@ -228,7 +239,12 @@ class Recorder:
             return {"module": value.__name__}
         if (is_kernel(value) or is_of_constants(value)) and not _of_triton(value.fn):
             return {"kernel": self._kernel(value.fn, is_of_constants(value))}
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            defaults = [*value._field_defaults.values()]
+            plain = all(one is None or type(one) in PLAIN for one in defaults)
+            return {"named": [*value._fields], "defaults": defaults} if plain else None
         if isinstance(value, FIXED | tl.constexpr | tl.dtype | tuple):
+            self._named((value,))
             try:
                 return {"value": self._value(value)}
             except Unwritable:

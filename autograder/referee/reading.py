@@ -76,6 +76,7 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # documented, whatever their names say
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
@@ -472,6 +473,8 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
     elif dotted.startswith(PUBLIC):
+        return
+    elif node.attr in OF_NAMED_TUPLES and not dotted and isinstance(node.ctx, ast.Load):
         return
     elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
         yield f"uses {dotted or '.' + node.attr}, a private part"

@@ -298,6 +298,7 @@ torch.backends.cuda.matmul.allow_tf32 = True
         "input = torch.ones(3)\nprint(input)",
         "def f():\n    'Called by __init__ and __call__: returns {...}'",
         "torch._foreach_div_(gradients, 2)",
+        "tile = tile._replace(rows=3)\nf(**tile._asdict(), names=tile._fields)\nTile._make([1, 2])",
         "q.grad, k.requires_grad = None, True",
         "from types import SimpleNamespace\nSimpleNamespace(a=1)",
     ],
@@ -311,6 +312,9 @@ def test_what_people_write_and_nothing_is_reached_by_is_no_reason_to_look(text):
     [
         ("def f(x):\n    def dir(): pass\ndef g(x): return dir(x)", "uses dir"),
         ("class A:\n    eval = eval", "uses eval"),
+        ("import torch\ntorch._replace(1)", "uses torch._replace, a private part"),
+        ("x._make_subclass(y)", "uses ._make_subclass, a private part"),
+        ("x._replace = f", "uses ._replace, a private part"),
         ("x = '__init____globals__'", "a string that may look something up: __init____globals__"),
         ("x = '__init__', '__globals__'", "a string that may look something up: __globals__"),
     ],

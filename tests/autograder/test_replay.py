@@ -334,6 +334,70 @@ def test_a_function_of_constants_that_computes_with_blocks_earns_nothing():
     assert (verdict.points, verdict.held) == (0, 0) and "no GPU would" in verdict.note, verdict.note
 
 
+NAMED = """
+from typing import NamedTuple
+import torch
+class Size(NamedTuple):
+    n: int
+    a: float
+class Operands(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+    size: Size
+class Blocks(NamedTuple):
+    block: int = 256
+    warps: int = 4
+class Sum(NamedTuple):
+    left: tl.tensor
+    right: tl.tensor
+@triton.jit
+def loaded(operands, offs, here):
+    return Sum(tl.load(operands.x + offs, mask=here, other=0), tl.load(operands.y + offs, mask=here, other=0))
+@triton.jit
+def _axpy(out, operands, B: tl.constexpr):
+    offs = tl.program_id(0) * B.block + tl.arange(0, B.block)
+    here = offs < operands.size.n
+    both = loaded(operands, offs, here)
+    tl.store(out + offs, operands.size.a * both.left + both.right, mask=here)
+def axpy(a, x, y, out):
+    blocks = Blocks()._replace(warps=2)
+    grid = (triton.cdiv(len(x), blocks.block),)
+    _axpy[grid](out, operands=Operands(x, y, Size(len(x), a)), B=blocks, num_warps=blocks.warps)
+"""
+
+
+@needs_bubblewrap
+def test_named_tuples_are_carried_out():
+    verdict = judged(HEAD + NAMED)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(("name", "held"), [("shape", AXPY.points), ("handle", 0)])
+def test_a_name_in_a_tuple_is_no_way_to_an_attribute_of_a_block(name, held):
+    text = NAMED.replace("n: int", f"{name}: int").replace("size.n", f"size.{name}")
+    text = text if held else text.replace("mask=here)\ndef", f"mask=here)\n    out.{name}\ndef")
+    verdict = judged(HEAD + text)
+    assert (verdict.points, verdict.held) == (0, held), verdict.note
+
+
+def test_names_that_a_recorder_makes_up_lead_to_no_attribute():
+    source = "def k(out):\n    tl.store(out.handle + 1, out.fn)\n"
+    text = kernels.Text({"a": source})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    text.name({"handle": 0, "fn": 1, "core": 2})
+    made = inspect.getsource(text.kernel(0).fn)
+    assert "out[0] + 1, out[1]" in made and ".handle" not in made and ".fn" not in made
+    text.name({"handle": 1})
+    with pytest.raises(kernels.NoKernel, match="one of several things"):
+        text.kernel(0)
+    text = kernels.Text({"a": source.replace("out.fn", "out.store")})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    text.name({"store": 0, "handle": 0})
+    with pytest.raises(kernels.NoKernel, match="one of several things"):
+        text.kernel(0)
+
+
 @pytest.mark.slow
 @needs_bubblewrap
 def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():
