@@ -95,7 +95,7 @@ DUNDERS = set(
     __main__ __name__ __next__ __post_init__ __repr__ __slots__ __str__ __version__""".split()
 )
 # Settings, not patches: the one kind of assignment into a module that a lesson itself makes.
-SETTINGS = ("torch.backends.", "matplotlib.")
+SETTINGS = ("torch.backends.", "matplotlib.", "pandas.options.display.")
 # Of the code that launches kernels, or is called by it: what could do their work, or tell one call from another.
 NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "random", "statistics") + tuple(
     "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
@@ -110,9 +110,10 @@ REACHING = INNER | set(
     from_callable get_objects get_referents get_referrers modules tb_frame tb_next""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
-QUESTIONS = frozenset({"getsource", "signature"})
+QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())
 # Of unittest: what runs tests of one's own. unittest.mock replaces, and `main(module)` hands out a module by its name.
 TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
+BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
@@ -239,6 +240,8 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
 def _leads_to_probes(name: str) -> bool:
     """A probe that can be named can be replaced, by another name too: `[probe][0].measured = mine`."""
     first, *others = name.split(".")
+    if name in BY_ITSELF:
+        return False
     return first in LEADING or not REACHING.isdisjoint(others) or name.startswith(OF_THE_GRADER)
 
 
