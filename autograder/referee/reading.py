@@ -355,7 +355,17 @@ def _tree(cell: Cell) -> ast.Module | None:
             symtable.symtable(cell.source, "", "exec")
     except (SyntaxError, ValueError):
         return None
+    for node in ast.walk(tree):
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(lines := getattr(node, part, None), list):
+                setattr(node, part, [one for line in lines for one in _one_each(line)])
     return tree
+
+
+def _one_each(line: ast.stmt) -> list[ast.stmt]:
+    """`import inspect, os` as two statements: each module is judged by itself."""
+    names = line.names if isinstance(line, ast.Import) else []
+    return [ast.copy_location(ast.Import([one]), line) for one in names] or [line]
 
 
 def _awaits(node: ast.AST) -> bool:

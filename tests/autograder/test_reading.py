@@ -494,7 +494,9 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("import inspect\ninspect.signature(f)\nx = 'inspect'", "imports inspect"),
         ("from inspect import signature\nsignature(f)\nf(signature)", "imports inspect.signature"),
         ("from inspect import stack as signature\nsignature(1)", "imports inspect.stack"),
-        ("import inspect, pickle\ninspect.signature(pickle)", "imports inspect"),
+        ("import inspect, pickle\ninspect.signature(pickle)", "imports pickle"),
+        ("import inspect, os\ninspect.getmembers(f)", "imports inspect"),
+        ("def f():\n    try: pass\n    finally:\n        import os, ctypes", "imports ctypes"),
         ("from inspect import signature\nfrom pickle import loads as signature\nsignature(f)", "imports pickle.loads"),
         ("import pickle\npickle.loads(f)", "imports pickle"),
         ("from unittest import mock", "imports unittest.mock"),
@@ -549,6 +551,7 @@ def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
     "text",
     [
         "import pickle, sys",
+        "import os, inspect, unittest\nprint(os.getcwd(), inspect.getsource(f))\nclass T(unittest.TestCase): pass",
         "import inspect\ninspect.getsource(f)",
         "import inspect as i\nprint(i.getsource(f), i.signature(f).parameters)",
         "from inspect import getsource, signature\nsignature(f); getsource(f)",
