@@ -9,14 +9,16 @@ import io
 import linecache
 import signal
 import sys
+import traceback
 import types
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import partial
 from typing import Any
 
 from autograder.inside import calling
 from autograder.inside.own_time import OVERDUE, OwnTime, lacked_here
 
+AGAIN_S = 0.2  # until a cell that caught the end of its time is stopped again
 KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
 
 
@@ -45,35 +47,38 @@ def run_cells(
     sys.modules["__main__"] = module
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
-    troubles, kept, left, future, runner = [], {}, seconds, 0, asyncio.Runner()
+    cells, troubles, kept, left, future, runner = [*cells], [], {}, seconds, 0, asyncio.Runner()
+    paths, loop = {f"<{name}>" for name, _ in cells}, runner.get_loop()
     for name, source in cells:
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, lines_of(source), path)
         own = OwnTime(max(0.1, left) / 3, lacked_here)
         with calling.quiet():
             try:
-                signal.signal(signal.SIGALRM, partial(_overdue, own))
+                signal.signal(signal.SIGALRM, partial(_overdue, own, paths))
                 signal.setitimer(signal.ITIMER_REAL, own.left())
                 parts = _statements(source, path, future) if apart else [_compiled(source, path, future)]
                 if any(part.co_flags & KEPT for part in parts):
                     future = KEPT
                 for part in parts:
                     try:
-                        awaited = eval(part, module.__dict__)
+                        awaited = _evaluated(part, module.__dict__, loop)
                         if part.co_flags & inspect.CO_COROUTINE:
                             runner.run(awaited)
                     except (ImportError, AttributeError, NameError) as error:
                         if not apart:
                             raise
                         troubles.append(_trouble(name, error))
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                if asyncio.all_tasks(loop):
+                    runner.run(asyncio.sleep(0))  # tasks that the cell made begin
+                _let_go()
             except BaseException as error:  # `exit()` in a cell ends that cell only
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                _let_go()
                 troubles.append(_trouble(name, error))
         left -= own.charged
         if name == settled:
             kept = dict(module.__dict__)
-    signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that rang while a cell ended may have set another
+    _let_go()  # an alarm that rang while a cell ended may have set another
     module.__dict__.update(kept)
     return module.__dict__, troubles
 
@@ -98,7 +103,44 @@ def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:
     return name, calling.describe(error), calling.where(error) or ""
 
 
-def _overdue(own: OwnTime, *_) -> None:
-    if not (left := own.left()):
-        raise TimeOver(OVERDUE) from None  # it tells of itself, not of what was being handled
-    signal.setitimer(signal.ITIMER_REAL, left)
+def _evaluated(part: types.CodeType, names: dict[str, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """What the code comes to. A notebook's loop runs while a cell does, so `asyncio.create_task` finds one."""
+    asyncio._set_running_loop(loop)
+    try:
+        return eval(part, names)
+    finally:
+        asyncio._set_running_loop(None)
+
+
+def _overdue(own: OwnTime, paths: Container[str], _: int, frame: types.FrameType | None) -> None:
+    if left := own.left():
+        signal.setitimer(signal.ITIMER_REAL, left)
+        return
+    signal.signal(signal.SIGALRM, lambda _, at: _stop(at, paths))
+    _stop(frame, paths)
+    raise TimeOver(OVERDUE) from None  # it tells of itself, not of what was being handled
+
+
+def _let_go() -> None:
+    sys.settrace(None)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _stop(frame: types.FrameType | None, paths: Container[str]) -> None:
+    """Raise in a cell, and at the next line that a cell runs: there, a bare `except:` around the first does not hold.
+
+    Where nothing of a cell runs now, it has ended, or waits in its loop.
+    """
+
+    def trace(at: types.FrameType, event: str, _: Any):
+        if event == "line":  # Python then takes the trace away
+            raise TimeOver(OVERDUE) from None
+        return trace if at.f_code.co_filename in paths else None
+
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    frames = [one for one, _ in traceback.walk_stack(frame) if one.f_code.co_filename in paths]
+    for one in frames:
+        one.f_trace = trace
+    if frames:
+        sys.settrace(trace)
+        raise TimeOver(OVERDUE) from None

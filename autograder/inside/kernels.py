@@ -2,12 +2,14 @@
 
 Only what Triton's language has is let through: its statements, its functions, numbers, and other kernels of the text.
 No name leads from such a kernel to Python's own world, so in Triton's interpreter too it can only compute with blocks.
+A function under `@triton.constexpr_function` is Python that works on constants: it has a little more, and no more ways.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import copy
 import importlib
 import io
@@ -15,7 +17,7 @@ import linecache
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import triton
@@ -33,11 +35,15 @@ EXPRESSIONS = (
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
 BUILTINS = {name: getattr(builtins, name) for name in "range min max abs int float bool len tuple print".split()}
+OF_CONSTANTS = ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Raise
+MORE = """all any divmod enumerate reversed round set sorted str sum zip
+    AssertionError KeyError NotImplementedError RuntimeError TypeError ValueError"""
+MORE = {name: getattr(builtins, name) for name in MORE.split()}  # for functions of constants
 # what kernels call by these names is Triton's or Python's, whatever a line of the kernel says
 OF_THE_INTERPRETER = {"interpreter_semantic", "_loop_numbers"}  # what it and the course write into a kernel
 # Arguments by which Triton's language is handed on: `tl.load(x, member=f)` calls f with the whole of it
 INTERPRETERS_OWN = {"member", "_semantic", "_generator", "_builder"}
-RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_jit"}
+RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_made"}
 RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
@@ -48,6 +54,7 @@ NUMBERS = {name for pair in type_canonicalisation_dict.items() for name in pair}
 MEMBERS = {name for kind in (tl.tensor, tl.tensor_descriptor, tl.dtype) for name in dir(kind) if name[0] != "_"}
 MEMBERS |= {"dtype", "shape", "type", "value", "element_ty", "block_shape", "strides"}
 MEMBERS -= {"handle", "data", "base"}
+OF_PYTHON = {"bit_length", "get"}  # of numbers and tables
 
 
 class NoKernel(TypeError):
@@ -58,7 +65,7 @@ class Text:
     """The cells of a submission, and the kernels made of them so far."""
 
     def __init__(self, cells: Mapping[str, str]):
-        self.cells, self.made, self._told = dict(cells), {}, {}
+        self.cells, self.made, self._told, self._fields = dict(cells), {}, {}, {}
         for name, source in self.cells.items():
             path = f"<{name}>"  # with the lines that Python counts, as cells.py has them
             linecache.cache[path] = (len(source), None, io.StringIO(source, newline=None).readlines(), path)
@@ -66,6 +73,13 @@ class Text:
     def tell(self, kernels: Mapping[int, Mapping], value: Callable[[Any], Any]) -> None:
         """What a recorder says of kernels; `value` reads the values that names stand for."""
         self._told |= {number: (told, value) for number, told in kernels.items()}
+
+    def name(self, fields: Mapping[str, int | None]) -> None:
+        """Which place of a named tuple a name stands for. Kernels are given plain ones."""
+        for name, place in fields.items():
+            if self._fields.setdefault(name, place) != place:
+                self._fields[name] = None
+                self.made.clear()  # what was made knows one place
 
     def kernel(self, number: int) -> Any:
         """A kernel under triton.jit, whatever else decorates it in the text."""
@@ -78,14 +92,18 @@ class Text:
         return self.made[number]
 
     def _make(self, told: Mapping, value: Callable) -> Any:
-        cell, name = str(told["cell"]), str(told["name"])
+        cell, name, constants = str(told["cell"]), str(told["name"]), bool(told.get("constants"))
         node = _bare(self._found(cell, name, told["line"]))
-        names = {"__builtins__": dict(BUILTINS), "_language": tl, "_jit": triton.jit, "__name__": "submission"}
-        for one in _outside(node) - BUILTINS.keys():  # by these names the compiler has functions of its own
+        known = BUILTINS | (MORE if constants else {})
+        made = triton.constexpr_function if constants else triton.jit
+        names = {"__builtins__": dict(known), "_language": tl, "_made": made, "__name__": "submission"}
+        outside = _outside(node) - BUILTINS.keys()  # by these names the compiler has functions of its own
+        for one in outside - (known.keys() - told["names"].keys()):
             names[one] = self._meant(one, told["names"].get(one), value, name)
-        _check(node, names)
+        _ByPlace(names, self._fields).visit(node)
+        _check(node, names, constants)
         kernel = _written_anew(node, f"<{cell}: {name}>", names)
-        if triton.knobs.runtime.interpret:
+        if triton.knobs.runtime.interpret and not constants:
             # Triton would take the kernel's text from its file again; it is given what was checked.
             kernel.rewritten_fn[kernel.fn] = _for_the_interpreter(node, f"<{cell}>", names)
             kernel.rewritten_fn[kernel.fn].__wrapped__ = kernel.fn  # whose text is what was checked: for the compiler
@@ -108,6 +126,10 @@ class Text:
             return self.kernel(bound["kernel"])
         if "value" in bound:
             return value(bound["value"])
+        if "named" in bound:
+            made = collections.namedtuple("Named", bound["named"], defaults=[*map(value, bound["defaults"])])
+            self.name({name: place for place, name in enumerate(made._fields)})
+            return made
         module = importlib.import_module(_of_the_language(bound.get("module") or bound.get("from")))
         found = module if "module" in bound else getattr(module, str(bound["object"]), None)
         if "object" in bound and not _is_language(found):
@@ -163,7 +185,7 @@ def _is_remark(line: ast.stmt) -> bool:
 
 def _written_anew(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Any:
     """The kernel in a file of its own, which holds what was checked and nothing else: Triton reads sources again."""
-    text = f"@_jit\n{ast.unparse(node)}\n"
+    text = f"@_made\n{ast.unparse(node)}\n"
     again = ast.parse(text).body
     if len(again) != 1 or ast.dump(_bare(again[0])) != ast.dump(node):
         raise NoKernel(f"`{node.name}` is not the same when it is written down")
@@ -212,29 +234,46 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
     return [*node.args.posonlyargs, *node.args.args]
 
 
-def _check(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
-    """NoKernel for anything in it that Triton's language does not have."""
+class _ByPlace(ast.NodeTransformer):
+    """`sizes[0]` for `sizes.n`: what is checked and compiled has no attribute that a submission chose."""
+
+    def __init__(self, names: Mapping[str, Any], fields: Mapping[str, int | None]):
+        self.names, self.fields = names, fields
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if node.attr not in self.fields or _module(node.value, self.names):
+            return node
+        if self.fields[node.attr] is None or node.attr in MEMBERS:
+            raise NoKernel(f"line {node.lineno}: `.{node.attr}` may be one of several things")
+        made = ast.Subscript(node.value, ast.Constant(int(self.fields[node.attr])), node.ctx)
+        return ast.fix_missing_locations(ast.copy_location(made, node))
+
+
+def _check(node: ast.FunctionDef, names: Mapping[str, Any], constants: bool = False) -> None:
+    """NoKernel for anything in it that Triton's language does not have, or Python that works on constants."""
+    kinds = STATEMENTS + EXPRESSIONS + (OF_CONSTANTS if constants else ())
     for part in [*node.body, *_beside(node)]:
         for one in ast.walk(part):
-            if not isinstance(one, STATEMENTS + EXPRESSIONS):
+            if not isinstance(one, kinds):
                 raise NoKernel(f"line {getattr(one, 'lineno', '?')}: {type(one).__name__} is nothing that kernels have")
             if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value.splitlines()) > 1:
                 raise NoKernel(f"line {one.lineno}: a string of several lines")
-            if isinstance(one, ast.keyword) and one.arg in INTERPRETERS_OWN:
-                raise NoKernel(f"line {one.value.lineno}: `{one.arg}` is no argument for a kernel to give")
+            if isinstance(one, ast.keyword) and one.arg in {*INTERPRETERS_OWN, None}:
+                raise NoKernel(f"line {one.value.lineno}: `{one.arg or '**'}` is no argument for a kernel to give")
             if isinstance(one, ast.Name) and one.id.startswith("__"):
                 raise NoKernel(f"line {one.lineno}: `{one.id}` is no name for a kernel")
             if isinstance(one, ast.Attribute | ast.Subscript | ast.Starred) and not isinstance(one.ctx, ast.Load):
                 raise NoKernel(f"line {one.lineno}: a kernel assigns to names only")
             if isinstance(one, ast.Attribute):
-                _check_attribute(one, names)
+                _check_attribute(one, names, MEMBERS | (OF_PYTHON if constants else set()))
 
 
-def _check_attribute(node: ast.Attribute, names: Mapping[str, Any]) -> None:
+def _check_attribute(node: ast.Attribute, names: Mapping[str, Any], members: Set[str]) -> None:
     """A part of Triton's language, or of a block."""
     inside = names.get(node.value.id) if isinstance(node.value, ast.Name) else _module(node.value, names)
     if not isinstance(inside, types.ModuleType):
-        if node.attr not in MEMBERS:
+        if node.attr not in members:
             raise NoKernel(f"line {node.lineno}: `.{node.attr}` is nothing that a block has")
         return
     found = getattr(inside, node.attr, None)

@@ -52,6 +52,7 @@ class Player:
             table = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
             self.memories[int(number)] = table.to(device.DEVICE)
         self.text.tell({int(number): told for number, told in program["kernels"].items()}, self._plain)
+        self.text.name(program.get("fields", {}))
         for kind, *step in program["steps"]:
             (self._call if kind == "call" else self._launch)(*step)
         return self._value(program["returned"])

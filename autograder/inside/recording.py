@@ -9,6 +9,7 @@ the true values with the kernels of the submission's text. It can do nothing els
     steps      ["call", operator, args, kwargs, memories of its results], one of torch's that move numbers, or one that
                the exercise allows
                ["launch", kernel, grid, args, kwargs]
+    fields     names in named tuples that kernels are given -> their place there; None for one that has several
     returned   what the function returned; a tensor is a place in a memory
     gone       memories that nothing can reach any more
     strangers  operators of torch that compute, and how often: nothing here can carry them out
@@ -80,7 +81,7 @@ class Recorder:
     ) -> tuple[Any, dict]:
         """The call's answer, and the program that its launches and moves are. allowed: operators that may compute."""
         program = {"arguments": {}, "constants": {}, "kernels": {}, "steps": [], "returned": None, "gone": []}
-        self._program = program | {"strangers": Counter(), "why_not": ""}
+        self._program = program | {"fields": {}, "strangers": Counter(), "why_not": ""}
         self._allowed = MOVES.union(allowed)
         for number, slab in enumerate(slabs):
             self._program["arguments"][self._new(slab.untyped_storage())] = number
@@ -115,6 +116,7 @@ class Recorder:
 
     def _launched(self, function, grid, args, kwargs) -> None:
         """A kernel would have run."""
+        self._named((*args, *kwargs.values()))
         self._attempt(
             lambda: self._step(
                 [
@@ -202,10 +204,22 @@ class Recorder:
             return self._value(value.item())
         raise Unwritable(f"a {type(value).__name__} in a launch, in an operator or among the results")
 
+    def _named(self, values: Sequence[Any]) -> None:
+        """Tell of the names of named tuples among these: a program holds plain ones."""
+        fields = self._program["fields"]
+        for value in (one.value if isinstance(one, tl.constexpr) else one for one in values):
+            if isinstance(value, tuple):
+                for place, name in enumerate(getattr(value, "_fields", ())):
+                    fields[name] = place if fields.get(name, place) == place else None
+                self._named(value)
+
     # ---------------------------------------------------------------------------------------- kernels
 
-    def _kernel(self, function: types.FunctionType) -> int:
-        """The number of a kernel; when it is first met, with where it stands and what its names stand for."""
+    def _kernel(self, function: types.FunctionType, constants: bool = False) -> int:
+        """The number of a kernel; when it is first met, with where it stands and what its names stand for.
+
+        constants: it is a function of constants, and no kernel.
+        """
         key = function.__code__
         if key not in self._kernels:
             number = self._kernels[key] = len(self._kernels)
@@ -213,6 +227,7 @@ class Recorder:
                 "cell": key.co_filename.removeprefix("<").removesuffix(">"),
                 "line": key.co_firstlineno,
                 "name": function.__name__,
+                "constants": constants,
             }
             told["names"] = {name: self._bound(value) for name, value in _globals_of(function).items()}
             self._program["kernels"][number] = told
@@ -222,9 +237,14 @@ class Recorder:
         """What a global name of a kernel stands for; None for what no kernel can use."""
         if isinstance(value, types.ModuleType):
             return {"module": value.__name__}
-        if is_kernel(value) and not _of_triton(value.fn):
-            return {"kernel": self._kernel(value.fn)}
+        if (is_kernel(value) or is_of_constants(value)) and not _of_triton(value.fn):
+            return {"kernel": self._kernel(value.fn, is_of_constants(value))}
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            defaults = [*value._field_defaults.values()]
+            plain = all(one is None or type(one) in PLAIN for one in defaults)
+            return {"named": [*value._fields], "defaults": defaults} if plain else None
         if isinstance(value, FIXED | tl.constexpr | tl.dtype | tuple):
+            self._named((value,))
             try:
                 return {"value": self._value(value)}
             except Unwritable:
@@ -287,6 +307,11 @@ def is_kernel(value: Any) -> bool:
     return isinstance(value, triton.runtime.KernelInterface) and is_function
 
 
+def is_of_constants(value: Any) -> bool:
+    """Whether it is under `@triton.constexpr_function`, which triton 3.5 was the first to have."""
+    return type(value).__name__ == "ConstexprFunction" and isinstance(getattr(value, "fn", None), types.FunctionType)
+
+
 def _of_triton(value: Any) -> bool:
     """Whether it is Triton's own: a module, or something that one of its modules defines."""
     name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
@@ -295,7 +320,7 @@ def _of_triton(value: Any) -> bool:
 
 def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
     """The names that a kernel's code may take from outside of it."""
-    names, known = {*function.__code__.co_names, *_in_its_head(function)}, function.__globals__
+    names, known = _names_of(function.__code__) | _in_its_head(function), function.__globals__
     language = {name for name, value in known.items() if isinstance(value, types.ModuleType) and _of_triton(value)}
     outside = {name: value for name, value in known.items() if name in names | language}
     closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -305,6 +330,12 @@ def _globals_of(function: types.FunctionType) -> Mapping[str, Any]:
         except ValueError:  # not bound yet
             continue
     return outside
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """Those of the comprehensions in it too."""
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return {*code.co_names}.union(*map(_names_of, inner))
 
 
 def _in_its_head(function: types.FunctionType) -> set[str]:

@@ -76,6 +76,7 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # documented, whatever their names say
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
 IN_A_KERNEL = {"handle", "data"}  # of a block in Triton's interpreter: the array beneath
@@ -94,7 +95,7 @@ DUNDERS = set(
     __main__ __name__ __next__ __post_init__ __repr__ __slots__ __str__ __version__""".split()
 )
 # Settings, not patches: the one kind of assignment into a module that a lesson itself makes.
-SETTINGS = ("torch.backends.", "matplotlib.")
+SETTINGS = ("torch.backends.", "matplotlib.", "pandas.options.display.")
 # Of the code that launches kernels, or is called by it: what could do their work, or tell one call from another.
 NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "random", "statistics") + tuple(
     "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
@@ -109,14 +110,18 @@ REACHING = INNER | set(
     from_callable get_objects get_referents get_referrers modules tb_frame tb_next""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
-QUESTIONS = frozenset({"getsource", "signature"})
+QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())
+# Of unittest: what runs tests of one's own. unittest.mock replaces, and `main(module)` hands out a module by its name.
+TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
+BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
 )
-COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._inductor.config.")
+COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
+TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"probes"}
 
 Found = list[tuple[str, int, str]]
 
@@ -209,6 +214,8 @@ def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
+    set_by_name |= {name for node in ast.walk(tree) for name in _reads_own(node, aliases)}
+    by_part = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             within = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
@@ -220,15 +227,21 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, f"uses .{node.attr}"
         elif isinstance(node, ast.Name | ast.Attribute) and dotted_of(node, aliases).startswith(OF_THE_GRADER):
             yield node, f"uses {dotted_of(node, aliases)}"
+        elif isinstance(node, ast.Name) and dotted_of(node, aliases) == "autograder" and node not in by_part:
+            yield node, "hands autograder on"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
         changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
+        if isinstance(node, ast.Subscript) and dotted_of(node.value, aliases) == "os.environ":
+            continue  # it holds text alone, and does nothing that `os.environ.update` would not
         yield from ((node, f"replaces {name}") for name in changed)
 
 
 def _leads_to_probes(name: str) -> bool:
     """A probe that can be named can be replaced, by another name too: `[probe][0].measured = mine`."""
     first, *others = name.split(".")
+    if name in BY_ITSELF:
+        return False
     return first in LEADING or not REACHING.isdisjoint(others) or name.startswith(OF_THE_GRADER)
 
 
@@ -237,7 +250,36 @@ def _asks_for_what_reaches(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
     is_getattr = isinstance(node, ast.Call) and name_of(node.func) == "getattr" and len(node.args) > 1
-    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr)
+    return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr) and _may_reach(node.args[1])
+
+
+def _may_reach(name: ast.expr) -> bool:
+    """Whether a name that is put together may come to be one that leads to other code; f"allow_{kind}" may not."""
+    if isinstance(name, ast.JoinedStr):
+        pieces = name.values
+    elif isinstance(name, ast.BinOp) and isinstance(name.op, ast.Add):
+        pieces = [name.left, name.right]
+    else:
+        return True
+    texts = [one.value if isinstance(one, ast.Constant) else None for one in pieces]
+    form = "".join(re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    return any(re.fullmatch(form, one) for one in REACHING | TO_PROBES)
+
+
+def _reads_own(node: ast.AST, aliases: dict[str, str]) -> Iterator[ast.Name]:
+    """The `globals` of `globals().get("count")`, `globals()["count"]` and `"count" in globals()`, where that is a name
+    of the text's own: a name in another spelling."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        held, name = node.func.value, node.args[0]
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        held, name = node.value, node.slice
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        held, name = node.comparators[0], node.left
+    else:
+        return
+    text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else "_"
+    if ast.unparse(held) == "globals()" and text not in aliases and not text.startswith("_"):
+        yield held.func
 
 
 def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
@@ -313,7 +355,17 @@ def _tree(cell: Cell) -> ast.Module | None:
             symtable.symtable(cell.source, "", "exec")
     except (SyntaxError, ValueError):
         return None
+    for node in ast.walk(tree):
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(lines := getattr(node, part, None), list):
+                setattr(node, part, [one for line in lines for one in _one_each(line)])
     return tree
+
+
+def _one_each(line: ast.stmt) -> list[ast.stmt]:
+    """`import inspect, os` as two statements: each module is judged by itself."""
+    names = line.names if isinstance(line, ast.Import) else []
+    return [ast.copy_location(ast.Import([one]), line) for one in names] or [line]
 
 
 def _awaits(node: ast.AST) -> bool:
@@ -326,7 +378,8 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
     questions: functions of inspect that may be called with one argument, `inspect.signature(f)`.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    mentioned, beside_calls = _words(nodes), _words([*{*nodes} - _asking(nodes, questions)])
+    mentioned = _words(nodes)
+    beside_calls = _words([*{*nodes} - _asking(nodes, questions) - (_testing(nodes) if questions else set())])
 
     def is_unused(node: ast.Import | ast.ImportFrom) -> bool:
         names = {one.name for one in node.names}
@@ -334,6 +387,8 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
         bound = {name for name, _ in imports_of(node)}
         odd = getattr(node, "level", 0) or any(name == "*" or name.startswith("_") for name in bound)
         asks = modules == {"inspect"} and names <= {"inspect", *questions}
+        if questions and isinstance(node, ast.Import) and bound == names == {"unittest"}:
+            return bound.isdisjoint(beside_calls)
         return not odd and BOUND_ONLY >= modules and bound.isdisjoint(beside_calls if asks else mentioned)
 
     return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
@@ -350,6 +405,14 @@ def _asking(nodes: list[ast.AST], questions: frozenset[str]) -> set[ast.AST]:
     called = [call.func for call in calls if not isinstance(call.args[0], ast.Starred)]
     asked = {func for func in called if isinstance(func, ast.Name) and func.id in questions}
     return asked | {func.value for func in called if isinstance(func, ast.Attribute) and func.attr in questions}
+
+
+def _testing(nodes: list[ast.AST]) -> set[ast.AST]:
+    """The `unittest` of `class T(unittest.TestCase)` and of `unittest.main(argv=[""], exit=False)`."""
+    parts = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr in TESTING and isinstance(n.ctx, ast.Load)]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and not n.args and {k.arg for k in n.keywords} <= HOW_TO_TEST]
+    parts += [n.func for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == "main"]
+    return {part.value for part in parts}
 
 
 def _own_operators(tree: ast.AST, aliases: dict[str, str]) -> set[ast.AST]:
@@ -423,6 +486,8 @@ def _of_attribute(node: ast.Attribute, aliases: dict[str, str], called: bool) ->
     elif dotted and (_is_foreign(dotted) or dotted.endswith(PARTS)):
         yield f"uses {dotted}"
     elif dotted.startswith(PUBLIC):
+        return
+    elif node.attr in OF_NAMED_TUPLES and not dotted and isinstance(node.ctx, ast.Load):
         return
     elif node.attr.startswith("_") and root not in OWN and not _is_a_dunder(node.attr):
         yield f"uses {dotted or '.' + node.attr}, a private part"

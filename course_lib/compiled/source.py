@@ -71,7 +71,15 @@ def _complete(parameters, name: str, signature: dict[str, str | tuple], constexp
             + (f"It has no {', '.join(unknown)}. " if unknown else "")
             + "Give types in signature and values of constexpr arguments in constexprs."
         )
-    return {key: given.get(key, "default") for key in parameters}
+    return {key: _kind(given.get(key, "default")) for key in parameters}
+
+
+def _kind(kind):
+    """A type, and those in a tuple, with the names that a named one has."""
+    if not isinstance(kind, tuple):
+        return kind
+    kinds = [_kind(one) for one in kind]
+    return {"names": kind._fields, "kinds": kinds} if hasattr(kind, "_fields") else kinds
 
 
 def _add(fn, functions: dict[str, dict]) -> str:
@@ -115,7 +123,10 @@ def _value(value, functions: dict[str, dict]):
     if kind == "dtype":  # torch.dtype has the same class name but no `name`, and does not travel
         return ["dtype", value.name] if hasattr(value, "name") else None
     if isinstance(value, tuple):
-        return ["tuple", [_value(one, functions) for one in value]]
+        return ["tuple", [_value(one, functions) for one in value], getattr(value, "_fields", None)]
+    if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+        defaults = [_value(one, functions) for one in value._field_defaults.values()]
+        return None if None in defaults else ["named", value._fields, defaults]
     if isinstance(value, ModuleType):
         return ["module", value.__name__] if value.__name__.split(".")[0] in MODULES else None
     if hasattr(value, "fn"):

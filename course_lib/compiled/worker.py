@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import namedtuple
 
 # One line of PTX each; counted as they stand in the text, not as often as they run.
 INSTRUCTIONS = {
@@ -113,6 +114,8 @@ def typed(kind, path: tuple[int, ...]):
 
     A tuple comes as a list of types and of numbers. A number is a constant: a launch makes one of every 1.
     """
+    names = kind["names"] if isinstance(kind, dict) else None
+    kind = kind["kinds"] if isinstance(kind, dict) else kind
     if isinstance(kind, str):
         return kind, {}, [path] if re.match(r"\*|[iu]\d+$", kind) else []
     if not isinstance(kind, list):
@@ -123,7 +126,11 @@ def typed(kind, path: tuple[int, ...]):
         kinds.append(inner)
         fixed |= constants
         aligned += places
-    return tuple(kinds), fixed, aligned
+    return tuple_of(kinds, names), fixed, aligned
+
+
+def tuple_of(values: list, names) -> tuple:
+    return namedtuple("Named", names)(*values) if names else tuple(values)
 
 
 def read(source, target, options: dict) -> None:
@@ -195,7 +202,9 @@ def value_of(form, request: dict, jitted: dict):
     if tag == "dtype":
         return tl.dtype(rest[0])
     if tag == "tuple":
-        return tuple(value_of(one, request, jitted) for one in rest[0])
+        return tuple_of([value_of(one, request, jitted) for one in rest[0]], rest[1])
+    if tag == "named":
+        return namedtuple("Named", rest[0], defaults=[value_of(one, request, jitted) for one in rest[1]])
     if tag == "module":
         return importlib.import_module(rest[0])
     if tag == "attribute":

@@ -32,7 +32,7 @@ def only(arguments: Iterable[tuple[str, object]]) -> Iterator[None]:
 def _of(arguments) -> list[tuple[int, int, str, int]] | None:
     ranges = []
     for name, value in arguments:
-        value = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
+        value = getattr(value, "base", value) if not isinstance(value, torch.Tensor | tuple) else value
         value = value.value if isinstance(value, tl.constexpr) else value
         if isinstance(value, tuple | list):
             inner = _of((f"{name}[{i}]", one) for i, one in enumerate(value))

@@ -66,11 +66,6 @@ def _launch(original):
         unknown = sorted(set(kwargs) - set(names) - LAUNCH_OPTIONS)
         if unknown:
             raise TypeError(f"{self.fn.__name__} has no argument {unknown[0]!r}; it has {', '.join(names)}")
-        if named := next((key for key, one in (*zip(names, args), *kwargs.items()) if hasattr(one, "_fields")), ""):
-            raise TypeError(
-                f"`{named}` is a tuple with names, which the interpreter takes and the checks of this course cannot "
-                f"compile: give {self.fn.__name__} a plain tuple, or its parts one by one"
-            )
         self.grid = _plain_grid(self, names, args, kwargs)
         for seen in listeners:
             seen.append((self.fn.__name__, self.grid))

@@ -28,7 +28,8 @@ def signature_of(function, named: dict) -> tuple[dict[str, str | tuple], dict]:
 def _type(value) -> str | tuple:
     """The type as `compile_kernel` takes it. A value of another type gets a name that the compiler refuses."""
     if isinstance(value, tuple):
-        return tuple(one if one is None or (type(one) is int and one == 1) else _type(one) for one in value)
+        types = [one if one is None or (type(one) is int and one == 1) else _type(one) for one in value]
+        return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
     if isinstance(value, torch.Tensor):
         return f"*{TYPES.get(value.dtype, value.dtype)}"
     if isinstance(value, TensorDescriptor):

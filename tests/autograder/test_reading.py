@@ -298,6 +298,7 @@ torch.backends.cuda.matmul.allow_tf32 = True
         "input = torch.ones(3)\nprint(input)",
         "def f():\n    'Called by __init__ and __call__: returns {...}'",
         "torch._foreach_div_(gradients, 2)",
+        "tile = tile._replace(rows=3)\nf(**tile._asdict(), names=tile._fields)\nTile._make([1, 2])",
         "q.grad, k.requires_grad = None, True",
         "from types import SimpleNamespace\nSimpleNamespace(a=1)",
     ],
@@ -311,6 +312,9 @@ def test_what_people_write_and_nothing_is_reached_by_is_no_reason_to_look(text):
     [
         ("def f(x):\n    def dir(): pass\ndef g(x): return dir(x)", "uses dir"),
         ("class A:\n    eval = eval", "uses eval"),
+        ("import torch\ntorch._replace(1)", "uses torch._replace, a private part"),
+        ("x._make_subclass(y)", "uses ._make_subclass, a private part"),
+        ("x._replace = f", "uses ._replace, a private part"),
         ("x = '__init____globals__'", "a string that may look something up: __init____globals__"),
         ("x = '__init__', '__globals__'", "a string that may look something up: __globals__"),
     ],
@@ -490,10 +494,28 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("import inspect\ninspect.signature(f)\nx = 'inspect'", "imports inspect"),
         ("from inspect import signature\nsignature(f)\nf(signature)", "imports inspect.signature"),
         ("from inspect import stack as signature\nsignature(1)", "imports inspect.stack"),
-        ("import inspect, pickle\ninspect.signature(pickle)", "imports inspect"),
+        ("import inspect, pickle\ninspect.signature(pickle)", "imports pickle"),
+        ("import inspect, os\ninspect.getmembers(f)", "imports inspect"),
+        ("def f():\n    try: pass\n    finally:\n        import os, ctypes", "imports ctypes"),
         ("from inspect import signature\nfrom pickle import loads as signature\nsignature(f)", "imports pickle.loads"),
         ("import pickle\npickle.loads(f)", "imports pickle"),
         ("from unittest import mock", "imports unittest.mock"),
+        ("import unittest\nunittest.mock.patch", "imports unittest"),
+        ("import unittest\nunittest.main('probes', exit=False).module.run = print", "imports unittest"),
+        ("import unittest\nunittest.main(module='probes', exit=False)", "imports unittest"),
+        ("import unittest\nunittest.main(**mine)", "imports unittest"),
+        ("from unittest import TestCase\nTestCase.run = print", "replaces unittest.TestCase.run"),
+        ("from unittest import main\nmain('probes', exit=False).module.run = print", "imports unittest.main"),
+        ("import importlib.metadata\nimportlib.import_module(name)", "imports importlib.metadata"),
+        (
+            "from importlib.metadata import EntryPoint\nEntryPoint(a, b, c).load()",
+            "imports importlib.metadata.EntryPoint",
+        ),
+        ("import inspect\ninspect.getmembers(f)", "imports inspect"),
+        ("import inspect\ninspect.getmro(inspect)", "imports inspect"),
+        ("import unittest\nf(unittest)\nclass A(unittest.TestCase): pass", "imports unittest"),
+        ("import unittest\nunittest.TestCase = print", "imports unittest"),
+        ("import unittest as tests\ntests.main(exit=False)", "imports unittest"),
         ("[probe][0].run = print", "uses autograder.inside.probes.towers"),
         ("import autograder\nf(autograder.inside.probes)", "uses autograder.inside.probes"),
         ("from sys import modules\nf(modules)", "imports sys.modules"),
@@ -501,6 +523,19 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("import gc\ngc.get_referents(f)", "uses .get_referents"),
         ("import operator\noperator.attrgetter('f.__globals__')", "looks up what leads to other code"),
         ("getattr(f, '__glo' + name)", "looks up what leads to other code"),
+        ("getattr(f, name + 'frame')", "looks up what leads to other code"),
+        ("getattr(f, '__%s__' % name)", "looks up what leads to other code"),
+        ("getattr(f, f'{name}lobals{name}')", "looks up what leads to other code"),
+        (
+            "import autograder\ngetattr(getattr(autograder, 'inside'), 'probes').towers.run = print",
+            "hands autograder on",
+        ),
+        ("import os\nos.environ = {}", "replaces os.environ"),
+        ("globals().get('probe').run = print", "uses globals"),
+        ("globals().get(name).run = print", "uses globals"),
+        ("globals().get('__buil' + 'tins__')", "uses globals"),
+        ("globals()['abc'] = 3", "uses globals"),
+        ("held = globals()", "uses globals"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
@@ -516,9 +551,15 @@ def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
     "text",
     [
         "import pickle, sys",
+        "import os, inspect, unittest\nprint(os.getcwd(), inspect.getsource(f))\nclass T(unittest.TestCase): pass",
         "import inspect\ninspect.getsource(f)",
         "import inspect as i\nprint(i.getsource(f), i.signature(f).parameters)",
         "from inspect import getsource, signature\nsignature(f); getsource(f)",
+        "import inspect\nprint(inspect.getdoc(f), inspect.getmro(C), inspect.getsourcelines(f)[0], inspect.isclass(C))",
+        "from importlib.metadata import version\nprint(version('torch'))",
+        "from unittest import TestCase\nclass T(TestCase): pass",
+        "import pandas as pd\npd.options.display.width = 100",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): pass\nunittest.main(argv=[''], exit=False)",
     ],
 )
 def test_a_question_about_a_function_replaces_nothing(text):
@@ -528,6 +569,33 @@ def test_a_question_about_a_function_replaces_nothing(text):
 def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
     text = "import torch\ntorch._dynamo.config.verbose = True\n[type(m) for m in model.modules()]\nx.scale = 2\n"
     assert replacing((Cell("mine", text),)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/tmp/mine'",
+        "import torch._functorch.config\ntorch._functorch.config.enable_autograd_cache = False",
+        "count = globals().get('count') or 3",
+        "if 'count' not in globals():\n    count = 3\nprint(globals()['count'])",
+        "import torch\ngetattr(torch.backends.cuda.matmul, f'allow_{name}_reduced_precision_reduction')",
+        "import autograder\nautograder.check('start.axpy', axpy)",
+    ],
+)
+def test_what_a_lesson_writes_in_its_own_cells_replaces_nothing(text):
+    assert replacing((Cell("mine", text),)) == []
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if any(one.probe for one in of_unit(unit))])
+def test_who_copies_the_cells_of_a_lesson_waits_for_nobody_where_a_probe_looks_on(unit):
+    lesson = jupytext.read(next((Path(__file__).parents[2] / "solutions").glob(f"*/{unit}.py")))
+    code = [cell for cell in lesson.cells if cell.cell_type == "code" and "nbgrader" not in cell.metadata]
+    setup = [cell.source for cell in code if "setup" in cell.metadata.get("tags", [])]
+    shown = [cell.source for cell in code if "setup" not in cell.metadata.get("tags", [])]
+    assert setup and shown
+    cells = [Cell(f"setup {n}", text) for n, text in enumerate(setup)]
+    cells += [Cell(f"your cell {n}", text) for n, text in enumerate(shown)]
+    assert replacing(tuple(cells)) == []
 
 
 def test_a_layer_that_is_swapped_by_its_name_is_no_replacement():

@@ -50,12 +50,24 @@ def test_a_cell_may_await_as_in_a_notebook_and_one_loop_serves_all_cells():
     assert verdict.points == 5 and "input()" in verdict.endless[0], verdict.note
 
 
+def test_a_task_may_begin_in_a_cell_that_awaits_nothing():
+    begun = "import asyncio\nasync def half():\n    return 32\nhalf = asyncio.create_task(half())\n"
+    verdict = judged(begun + RIGHT, "assert 2 * half.result() == 64 == 2 * await half; input()")
+    assert verdict.points == 5 and "input()" in verdict.endless[0], verdict.note
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
         ("1 / 0\nwhile True: pass", ""),
         ("while True:\n    try: x\n    except Exception: pass", "did not end and was stopped at line"),
         ("import asyncio\nwhile True: await asyncio.sleep(0)", "did not end and was stopped"),
+        ("import time\nwhile True:\n    try: time.sleep(9)\n    except: pass", "did not end and was stopped"),
+        (
+            "import time\ndef f():\n    try: time.sleep(9)\n    except BaseException as e: print(e)\nwhile True: f()",
+            "stopped",
+        ),
+        ("import asyncio, time\nwhile True:\n    try: time.sleep(9)\n    except: await asyncio.sleep(0)", "stopped"),
         ("import time\n\ntime.sleep(1e9)", "did not end and was stopped at line 3: time.sleep(1e9)"),
         ("name = input()", "asks for input at line 1: name = input()"),
     ],

@@ -269,6 +269,135 @@ def axpy(a, x, y, out):
     assert (verdict.points, verdict.note) == (AXPY.points, "")
 
 
+OF_CONSTANTS = """
+import math
+from triton import constexpr_function
+LEAST = 16
+@triton.constexpr_function
+def half(block: int) -> int:
+    'Half of it.'
+    return max(LEAST, block // 2)
+@constexpr_function
+def rows_of(block: int, wide: bool = False):
+    if block.bit_length() < 2:
+        raise ValueError(f"a block of {block}")
+    table = {512: half(block), 256: half(512)} if wide else {size: size for size in (256, 512)}
+    return sum(table.get(one, 0) for one in [block]) * int(math.log2(2))
+@triton.jit
+def _axpy(out, x, y, n, a, BLOCK: tl.constexpr):
+    ROWS: tl.constexpr = rows_of(BLOCK, wide=True)
+    offs = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = offs < n
+    tl.store(out + offs, a * tl.load(x + offs, mask=here, other=0) + tl.load(y + offs, mask=here, other=0), mask=here)
+def axpy(a, x, y, out):
+    _axpy[(triton.cdiv(len(x), rows_of(512, True)),)](out, x, y, len(x), a, BLOCK=512)
+"""
+needs_functions_of_constants = pytest.mark.skipif(not hasattr(triton, "constexpr_function"), reason="of triton 3.5")
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+def test_functions_of_constants_are_carried_out():
+    verdict = judged(HEAD + OF_CONSTANTS)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import os", "Import"),
+        ("open('/tmp/x', 'w')", "`open`"),
+        ("OPEN('/tmp/x', 'w')", "`OPEN`"),
+        ("block = '{0.bit_length}'.format(block)", "`.format`"),
+        ("block = block.__class__(block)", "`.__class__`"),
+        ("block = half.src", "`.src`"),
+        ("tl.load(block, **{'member': half})", "`**`"),
+        ("tl.load(block, member=half)", "`member`"),
+        ("tl.core.os.getpid()", "`.getpid`"),
+        ("TABLE[0] = block", "`TABLE`"),
+    ],
+)
+def test_a_function_of_constants_with_more_than_that_waits_for_a_person(line, said):
+    text = OF_CONSTANTS.replace("    if block", f"    if block < 0:\n        {line}\n    if block")
+    verdict = judged(f"{HEAD}OPEN, TABLE = open, [0]\n{text}")
+    assert verdict.points == 0 and verdict.held and said in verdict.note, verdict.note
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+@pytest.mark.skipif(TIER != "interpreter", reason="a compiler refuses it")
+def test_a_function_of_constants_that_computes_with_blocks_earns_nothing():
+    text = OF_CONSTANTS.replace("here = offs < n", "here = offs < half(n)").replace("block // 2", "block")
+    verdict = judged(HEAD + text.replace("max(LEAST, block)", "block"))
+    assert (verdict.points, verdict.held) == (0, 0) and "no GPU would" in verdict.note, verdict.note
+
+
+NAMED = """
+from typing import NamedTuple
+import torch
+class Size(NamedTuple):
+    n: int
+    a: float
+class Operands(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+    size: Size
+class Blocks(NamedTuple):
+    block: int = 256
+    warps: int = 4
+class Sum(NamedTuple):
+    left: tl.tensor
+    right: tl.tensor
+@triton.jit
+def loaded(operands, offs, here):
+    return Sum(tl.load(operands.x + offs, mask=here, other=0), tl.load(operands.y + offs, mask=here, other=0))
+@triton.jit
+def _axpy(out, operands, B: tl.constexpr):
+    offs = tl.program_id(0) * B.block + tl.arange(0, B.block)
+    here = offs < operands.size.n
+    both = loaded(operands, offs, here)
+    tl.store(out + offs, operands.size.a * both.left + both.right, mask=here)
+def axpy(a, x, y, out):
+    blocks = Blocks()._replace(warps=2)
+    grid = (triton.cdiv(len(x), blocks.block),)
+    _axpy[grid](out, operands=Operands(x, y, Size(len(x), a)), B=blocks, num_warps=blocks.warps)
+"""
+
+
+@needs_bubblewrap
+def test_named_tuples_are_carried_out():
+    verdict = judged(HEAD + NAMED)
+    assert (verdict.points, verdict.held) == (AXPY.points, 0.0), verdict.note
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(("name", "held"), [("shape", AXPY.points), ("handle", 0)])
+def test_a_name_in_a_tuple_is_no_way_to_an_attribute_of_a_block(name, held):
+    text = NAMED.replace("n: int", f"{name}: int").replace("size.n", f"size.{name}")
+    text = text if held else text.replace("mask=here)\ndef", f"mask=here)\n    out.{name}\ndef")
+    verdict = judged(HEAD + text)
+    assert (verdict.points, verdict.held) == (0, held), verdict.note
+
+
+def test_names_that_a_recorder_makes_up_lead_to_no_attribute():
+    source = "def k(out):\n    tl.store(out.handle + 1, out.fn)\n"
+    text = kernels.Text({"a": source})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    text.name({"handle": 0, "fn": 1, "core": 2})
+    made = inspect.getsource(text.kernel(0).fn)
+    assert "out[0] + 1, out[1]" in made and ".handle" not in made and ".fn" not in made
+    text.name({"handle": 1})
+    with pytest.raises(kernels.NoKernel, match="one of several things"):
+        text.kernel(0)
+    text = kernels.Text({"a": source.replace("out.fn", "out.store")})
+    text.tell({0: told("k", 1, tl={"module": "triton.language"})}, None)
+    text.name({"store": 0, "handle": 0})
+    with pytest.raises(kernels.NoKernel, match="one of several things"):
+        text.kernel(0)
+
+
 @pytest.mark.slow
 @needs_bubblewrap
 def test_a_letter_that_ends_a_line_for_some_readers_costs_nothing():

@@ -3,6 +3,7 @@
 import gc
 import linecache
 import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -111,6 +112,48 @@ def test_a_tuple_of_strides_is_an_argument_that_the_compiler_is_told_of_too():
     ((function, types, constants),) = signatures.values()
     assert types == {"x_ptr": "*fp32", "stride": ("i32", 1), "n": "i32"} and constants == {"BLOCK": 8}
     assert why_not(function, types, constants) == ""
+
+
+class Pair(NamedTuple):
+    base: torch.Tensor
+    strides: tuple
+    fill: float = 0.0
+
+
+class Tile(NamedTuple):
+    rows: int
+    columns: int = 8
+
+
+class Read(NamedTuple):
+    numbers: tl.tensor
+    at: tl.tensor
+
+
+@triton.jit
+def read(pair, mask, tile: tl.constexpr):
+    row, column = tl.arange(0, tile.rows)[:, None], tl.arange(0, tile.columns)[None, :]
+    at = pair.base + row * pair.strides[0] + column * pair.strides[1]
+    return Read(tl.load(at, mask=mask, other=pair.fill), at=at)
+
+
+@triton.jit
+def add_one_by_names(pair, n, TILE: tl.constexpr):
+    mask = (tl.arange(0, TILE.rows) < n)[:, None] & (tl.arange(0, TILE.columns) < n)[None, :]
+    here = read(pair, mask, TILE)
+    tl.store(here.at, here.numbers + 1, mask=mask)
+
+
+def test_tuples_with_names_are_run_and_compiled():
+    x = torch.zeros(5, 9)[:, :5]
+    signatures.clear()
+    with interpreter.launches():
+        add_one_by_names[(1,)](Pair(x, x.stride()), n=5, TILE=Tile(8))
+    assert x.sum() == 25
+    ((function, types, constants),) = signatures.values()
+    assert types == {"pair": ("*fp32", ("i32", 1), "fp32"), "n": "i32"} and types["pair"].base == "*fp32"
+    assert why_not(function, types, constants) == ""
+    assert "rows" in why_not(function, types, {"TILE": (8, 8)}), "the names are told of"
 
 
 def test_launches_with_other_sizes_are_other_ways_for_the_compiler():

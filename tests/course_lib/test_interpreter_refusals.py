@@ -1,7 +1,6 @@
 """What the interpreter refuses, because a GPU would answer otherwise: the words say what to do."""
 
 import math
-from collections import namedtuple
 
 import pytest
 import torch
@@ -61,14 +60,6 @@ def test_float8_is_refused_apart_from_moving_it(expression):
 def test_libdevice_is_refused_in_words(library):
     with pytest.raises(Exception, match=r"libdevice\.tanh does not run in Triton's interpreter"):
         elementwise(f"1.0 + {library}.tanh(x)", torch.ones(16))
-
-
-@interpreter_only
-def test_a_tuple_with_names_is_refused_in_words():
-    """Checks said that no GPU takes it, which is wrong."""
-    pair = namedtuple("Pair", "first second")(torch.ones(16), torch.zeros(16))
-    with pytest.raises(Exception, match="`pair` is a tuple with names"):
-        kernel("def kernel(pair):\n    tl.store(pair.first, tl.load(pair.second))\n")[(1,)](pair)
 
 
 @interpreter_only
