@@ -252,6 +252,15 @@ def test_formulas_alone_say_which_mistake_varies_and_where(monkeypatch):
     assert seeds.by_formula("start.axpy", 0, 20) == []
 
 
+def test_a_formula_that_varies_on_a_gpu_alone_is_said(monkeypatch):
+    case = Case("a number", lambda d: Call({"n": 2 if d.tier == "gpu" and d.integer(0, 1) else 5}, ""))
+    lucky = replace(_doubled((case,)), probe="any")
+    monkeypatch.setattr(seeds, "undiagnosed", lambda name: lucky)
+    monkeypatch.setattr(seeds, "get", lambda name: lucky)
+    (fault,) = seeds.by_formula("start.axpy", 0, 20)
+    assert "in cases of the gpu" in fault
+
+
 def test_formulas_are_judged_in_the_cases_of_a_gpu_without_one():
     """That the largest score is taken before the scale shows in fp16, and there where scores are large."""
     name, mistake = "flash.forward", "scale_after_maximum"
