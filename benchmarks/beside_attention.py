@@ -157,17 +157,22 @@ def _peers(shape: Shape, lengths) -> dict[str, Callable]:
 
 
 def exact(shape: Shape, q, k, v, do, lengths) -> dict[str, torch.Tensor]:
-    """o and, where the scores of a group of heads are few enough, the gradients of the last sequence's first heads."""
+    """o and, where the scores of a group of heads are few enough, the gradients of the last sequences' first heads.
+
+    Of short sequences several, or the first rows of a causal one, which have few keys and large gradients, decide how
+    far rounding leads.
+    """
     group = shape.heads // shape.shared
     few = group * shape.n_q * shape.n_k <= EXACT
+    last = slice(-min(shape.batch, max(1, EXACT // (group * shape.n_q * shape.n_k))), None)
     rows = slice(0 if few else -(EXACT // (group * shape.n_k) or 1), None)  # a causal query sees the same keys
-    leaves = [x[-1:, :heads].double() for x, heads in ((q[:, :, rows], group), (k, 1), (v, 1))]
+    leaves = [x[last, :heads].double() for x, heads in ((q[:, :, rows], group), (k, 1), (v, 1))]
     leaves = [x.requires_grad_() for x in leaves]
-    of_last = None if lengths is None else lengths[-1:]
+    of_last = None if lengths is None else lengths[last]
     o = attention_reference(*leaves, shape.causal, None, of_last)[0]
     if not few or shape.n_q == 1:
         return {"o": o.detach()}
-    made = torch.autograd.grad(o, leaves, do[-1:, :group].double())
+    made = torch.autograd.grad(o, leaves, do[last, :group].double())
     return {"o": o.detach(), **dict(zip(("dq", "dk", "dv"), made))}
 
 
@@ -183,7 +188,7 @@ def _far(function: Callable, want: dict, q, k, v, do, slack: float, direction: s
         if whole.isnan().any():
             errors[name] = float("nan")
         elif name in want:
-            heads, rows = want[name].shape[1:3]
-            errors[name] = tabled.relative(whole[-1:, :heads, whole.shape[2] - rows :], want[name])
+            last, heads, rows, _ = want[name].shape
+            errors[name] = tabled.relative(whole[-last:, :heads, whole.shape[2] - rows :], want[name])
     limits = {name: slack * tabled.limit(name, want[name].numel()) for name in errors if name in want}
     return {name: x for name, x in errors.items() if not x <= limits.get(name, 0.0)}

@@ -2008,10 +2008,10 @@ for row in one_pass:
 # %% [markdown]
 # **The prediction, counted.** Each of a head's 64 programs adds to all of its $dQ$: 64 times 64 MiB, 4 GiB in all; q,
 # k, v, o and their gradients in bf16 are 8 times 32 MiB, a sixteenth of that. On the recorded H200 two passes win, and
-# one pass takes 1.45 to 1.77 times as long.
+# one pass takes 1.44 to 1.75 times as long.
 #
 # Compare "without dQ" with "one pass": the difference is what the additions and the product before them cost. Compare
-# "one pass" with "two passes": in the rows of both tables two passes win, and one pass takes 1.3 to 1.77 times as long.
+# "one pass" with "two passes": in the rows of both tables two passes win, and one pass takes 1.3 to 1.75 times as long.
 # Here the deterministic version is faster.
 #
 # **How far does that reach?** It is true of *this* one-pass kernel, which is a plain one. It adds every element by
@@ -2023,7 +2023,7 @@ for row in one_pass:
 # GPUs, such as the H100 and H200, that copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes.
 # Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
 # two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the library. On the H200 it takes
-# 0.82 to 0.91 of two passes' time, at 4096 and 16384 keys. And the backward pass of cuDNN, NVIDIA's library, *is* one
+# 0.83 to 0.91 of two passes' time, at 4096 and 16384 keys. And the backward pass of cuDNN, NVIDIA's library, *is* one
 # pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
 # FlashAttention-4's is one too, and takes less at 64 as well. (`benchmarks/notes/attention.md` has all of them, and how
 # we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table
@@ -2609,34 +2609,35 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-27. A row "in any order" is ours with `deterministic=False`; "in order" is
+# What follows is of the record of 2026-11-28. A row "in any order" is ours with `deterministic=False`; "in order" is
 # the default in turn with it. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward,
 # in all cases.** Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
 # |---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.02 | 1.20 | 1.23 | 1.09 |
-# | 4096, 64, causal | 1.04 | 1.08 | 1.22 | 1.24 | 1.11 |
-# | 4096, 128 | 1.01 | 1.00 | 1.31 | 1.27 | 1.13 |
-# | 4096, 128, causal | 1.10 | 1.07 | 1.35 | 1.32 | 1.12 |
-# | 16384, 128 | 1.06 | 1.05 | 1.37 | 1.30 | 1.14 |
+# | 4096, 64 | 1.04 | 1.03 | 1.20 | 1.23 | 1.09 |
+# | 4096, 64, causal | 1.03 | 1.08 | 1.23 | 1.25 | 1.11 |
+# | 4096, 128 | 1.01 | 1.01 | 1.32 | 1.26 | 1.13 |
+# | 4096, 128, causal | 1.09 | 1.05 | 1.35 | 1.33 | 1.12 |
+# | 16384, 128 | 1.05 | 1.04 | 1.38 | 1.34 | 1.16 |
 #
-# So forward ours takes up to 10 % more in turn and 8 % more alone, and backward 20 to 37 % and 23 to 32 %. Backward the
+# So forward ours takes up to 9 % more in turn and 8 % more alone, and backward 20 to 38 % and 23 to 34 %. Backward the
 # two do not do the same. Our two passes give the same bits in every run; FlashAttention-4, as it is called by default,
-# adds to $dQ$ in whatever order its programs come. Where ours may do so too, in the last column, it takes 9 to 14 %
+# adds to $dQ$ in whatever order its programs come. Where ours may do so too, in the last column, it takes 9 to 16 %
 # more. What the same bits cost, two passes over one, is 1.10 to 1.21. (FlashAttention-4 has `deterministic=True` as
 # well. It was not timed.) At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large
-# as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time
-# forward and 1.24 backward, in turn (`python -m benchmarks beside_attention`).
+# as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
+# forward and 1.23 backward, in turn (`python -m benchmarks beside_attention`).
 #
-# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 1.00 and, causal,
-# 0.98 of its time at 64, and 1.12 to 1.20 at 128; in any order 0.88 to 1.01. Forward at 64 and 128 ours takes 0.92 to
-# 0.99 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time forward and
-# 0.68 backward, alone 0.83 and 0.76.
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.99 and, causal,
+# 0.95 of its time at 64, and 1.12 to 1.19 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to
+# 0.96 of its time, and 1.05 in one case (4096, 128), where ours and FlashAttention-4 both took 9 % longer in turn than
+# alone. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time forward and 0.69
+# backward, alone 0.77 and 0.74.
 #
 # FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
 # cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
-# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.9 to 2.8 times ours: it rounds the
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.9 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
@@ -3159,17 +3160,17 @@ Table(
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.77 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128; FlashAttention-4 adds, and beats them at 64 as well | count the additions, then measure the kernel that you would use |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128; FlashAttention-4 adds, and beats them at 64 as well | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 1.01 to
-# 1.10 of its time forward in turn and 1.00 to 1.08 alone, and 1.20 to 1.37 backward in turn and 1.23 to 1.32 alone.
+# 1.09 of its time forward in turn and 1.01 to 1.08 alone, and 1.20 to 1.38 backward in turn and 1.23 to 1.34 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order
-# too, it takes 1.09 to 1.14. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and
-# 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our
+# too, it takes 1.09 to 1.16. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and
+# 0.69 backward. FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our
 # second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns.
 
 # %% [markdown]

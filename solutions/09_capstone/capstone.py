@@ -2059,8 +2059,8 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # ### Verdict on the case
 # On the H200 a graph makes each of the three towers about five times as fast at 8 images, so there the effect is as big
 # as the report says. (Section 10 has the same steps of naive and strong, measured on another day: there a graph makes
-# them 3.6 to 4.5 times as fast. What a graph takes away is the host's time.) It is far bigger than counted: the naive
-# tower, launched, takes more than seven times the host time of the count, and in section 10 nearly five times. The
+# them 3.0 to 5.0 times as fast. What a graph takes away is the host's time.) It is far bigger than counted: the naive
+# tower, launched, takes more than seven times the host time of the count, and in section 10 about four times. The
 # count charges an operator as one of many additions. It leaves out views, the Python of the modules, and what autograd
 # does for every operator, forward and backward. (How much each takes was not measured.) So 8 images are not the border.
 # With the time that the launched steps take, the device catches up only at several times as many images.

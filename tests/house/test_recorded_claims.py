@@ -249,9 +249,9 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
     assert len(cases) == 4 and all(1.2 < ratio < 1.8 for ratio in ratios)
     ratios += [row["one over two"] for row in results.load("one_pass")["rows"] if "one over two" in row]
     assert len(ratios) == 8
-    says(FLASH, "in the rows of both tables two passes win, and one pass takes 1.3 to 1.77 times as long")
-    says(FLASH, "in a plain Triton kernel: 1.3 to 1.77 times the time of two passes")
-    assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.77, abs=0.01)
+    says(FLASH, "in the rows of both tables two passes win, and one pass takes 1.3 to 1.75 times as long")
+    says(FLASH, "in a plain Triton kernel: 1.3 to 1.75 times the time of two passes")
+    assert round(min(ratios), 1) == 1.3 and max(ratios) == pytest.approx(1.75, abs=0.01)
 
 
 def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
@@ -595,7 +595,7 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
     says(FLASH, "FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after")
     says(FLASH, "after FlashAttention-4 and cuDNN, in all cases but one (forward at head size 72, where `flash` is).")
     says(FLASH, "Eager takes 4 to 31 times as long forward", "missing at 16384 tokens")
-    says(FLASH, "errors are 1.9 to 2.8 times ours", "Of head sizes 64 and 128 **FlashAttention-4 is the best peer,")
+    says(FLASH, "errors are 1.8 to 2.9 times ours", "Of head sizes 64 and 128 **FlashAttention-4 is the best peer,")
     eager, errors, flex = [], [], []
     for name, row in attention_rows().items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
@@ -612,7 +612,7 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
             errors.append(row["error of eager"] / row["error of ours"])
     assert (round(min(flex), 1), round(max(flex), 1)) == (1.1, 1.7)
     assert (round(min(eager)), round(max(eager))) == (4, 31)
-    assert (round(min(errors), 1), round(max(errors), 1)) == (1.9, 2.8)
+    assert (round(min(errors), 1), round(max(errors), 1)) == (1.8, 2.9)
 
 
 def peers_us(row: dict) -> dict[str, float]:
@@ -621,20 +621,25 @@ def peers_us(row: dict) -> dict[str, float]:
 
 
 def test_ours_and_cudnn_stand_as_lesson_04_says():
-    says(FLASH, "By these times backward ours takes 1.00 and, causal, 0.98 of its time at 64, and 1.12 to 1.20 at 128;")
-    says(FLASH, "in any order 0.88 to 1.01.", "Forward at 64 and 128 ours takes 0.92 to 0.99 of its time.")
-    says(FLASH, "0.85 of its time forward and 0.68 backward, alone 0.83 and 0.76.")
-    says(FLASH, "ours is ahead: 0.85 forward and 0.68 backward.")
+    says(FLASH, "By these times backward ours takes 0.99 and, causal, 0.95 of its time at 64, and 1.12 to 1.19 at 128;")
+    says(FLASH, "in any order 0.87 to 1.01.", "Forward at 64 and 128 ours takes 0.92 to 0.96 of its time,")
+    says(FLASH, "and 1.05 in one case (4096, 128), where ours and FlashAttention-4 both took 9 % longer in turn")
+    says(FLASH, "than alone. At 256 tokens, head size 72, cuDNN is the best peer")
+    says(FLASH, "0.85 of its time forward and 0.69 backward, alone 0.77 and 0.74.")
+    says(FLASH, "ours is ahead: 0.85 forward and 0.69 backward.")
     over = {name.replace("bf16 ", ""): row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     back = [ratio for name, ratio in over.items() if name.startswith("attention backward 4")]
-    assert [round(ratio, 2) for ratio in back[:2]] == [1.0, 0.98]
-    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (1.12, 1.20, 5)
+    assert [round(ratio, 2) for ratio in back[:2]] == [0.99, 0.95]
+    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (1.12, 1.19, 5)
     free = [ratio for name, ratio in over.items() if "any order" in name]
-    assert (round(min(free), 2), round(max(free), 2), len(free)) == (0.88, 1.01, 5)
+    assert (round(min(free), 2), round(max(free), 2), len(free)) == (0.87, 1.01, 5)
     small = [whole_rows("attention")[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
-    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.83), (0.68, 0.76)]
-    forward = [ratio for name, ratio in over.items() if name.startswith("attention forward 4")]
-    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.92, 0.99, 5)
+    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.77), (0.69, 0.74)]
+    forward = sorted(ratio for name, ratio in over.items() if name.startswith("attention forward 4"))
+    assert [round(ratio, 2) for ratio in (forward[0], *forward[-2:])] == [0.92, 0.96, 1.05] and len(forward) == 5
+    slow = whole_rows("attention")["attention forward bf16 4 x 16 x 4096 x 128"]
+    assert slow["value"] / slow["cudnn us"] == forward[-1]
+    assert round(slow["value"] / slow["alone us"], 2) == round(slow["flash 4 us"] / slow["flash 4 alone us"], 2) == 1.09
 
 
 def test_the_figure_of_lesson_04_has_a_marker_and_a_colour_for_every_kernel():
