@@ -2619,7 +2619,7 @@ results.beside("lesson01.conditions", conditions, unit="TFLOP/s")
 # same one *beside* others, as it would run in training. Three seconds of rest are another matter, and runs do not agree.
 # On the recorded H100 the second product after them was 17 % faster than back to back and the fortieth still 14 %: the
 # burst of section 1. On the recorded H200 none shows: the second was 4 % slower than the fortieth. On the H200 whose
-# output the solved lesson keeps it shows again: 760 TFLOP/s in the second product, 676 in the fortieth. So try it on the
+# output the solved lesson keeps it shows again: 762 TFLOP/s in the second product, 703 in the fortieth. So try it on the
 # card you report, and more than once. (These two rows are of the host's clock, with a wait after each product.) A kernel
 # that is bound by bytes hardly notices any of this. When you report a compute-bound number, give the row: which values,
 # alone or beside.
@@ -2788,7 +2788,7 @@ results.beside("lesson01.graph", cost_s, unit="us")
 # %% [markdown]
 # **The prediction, counted.** On the recorded H200 one operation of the step, a product, a sine or a sum, costs 8.8 us
 # where Python launches it, all of it the host's, and 1.29 us in a graph, all of it the device's. The output that the
-# solved lesson keeps is of a slower host, 19.3 us, and of the same kind of device, 1.37 us.
+# solved lesson keeps is of a slower host, 11.8 us, and of the same kind of device, 1.28 us.
 #
 # In the second row the host is out of the way, and what remains is the device: starting one kernel after another takes it
 # that time, however small the kernels are. Whoever needs less must make fewer kernels, and that is fusion again.

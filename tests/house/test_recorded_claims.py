@@ -620,6 +620,17 @@ def peers_us(row: dict) -> dict[str, float]:
     return {peer.removesuffix(" us"): t for peer, t in times.items()}
 
 
+def test_two_predictions_of_lesson_01_are_counted_by_the_record():
+    says(ROOFLINE, "So `cos` takes 0.131 ms, bytes and a little more; two kernels take twice that, 0.260;")
+    says(ROOFLINE, "and fused, where two cosines are 0.122 ms, it takes 0.142.")
+    took, cosines_a_ms = recorded("lesson01.two_cosines"), 1e9 * recorded("lesson01.ceilings")["cosines, T/s"]
+    assert [round(ms, 3) for ms in took.values()] == [0.131, 0.260, 0.142]
+    assert round(2 * 2**26 / cosines_a_ms, 3) == 0.122
+    says(ROOFLINE, "Each at its own floor on the H200, 0.167 / 0.503 ms, is 0.33; 0.39 came.")
+    took = recorded("lesson01.scores")
+    assert round(0.167 / 0.503, 2) == 0.33 and round(took["product"] / took["softmax by hand"], 2) == 0.39
+
+
 def test_ours_and_cudnn_stand_as_lesson_04_says():
     says(FLASH, "By these times backward ours takes 0.99 and, causal, 0.95 of its time at 64, and 1.12 to 1.19 at 128;")
     says(FLASH, "in any order 0.87 to 1.01.", "Forward at 64 and 128 ours takes 0.92 to 0.96 of its time,")

@@ -237,9 +237,7 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         assert [round(ratio, 2) for ratio in (*forward[-1], *backward[-1], free[-1])] == ratios, size
     says(FLASH, "ours takes 1.01 to 1.09 of its time forward in turn and 1.01 to 1.08 alone,")
     says(FLASH, "and 1.20 to 1.38 backward in turn and 1.23 to 1.34 alone.")
-    says(
-        FLASH, "forward ours takes up to 9 % more in turn and 8 % more alone, and backward 20 to 38 % and 23 to 34 %."
-    )
+    says(FLASH, "forward ours takes up to 9 % more in turn and 8 % more alone, and backward 20 to 38 % and 23 to 34 %.")
     four = [list(way) for each in (forward, backward) for way in zip(*each, strict=True)]
     spans = [(round(min(way), 2), round(max(way), 2)) for way in four]
     assert spans == [(1.01, 1.09), (1.01, 1.08), (1.20, 1.38), (1.23, 1.34)]
