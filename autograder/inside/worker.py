@@ -186,15 +186,22 @@ def serve(channel: Channel) -> None:
         opened.append(Opened(order["slabs"], descriptors))
         if "record" in order:
             recorder = recorder or Recorder()
-            channel.send(recorded(recorder, function, order, opened.pop(), channel))
+            channel.send(with_held(recorded(recorder, function, order, opened.pop(), channel)))
         elif "programs" in order:
-            channel.send(played(player, order, opened[-1], descriptors))
+            channel.send(with_held(played(player, order, opened[-1], descriptors)))
         elif "go" in order:
-            channel.send(answer_round(function, planned, order["watched"], opened[-1], channel))
+            channel.send(with_held(answer_round(function, planned, order["watched"], opened[-1], channel)))
         else:
-            channel.send(answer(function, order, opened[-1], descriptors, channel))
+            channel.send(with_held(answer(function, order, opened[-1], descriptors, channel)))
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def with_held(report: dict) -> dict:
+    """An error and what this process holds of the GPU: memory may have been out through somebody else's."""
+    if report["error"] is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        report["held"] = torch.cuda.memory_reserved()
+    return report
 
 
 def answer(function, order: dict, opened: Opened, descriptors: list[int], channel: Channel) -> dict:

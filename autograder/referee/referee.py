@@ -26,7 +26,19 @@ from autograder.judging.outcome import NOT_WRITTEN
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import SpeedVerdict, Verdict
 from autograder.referee import audit, clock, crew, lanes, replay
-from autograder.referee.room import DEFAULT, Budget, Lost, NoRoom, Patience, Room, TooBusy, Worker
+from autograder.referee.room import (
+    CONTEXTS,
+    DEFAULT,
+    Budget,
+    Crowded,
+    Lost,
+    NoRoom,
+    Patience,
+    Room,
+    TooBusy,
+    Worker,
+    held_by_others,
+)
 from autograder.referee.submission import Submission
 from course_lib import device
 
@@ -246,6 +258,9 @@ class Referee:
             before, total = clock.memory()
             worker.end()
             held = clock.memory()[0] - before
+            if isinstance(error, Crowded) and held_by_others() <= CONTEXTS:
+                worker.lost = f"its process held {held / 2**30:.1f} GiB of the GPU, and said that it held less"
+                raise Lost(worker.lost) from error
             # Somebody else's, or our own limit while memory was free: no verdict, grade again.
             if held < TOO_MUCH * total or before > TOO_MUCH * total:
                 raise torch.OutOfMemoryError(str(error)) from error

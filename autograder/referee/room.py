@@ -25,7 +25,7 @@ from autograder.inside.wire import TAG, TYPES, Channel, ChannelError, WireError,
 from autograder.judging.outcome import LOST, Outcome
 from autograder.referee import sandbox
 from autograder.referee.rounds import Round
-from autograder.referee.slabs import HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
+from autograder.referee.slabs import DeviceSlab, HostSlab, Slab, describe_slabs, describe_tensor, node_of_gpu, slab
 from autograder.referee.submission import Submission, endless, in_words
 from autograder.referee.watchdog import Watchdog
 from course_lib import device
@@ -43,6 +43,7 @@ SAID = 3  # cells that raised, at most
 TOLD = 400  # characters of each part of what a worker says went wrong in a cell
 KEPT_OUTPUT = 1 << 16  # characters of what a worker prints that are kept for the report
 MAILBOX_BYTES = 1 << 26  # largest returned tensors of one call
+CONTEXTS = 4 << 30  # of a GPU's memory, that nobody's tensors hold: half a GiB a process, and what the driver takes
 PRIVATE_BYTES = 1 << 32  # larger slabs are judged where they are: two copies might not fit
 
 
@@ -262,6 +263,10 @@ def _begun(line: Sequence[str], passed: int) -> subprocess.Popen:
     return _beginner.submit(subprocess.Popen, line, pass_fds=[passed], **quiet).result()
 
 
+class Crowded(torch.OutOfMemoryError):
+    """A call ran out of memory beside others on the GPU, by what its worker says that it holds."""
+
+
 class Worker:
     """One exercise's process, seen from outside."""
 
@@ -408,6 +413,8 @@ class Worker:
                 self.channel.send(order, descriptors, patience_s)
                 report = self._answered(served, own)
             self.room.note(outcome_of(report).seconds)
+            if "out of memory" in str(report.get("error")) and full() and held_by_others(report.get("held")) > CONTEXTS:
+                raise Crowded("a call found no memory, and others held some")
             return report
         except TimeoutError:
             self._late("the call", own)
@@ -517,6 +524,20 @@ def _serve(served: list, message: dict) -> dict:
         return {"value": encode(target._send(str(message["call"]), *[decode(v) for v in message["values"]]))}
     except Exception as error:
         return {"error": f"{error}"[:400]}
+
+
+def full() -> bool:
+    """Whether less of the GPU is free than any case wants."""
+    free, total = torch.cuda.mem_get_info() if device.DEVICE == "cuda" else (1, 1)
+    return free < total / 4
+
+
+def held_by_others(held: Any = 0) -> int:
+    """Bytes of the GPU that neither the referee holds nor, as it says itself, a worker."""
+    if device.DEVICE != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() - DeviceSlab.held - (held if isinstance(held, int) else 0)
 
 
 def outcome_of(report: dict) -> Outcome:

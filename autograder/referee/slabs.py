@@ -43,6 +43,7 @@ class DeviceSlab:
     """Device memory whose handle can be sent to a worker. It starts with whatever lay there before: fill it."""
 
     descriptor = None  # a handle is a string; it travels in the message
+    held = 0  # bytes of all that are open
 
     def __init__(self, size: int):
         self.size = -(-max(size, 1) // GRANULE) * GRANULE
@@ -50,6 +51,7 @@ class DeviceSlab:
         torch.cuda.synchronize()  # makes torch's context the current one
         self.address = ctypes.c_uint64()
         driver("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(self.size))
+        DeviceSlab.held += self.size
         handle = Handle()
         driver("cuIpcGetMemHandle", ctypes.byref(handle), self.address)
         self.handle = bytes(handle.reserved).hex()
@@ -61,6 +63,7 @@ class DeviceSlab:
     def close(self) -> None:
         torch.cuda.synchronize()
         driver("cuMemFree_v2", self.address)
+        DeviceSlab.held -= self.size
 
 
 Slab = HostSlab | DeviceSlab

@@ -76,6 +76,34 @@ def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, rai
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+@pytest.mark.parametrize(
+    ("free", "others", "after", "wrong"),
+    [
+        (1, 40, 40, torch.OutOfMemoryError),  # somebody else's: no verdict
+        (1, 40, 0, Lost),  # the worker said that it held nothing, and when it ended there was nothing left
+        (1, 0, 0, None),  # its own, so the case is wrong
+        (60, 40, 40, None),  # it asked for more than any card has
+    ],
+)
+def test_a_call_that_finds_no_memory_beside_others_is_not_wrong(free, others, after, wrong, monkeypatch):
+    full = f"{RIGHT}\ndef axpy(a, x, y, out):\n    raise RuntimeError('CUDA out of memory')\n"
+    ended, gib = [], 2**30
+    monkeypatch.setattr(room, "full", lambda: free < 100 / 4)
+    held = lambda told=0: (after if ended else others) * gib  # noqa: E731
+    monkeypatch.setattr(room, "held_by_others", held)
+    monkeypatch.setattr(referee, "held_by_others", held)
+    monkeypatch.setattr(referee.clock, "memory", lambda: (free * gib, 100 * gib))
+    end = Worker.end
+    monkeypatch.setattr(Worker, "end", lambda worker: (ended.append(worker), end(worker)))
+    with Referee(Submission((Cell("mine", full),))) as there:
+        if wrong is torch.OutOfMemoryError:
+            with pytest.raises(wrong):
+                there.examine(AXPY, 1)
+        else:
+            verdict = there.examine(AXPY, 1)
+            assert verdict.points == 0 and ("said that it held less" in str(verdict)) == (wrong is Lost)
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "a mistake" else n for n in FILES])
 def test_several_workers_find_what_one_finds(name, monkeypatch):
     one, three = (judged(FILES[name], several, monkeypatch) for several in (1, 3))
