@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import symtable
 import sys
@@ -133,7 +134,7 @@ def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
     def found(*cells, **options) -> Found:
         try:
             return read(*cells, **options)
-        except (RecursionError, MemoryError, ValueError, SyntaxError):
+        except (RecursionError, MemoryError, ValueError, SyntaxError, OSError):  # the last of a module's long name
             return [("", 0, "is nested too deeply to be read, or says too much at once")]
 
     return found
@@ -262,7 +263,8 @@ def _may_reach(name: ast.expr) -> bool:
     else:
         return True
     texts = [one.value if isinstance(one, ast.Constant) else None for one in pieces]
-    form = "".join(re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    pieces = (re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    form = "".join(piece for piece, _ in itertools.groupby(pieces))  # two `.*` in a row take a time of their own
     return any(re.fullmatch(form, one) for one in REACHING | TO_PROBES)
 
 
@@ -440,7 +442,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    pythons = NAMES & _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
+    pythons = _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
@@ -467,9 +469,9 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
 
 
 def _outside(table: symtable.SymbolTable) -> set[str]:
-    """The names that are read anywhere, but for the arguments and variables of functions."""
-    own = table.get_type() == "function"
-    read = {s.get_name() for s in table.get_symbols() if s.is_referenced() and not (own and not s.is_global())}
+    """Which of NAMES are read anywhere, but for the arguments and variables of functions."""
+    own, here = table.get_type() == "function", map(table.lookup, NAMES.intersection(table.get_identifiers()))
+    read = {s.get_name() for s in here if s.is_referenced() and not (own and not s.is_global())}
     return read.union(*map(_outside, table.get_children()))
 
 

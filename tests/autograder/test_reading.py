@@ -217,6 +217,26 @@ def test_a_long_chain_of_attributes_is_pointed_at_and_soon_read():
     assert time.process_time() - began < 5
 
 
+LEADS = "import triton\n@triton.jit\ndef k(x): pass\ndef f0(): k\n"
+COSTLY = {
+    "functions that lead to one another": LEADS + "".join(f"def f{n}(): f{n - 1}\n" for n in range(1, 800)),
+    "other names for jit": "import triton\n" + "\n".join(f"f{n} = f{n + 1}" for n in range(6000)) + " = triton.jit",
+    "statements in statements": LEADS + "".join(" " * n + "if 1:\n" for n in range(95)) + " " * 95 + "a = 1;" * 4000,
+    "names of a module": f"from course_lib.kernels.rope import {','.join(f'f{n}' for n in range(1000))}",
+    "a name of many pieces": f"getattr(f, f'{'{a}' * 20}!')",
+    "a module with a long name": f"import course_lib.{'a' * 300} as f",
+}
+
+
+@pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY)
+def test_no_text_takes_the_referee_long_to_read(text):
+    """It reads outside of any sandbox, and everybody's next verdict waits for it."""
+    cells, began = (Cell("mine", text),), time.process_time()
+    for read in (lambda cells: suspicious(cells, frozenset({"f0"})), replacing, meeting):
+        read(cells)
+    assert time.process_time() - began < 8
+
+
 def test_what_only_a_free_function_leads_to_may_use_kernels_and_torch():
     cells = [Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("more", LAYER + "def swap(m): return layer")]
     assert (
