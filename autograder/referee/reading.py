@@ -12,10 +12,11 @@ import itertools
 import re
 import symtable
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
-from autograder.referee.naming import DEEPEST, dotted_of, imports_of, meanings_of, name_of, root_of
+from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
 
@@ -108,7 +109,8 @@ ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
 REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
 REACHING = INNER | set(
     """__closure__ __code__ __defaults__ __import__ __loader__ __subclasses__ _getframe currentframe f_back f_builtins
-    from_callable get_objects get_referents get_referrers modules tb_frame tb_next""".split()
+    from_callable get_objects get_referents get_referrers modules register_callback setprofile setprofile_all_threads
+    settrace settrace_all_threads tb_frame tb_next""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())
@@ -232,10 +234,33 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, "hands autograder on"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
-        changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
+        elif _runs_text(node, aliases):
+            yield node, "may run code that stands in a string"
+        changed = [name for name in _replaced(node, aliases) if not _is_setting(name)]
         if isinstance(node, ast.Subscript) and dotted_of(node.value, aliases) == "os.environ":
             continue  # it holds text alone, and does nothing that `os.environ.update` would not
         yield from ((node, f"replaces {name}") for name in changed)
+
+
+def _is_setting(name: str) -> bool:
+    """`torch._inductor.config.triton.cudagraphs`, and not `torch._inductor.config.torch.compile`."""
+    prefix = next((one for one in COMPILERS_SETTINGS if name.startswith(one)), "")
+    parts = name.removeprefix(prefix).split(".")
+    return bool(prefix) and FOREIGN.isdisjoint(parts) and "torch" not in parts and not any(map(_is_a_dunder, parts))
+
+
+def _runs_text(node: ast.AST, aliases: dict[str, str]) -> bool:
+    """Python's `compile(text, file, mode)`, and a string that holds what would be found in a cell: `timeit` runs it, or
+    it is written to a file and imported."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "compile":
+        return "compile" not in aliases and len(node.args) + len(node.keywords) > 2
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"[.(= ]", node.value)):
+        return False
+    tree = _tree(Cell("", textwrap.dedent(node.value)))
+    if not tree:
+        return False
+    imported = {name: followed(dotted) for name, dotted in imports_of(tree)}
+    return any(True for _ in _replacing(tree, aliases | imported))
 
 
 def _leads_to_probes(name: str) -> bool:
@@ -249,7 +274,7 @@ def _leads_to_probes(name: str) -> bool:
 def _asks_for_what_reaches(node: ast.AST) -> bool:
     """`"tb_frame.f_globals"`, and a name for `getattr` that is put together."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
+        return not REACHING.isdisjoint(re.split(r"[.\[\]]", node.value)) and node.value not in CALLED
     is_getattr = isinstance(node, ast.Call) and name_of(node.func) == "getattr" and len(node.args) > 1
     return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr) and _may_reach(node.args[1])
 

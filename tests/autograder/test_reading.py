@@ -487,6 +487,7 @@ def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
 
 
 PUT = "import autograder.inside.probes.towers as probe\n"
+IN_A_STRING = "may run code that stands in a string"
 
 
 @pytest.mark.parametrize(
@@ -556,6 +557,25 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("globals().get('__buil' + 'tins__')", "uses globals"),
         ("globals()['abc'] = 3", "uses globals"),
         ("held = globals()", "uses globals"),
+        (
+            "import torch._inductor.config as c\nc.torch.compile = print",
+            "replaces torch._inductor.config.torch.compile",
+        ),
+        ("import torch\ntorch._dynamo.config.sys.path = []", "replaces torch._dynamo.config.sys.path"),
+        (
+            "import torch\ntorch._dynamo.config.__class__.__getattr__ = f",
+            "replaces torch._dynamo.config.__class__.__getattr__",
+        ),
+        ("import timeit\ntimeit.timeit('import autograder.inside.probes as p; p.run = f')", IN_A_STRING),
+        ("import timeit, torch\ntimeit.timeit('torch.compile = f', globals={'torch': torch})", IN_A_STRING),
+        ("with open('mine.py', 'w') as file:\n    file.write(\n'  import importlib\\n  f()')", IN_A_STRING),
+        ("import types\ntypes.FunctionType(compile(text, '', 'exec'), {})()", IN_A_STRING),
+        (
+            "import string\nstring.Formatter().get_field('0.__globals__[a]', (f,), {})",
+            "looks up what leads to other code",
+        ),
+        ("import sys\nsys.setprofile(look)", "uses .setprofile"),
+        ("from threading import settrace", "imports threading.settrace"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
@@ -600,6 +620,9 @@ def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
         "if 'count' not in globals():\n    count = 3\nprint(globals()['count'])",
         "import torch\ngetattr(torch.backends.cuda.matmul, f'allow_{name}_reduced_precision_reduction')",
         "import autograder\nautograder.check('start.axpy', axpy)",
+        "import torch._inductor.config\ntorch._inductor.config.triton.cudagraphs = True",
+        "import timeit\ntimeit.timeit('f(x)', setup='import torch; x = torch.ones(3)', globals={'f': f})",
+        "def f(x, mode='eval', what='inspect'):\n    'Import this, (and) = that.'\n    return compile(x)",
     ],
 )
 def test_what_a_lesson_writes_in_its_own_cells_replaces_nothing(text):
