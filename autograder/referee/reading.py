@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
+from autograder.judging.proof import IN_PTX
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
@@ -334,6 +335,7 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
         for cell, node in by_name.get(todo.pop(), ()):
             inside = list(ast.walk(node))
             atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
+            atomic |= {(cell.name, one.lineno, "adds in assembler") for one in inside if _is_ptx(one)}
             more = {name_of(one) for one in inside} - called
             called |= more
             todo += more
@@ -364,6 +366,10 @@ def _dotted_names(node: ast.AST) -> set[str]:
 
 def _is_atomic(node: ast.AST) -> bool:
     return name_of(node).startswith("atomic_")
+
+
+def _is_ptx(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(IN_PTX.search(node.value))
 
 
 def _parsed(cell: Cell) -> ast.Module:

@@ -667,6 +667,13 @@ def test_sums_in_whatever_order_are_found_in_the_kernels_that_ran_and_in_what_th
     assert added(cells, {"_second"}) == added((Cell("a", "def f(:"),), {"f"}) == []
 
 
+def test_a_kernel_that_adds_in_assembler_is_found():
+    asm = "tl.inline_asm_elementwise('red.global.add.f32 [$1], $2;', '=r,l,f', [ptr, x], tl.int32, False, 1)"
+    assert added((Cell("mine", ADDS.replace("tl.atomic_add(ptr, x)", asm)),), {"_first"}) == [
+        ("mine", 6, "adds in assembler")
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [ADDS.replace("@triton.jit", "@[triton.jit][0]"), ADDS + "def never(a, a): pass\n"],

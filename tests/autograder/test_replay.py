@@ -592,6 +592,10 @@ def test_an_atomic_under_another_name_is_told_by_the_program():
     assert [why for _, _, why in proof.atomics_of(program)] == ["adds by atomic_add"]
     forged = {"kernels": {"0": 5, "1": {"names": 5}, "2": {"names": {"plus": 5}}}}
     assert proof.atomics_of({}) == proof.atomics_of({"kernels": 5}) == proof.atomics_of(forged) == []
+    text = {"constexpr": "red.global.add.f32 [$1], $2;"}
+    named, given = {"names": {"TEXT": {"value": text}}}, ["launch", 0, [1], [{"items": [text]}], {}]
+    found = proof.atomics_of({"kernels": {"0": named}, "steps": [given]})
+    assert [why for _, _, why in found] == ["adds in assembler"] * 2
 
 
 @needs_bubblewrap
