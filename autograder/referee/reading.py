@@ -47,10 +47,17 @@ PARTS = (
     *("triton." + part for part in "runtime compiler backends knobs tools compile".split()),
     *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
     *OF_THE_GRADER,
+    "course_lib.torch_inside.reuse",  # it runs text
     "functools.singledispatch",
     "numpy.ctypeslib",
+    "numpy.f2py",
+    "numpy.load",
+    "numpy.testing.measure",
+    "numpy.testing.rundocs",
+    "numpy.testing.runstring",
     "operator.attrgetter",
     "operator.methodcaller",
+    "pandas.read_pickle",
     "string.Formatter",
     "torch.hub",
     "typing.get_type_hints",
@@ -89,7 +96,7 @@ NAMES = BINDING - {"globals"} | set(
 )
 ATTRIBUTES = set(
     """builtins ctypes gc importlib inspect linecache modules os subprocess sys ag_frame cr_frame f_back f_builtins
-    f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer frombuffer fromfile
+    f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer from_file frombuffer fromfile
     tofile memmap untyped_storage storage set_ share_memory_ register_hook as_subclass device_caches""".split()
 )
 CALLED = {"modules"}  # harmless as a method, which torch.nn.Module has; sys.modules is none
@@ -123,6 +130,11 @@ LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc ru
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
+)
+# What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
+BRINGING = set(
+    """DataSource FileStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt open_memmap read_csv read_fwf
+    read_html read_json read_table read_xml""".split()
 )
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
 TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"probes"}
@@ -198,7 +210,8 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
     found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
     called = [(cell, node, node.name if isinstance(node, ast.alias) else name_of(node)) for cell, node in nodes]
-    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
+    elsewhere = DOING_IT_ALL | BRINGING
+    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in elsewhere]
 
 
 def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:

@@ -81,6 +81,11 @@ def test_right_answers_in_one_notebook_give_no_reason_to_look(asked):
 
 
 ANYWHERE = {
+    "import numpy as np\nnp.load('x', allow_pickle=True)": "numpy.load",
+    "from numpy.testing import runstring": "numpy.testing.runstring",
+    "import pandas as pd\npd.read_pickle('x')": "pandas.read_pickle",
+    "from course_lib.torch_inside.reuse import fresh": "course_lib.torch_inside.reuse",
+    "import torch\ntorch.from_file('x', True, 3)": "from_file",
     "import ctypes": "ctypes",
     "import os\nos.getcwd()": "os",
     "import os\nTABLE = {'os': 1}": "os",
@@ -379,6 +384,16 @@ def seconds(sizes):
 print(seconds([100, 200]), right(3))
 """
 JUDGED = frozenset({"axpy"}), frozenset()
+
+
+@pytest.mark.parametrize(
+    "line", ["np.loadtxt('x')", "pd.read_csv('x')", "torch.distributed.FileStore('x', 2)", "plt.imread('x')"]
+)
+def test_what_brings_numbers_past_the_network_is_pointed_at_among_ranks(line):
+    imports = "import torch, numpy as np, pandas as pd\nimport matplotlib.pyplot as plt\n"
+    assert [found for _, found, _ in meeting((Cell("mine", imports + line),))] == [3]
+    written = "plt.savefig('x.png')\nnp.save('x', a)\npd.DataFrame(a).to_csv('x')"
+    assert meeting((Cell("mine", imports + written),)) == []
 
 
 def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
