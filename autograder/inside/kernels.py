@@ -79,7 +79,9 @@ def _of_constants(function: Callable) -> Any:
     @functools.wraps(function)
     def called(*args, **kwargs):
         if not all(map(_is_constant, [*args, *kwargs.values()])):
-            raise NoKernel(f"the function of constants `{function.__name__}` is given a block")
+            raise NoKernel(
+                f"the function of constants `{function.__name__}` is given a block, or what else is no constant"
+            )
         return function(*args, **kwargs)
 
     return triton.constexpr_function(called if triton.knobs.runtime.interpret else function)
@@ -88,8 +90,7 @@ def _of_constants(function: Callable) -> Any:
 def _is_constant(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_constant, value))
-    is_function = isinstance(getattr(value, "fn", None), types.FunctionType)
-    return value is None or isinstance(value, (bool, dict, type, *KINDS)) or is_function
+    return value is None or isinstance(value, (bool, dict, *KINDS))
 
 
 class Text:
