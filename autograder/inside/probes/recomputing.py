@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import torch
 
@@ -33,9 +32,9 @@ def differentiated(function: Callable, x, w1, b1, w2, b2, dy) -> tuple[torch.Ten
     # beside the two: the results, a copy of dy, and half a matrix for what sums are made of
     beside = 3 * len(x) * x.shape[1] * x.element_size() + sum(t.nbytes for t in (w1, b1, w2, b2)) + hidden // 2
     looked_at = len(x) >= LARGE[0] and len(w1) >= LARGE[1]
-    forward, backward = (InPassing(2 * hidden + beside) if looked_at else nullcontext() for _ in range(2))
     products, most = Products(), MOST * (x.numel() + w1.numel() + len(x) * len(w1))
-    with fresh_memory_is_nan(), products:
+    forward, backward = (InPassing(2 * hidden + beside) if looked_at else products for _ in range(2))
+    with fresh_memory_is_nan():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t), forward:
             y = function(*leaves)
         if not isinstance(y, torch.Tensor):
