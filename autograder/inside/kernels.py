@@ -11,6 +11,7 @@ import ast
 import builtins
 import collections
 import copy
+import functools
 import importlib
 import io
 import linecache
@@ -43,7 +44,17 @@ MORE = {name: getattr(builtins, name) for name in MORE.split()}  # for functions
 OF_THE_INTERPRETER = {"interpreter_semantic", "_loop_numbers"}  # what it and the course write into a kernel
 # Arguments by which Triton's language is handed on: `tl.load(x, member=f)` calls f with the whole of it
 INTERPRETERS_OWN = {"member", "_semantic", "_generator", "_builder"}
-RESERVED = {*BUILTINS, *OF_THE_INTERPRETER, "getattr", "hasattr", "isinstance", "list", "_language", "_made"}
+RESERVED = {
+    *BUILTINS,
+    *OF_THE_INTERPRETER,
+    "getattr",
+    "hasattr",
+    "isinstance",
+    "list",
+    "_in_text",
+    "_language",
+    "_made",
+}
 RESERVED |= INTERPRETERS_OWN - {"member"}
 KINDS = (tl.dtype, tl.constexpr, int, float, str)
 CLASSES = (tl.range, tl.static_range, tl.constexpr, tl.tensor, tl.pointer_type, tl.block_type, tl.dtype)
@@ -59,6 +70,27 @@ OF_PYTHON = {"bit_length", "get"}  # of numbers and tables
 
 class NoKernel(TypeError):
     """A text that is no kernel in Triton's language."""
+
+
+def _of_constants(function: Callable) -> Any:
+    """Under `@triton.constexpr_function`. A compiler has no numbers of a block to give it, so the interpreter gives it
+    none."""
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        if not all(map(_is_constant, [*args, *kwargs.values()])):
+            raise NoKernel(
+                f"the function of constants `{function.__name__}` is given a block, or what else is no constant"
+            )
+        return function(*args, **kwargs)
+
+    return triton.constexpr_function(called if triton.knobs.runtime.interpret else function)
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_constant, value))
+    return value is None or isinstance(value, (bool, dict, *KINDS))
 
 
 class Text:
@@ -95,7 +127,7 @@ class Text:
         cell, name, constants = str(told["cell"]), str(told["name"]), bool(told.get("constants"))
         node = _bare(self._found(cell, name, told["line"]))
         known = BUILTINS | (MORE if constants else {})
-        made = triton.constexpr_function if constants else triton.jit
+        made = _of_constants if constants else triton.jit
         names = {"__builtins__": dict(known), "_language": tl, "_made": made, "__name__": "submission"}
         outside = _outside(node) - BUILTINS.keys()  # by these names the compiler has functions of its own
         for one in outside - (known.keys() - told["names"].keys()):
@@ -195,13 +227,28 @@ def _written_anew(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> An
     return names.pop(node.name)
 
 
+class _InText(ast.NodeTransformer):
+    """`f"{_in_text(x)}"` for `f"{x}"`."""
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.FormattedValue:
+        self.generic_visit(node)
+        node.value = ast.copy_location(ast.Call(ast.Name("_in_text", ast.Load()), [node.value], []), node.value)
+        return node
+
+
+def _in_text(value: Any) -> Any:
+    if not _is_constant(value):
+        raise NoKernel("a text that is to hold the numbers of a block")
+    return value
+
+
 def _for_the_interpreter(node: ast.FunctionDef, path: str, names: dict[str, Any]) -> Callable:
     """What Triton's interpreter makes of the checked text, with the lines of the cell."""
     from triton.runtime import interpreter
 
-    tree = interpreter.ASTTransformer().visit(ast.Module([copy.deepcopy(node)], []))
+    tree = interpreter.ASTTransformer().visit(_InText().visit(ast.Module([copy.deepcopy(node)], [])))
     made: dict[str, Any] = {}
-    names |= {name: vars(interpreter)[name] for name in OF_THE_INTERPRETER}
+    names |= {name: vars(interpreter)[name] for name in OF_THE_INTERPRETER} | {"_in_text": _in_text}
     exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), names, made)
     return made[node.name]
 

@@ -50,6 +50,7 @@ MANY = 16  # programs: when half of so many return early, an honest answer is ne
 LEFT = {"threads": "thread", "processes": "process"}
 NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
 SMALL = 64  # bytes of tables that a recorded call brings along: a seed in memory, say
+IN_PTX = re.compile(r"\b(?:atom|red|multimem|cp\.reduce)\.")  # what adds to memory in `tl.inline_asm_elementwise`
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
 
@@ -337,15 +338,31 @@ def kernels_of(program: Mapping) -> set[str]:
 
 
 def atomics_of(program: Mapping) -> list[tuple[str, int, str]]:
-    """Where a kernel has another name for one of Triton's atomics: its text says `plus` and means tl.atomic_add."""
+    """Where a kernel has another name for one of Triton's atomics, `plus` for tl.atomic_add, or is given one of PTX."""
     kernels = program.get("kernels")
     told = [one for one in (kernels.values() if isinstance(kernels, dict) else ()) if isinstance(one, dict)]
-    return [
-        (str(one.get("cell"))[:80], one["line"] if _is_count(one.get("line")) else 0, f"adds by {bound['object'][:80]}")
+    found = [
+        (str(one.get("cell"))[:80], one["line"] if _is_count(one.get("line")) else 0, why)
         for one in told
         for bound in (one["names"].values() if isinstance(one.get("names"), dict) else ())
-        if isinstance(bound, dict) and str(bound.get("object")).startswith("atomic_")
+        if isinstance(bound, dict) and (why := _adds(bound))
     ]
+    steps = program.get("steps")
+    launches = [step for step in steps if _is_launch(step)] if isinstance(steps, list) else []
+    return found + [("a launch", 0, "adds in assembler") for step in launches if _is_ptx(step[3:])]
+
+
+def _adds(bound: Mapping) -> str:
+    name = str(bound.get("object"))
+    by_name = f"adds by {name[:80]}" if name.startswith("atomic_") else ""
+    return by_name or ("adds in assembler" if _is_ptx(bound) else "")
+
+
+def _is_ptx(value: object) -> bool:
+    """Whether some string in it adds to memory."""
+    if isinstance(value, dict | list):
+        return any(map(_is_ptx, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and bool(IN_PTX.search(value))
 
 
 def of_tables(programs: Iterable[Mapping]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import symtable
 from collections.abc import Iterable, Iterator
 
@@ -20,6 +21,7 @@ BESIDE_KERNELS = set(
 )
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 TIMERS, WALKS = ("course_lib.timing.", "triton.testing."), {"all", "any", "dict", "list", "max", "min", "sum", "tuple"}
+MOST = 300_000  # parts of a text; the longest lesson, solved, has less than a tenth of them
 PLAIN = set("T device dtype grad is_cuda median ndim shape".split())  # of tensors and times: nothing that can be called
 
 
@@ -29,6 +31,8 @@ def beside_kernels(
 ) -> set[ast.stmt]:  # fmt: skip
     """The definitions that lead to a kernel, or are led to by one of these; kernels themselves left out."""
     tops = [node for tree in trees for node in statements(tree)]
+    if any(itertools.islice((one for node in tops for one in ast.walk(node)), MOST, None)):
+        raise ValueError(f"more than {MOST:,} parts, those of a statement in a statement again")
     kernels = {node.name for node in tops if is_kernel(node, jits)}
     imported = {name for tree in trees for name, _ in imports_of(tree)}
     binds = {node: bound_by(node, imported) for node in tops if not is_kernel(node, jits)}
@@ -40,20 +44,37 @@ def beside_kernels(
     inside = set().union(*(_used(symtable.symtable(ast.unparse(n), "", "exec")) for n in tops if is_kernel(n, jits)))
     found = {node for node in code if uses[node] & kernels or binds[node] & inside}
     found |= {node for node in code if any(is_kernel(n, jits) for n in ast.walk(node))}
-    while more := {node for node in code if uses[node] & set().union(*(binds[one] for one in found))} - found:
-        found |= more
+    found = _all_from(found, (binds, _by_name({node: uses[node] for node in code})))
     tried = _only_tried(trees, binds, meanings, judged) if judged else set()  # nor is a function that does
     tried = {node for node in tried if binds[node].isdisjoint(inside)}
-    found -= tried
-    while True:
-        up = set().union(*(binds[node] for node in found))
-        down = judged.union(*(uses[node] for node in found))
-        beside = up - judged - kernels  # such as a list in which what is judged could find something
-        more = {node for node in binds if binds[node] & down}
-        more |= {node for node in code if uses[node] & (beside if node in tried else up)}
-        if more <= found:
-            return found
-        found |= more
+    beside = {node: uses[node] - judged - kernels if node in tried else uses[node] for node in code}
+    led = found - tried | {node for node in binds if binds[node] & judged}
+    return _all_from(led, (uses, _by_name(binds)), (binds, _by_name(beside)))
+
+
+Names = dict[ast.stmt, set[str]]
+
+
+def _by_name(names: Names) -> dict[str, set[ast.stmt]]:
+    found: dict[str, set[ast.stmt]] = {}
+    for node, own in names.items():
+        for name in own:
+            found.setdefault(name, set()).add(node)
+    return found
+
+
+def _all_from(led: set[ast.stmt], *ways: tuple[Names, dict[str, set[ast.stmt]]]) -> set[ast.stmt]:
+    """The statements that these lead to, each way from a statement to its names and from a name to its statements."""
+    found, todo, done = set(led), list(led), [set() for _ in ways]
+    while todo:
+        node = todo.pop()
+        for seen, (names, nodes) in zip(done, ways, strict=True):
+            fresh = names[node] - seen
+            seen |= fresh
+            more = set().union(*(nodes.get(name, set()) for name in fresh)) - found
+            found |= more
+            todo += more
+    return found
 
 
 def _only_tried(
@@ -72,6 +93,7 @@ def _only_tried(
     own = {node.name for node in nodes if isinstance(node, FUNCTIONS)}
     own = own.union(*(names for node, names in binds.items() if _is_code(node)))
     handed_on = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n not in called}
+    not_tried = judged | handed_on
 
     def hands_on(node: ast.AST) -> bool:
         if isinstance(node, FUNCTIONS | ast.Lambda | ast.GeneratorExp | ast.Yield | ast.YieldFrom):
@@ -89,7 +111,7 @@ def _only_tried(
         return node not in called | inner and node.attr not in PLAIN and root_of(node) not in named
 
     def tries(node: ast.stmt) -> bool:
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in judged | handed_on:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in not_tried:
             return False
         return not any(hands_on(part) for part in ast.walk(node) if part is not node)
 
@@ -101,13 +123,9 @@ def _meant(node: ast.AST, meanings: list[dict[str, str]], given: set[str], parts
     return root_of(node) not in given and all(dotted_of(node, aliases).startswith(parts) for aliases in meanings)
 
 
-def _led_to(names: frozenset[str], binds: dict, uses: dict) -> set[ast.stmt]:
+def _led_to(names: frozenset[str], binds: Names, uses: Names) -> set[ast.stmt]:
     """The statements that bind these names, or what such a statement uses."""
-    found: set[ast.stmt] = set()
-    while more := {node for node in binds if binds[node] & names} - found:
-        found |= more
-        names = names.union(*(uses[node] for node in more))
-    return found
+    return _all_from({node for node in binds if binds[node] & names}, (uses, _by_name(binds)))
 
 
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:

@@ -49,15 +49,17 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((one.asname or one.name, f"{node.module or ''}.{one.name}") for one in node.names)
 
 
-@functools.lru_cache(maxsize=256)
 def followed(dotted: str) -> str:
     """Where a name comes from that a module of the course has imported itself: numpy for course_lib.numerics.np."""
     module, _, name = dotted.rpartition(".")
-    if not module.startswith("course_lib"):
-        return dotted
+    return _imported_by(module).get(name, dotted) if module.startswith("course_lib") else dotted
+
+
+@functools.lru_cache(maxsize=256)
+def _imported_by(module: str) -> dict[str, str]:
     path = COURSE.joinpath(*module.split("."))
     files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
-    return dict(imports_of(ast.parse(files[0].read_text(encoding="utf-8")))).get(name, dotted) if files else dotted
+    return dict(imports_of(ast.parse(files[0].read_text(encoding="utf-8")))) if files else {}
 
 
 def dotted_of(node: ast.AST, aliases: dict[str, str]) -> str:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import symtable
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
+from autograder.judging.proof import IN_PTX
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
-from autograder.referee.naming import DEEPEST, dotted_of, imports_of, meanings_of, name_of, root_of
+from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
 
@@ -44,10 +47,17 @@ PARTS = (
     *("triton." + part for part in "runtime compiler backends knobs tools compile".split()),
     *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
     *OF_THE_GRADER,
+    "course_lib.torch_inside.reuse",  # it runs text
     "functools.singledispatch",
     "numpy.ctypeslib",
+    "numpy.f2py",
+    "numpy.load",
+    "numpy.testing.measure",
+    "numpy.testing.rundocs",
+    "numpy.testing.runstring",
     "operator.attrgetter",
     "operator.methodcaller",
+    "pandas.read_pickle",
     "string.Formatter",
     "torch.hub",
     "typing.get_type_hints",
@@ -86,7 +96,7 @@ NAMES = BINDING - {"globals"} | set(
 )
 ATTRIBUTES = set(
     """builtins ctypes gc importlib inspect linecache modules os subprocess sys ag_frame cr_frame f_back f_builtins
-    f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer frombuffer fromfile
+    f_code f_globals f_locals gi_frame tb_frame tb_next ctypeslib from_blob from_buffer from_file frombuffer fromfile
     tofile memmap untyped_storage storage set_ share_memory_ register_hook as_subclass device_caches""".split()
 )
 CALLED = {"modules"}  # harmless as a method, which torch.nn.Module has; sys.modules is none
@@ -107,7 +117,8 @@ ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
 REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
 REACHING = INNER | set(
     """__closure__ __code__ __defaults__ __import__ __loader__ __subclasses__ _getframe currentframe f_back f_builtins
-    from_callable get_objects get_referents get_referrers modules tb_frame tb_next""".split()
+    from_callable get_objects get_referents get_referrers modules register_callback setprofile setprofile_all_threads
+    settrace settrace_all_threads tb_frame tb_next""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())
@@ -119,6 +130,11 @@ LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc ru
 AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
+)
+# What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
+BRINGING = set(
+    """DataSource FileStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt open_memmap read_csv read_fwf
+    read_html read_json read_table read_xml""".split()
 )
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
 TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"probes"}
@@ -133,7 +149,7 @@ def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
     def found(*cells, **options) -> Found:
         try:
             return read(*cells, **options)
-        except (RecursionError, MemoryError, ValueError, SyntaxError):
+        except (RecursionError, MemoryError, ValueError, SyntaxError, OSError):  # the last of a module's long name
             return [("", 0, "is nested too deeply to be read, or says too much at once")]
 
     return found
@@ -194,7 +210,8 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
     found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
     called = [(cell, node, node.name if isinstance(node, ast.alias) else name_of(node)) for cell, node in nodes]
-    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in DOING_IT_ALL]
+    elsewhere = DOING_IT_ALL | BRINGING
+    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in elsewhere]
 
 
 def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
@@ -231,10 +248,33 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, "hands autograder on"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
-        changed = [name for name in _replaced(node, aliases) if not name.startswith(COMPILERS_SETTINGS)]
+        elif _runs_text(node, aliases):
+            yield node, "may run code that stands in a string"
+        changed = [name for name in _replaced(node, aliases) if not _is_setting(name)]
         if isinstance(node, ast.Subscript) and dotted_of(node.value, aliases) == "os.environ":
             continue  # it holds text alone, and does nothing that `os.environ.update` would not
         yield from ((node, f"replaces {name}") for name in changed)
+
+
+def _is_setting(name: str) -> bool:
+    """`torch._inductor.config.triton.cudagraphs`, and not `torch._inductor.config.torch.compile`."""
+    prefix = next((one for one in COMPILERS_SETTINGS if name.startswith(one)), "")
+    parts = name.removeprefix(prefix).split(".")
+    return bool(prefix) and FOREIGN.isdisjoint(parts) and "torch" not in parts and not any(map(_is_a_dunder, parts))
+
+
+def _runs_text(node: ast.AST, aliases: dict[str, str]) -> bool:
+    """Python's `compile(text, file, mode)`, and a string that holds what would be found in a cell: `timeit` runs it, or
+    it is written to a file and imported."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "compile":
+        return "compile" not in aliases and len(node.args) + len(node.keywords) > 2
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"[.(= ]", node.value)):
+        return False
+    tree = _tree(Cell("", textwrap.dedent(node.value)))
+    if not tree:
+        return False
+    imported = {name: followed(dotted) for name, dotted in imports_of(tree)}
+    return any(True for _ in _replacing(tree, aliases | imported))
 
 
 def _leads_to_probes(name: str) -> bool:
@@ -248,7 +288,7 @@ def _leads_to_probes(name: str) -> bool:
 def _asks_for_what_reaches(node: ast.AST) -> bool:
     """`"tb_frame.f_globals"`, and a name for `getattr` that is put together."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return not REACHING.isdisjoint(node.value.split(".")) and node.value not in CALLED
+        return not REACHING.isdisjoint(re.split(r"[.\[\]]", node.value)) and node.value not in CALLED
     is_getattr = isinstance(node, ast.Call) and name_of(node.func) == "getattr" and len(node.args) > 1
     return is_getattr and isinstance(node.args[1], ast.BinOp | ast.JoinedStr) and _may_reach(node.args[1])
 
@@ -262,7 +302,8 @@ def _may_reach(name: ast.expr) -> bool:
     else:
         return True
     texts = [one.value if isinstance(one, ast.Constant) else None for one in pieces]
-    form = "".join(re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    pieces = (re.escape(text) if isinstance(text, str) else ".*" for text in texts)
+    form = "".join(piece for piece, _ in itertools.groupby(pieces))  # two `.*` in a row take a time of their own
     return any(re.fullmatch(form, one) for one in REACHING | TO_PROBES)
 
 
@@ -307,6 +348,7 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
         for cell, node in by_name.get(todo.pop(), ()):
             inside = list(ast.walk(node))
             atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
+            atomic |= {(cell.name, one.lineno, "adds in assembler") for one in inside if _is_ptx(one)}
             more = {name_of(one) for one in inside} - called
             called |= more
             todo += more
@@ -337,6 +379,10 @@ def _dotted_names(node: ast.AST) -> set[str]:
 
 def _is_atomic(node: ast.AST) -> bool:
     return name_of(node).startswith("atomic_")
+
+
+def _is_ptx(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(IN_PTX.search(node.value))
 
 
 def _parsed(cell: Cell) -> ast.Module:
@@ -440,7 +486,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    pythons = NAMES & _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
+    pythons = _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
@@ -467,9 +513,9 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
 
 
 def _outside(table: symtable.SymbolTable) -> set[str]:
-    """The names that are read anywhere, but for the arguments and variables of functions."""
-    own = table.get_type() == "function"
-    read = {s.get_name() for s in table.get_symbols() if s.is_referenced() and not (own and not s.is_global())}
+    """Which of NAMES are read anywhere, but for the arguments and variables of functions."""
+    own, here = table.get_type() == "function", map(table.lookup, NAMES.intersection(table.get_identifiers()))
+    read = {s.get_name() for s in here if s.is_referenced() and not (own and not s.is_global())}
     return read.union(*map(_outside, table.get_children()))
 
 

@@ -30,13 +30,15 @@ def names_of_jit(sources: tuple[str, ...]) -> frozenset[str]:
             names |= {f"{one.asname}.jit" for one in node.names if one.name == "triton" and one.asname}
         elif isinstance(node, ast.ImportFrom) and node.module == "triton":
             names |= {one.asname or one.name for one in node.names if one.name == "jit"}
-    assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-    while True:
-        again = [node for node in assigned if _dotted(node.value) in names]
-        more = {_dotted(target) for node in again for target in node.targets} - {""} - names
-        if not more:
-            return frozenset(names)
+    given: dict[str, set[str]] = {}  # by what stands on the right
+    for node in (one for one in nodes if isinstance(one, ast.Assign)):
+        given.setdefault(_dotted(node.value), set()).update(map(_dotted, node.targets))
+    todo = [*names]
+    while todo:
+        more = given.get(todo.pop(), set()) - {""} - names
         names |= more
+        todo += more
+    return frozenset(names)
 
 
 def is_kernel(node: ast.AST, jits: frozenset[str]) -> bool:

@@ -51,7 +51,7 @@ def _plain(fn):
         if not hasattr(fn, "fn"):
             raise TypeError(f"Expected a @triton.jit function, got {type(fn).__name__}.")
         fn = fn.fn
-    return fn
+    return inspect.unwrap(fn)
 
 
 def _wrapper(fn) -> str:

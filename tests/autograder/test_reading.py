@@ -81,6 +81,11 @@ def test_right_answers_in_one_notebook_give_no_reason_to_look(asked):
 
 
 ANYWHERE = {
+    "import numpy as np\nnp.load('x', allow_pickle=True)": "numpy.load",
+    "from numpy.testing import runstring": "numpy.testing.runstring",
+    "import pandas as pd\npd.read_pickle('x')": "pandas.read_pickle",
+    "from course_lib.torch_inside.reuse import fresh": "course_lib.torch_inside.reuse",
+    "import torch\ntorch.from_file('x', True, 3)": "from_file",
     "import ctypes": "ctypes",
     "import os\nos.getcwd()": "os",
     "import os\nTABLE = {'os': 1}": "os",
@@ -215,6 +220,26 @@ def test_a_long_chain_of_attributes_is_pointed_at_and_soon_read():
     found = suspicious((Cell("mine", "x = torch" + ".a" * 250),))
     assert any("attributes in a row" in why for _, _, why in found)
     assert time.process_time() - began < 5
+
+
+LEADS = "import triton\n@triton.jit\ndef k(x): pass\ndef f0(): k\n"
+COSTLY = {
+    "functions that lead to one another": LEADS + "".join(f"def f{n}(): f{n - 1}\n" for n in range(1, 800)),
+    "other names for jit": "import triton\n" + "\n".join(f"f{n} = f{n + 1}" for n in range(6000)) + " = triton.jit",
+    "statements in statements": LEADS + "".join(" " * n + "if 1:\n" for n in range(95)) + " " * 95 + "a = 1;" * 4000,
+    "names of a module": f"from course_lib.kernels.rope import {','.join(f'f{n}' for n in range(1000))}",
+    "a name of many pieces": f"getattr(f, f'{'{a}' * 20}!')",
+    "a module with a long name": f"import course_lib.{'a' * 300} as f",
+}
+
+
+@pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY)
+def test_no_text_takes_the_referee_long_to_read(text):
+    """It reads outside of any sandbox, and everybody's next verdict waits for it."""
+    cells, began = (Cell("mine", text),), time.process_time()
+    for read in (lambda cells: suspicious(cells, frozenset({"f0"})), replacing, meeting):
+        read(cells)
+    assert time.process_time() - began < 8
 
 
 def test_what_only_a_free_function_leads_to_may_use_kernels_and_torch():
@@ -361,6 +386,16 @@ print(seconds([100, 200]), right(3))
 JUDGED = frozenset({"axpy"}), frozenset()
 
 
+@pytest.mark.parametrize(
+    "line", ["np.loadtxt('x')", "pd.read_csv('x')", "torch.distributed.FileStore('x', 2)", "plt.imread('x')"]
+)
+def test_what_brings_numbers_past_the_network_is_pointed_at_among_ranks(line):
+    imports = "import torch, numpy as np, pandas as pd\nimport matplotlib.pyplot as plt\n"
+    assert [found for _, found, _ in meeting((Cell("mine", imports + line),))] == [3]
+    written = "plt.savefig('x.png')\nnp.save('x', a)\npd.DataFrame(a).to_csv('x')"
+    assert meeting((Cell("mine", imports + written),)) == []
+
+
 def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
     cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES))
     assert suspicious(cells, *JUDGED) == []
@@ -467,6 +502,7 @@ def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
 
 
 PUT = "import autograder.inside.probes.towers as probe\n"
+IN_A_STRING = "may run code that stands in a string"
 
 
 @pytest.mark.parametrize(
@@ -536,6 +572,25 @@ PUT = "import autograder.inside.probes.towers as probe\n"
         ("globals().get('__buil' + 'tins__')", "uses globals"),
         ("globals()['abc'] = 3", "uses globals"),
         ("held = globals()", "uses globals"),
+        (
+            "import torch._inductor.config as c\nc.torch.compile = print",
+            "replaces torch._inductor.config.torch.compile",
+        ),
+        ("import torch\ntorch._dynamo.config.sys.path = []", "replaces torch._dynamo.config.sys.path"),
+        (
+            "import torch\ntorch._dynamo.config.__class__.__getattr__ = f",
+            "replaces torch._dynamo.config.__class__.__getattr__",
+        ),
+        ("import timeit\ntimeit.timeit('import autograder.inside.probes as p; p.run = f')", IN_A_STRING),
+        ("import timeit, torch\ntimeit.timeit('torch.compile = f', globals={'torch': torch})", IN_A_STRING),
+        ("with open('mine.py', 'w') as file:\n    file.write(\n'  import importlib\\n  f()')", IN_A_STRING),
+        ("import types\ntypes.FunctionType(compile(text, '', 'exec'), {})()", IN_A_STRING),
+        (
+            "import string\nstring.Formatter().get_field('0.__globals__[a]', (f,), {})",
+            "looks up what leads to other code",
+        ),
+        ("import sys\nsys.setprofile(look)", "uses .setprofile"),
+        ("from threading import settrace", "imports threading.settrace"),
     ],
 )
 def test_what_replaces_a_probe_is_found(text, why):
@@ -580,6 +635,9 @@ def test_settings_of_the_compiler_and_modules_of_a_model_are_no_replacements():
         "if 'count' not in globals():\n    count = 3\nprint(globals()['count'])",
         "import torch\ngetattr(torch.backends.cuda.matmul, f'allow_{name}_reduced_precision_reduction')",
         "import autograder\nautograder.check('start.axpy', axpy)",
+        "import torch._inductor.config\ntorch._inductor.config.triton.cudagraphs = True",
+        "import timeit\ntimeit.timeit('f(x)', setup='import torch; x = torch.ones(3)', globals={'f': f})",
+        "def f(x, mode='eval', what='inspect'):\n    'Import this, (and) = that.'\n    return compile(x)",
     ],
 )
 def test_what_a_lesson_writes_in_its_own_cells_replaces_nothing(text):
@@ -622,6 +680,13 @@ def test_sums_in_whatever_order_are_found_in_the_kernels_that_ran_and_in_what_th
     cells = (Cell("mine", ADDS),)
     assert added(cells, {"_first"}) == added(cells, {"_spread"}) == [("mine", 6, "adds by atomic_add")]
     assert added(cells, {"_second"}) == added((Cell("a", "def f(:"),), {"f"}) == []
+
+
+def test_a_kernel_that_adds_in_assembler_is_found():
+    asm = "tl.inline_asm_elementwise('red.global.add.f32 [$1], $2;', '=r,l,f', [ptr, x], tl.int32, False, 1)"
+    assert added((Cell("mine", ADDS.replace("tl.atomic_add(ptr, x)", asm)),), {"_first"}) == [
+        ("mine", 6, "adds in assembler")
+    ]
 
 
 @pytest.mark.parametrize(

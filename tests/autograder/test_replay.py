@@ -334,6 +334,45 @@ def test_a_function_of_constants_that_computes_with_blocks_earns_nothing():
     assert (verdict.points, verdict.held) == (0, 0) and "no GPU would" in verdict.note, verdict.note
 
 
+IN_PYTHON = """
+@triton.constexpr_function
+def here_only(one):
+    return len(str(one)) == 6
+@triton.constexpr_function
+def computed(x, y, a):
+    if str(x)[0:1] != "[":
+        return 0.0
+    x, y, a = [float(one[1:-1]) if one[0:1] == "[" else float(one) for one in (str(x), str(y), str(a))]
+    return a * x + y
+@triton.jit
+def _axpy(out, x, y, n, a, BLOCK: tl.constexpr):
+    if here_only((BLOCK,)):
+        for i in range(n):
+            tl.store(out + i, computed(f"{tl.load(x + i)}", f"{tl.load(y + i)}", f"{a}"))
+def axpy(a, x, y, out):
+    _axpy[(1,)](out, x, y, len(x), a, BLOCK=256)
+"""
+GIVEN = IN_PYTHON.replace('f"{tl.load(x + i)}", f"{tl.load(y + i)}", f"{a}"', "tl.load(x + i), tl.load(y + i), a")
+SORTED = IN_PYTHON.replace('computed(f"{tl.load(x + i)}", f"{tl.load(y + i)}", f"{a}")', "v").replace(
+    "            tl.store",
+    "            v = a * tl.load(x + i) + tl.load(y + i)\n            [v].sort()\n            tl.store",
+)
+
+
+@needs_bubblewrap
+@needs_functions_of_constants
+@pytest.mark.skipif(TIER != "interpreter", reason="a compiler has no numbers of a block")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(IN_PYTHON, "no GPU would"), (GIVEN, "given a block"), (SORTED, "no GPU would")],
+    ids=["in a text", "given", "where only the interpreter comes to"],
+)
+def test_no_python_computes_with_the_numbers_of_a_block(text, said):
+    """Before this, a compiler was shown another branch, or a zero, and such a kernel earned all points."""
+    verdict = judged(HEAD + text)
+    assert verdict.points == 0 and said in verdict.note, verdict.note
+
+
 NAMED = """
 from typing import NamedTuple
 import torch
@@ -592,6 +631,10 @@ def test_an_atomic_under_another_name_is_told_by_the_program():
     assert [why for _, _, why in proof.atomics_of(program)] == ["adds by atomic_add"]
     forged = {"kernels": {"0": 5, "1": {"names": 5}, "2": {"names": {"plus": 5}}}}
     assert proof.atomics_of({}) == proof.atomics_of({"kernels": 5}) == proof.atomics_of(forged) == []
+    text = {"constexpr": "red.global.add.f32 [$1], $2;"}
+    named, given = {"names": {"TEXT": {"value": text}}}, ["launch", 0, [1], [{"items": [text]}], {}]
+    found = proof.atomics_of({"kernels": {"0": named}, "steps": [given]})
+    assert [why for _, _, why in found] == ["adds in assembler"] * 2
 
 
 @needs_bubblewrap

@@ -67,6 +67,11 @@ GROUPS = {
 TORCHS_OWN = {"aten", "prim", "prims", "profiler", "quantized", "inductor", "debugprims"}
 # Of what may compute, that by which a GELU can be put together; sums of products and biases are left out.
 ELEMENTWISE = set("mul mul_ div div_ reciprocal rsqrt neg clamp clamp_min where masked_fill masked_fill_".split())
+# Of the numbers of a layer's rows, how many torch may take one by one or multiply in batches, for each layer and one
+# more: norms put together from their parts, forward and backward, take 20. One softmax takes 40, with e to a power
+# from products.
+MOST = 32
+IN_BATCHES = {"bmm", "baddbmm"}  # of matrices with one number each they multiply as well
 SAID = 240  # letters of an error of the compiler
 
 
@@ -189,6 +194,7 @@ class _Within(TorchDispatchMode):
     def __init__(self, images: int, sizes: Sizes, gaps: bool = False):
         super().__init__()
         self.rows, self.sizes, self.gaps, self.found = images * sizes.patches, sizes, gaps, ""
+        self.left = MOST * self.rows * sizes.width * (sizes.layers + 1)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -227,6 +233,9 @@ class _Within(TorchDispatchMode):
             )
         if name in ELEMENTWISE and made.numel() == self.rows * self.sizes.mlp:
             return f"torch's {name} computes on all numbers of the hidden layer: GELU and its slope are for kernels"
+        self.left -= made.numel() if name in ELEMENTWISE or name in IN_BATCHES else 0
+        if self.left < 0:
+            return "torch multiplies more numbers than norms and masks need: attention and GELU are for kernels"
         return ""
 
     @property
