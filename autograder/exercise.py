@@ -207,6 +207,7 @@ class Exercise:
     tiers: tuple[str, ...] = ("interpreter", "gpu")
     launches: bool = True  # a kernel exercise must launch at least one Triton kernel
     allowed: tuple[str, ...] = ()  # operators of torch that may compute beside the kernels: "aten::mm"
+    most: Callable[[Values], Mapping[str, int]] | None = None  # how many numbers these may work on: see inside/numbers
     public: tuple[str, ...] = ()  # tensors on whose values the code around kernels may depend: lengths, say
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places

@@ -18,12 +18,14 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside.kernels import Text
+from autograder.inside.numbers import Numbers
 from autograder.inside.recording import FRESH, MOVES, is_kernel
 from autograder.inside.wire import TYPES
 from course_lib import device
 
 PLAIN = {"language", "kernel"}
 NO_NUMBER = object()
+NO_LIMITS: Mapping[str, int] = {}
 # bytes that are NaN in every floating type, and a large negative number in the others
 NAN = 0xFF
 
@@ -34,7 +36,7 @@ class Player:
     def __init__(self, cells: Mapping[str, str]):
         self.text = Text(cells)
         self.memories: dict[int, torch.Tensor] = {}  # of bytes
-        self.allowed = MOVES
+        self.allowed, self.numbers = MOVES, Numbers({})
         if triton.knobs.runtime.interpret:
             from course_lib.interpreter import bounds
 
@@ -42,9 +44,15 @@ class Player:
         else:
             triton.set_allocator(_memory)
 
-    def play(self, program: Mapping, slabs: Sequence[torch.Tensor], allowed: Sequence[str] = ()) -> Any:
-        """What the recorded function returned, with the true values in it."""
-        self.allowed = MOVES.union(allowed)
+    def play(
+        self,
+        program: Mapping,
+        slabs: Sequence[torch.Tensor],
+        allowed: Sequence[str] = (),
+        most: Mapping[str, int] = NO_LIMITS,
+    ) -> Any:
+        """What the recorded function returned, with the true values in it. most: numbers that `allowed` work on."""
+        self.allowed, self.numbers = MOVES.union(allowed), Numbers(most)
         for number, slab in program["arguments"].items():
             self.memories[int(number)] = slabs[slab]
         for number, content in program["constants"].items():
@@ -68,10 +76,11 @@ class Player:
         operators = getattr(torch.ops.aten, name)
         if overload not in operators.overloads():
             raise ValueError(f"there is no operator {operator[:80]}")
-        made = getattr(operators, overload)(
-            *map(self._value, args), **{key: self._value(value) for key, value in kwargs.items()}
-        )
+        given, named = [*map(self._value, args)], {key: self._value(value) for key, value in kwargs.items()}
+        made = getattr(operators, overload)(*given, **named)
         made = made if isinstance(made, tuple | list) else (made,)
+        if f"aten::{name}" not in MOVES:
+            self.numbers.count(name, (*given, *named.values(), *made))
         made = [one for one in made if isinstance(one, torch.Tensor)]  # a gradient that nobody asks for is None
         for number, tensor in zip(numbers, made, strict=True):
             if number is not None:

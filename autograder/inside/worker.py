@@ -231,8 +231,8 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
 
     def run() -> list:
         return [
-            player.play(program, slabs, order["allowed"])
-            for program, slabs in zip(order["programs"], parts, strict=True)
+            player.play(program, slabs, order["allowed"], most)
+            for program, slabs, most in zip(order["programs"], parts, order["most"], strict=True)
         ]
 
     got = calling.call(run, ())

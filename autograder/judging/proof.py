@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from autograder.exercise import Exercise
+from autograder.judging import ptx
 from autograder.judging.verdict import CaseVerdict
 
 # Memory, views, copies and fills, and the queries that come with them. Triton's interpreter itself dispatches
@@ -50,7 +51,6 @@ MANY = 16  # programs: when half of so many return early, an honest answer is ne
 LEFT = {"threads": "thread", "processes": "process"}
 NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
 SMALL = 64  # bytes of tables that a recorded call brings along: a seed in memory, say
-IN_PTX = re.compile(r"\b(?:atom|red|multimem|cp\.reduce)\.")  # what adds to memory in `tl.inline_asm_elementwise`
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
 
@@ -362,7 +362,7 @@ def _is_ptx(value: object) -> bool:
     """Whether some string in it adds to memory."""
     if isinstance(value, dict | list):
         return any(map(_is_ptx, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str) and bool(IN_PTX.search(value))
+    return ptx.adds(value)
 
 
 def of_tables(programs: Iterable[Mapping]) -> str:

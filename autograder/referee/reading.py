@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
-from autograder.judging.proof import IN_PTX
+from autograder.judging import ptx
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
@@ -382,7 +382,7 @@ def _is_atomic(node: ast.AST) -> bool:
 
 
 def _is_ptx(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(IN_PTX.search(node.value))
+    return isinstance(node, ast.Constant) and ptx.adds(node.value)
 
 
 def _parsed(cell: Cell) -> ast.Module:

@@ -381,6 +381,7 @@ class Worker:
                 descriptors.append(mailbox.descriptor)
             order = {"programs": list(programs), "counts": counts, "slabs": described, "wants": len(exercise.returns)}
             order |= {"allowed": exercise.allowed}
+            order |= {"most": [exercise.most(call.args) if exercise.most else {} for call in calls]}
             report = self.ask(order, descriptors, len(calls) * self.room.patience.call_s)
             outcome = outcome_of(report)
             if outcome.error:

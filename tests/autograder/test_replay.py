@@ -522,8 +522,23 @@ def program_of(function, *args, allowed=()):
     return recording.Recorder().record(function, args, slabs, allowed)
 
 
-def played(cells, program, *tensors, allowed=()):
-    return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors], allowed)
+def played(cells, program, *tensors, allowed=(), most=playing.NO_LIMITS):
+    return playing.Player(cells).play(program, [one.reshape(-1).view(torch.uint8) for one in tensors], allowed, most)
+
+
+def test_a_player_multiplies_no_more_numbers_than_the_exercise_says():
+    """A program that was forged is counted as well: the player does it."""
+
+    def product(a, b):
+        return torch.mm(a, b)
+
+    allowed, given = ("aten::mm",), (torch.randn(50, 1), torch.randn(1, 50))
+    program = program_of(product, *given, allowed=allowed)[1]
+    played({}, program, *given, allowed=allowed, most={"products": 2600})
+    with pytest.raises(calling.Found, match="more than 2599 numbers"):
+        played({}, program, *given, allowed=allowed, most={"products": 2599})
+    with pytest.raises(calling.Found, match="products"):  # many small ones are no way out
+        played({}, program | {"steps": 3 * program["steps"]}, *given, allowed=allowed, most={"products": 2 * 2600})
 
 
 def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():

@@ -38,6 +38,16 @@ from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 ALLOWED = tuple(f"aten::{name}" for name in "mm addmm bmm baddbmm mv addmv matmul linear sum add".split())
 
 
+def most(v) -> dict[str, int]:
+    """Twice what three products are given and make when each head has its own matrices, in batches; and sums."""
+    images, length, width = v["x"].shape
+    rows = images * length
+    return {
+        "products": 6 * ((3 * v["heads"] + 4) * rows * width + (images + 1) * 3 * width * width),
+        "sums": 200 * rows * width,
+    }
+
+
 def _call(
     d: Draw, batch: int, heads: int, length: int, head_size: int, lengths=None, dtype=FP32, row_gap=0, image_gap=0,
     do_strides=None, of_a_sum=False, spread=1.3, offset=0.0, do_mean=0.3,
@@ -175,6 +185,7 @@ QKV = Exercise(
     mistakes=MISTAKES,
     probe="autograder.inside.probes.packing:differentiated",
     allowed=ALLOWED,
+    most=most,
     public=("lengths",),
     where=wrong_places,
     shows_not="speed, bf16, races between programs, and more than 65535 programs in a dimension of the grid",

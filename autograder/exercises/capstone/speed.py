@@ -16,7 +16,8 @@ function fills y, dx and the gradient of each parameter, sums over all rows of a
 of one type, fp32 or fp16, or bf16 on a GPU, and contiguous, and x is finite everywhere. Inputs stay as they are.
 Arithmetic is in fp32, products of fp32 without TF32; what goes through memory between two products has the type of x.
 Products, additions, sums and norms may be the library's (`ALLOWED`); attention and GELU are in kernels, both ways, and
-nothing is added up in an order that differs from call to call. Memory that the function makes may hold anything.
+nothing is added up in an order that differs from call to call. Memory that the function makes may hold anything. What
+the library works on is counted (`most`), since both could be put together from products of single numbers.
 
 The clock's reference is the block of the strong tower: torch's own operators, a kernel each. Points begin at 0.8 times
 its speed and are full at 1.08 times. The floor counts the products as course_lib/models/vision.py does, two backward
@@ -41,6 +42,18 @@ ALLOWED = tuple(
     mm addmm mv addmv matmul linear sum add add_ layer_norm native_layer_norm native_layer_norm_backward resolve_conj
     """.split()
 )
+
+
+def most(v) -> dict[str, int]:
+    """Twice what a block is given and makes, and weights once more for each image."""
+    images, length, width = v["x"].shape
+    rows, hidden = images * length, len(v["up_b"])
+    weights = 4 * width * width + 2 * width * hidden
+    return {
+        "products": 2 * rows * (24 * width + 6 * hidden) + 3 * (1 + images) * weights,
+        "norms": 20 * (rows + 1) * (width + 1),
+        "sums": 64 * rows * width + 4 * rows * hidden + 3 * (1 + images) * weights,
+    }
 
 
 def _call(
@@ -166,6 +179,7 @@ SPEED = Exercise(
     ),
     mistakes=MISTAKES,
     allowed=ALLOWED,
+    most=most,
     deterministic=True,
     where=where_in_a_block,
     speed=Speed(

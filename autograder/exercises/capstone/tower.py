@@ -13,7 +13,7 @@ packs what it is given (`course_lib.models.siglip.frame` has `packed` and `unpac
 
 Attention and GELU run in kernels of one's own, forward and backward: no tensor holds a score for each pair of patches,
 and torch multiplies nothing of the hidden layer by elements. Products, sums, norms, additions and masks may be torch's
-(`ALLOWED`). While the tower runs, torch.empty gives NaN.
+(`ALLOWED`), on about as many numbers as they need (`most`). While the tower runs, torch.empty gives NaN.
 
 An operator of one's own that takes the hidden layer alone (GELU: h; its gradient: da and h) and returns a new tensor
 takes it whatever its strides: in one case it gets the same values in rows with gaps between them.
@@ -46,6 +46,19 @@ ALLOWED = tuple(
     """.split()
 )
 WIDE = 16, 24  # head sizes: a power of two, and one that is none
+
+
+def most(v) -> dict[str, int]:
+    """Twice what a tower is given and makes, and weights once more for each image; norms may be put together."""
+    images, patches, numbers = v["patches"].shape
+    layers, hidden, width = v["up_w"].shape
+    rows, weights = images * patches, layers * (4 * width * width + 2 * width * hidden) + width * numbers
+    a_row = layers * (24 * width + 6 * hidden) + 6 * (width + numbers)
+    return {
+        "products": 2 * rows * a_row + 3 * (1 + images) * weights,
+        "norms": 20 * (layers + 1) * (rows + 1) * (width + 1),
+        "sums": 200 * (layers + 1) * rows * width,
+    }
 
 
 def _call(
@@ -177,6 +190,7 @@ TOWER = Exercise(
     mistakes=MISTAKES,
     probe="autograder.inside.probes.assembled:stepped",
     allowed=ALLOWED,
+    most=most,
     public=("lengths",),
     shows_not="speed, bf16, races between programs, and what Inductor makes of the graph",
 )

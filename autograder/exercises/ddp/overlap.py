@@ -22,37 +22,55 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Exercise, Mistake, Values
-from autograder.exercises.ddp.averaging import acceptance, cases, oracle, segments, trained_bytes
+from autograder.exercises.ddp.averaging import Begun, acceptance, cases, oracle, segments, trained_bytes
 from autograder.exercises.ddp.averaging_mistakes import HOOKS, LATE, SHARED, all_of, said
 
 HELD, ALONE, NO_CONTEXT = "in the foreground", "without sync", "has no no_sync()"
 BEHIND = "had begun when the backward pass reached the first layer"
 IN_ORDER = ("Plain", "Wide")  # layers are used in their order, and all of them
 OF_THE_FIRST = 2  # parameters of their first layer
+FLAGS = 16  # bytes that may travel with a gradient: who has one
 
 
 def how(got: Sequence[Mapping], args: Values) -> str | None:
     wrong = without_sync(got, args)
     if wrong or args["model"] not in IN_ORDER:
         return wrong
-    count = len(trained_bytes(args["model"]))
+    sizes = [nbytes for _, nbytes in trained_bytes(args["model"])]
     for rank, report in enumerate(got):
-        wrong = not_overlapped(report, rank, least=count - 1, early=count - OF_THE_FIRST)
+        wrong = not_overlapped(report, rank, least=len(sizes) - 1, early=len(sizes) - OF_THE_FIRST, sizes=sizes)
         if wrong:
             return wrong
     return None
 
 
-def not_overlapped(report: Mapping, rank: int, least: int, early: int) -> str | None:
-    """Whether fewer collectives than `least` begin inside a backward pass, or than `early` before its last layer."""
+def not_overlapped(report: Mapping, rank: int, least: int, early: int, sizes: Sequence[int] = ()) -> str | None:
+    """Whether fewer collectives than `least` begin inside a backward pass, or than `early` before its last layer.
+
+    sizes: bytes of what is to travel. What holds something else is not counted: gradients may travel later.
+    """
     for begun, before in zip(segments(report, "backward"), segments(report, "backward", early=True), strict=True):
+        if sizes:
+            begun, before = _of_sizes(begun, sizes), _of_sizes(before, sizes)
         if len(begun) < least:
-            return f"{len(begun)} collectives of rank {rank} were begun in the backward pass, the others {LATE} it"
+            those = f"{len(begun)} collectives with gradients of rank {rank}"
+            return f"{those} were begun in the backward pass, the others {LATE} it"
         if sum(one.background for one in begun) < least:
             return f"rank {rank} waits for collectives inside the backward pass: they run {HELD}"
         if len(before) < early:
-            return f"{len(before)} collectives of rank {rank} {BEHIND}; {early} could have"
+            return f"{len(before)} collectives with gradients of rank {rank} {BEHIND}; {early} could have"
     return None
+
+
+def _of_sizes(begun: Sequence[Begun], sizes: Sequence[int]) -> list[Begun]:
+    """One for each size at most."""
+    left, found = sorted(begun, key=lambda one: one.nbytes), []
+    for size in sorted(sizes):
+        fits = next((one for one in left if size <= one.nbytes <= size + FLAGS), None)
+        if fits:
+            left.remove(fits)
+            found.append(fits)
+    return found
 
 
 def without_sync(got: Sequence[Mapping], args: Values) -> str | None:

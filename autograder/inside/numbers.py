@@ -1,0 +1,40 @@
+"""Inside the sandbox: how many numbers the operators that an exercise allows work on, a kind at a time.
+
+Every function can be put together from products of single numbers, which are the diagonal of a column times a row, and
+from the gradient of a norm, which multiplies number by number too. That takes many times the numbers that the products
+and norms of a model are given and make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from autograder.inside.calling import Found
+
+KINDS = {
+    **dict.fromkeys("mm addmm bmm baddbmm mv addmv linear matmul".split(), "products"),
+    **dict.fromkeys("layer_norm native_layer_norm native_layer_norm_backward".split(), "norms"),
+}
+OTHERS = "sums"  # and all else that is allowed
+LEAST = 1024  # what a call counts for at least, so that many small ones are no way out
+
+
+class Numbers:
+    """Adds up what the operators of one call are given and make. most: of each kind."""
+
+    def __init__(self, most: Mapping[str, int]):
+        self.most, self.left = most, dict(most)
+
+    def count(self, name: str, values: Iterable) -> None:
+        """name: of an operator that computes, "mm"; values: its arguments and its results."""
+        kind = KINDS.get(name, OTHERS)
+        if kind not in self.left:
+            return
+        self.left[kind] -= max(LEAST, sum(one.numel() for one in values if isinstance(one, torch.Tensor)))
+        if self.left[kind] < 0:
+            raise Found(
+                f"torch's {kind} are given and make more than {self.most[kind]} numbers, which is more than is needed: "
+                "the rest is for kernels"
+            )
