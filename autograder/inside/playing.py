@@ -36,7 +36,7 @@ class Player:
     def __init__(self, cells: Mapping[str, str]):
         self.text = Text(cells)
         self.memories: dict[int, torch.Tensor] = {}  # of bytes
-        self.allowed, self.numbers = MOVES, Numbers({})
+        self.allowed, self.numbers, self.made = MOVES, Numbers({}), 0  # made: numbers in memory of its own, by a call
         if triton.knobs.runtime.interpret:
             from course_lib.interpreter import bounds
 
@@ -52,7 +52,7 @@ class Player:
         most: Mapping[str, int] = NO_LIMITS,
     ) -> Any:
         """What the recorded function returned, with the true values in it. most: numbers that `allowed` work on."""
-        self.allowed, self.numbers = MOVES.union(allowed), Numbers(most)
+        self.allowed, self.numbers, self.made = MOVES.union(allowed), Numbers(most), 0
         for number, slab in program["arguments"].items():
             self.memories[int(number)] = slabs[slab]
         for number, content in program["constants"].items():
@@ -85,6 +85,8 @@ class Player:
         for number, tensor in zip(numbers, made, strict=True):
             if number is not None:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+                known = {one.data_ptr() for one in self.memories.values()}
+                self.made += tensor.numel() if whole.data_ptr() not in known else 0
                 self.memories[number] = whole.fill_(NAN) if f"aten::{name}" in FRESH else whole
 
     def _launch(self, number: int, grid: list, args: list, kwargs: dict) -> None:

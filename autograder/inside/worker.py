@@ -229,14 +229,18 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
     ends = list(itertools.accumulate(order["counts"]))
     parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
 
+    beside = []
+
     def run() -> list:
-        return [
-            player.play(program, slabs, order["allowed"], most)
-            for program, slabs, most in zip(order["programs"], parts, order["most"], strict=True)
-        ]
+        values = []
+        for program, slabs, most in zip(order["programs"], parts, order["most"], strict=True):
+            values.append(player.play(program, slabs, order["allowed"], most))
+            beside.append(player.made)
+        return values
 
     got = calling.call(run, ())
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}
+    report["made"] = max(beside, default=0)
     at = 0
     for value in got.value or [] if order["wants"] else []:
         made = returned(value, order["wants"], descriptors, at)

@@ -36,6 +36,7 @@ class Outcome:
     changed: dict[str, int] = field(default_factory=dict)  # input -> elements that changed
     unwritten: dict[str, int] = field(default_factory=dict)  # output -> elements never written
     launches: int = 0  # Triton kernels launched
+    made: int = 0  # numbers in memory that it made beside its arguments
     seconds: float = 0.0
     seen: dict | None = None  # what a profiler saw of the call, where one looked on
 

@@ -365,6 +365,16 @@ def _is_ptx(value: object) -> bool:
     return ptx.adds(value)
 
 
+def of_memory(exercise: Exercise, trials: Iterable[tuple]) -> str:
+    """Why a person should look at the memory that calls made beside their arguments, or ""."""
+    for case, call, outcome in trials:
+        most = exercise.scratch(call.args) if exercise.scratch else math.inf
+        if outcome.made >= most:
+            made = f"In \u201c{case.name}\u201d it made memory of {outcome.made:,} numbers beside its arguments"
+            return f"{made}, and {most:,} hold what should never be in memory."
+    return ""
+
+
 def of_tables(programs: Iterable[Mapping]) -> str:
     """Why a person should look at what recorded calls brought along, or ""."""
     most = max((sum(map(_told, program.get("constants", {}).values())) for program in programs), default=0)

@@ -660,6 +660,27 @@ def test_points_for_the_same_bits_wait_where_a_program_tells_of_an_atomic(monkey
     assert (verdict.points, verdict.held) == (0, 5) and "adds by atomic_add" in verdict.note
 
 
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("made", "held"),
+    [("", False), ("x.new_empty(len(x))", True), ("x.clone()", True), ("x.expand(1, -1).contiguous()", False)],
+)
+def test_a_person_looks_at_memory_that_holds_as_much_as_may_not_be_held(made, held):
+    text = f"{HEAD}{RIGHT}\n_axpy = axpy\ndef axpy(a, x, y, out):\n    {made}\n    _axpy(a, x, y, out)\n"
+    verdict = judged(text, replace(AXPY, scratch=lambda v: max(v["x"].numel(), 1)))
+    assert (verdict.points, verdict.held) == ((0, 5) if held else (5, 0)), verdict.note
+    assert ("numbers beside its arguments" in verdict.note) == held
+
+
+@pytest.mark.parametrize("name", ["flash.forward", "flash.backward"])
+def test_some_case_of_attention_has_more_scores_than_an_answer_copies(name):
+    one = exercise.get(name)
+    for seed in range(20):
+        calls = [one.draw(case, seed, "cpu", "interpreter") for case in one.cases if "interpreter" in case.tiers]
+        shown = [call.args for call in calls if one.scratch(call.args) < float("inf")]
+        assert shown and all(one.scratch(v) > 1.3 * 4 * v["q"].numel() for v in shown if v["q"].shape == v["k"].shape)
+
+
 def test_memory_that_was_set_to_zero_beforehand_is_no_table():
     table = torch.zeros(10_000, device=DEVICE)
     _, program = program_of(lambda x: x.copy_(table[:2]), torch.zeros(2, device=DEVICE))

@@ -10,6 +10,7 @@ import torch
 
 INF = float("inf")
 LOG2_E = math.log2(math.e)
+SHOWN = 1.3  # times the numbers of q, k, v and the result; copies of these, in other types too, are fewer
 WHOLE = 2**24  # scores: more of them are made head by head, since float64 takes 8 bytes for each
 
 
@@ -142,6 +143,13 @@ def _head(v, name: str, b: int, h: int) -> torch.Tensor:
 
 def _length(v, b: int) -> dict:
     return {"k_lengths": v["k_lengths"][b : b + 1]} if v.get("k_lengths") is not None else {}
+
+
+def scores_in_memory(v) -> float:
+    """How many scores there are, where that is clearly more than an answer may copy; else no number."""
+    q, k = v["q"], v["k"]
+    number, given = q[..., 0].numel() * k.shape[2], 2 * q.numel() + 2 * k.numel()
+    return number if number > SHOWN * given else math.inf
 
 
 def forward_truth(v) -> dict:

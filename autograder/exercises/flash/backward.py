@@ -21,7 +21,7 @@ accumulators, p and ds may be converted to the type of the inputs. All arithmeti
 
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, FP16
-from autograder.exercises.flash.attention import backward_in_fp32, backward_truth
+from autograder.exercises.flash.attention import backward_in_fp32, backward_truth, scores_in_memory
 from autograder.exercises.flash.backward_mistakes import MISTAKES
 from autograder.exercises.flash.forward import CAUSAL, PROJECTED, SOME_SIZE, TURNED, some_lengths
 from autograder.exercises.flash.inputs import (
@@ -182,6 +182,7 @@ BACKWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
+    scratch=scores_in_memory,
     deterministic=True,
     where=wrong_rows,
     shows_not="speed, bf16, races between programs, the rounding inside tensor cores, more than 65535 programs in a "

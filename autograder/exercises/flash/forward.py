@@ -21,7 +21,7 @@ converted to the type of v for the second product. The result lies in `out` and 
 
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, FP16
-from autograder.exercises.flash.attention import forward_in_fp32, forward_truth
+from autograder.exercises.flash.attention import forward_in_fp32, forward_truth, scores_in_memory
 from autograder.exercises.flash.forward_mistakes import MISTAKES
 from autograder.exercises.flash.inputs import (
     AGAIN,
@@ -186,6 +186,7 @@ FORWARD = Exercise(
         floor_ulps=FLOOR_ULPS,
     ),
     mistakes=MISTAKES,
+    scratch=scores_in_memory,
     where=wrong_rows,
     shows_not="speed, bf16, the rounding inside tensor cores, more than 65535 programs in a dimension of the grid, "
     "and offsets past 2^31",
