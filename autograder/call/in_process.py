@@ -48,6 +48,8 @@ def examine(
         verdict = replace(verdict, shows_not=exercise.without_room)
     if verdict.points and (refused := proof.of_operators(exercise, computed)):
         return replace(verdict, points=0.0, note=refused)
+    if verdict.points and (why := proof.of_memory(exercise, trials)):
+        return replace(verdict, points=0.0, note=f"{why} Grading asks a person.")
     if compiles and verdict.points and (refused := _refused_by_compiler()):
         return replace(verdict, points=0.0, note=refused)
     fault = next((case.name for case, _, outcome in trials if outcome.fault), None)

@@ -255,13 +255,17 @@ class Recorder:
         return None
 
 
-def counting(function: Callable, strangers: Counter) -> Callable:
-    """The function, which counts the operators of torch that compute while it runs, as a recorder would."""
+def counting(function: Callable, strangers: Counter, made: list[int]) -> Callable:
+    """The function, which counts the operators of torch that compute while it runs, as a recorder would, and tells how
+    many numbers in memory the others make, as a player would.
+    """
 
     def tell(func, args, kwargs, results) -> None:
         given = {one.untyped_storage()._cdata for one in _tensors(tree_leaves((args, kwargs)))}
         new = [one.untyped_storage()._cdata not in given for one in _tensors(results)]
-        if func._schema.name not in MOVES and _computes(func, results, new):
+        if func._schema.name in MOVES:
+            made.extend(one.numel() for one, is_new in zip(_tensors(results), new, strict=True) if is_new)
+        elif _computes(func, results, new):
             strangers[func._schema.name] += 1
 
     @functools.wraps(function)

@@ -19,8 +19,9 @@ import triton
 from triton.language import atomic_add as plus
 from triton.runtime import _allocation
 
-from autograder import exercise
+from autograder import bank, exercise
 from autograder.bank import entries, find
+from autograder.call.in_process import examine
 from autograder.inside import calling, kernels, playing, recording
 from autograder.judging import proof
 from autograder.referee import replay
@@ -670,6 +671,13 @@ def test_a_person_looks_at_memory_that_holds_as_much_as_may_not_be_held(made, he
     verdict = judged(text, replace(AXPY, scratch=lambda v: max(v["x"].numel(), 1)))
     assert (verdict.points, verdict.held) == ((0, 5) if held else (5, 0)), verdict.note
     assert ("numbers beside its arguments" in verdict.note) == held
+
+
+def test_a_check_tells_of_such_memory_before_grading_does():
+    one, entry = exercise.get("flash.forward"), find("flash.forward/cheats/scores_in_memory")
+    verdict = examine(one, bank.load(entry).flash_forward, 3, only="causal, more queries than keys")
+    assert all(case.right for case in verdict.cases) and verdict.points == 0
+    assert verdict.note.endswith("hold what should never be in memory. Grading asks a person.")
 
 
 @pytest.mark.parametrize("name", ["flash.forward", "flash.backward"])
