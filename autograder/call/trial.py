@@ -31,8 +31,8 @@ def attempt(exercise: Exercise, call: Call, function: Callable, computed: Counte
     called = _alone(calling.through(exercise.probe, function), exercise.hides)
     made: list[int] = []
     answer = calling.call(called if computed is None else counting(called, computed, made), args)
-    outcome = Outcome(error=answer.error, where=answer.where, launches=answer.launches, seconds=answer.seconds)
-    outcome = replace(outcome, made=sum(made))
+    told = {"error": answer.error, "where": answer.where, "launches": answer.launches, "seconds": answer.seconds}
+    outcome = Outcome(**told, made=sum(made))
     if answer.error:
         return outcome
     try:

@@ -76,6 +76,16 @@ def test_a_worker_is_blamed_for_memory_only_where_none_was_free(free, after, rai
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+def test_what_others_hold_is_what_neither_the_referee_nor_the_worker_does(monkeypatch):
+    monkeypatch.setattr(room.device, "DEVICE", "cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 30)
+    monkeypatch.setattr(room.DeviceSlab, "held", 7)
+    assert room.full() and room.held_by_others(13) == 30 and room.held_by_others("5") == room.held_by_others() == 43
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (25, 100))
+    assert not room.full()
+
+
 @pytest.mark.parametrize(
     ("free", "others", "after", "wrong"),
     [

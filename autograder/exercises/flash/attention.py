@@ -146,7 +146,7 @@ def _length(v, b: int) -> dict:
 
 
 def scores_in_memory(v) -> float:
-    """How many scores there are, where that is clearly more than an answer may copy; else no number."""
+    """How many scores there are, where that is clearly more than an answer may copy; else infinity."""
     q, k = v["q"], v["k"]
     number, given = q[..., 0].numel() * k.shape[2], 2 * q.numel() + 2 * k.numel()
     return number if number > SHOWN * given else math.inf

@@ -15,25 +15,21 @@ from course_lib.interpreter.launch import is_running
 NAMES = ("x", "w", "b")
 LARGE = 140  # rows of x, from which on the passes are looked at: below, what is small beside o is not small
 COPIES = {"copy_", "_to_copy", "clone", "cat", "stack", "constant_pad_nd", "repeat"}
-IN_BATCHES = {"bmm", "baddbmm"}
-PRODUCTS = {"mm", "addmm", *IN_BATCHES}
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
 class Step(InPassing):
-    """Notes besides how many products the library is asked for, of how many matrices at once, and how many bytes are
-    copied, some to another type.
-    """
+    """Notes besides how many products the library is asked for, and how many bytes are copied, some to another type."""
 
     def __init__(self, granted: int):
         super().__init__(granted)
-        self.products, self.at_once, self.copied, self.retyped = 0, 0, 0, 0
+        self.products, self.copied, self.retyped = 0, 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = super().__torch_dispatch__(func, types, args, kwargs)
         if not is_running():
             name = func.overloadpacket.__name__
             self.products += name in PRODUCTS
-            self.at_once = max(self.at_once, made.shape[0] if name in IN_BATCHES else 0)
             if name in COPIES:
                 other = any(t.dtype != made.dtype for t in args if isinstance(t, torch.Tensor))
                 self.copied += made.nbytes
@@ -74,11 +70,6 @@ def differentiated(function: Callable, x, w, b, lengths, heads: int, do) -> tupl
     for name, gradient in zip(NAMES, made, strict=True):
         if gradient is None:
             raise Found(f"there is no gradient of {name}")
-    if (most := max(forward.at_once, backward.at_once)) > 3 * batch * heads:
-        raise Found(
-            f"the library multiplies {most} matrices at once; q, k and v of all heads are {3 * batch * heads}, and "
-            "attention is for kernels"
-        )
     if large:
         _look(forward, "forward", 1, again, of_o)
         _look(backward, "backward", 2, again, of_o)

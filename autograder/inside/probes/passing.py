@@ -12,8 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.interpreter.launch import is_running
 
-PRODUCTS = set("mm addmm bmm baddbmm mv addmv linear matmul".split())
-
 
 class InPassing(TorchDispatchMode):
     """Notes the most bytes that are alive at one time of those that operators make inside.
@@ -51,20 +49,6 @@ class InPassing(TorchDispatchMode):
     def _now(self) -> int:
         self.alive = {key: (at, size) for key, (at, size) in self.alive.items() if not at.expired()}
         return sum(size for _, size in self.alive.values())
-
-
-class Products(TorchDispatchMode):
-    """Adds up the numbers that products of the library are given and make."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in PRODUCTS and not is_running():
-            self.numbers += sum(one.numel() for one in (*args, made) if isinstance(one, torch.Tensor))
-        return made
 
 
 @contextlib.contextmanager
