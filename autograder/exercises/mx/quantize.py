@@ -40,8 +40,15 @@ def _call(d: Draw, x: torch.Tensor, group: int, dtype=FP32, gap=0, m_gap=0, too_
 
 
 def _normal(d: Draw, rows: int, columns: int, group: int, low=-12, high=12, **how) -> Call:
-    """Normal values, each group of a size of its own."""
-    return _call(d, d.normal(rows, columns).double() * powers(d, rows, columns, group, low, high), group, **how)
+    """Normal values, each group of a size of its own; in the first, the number farthest from 0 is negative.
+
+    It is twice as far as any other, so no positive one gives the same exponent.
+    """
+    x = d.normal(rows, columns).double()
+    if rows:
+        farthest = x[0, :group].abs().argmax()
+        x[0, farthest] = -2 * x[0, farthest].abs()
+    return _call(d, x * powers(d, rows, columns, group, low, high), group, **how)
 
 
 def _in_steps(d: Draw, steps: torch.Tensor, group: int) -> Call:
