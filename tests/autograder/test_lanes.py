@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -112,6 +114,32 @@ def test_a_call_that_finds_no_memory_beside_others_is_not_wrong(free, others, af
         else:
             verdict = there.examine(AXPY, 1)
             assert verdict.points == 0 and ("said that it held less" in str(verdict)) == (wrong is Lost)
+
+
+HOLD = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(free - 3 * 2**30, dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("a GPU's memory")
+@pytest.mark.parametrize("asks", [8, 200])
+def test_memory_that_another_process_of_the_gpu_holds_gives_no_verdict(asks):
+    greedy = f"{RIGHT}\nright = axpy\ndef axpy(a, x, y, out):\n    right(a, x, y, out)\n"
+    greedy += f"    torch.empty({asks} << 30, dtype=torch.uint8, device=x.device)\n"
+    submission = Submission((Cell("mine", greedy),))
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(torch.OutOfMemoryError), Referee(submission) as there:
+            there.examine(AXPY, 1)
+        other.stdin.close()
+    with Referee(submission) as there:
+        verdict = there.examine(AXPY, 1)
+    assert (verdict.points == AXPY.points) == (asks == 8), verdict.headline
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n != "a mistake" else n for n in FILES])
