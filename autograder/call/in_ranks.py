@@ -5,6 +5,7 @@ A rank that raises, ends or is late is an outcome: course_lib.distributed ends t
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import time
@@ -24,6 +25,7 @@ from course_lib.distributed.stacks import LIBRARIES
 # `check` always uses gloo, so verdicts agree on every machine. `bank --nccl` sets "auto": NCCL where there are enough
 # GPUs.
 BACKEND = "gloo"
+SHARING = {"nccl"}  # backends with which calls on equally many ranks share their processes
 # For one case, which takes 0.2 s. The ranks of a loaded machine need a second or two to meet. With NCCL each rank opens
 # its GPU first, which takes seconds even on an idle machine.
 LIMIT_S = {"gloo": 10.0, "nccl": 40.0}
@@ -35,17 +37,27 @@ def prepare() -> None:
     SERVER.connect().close()
 
 
+@contextlib.contextmanager
+def sharing(*backends: str) -> Iterator[None]:
+    more = set(backends) - SHARING
+    SHARING.update(more)
+    try:
+        yield
+    finally:
+        SHARING.difference_update(more)
+
+
 def attempts(exercise: Exercise, calls: Sequence[Call], function: Callable) -> Iterator[Outcome]:
     """An outcome a call, in order.
 
-    With NCCL it takes seconds until ranks have met, so calls on equally many ranks share their processes. When one of
-    these calls fails, each is made again in processes of its own, to tell which one it was.
+    It takes a while until ranks have met, seconds with NCCL, so calls on equally many ranks may share their processes.
+    When one of these calls fails, each is made again in processes of its own, to tell which one it was.
     """
     known: dict[int, Outcome] = {}
     met: set[int] = set()
     for number, call in enumerate(calls):
         size = len(call.args["shards"])
-        if size not in met and chosen(BACKEND, size) == "nccl":
+        if size not in met and chosen(BACKEND, size) in SHARING:
             met.add(size)
             alike = [n for n, other in enumerate(calls) if len(other.args["shards"]) == size]
             known |= zip(alike, _in_turn(exercise, [calls[n] for n in alike], function))
@@ -57,7 +69,8 @@ def _in_turn(exercise: Exercise, calls: Sequence[Call], function: Callable) -> l
     since, size = time.perf_counter(), len(calls[0].args["shards"])
     given = [_shared_out(call) for call in calls]
     try:
-        args, limit_s = (exercise.probe, cloudpickle.dumps(function), given), LIMIT_S["nccl"] + len(calls)
+        args = (exercise.probe, cloudpickle.dumps(function), given)
+        limit_s = LIMIT_S[chosen(BACKEND, size)] + len(calls)
         told = list(zip(*launch(called_in_turn, size, BACKEND, args=args, limit_s=limit_s), strict=True))
     except Exception:
         return []

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autograder import bank
+from autograder.bank import seeds
 from autograder.call import in_ranks
 from autograder.call.in_process import examine
 from autograder.exercise import Draw, get, of_unit
@@ -423,6 +424,18 @@ def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch
     verdict = examine(exercise, leaves, 11)
     assert "KeyError: 'left' (rank 1 of 2" in verdict.cases[0].why
     assert launched == ["called_in_turn", *["called"] * len(exercise.cases)], "whose fault it is a call alone can tell"
+
+
+def test_under_many_seeds_the_ranks_of_a_right_answer_stay_as_the_referees_do(monkeypatch):
+    launched = []
+    monkeypatch.setattr(
+        in_ranks, "launch", lambda f, *more, **most: launched.append(f.__name__) or launch(f, *more, **most)
+    )
+    exercise, (right, *_) = get("ddp.naive"), bank.entries(["ddp.naive"], ["right"])
+    drawn = seeds.try_seeds(right, 11, False, 1)
+    sizes = {len(exercise.draw(case, 11, "cpu", "interpreter").args["shards"]) for case in exercise.cases}
+    assert drawn.points == (drawn.out_of,) and in_ranks.SHARING == {"nccl"}
+    assert launched == ["called_in_turn"] * len(sizes) * 2, "in the sizes of grading, and of a check"
 
 
 def test_a_rank_that_ends_and_one_that_hangs_are_verdicts_and_the_other_cases_wait_for_nothing(monkeypatch):
