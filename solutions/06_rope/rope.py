@@ -322,9 +322,10 @@ plots.show(
 #
 # (YaRN also multiplies q and k by $0.1 \ln(L' / L) + 1$, which can go into the tables.)
 #
-# **Pictures.** The model of our vision tower cuts a picture into patches, and a patch has a row $y$ and a column $x$.
-# In **2-D RoPE** half of the pairs turn by $y\,\theta_j$, the other half by $x\,\theta_j$. A score then depends on both
-# distances, and on nothing else. The tables have a row for each patch, and the kernel sees no difference.
+# **Pictures.** A vision tower cuts a picture into patches, and a patch has a row $y$ and a column $x$. In **2-D RoPE**
+# (Byeongho Heo and others compare its forms) half of the pairs turn by $y\,\theta_j$, the other half by $x\,\theta_j$. A
+# score then depends on both distances, and on nothing else. The tables have a row for each patch, and the kernel sees no
+# difference. (Not every tower turns: the one of lesson 09 adds a learnt vector to each patch instead.)
 #
 # **Packed sequences.** Sequences of different lengths share a row of the batch, one behind the other. Positions begin
 # at 0 in each: a tensor of *position ids* says where every token stands. It comes from the same list of starts that
@@ -558,7 +559,7 @@ check("rope.relative", relative_score)
 # </details>
 
 # %% [markdown]
-# ## 3. Two layouts, and four ways to lie in memory
+# ## 3. Two layouts, and strides
 # Which elements are a pair? The paper takes neighbours, (0, 1), (2, 3) and so on: **interleaved**. GPT-NeoX, and Llama
 # in most libraries, take element j with element j + R/2: **halves**. In a partial rotary embedding only the first R of
 # D elements are turned.
@@ -1904,8 +1905,8 @@ for words, arguments in {
 #
 # ## Exercise 6.5 `rope.speed` (30 min, 2 points and 6 for speed)
 # Write `rope_into(q, k, cos, sin, layout, q_out, k_out)`: as in exercise 6.3, but from q and k into `q_out` and
-# `k_out`, each with strides of its own; row s is at position s. What is not turned is copied. (The clock needs outputs
-# it can look at; the bytes are those of turning in place.)
+# `k_out`, each with strides of its own; row s is at position s, and the tables may hold more positions than there are
+# rows. What is not turned is copied. (The clock needs outputs it can look at; the bytes are those of turning in place.)
 #
 # Timed in bf16, head size 128: batch 4, 32 heads, 2048 tokens, heads side by side, halves; and batch 4, 32 heads of q
 # and 8 of k, 3072 tokens, (B, H, S, D), interleaved. The floor is one read and one write at the rate of a large copy.
@@ -2077,6 +2078,8 @@ results.beside("lesson06.blocks", rates, unit="TB/s")
 #   Positional Interpolation*, 2023, arXiv:2306.15595. Positions divided.
 # - Bowen Peng, Jeffrey Quesnelle, Honglu Fan and Enrico Shippole, *YaRN: Efficient Context Window Extension of Large
 #   Language Models*, 2023, arXiv:2309.00071: what other frequencies do for longer contexts.
+# - Byeongho Heo, Song Park, Dongyoon Han and Sangdoo Yun, *Rotary Position Embedding for Vision Transformer*, 2024,
+#   arXiv:2403.13298: pairs that turn by rows and by columns.
 # - Pin-Lun Hsu and others, *Liger Kernel: Efficient Triton Kernels for LLM Training*, 2024, arXiv:2410.10989. Its RoPE
 #   kernel takes one position of q and k a program, and turns gradients in place.
 # - `course_lib/kernels/rope.py`: the course's own kernel, with angles computed as a second rung, and
