@@ -889,7 +889,7 @@ for elements in (4, 8, 16):
 # that price. On other hardware, or by hand with two numbers in a register, the balance may differ; the lesson is to
 # count.
 #
-# The table shows one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
+# The lines above show one more thing. With 16 elements a thread the widest load (16 mantissas of a byte) and the widest
 # store (8 numbers of two bytes) want the elements in different threads: the compiler moves them through shared memory,
 # with a barrier. With 8, load and store agree, and nothing moves. Is that better? We expected it, and on the recorded
 # H200 it was not: our kernel takes 3 % *longer* with 8 than with 16. The exchange is hidden behind memory; wider
@@ -1684,10 +1684,11 @@ results.beside("lesson07.model_bytes", saved, unit="MiB")
 # %% [markdown]
 # ### Outliers
 # Why groups, and not one scale for a whole row or matrix? Trained language models have a few channels of activations
-# that are many times as large as others. Where such a channel is scaled down before a layer, as SmoothQuant does on
-# purpose, the weights that read it are scaled up. The cell does that to our model without changing what it computes: in
-# both places one input channel of `up` is divided by $s$ in the norm, and multiplied by $s$ in the weights. Then it
-# rounds the weights of `up` in four ways. Predict which of them suffer, and how much.
+# that are many times as large as others (Tim Dettmers and others describe them). Where such a channel is scaled down
+# before a layer, as SmoothQuant does on purpose, the weights that read it are scaled up. The cell does that to our
+# model without changing what it computes: in both places one input channel of `up` is divided by $s$ in the norm, and
+# multiplied by $s$ in the weights. Then it rounds the weights of `up` in four ways. Predict which of them suffer, and
+# how much.
 
 # %%
 predicted_outlier = {  # replace None: of the four, and of the logits at s = 64
@@ -1768,10 +1769,10 @@ against(
 # MXINT8 is one of a family. All of them answer three questions: what is an element, how many elements share a scale,
 # and what is a scale?
 #
-# - **FP8** is a floating-point number in a byte. **E4M3** has 4 bits of exponent and 3 of fraction and ends at 448;
-#   **E5M2** has 5 and 2 and ends at 57344. E4M3 is for weights and activations, E5M2 for gradients, which are spread
-#   over more powers of two. Usually one scale in fp32 serves a whole tensor or a row. Tensor cores multiply FP8 from Ada
-#   and Hopper on, at twice the rate of bf16.
+# - **FP8** is a floating-point number in a byte (Paulius Micikevicius and others). **E4M3** has 4 bits of exponent and
+#   3 of fraction and ends at 448; **E5M2** has 5 and 2 and ends at 57344. E4M3 is for weights and activations, E5M2 for
+#   gradients, which are spread over more powers of two. Usually one scale in fp32 serves a whole tensor or a row.
+#   Tensor cores multiply FP8 from Ada and Hopper on, at twice the rate of bf16.
 # - **MXFP8, MXFP6 and MXFP4** are the other formats of the OCP standard: elements in 8, 6 or 4 bits, and 32 of them share
 #   a power of two in 8 bits (**E8M0**), as here. The element of MXFP4 is **E2M1**, which knows eight sizes: 0, 0.5, 1,
 #   1.5, 2, 3, 4 and 6.
@@ -1880,7 +1881,8 @@ errors_by = {name: errors_of(*how) for name, how in FORMATS.items()}
 
 # %% [markdown]
 # And the perplexity. Differences are small, so they are taken line by line: both models read the same text, and what
-# varies from line to line cancels. The last column is the standard error of the mean change over the lines. A change of
+# varies from line to line cancels. *Worst of a largest* looks at the largest number of each 32: how far it is off at
+# worst, as a share of itself. The last column is the standard error of the mean change over the lines. A change of
 # less than twice that is none that this text can show. (*Bits a weight* counts a row of 16,384 weights for a scale a
 # row. Most rows of our model have 64 weights: there a scale of 16 bits makes it 8.25, as much as MXINT8.)
 
@@ -2122,6 +2124,7 @@ Table(
 #   arXiv:2302.08007. Where block formats come from.
 # - Tim Dettmers, Mike Lewis, Younes Belkada and Luke Zettlemoyer, *LLM.int8(): 8-bit Matrix Multiplication for
 #   Transformers at Scale*, NeurIPS 2022, arXiv:2208.07339. Outlier channels.
+# - Paulius Micikevicius and others, *FP8 Formats for Deep Learning*, 2022, arXiv:2209.05433. E4M3 and E5M2.
 # - Elias Frantar, Roberto L. Castro, Jiale Chen, Torsten Hoefler and Dan Alistarh, *MARLIN: Mixed-Precision
 #   Auto-Regressive Parallel Inference on Large Language Models*, 2024, arXiv:2408.11743. Weight-only products up to
 #   batches of some dozens.
