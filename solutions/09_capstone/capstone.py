@@ -191,8 +191,8 @@ for roof in (H200, OWN):
 # Stream-K (no gain). CUDA graphs ("big effect", left out on purpose). And two complaints: tiles of the TMA do not fit
 # head size 72, and operators that return tuples broke under compile.
 #
-# The report gives neither the depth nor the widths. Width 1152, 16 heads, MLP 4304 is our assumption: So400m, the size
-# of this family with head size 72, has them, in 27 layers.
+# The report gives neither the depth nor the widths. Width 1152, 16 heads, MLP 4304 is our assumption: So400m (Ibrahim
+# Alabdulmohsin and others), the size of this family with head size 72, has them, in 27 layers.
 #
 # ### Predict
 # A layer whose attention is fused keeps, for each of the 1024 x 256 rows: x twice (each norm keeps its input), the
@@ -413,8 +413,9 @@ least = 3 * 2 * rows * WHOLE.width / H200.bytes_per_s  # reads two, writes one
 print(f"an addition of 1024 images takes the H200 {1e6 * least:.0f} us or more")
 
 # %% [markdown]
-# - **72** is no multiple of 32. A tile has a power of two columns in Triton, so 128, and nearly half of its work is on
+# - **72** is no power of two. A tile has a power of two columns in Triton, so 128, and nearly half of its work is on
 #   zeros, unless a kernel cuts the head in two: 64 columns and 16, of which 8 are masked. The course's own kernels do.
+#   Nor does a row fill whole sectors of memory (lesson 01, section 6): every second head begins in the middle of one.
 # - **Stream-K** evens out the last wave of tiles. With 1024 images that wave is one of hundreds: there is nothing to
 #   even out. Section 5 of lesson 05 counted it at fewer tokens.
 # - **CUDA graphs** save launches. At 1024 images even an addition takes the device some forty times as long as its
@@ -801,8 +802,8 @@ log.note("one mask for all layers", predicted_hoist, came_hoist)
 # **Verdict.** A mask of this tower is a comparison of 256 x 256 numbers, so building it in every layer costs launches
 # and no bytes that count. By this count hoisting by itself gains nothing with a large batch, and with a small one a few
 # launches a layer. It pays in other ways: there is one place where the mask is made, in the form that the kernels want;
-# nothing in a layer looks at `lengths`; and if the code that makes it is slow (a loop), it is slow once. The report's
-# gain was the loop's, or the graph's, and not the hoisting's.
+# nothing in a layer looks at `lengths`; and if the code that makes it is slow (a loop), it is slow once. So the
+# report's gain was probably the loop's, or the graph's, and not the hoisting's.
 
 # %% [markdown]
 # ## 4. What torch alone does well
@@ -1012,7 +1013,8 @@ print(f"either moves {6 * tensor:.0f} MB, and takes {each_ms:.2f} ms a layer or 
 # | the result o | (B, N, d) | new, contiguous, of the type of x |
 #
 # - $qkv = x w^T + b$, seen as (B, N, 3, H, D); $o = \mathrm{softmax}(q k^T / \sqrt D)\, v$. All have one type: fp32 or
-#   fp16 (bf16 on a GPU); arithmetic is in fp32, and what goes through memory has the type of x
+#   fp16 (bf16 on a GPU); arithmetic is in fp32, products of fp32 without TF32 (`input_precision="ieee"`), and what goes
+#   through memory has the type of x. B H may pass 65535 (tried on a GPU)
 # - keys from `lengths[b]` on are used by no query, and get gradients of 0. Queries behind the length are computed like
 #   all others: x is finite there
 # - backward: lesson 04's formulas give $dq$, $dk$ and $dv$, which together are $dqkv$, and
@@ -1385,7 +1387,8 @@ print(
 # `torch.compile` makes one graph of the tower.
 #
 # - **Sizes** are a `Sizes`. patches (B, N, numbers a patch), N = `sizes.patches`; lengths (B,) from 1 to N, int32 or
-#   int64; fp32 or fp16 (bf16 on a GPU). What lies behind a length, NaN for instance, shows in no result and no gradient
+#   int64; head sizes are multiples of 8 from 16 on; fp32 or fp16 (bf16 on a GPU). What lies behind a length, NaN for
+#   instance, shows in no result and no gradient
 # - **Parameters** are those of the naive tower and nothing else is held. `tower.load_state_dict` takes the naive
 #   tower's state dict. If q, k and v are one layer, call it `attention.qkv`, with the rows of q first, then k, then v;
 #   `frame.packed` makes its entries out of the others
@@ -1397,6 +1400,7 @@ print(
 #   exercise 2.6), and the fakes of these operators tell shape, strides and type of the results. One compiled case is in
 #   fp16, where L stays fp32
 # - **an operator that takes the hidden layer alone**, and returns a new tensor, takes it whatever its strides are
+# - `torch.empty` gives NaN, as in exercise 9.2
 #
 # Three cells: GELU as an operator; attention as an operator, from the kernels of exercise 9.2; the modules. Every run
 # of a cell registers its operators anew under the same names: `custom_op` replaces the one that was there.
@@ -1805,7 +1809,7 @@ Table(("made again", "kept a layer, MiB", "of strong's", "on backward's floor"),
 #   asked for in some cases, at most 0.55 in others, and what is held has to be read by the backward pass, but for 2 %
 #   of it, and in the cases that ask for the plan but for less than one number of each patch
 # - **made again** costs time, so products are counted: those of the backward pass take at most 1.2 times the FLOP of
-#   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than it
+#   the strong tower's. `torch.utils.checkpoint` around a whole block takes a third more than the strong tower's
 # - `FrugalTower.planned(sizes, images, bytes_a_number)`, a static method, gives a dict: what you call it -> bytes held
 #   over all layers. Its sum is off by less than one number of each patch (images × patches × `bytes_a_number`) from
 #   what is then held: a mask of booleans may be left out, what a norm notes may not. It is asked before there is a
@@ -2058,22 +2062,23 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # %% [markdown]
 # ### Verdict on the case
 # On the H200 a graph makes each of the three towers about five times as fast at 8 images, so there the effect is as big
-# as the report says. (Section 10 has the same steps of naive and strong, measured on another day: there a graph makes
-# them 3.0 to 5.0 times as fast. What a graph takes away is the host's time.) It is far bigger than counted: the naive
-# tower, launched, takes more than seven times the host time of the count, and in section 10 about four times. The
-# count charges an operator as one of many additions. It leaves out views, the Python of the modules, and what autograd
-# does for every operator, forward and backward. (How much each takes was not measured.) So 8 images are not the border.
-# With the time that the launched steps take, the device catches up only at several times as many images.
+# as the report says. (`python -m benchmarks tower` times the same steps of naive and strong; as recorded on another day
+# a graph makes them 3.0 to 5.0 times as fast. What a graph takes away is the host's time.) It is far bigger than
+# counted: the naive tower, launched, takes more than seven times the host time of the count, and in that benchmark
+# about four times. The count charges an operator as one of many additions. It leaves out views, the Python of the
+# modules, and what autograd does for every operator, forward and backward. (How much each takes was not measured.) So 8
+# images are not the border. With the time that the launched steps take, the device catches up only at several times as
+# many images.
 #
 # The lesson's solution has fewer operators than strong, and still takes longer to launch, probably because operators of
 # one's own and Triton's launches go through more Python. In a graph it is a tenth slower than strong, for its
 # attention.
 #
-# What the report left out was left out for reasons that it does not give. For **CUDA graphs** a good one is at hand:
-# batches of many sizes need many graphs, each with memory of its own, and at 1024 images they gain nothing that a mask
-# without a loop does not gain. For **seeded dropout** the reason given, that it did not compose with compile, is one of
-# a hidden state, and lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by the
-# tower of this lesson, which has no dropout.
+# Why **CUDA graphs** were left out the report does not say. A good reason is at hand: batches of many sizes need many
+# graphs, each with memory of its own, and at 1024 images they gain nothing that a mask without a loop does not gain. Of
+# **seeded dropout** it says that it did not compose with compile (lesson 05). That is true of a hidden state, and
+# lesson 05, section 9, has the cure: the seed is a tensor. Neither of the two is needed by the tower of this lesson,
+# which has no dropout.
 
 # %% [markdown]
 # ## 9. Speed
@@ -2133,8 +2138,8 @@ for phase in ("forward", "backward"):
 #   $y = h + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}_2(h))))$, with GELU's tanh form
 # - keys behind the length are not used; queries behind it are computed like all others, and x is finite there. The
 #   gradient of a parameter is a sum over all rows, padding included
-# - everything is contiguous and of one type, fp32 or fp16 (bf16 on a GPU). Arithmetic is in fp32; what goes through
-#   memory between two products has the type of x. Inputs stay as they are
+# - everything is contiguous and of one type, fp32 or fp16 (bf16 on a GPU). Arithmetic is in fp32, products of fp32
+#   without TF32; what goes through memory between two products has the type of x. Inputs stay as they are
 # - products, sums over rows, additions and norms may be the library's (`torch.mm`, `torch.addmm`, `F.linear`,
 #   `torch.sum`, `torch.add`, with `out=` where you like; `F.layer_norm`, and `torch.autograd.grad` of it).
 #   **Attention and GELU are in your kernels, both ways.** No atomic additions: a call gives the same bits each time
@@ -2406,9 +2411,9 @@ check_speed("capstone.speed", block_step)
 # <details><summary>Hint 2: what there is to save</summary>
 #
 # The products take most of the time, and the library's are good. So count the bytes of everything else: in bf16 a pass
-# over (B N, d) moves 2 B N d, one over (B N, n) nearly four times as much. An addition by itself moves three matrices.
-# In the kernel of the norm behind it, it costs one. `torch.addmm(y, g, down_w.mT, out=y)` adds at the end of a product.
-# The sum for a bias reads a matrix that some kernel has just had in its registers.
+# over (B N, d) moves 2 B N d bytes, one over (B N, n) nearly four times as much. An addition by itself moves three
+# matrices. In the kernel of the norm behind it, it costs one. `torch.addmm(y, g, down_w.mT, out=y)` adds at the end of
+# a product. The sum for a bias reads a matrix that some kernel has just had in its registers.
 # </details>
 # <details><summary>Hint 3: attention with D = 72</summary>
 #
@@ -2653,6 +2658,8 @@ log
 # ## Further reading
 # - Michael Tschannen and others, *SigLIP 2: Multilingual Vision-Language Encoders with Improved Semantic Understanding,
 #   Localization, and Dense Features*, 2025, arXiv:2502.14786: the model, and its variant for images of any size.
+# - Ibrahim Alabdulmohsin, Xiaohua Zhai, Alexander Kolesnikov and Lucas Beyer, *Getting ViT in Shape: Scaling Laws for
+#   Compute-Optimal Model Design*, 2023, arXiv:2305.13035: where the widths and the depth of So400m come from.
 # - Mostafa Dehghani and others, *Patch n' Pack: NaViT, a Vision Transformer for any Aspect Ratio and Resolution*, 2023,
 #   arXiv:2307.06304: images packed into one sequence, so that nothing is padding.
 # - Tri Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023, arXiv:2307.08691.

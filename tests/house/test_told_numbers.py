@@ -1057,7 +1057,7 @@ def test_a_step_of_the_towers_takes_less_than_strong_and_backward_alone_more_whe
 
 
 def test_what_a_graph_gains_is_told_for_two_hosts():
-    says(CAPSTONE, "a graph makes them 3.0 to 5.0 times as fast.", "and in section 10 about four times.")
+    says(CAPSTONE, "a graph makes them 3.0 to 5.0 times as fast.", "and in that benchmark about four times.")
     steps_of = {name: row for name, row in whole_rows("tower").items() if name.startswith("tower step 8 x 256")}
     eager = [row for name, row in steps_of.items() if name.endswith("eager") and "ours" not in name]
     gains = [row["value"] / row["in a graph us"] for row in eager]
