@@ -754,7 +754,7 @@ for positions, heads in ((1, 1), (1, 8), (1, 32), (8, 4), (32, 1)):
 # - `positions`: (B, S) int32 with any strides, or `None`. Row s of sequence b is at `offset + positions[b, s]`, or at
 #   `offset + s`. (Several sequences packed into one row begin at 0 again and again.)
 # - load, convert to fp32, turn, convert back, store. Batch, heads and rows may each pass 65535, and a sequence may begin
-#   past $2^{31}$ elements (both tried on a GPU)
+#   past $2^{31}$ elements (both tried on a GPU, the second only when it is graded)
 #
 # Two kernel functions are proposed: `_turn` for one block of positions and heads of one tensor, `_rope_kernel` to say
 # which block that is. They get an output and an input: in place both are the same tensor, and in exercises 6.4 and 6.5

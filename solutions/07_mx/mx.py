@@ -305,7 +305,7 @@ plots.show(
 # - `exponents`: (R, ceil(C / group)) in uint8, contiguous
 # - `group`: a power of two from 1 to 256; the last group of a row may be short; R may be 0
 # - the rules above; **every mantissa and exponent must be exact**, also for the largest and the smallest numbers
-# - the offset at which a row starts may pass $2^{31}$ (tried on a GPU)
+# - the offset at which a row starts may pass $2^{31}$ (tried on a GPU, and only when it is graded)
 #
 # Two things make it less simple than it looks. `tl.max` drops NaN, as the hardware does. And powers of two past
 # $2^{127}$ or below $2^{-126}$ are not what `tl.exp2` gives: $2^{133 - e}$ is one for small $e$. The bits of an fp32
@@ -714,7 +714,8 @@ plots.show(
 # ## Exercise 7.2 `mx.dequantize` (50 min, 6 points)
 # Write `dequantize(mantissas, exponents, group, out)`.
 #
-# - `mantissas`: (R, C) in int8; `out`: (R, C) in bf16. Rows of both may lie apart, columns are adjacent
+# - `mantissas`: (R, C) in int8; `out`: (R, C) in bf16. Rows of both may lie apart, columns are adjacent; R may be 0, and
+#   the offset at which a row starts may pass $2^{31}$, as in exercise 7.1
 # - `exponents`: (R, ceil(C / group)) in uint8, contiguous; `group` as before, the last one of a row may be short
 # - `out` is $m \cdot 2^{e - 133}$ for $e$ from 0 to 254, subnormal numbers included, and NaN for $e = 255$
 # - **exact for all 65,536 pairs**; $(-128, 254)$ gives $-\infty$
@@ -1000,7 +1001,8 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # - `x`: (M, K), `out`: (M, N), both fp32, or both bf16 on a GPU; M is 1 to 16
 # - `mantissas`: (N, K) in int8, `exponents`: (N, ceil(K / group)) in uint8, contiguous: the weights, row by row
 # - `group`: a power of two from 16 to 256; the last group of a row may be short
-# - rows of x, mantissas and out may lie apart, columns are adjacent; `out` holds NaN before the call
+# - rows of x, mantissas and out may lie apart, columns are adjacent, and the offset at which a row starts may pass
+#   $2^{31}$, as in exercise 7.1; `out` holds NaN before the call
 # - the weights are multiplied as they are held: no memory is made that they would fill at two bytes a number
 # - sums in fp32, and products of fp32 keep fp32 (`input_precision="ieee"`); an exponent of 255 makes NaN of the
 #   outputs that its row gives
@@ -1009,7 +1011,8 @@ for name, weights in (("all alike", alike), ("some large channels", uneven)):
 # `_scale_of` of exercise 7.2. `gemv` decides what is launched, so the last two may stay unwritten: begin with the
 # first, a program for some rows of weights and one row of x, until the checks pass. Speed is timed with one row and
 # with sixteen, on weights that no cache holds. What counts is the share of the floor, one read of the weights, or of
-# the speed of the course's own plain kernels, whichever is kinder to you. About 20 lines, and 50 for all.
+# the speed of the course's own plain kernels, whichever is kinder to you: full points from 85 % on. About 20 lines, and
+# 50 for all.
 
 
 # %% nbgrader={"grade": false, "grade_id": "mx_gemv_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1180,9 +1183,10 @@ check_speed("mx.gemv", gemv)
 # </details>
 # <details><summary>Hint 4: sixteen rows</summary>
 #
-# `tl.dot` wants 16 and more on each side. Give it the weights as the left operand, (`BLOCK_N`, `BLOCK_K`) with
-# `BLOCK_N = 64`, and x as the right one, (`BLOCK_K`, 16). Cut K so that there are about four programs a multiprocessor,
-# write fp32 parts (parts, M, N), and add them in a second kernel.
+# `tl.dot` takes any powers of two for rows and columns, and sums over 16 or more. On Hopper 64 rows of bf16 at the left
+# and 16 columns at the right become its own instruction, `wgmma`. So give it the weights as the left operand,
+# (`BLOCK_N`, `BLOCK_K`) with `BLOCK_N = 64`, and x as the right one, (`BLOCK_K`, 16), rows past M masked. Cut K so that
+# there are about four programs a multiprocessor, write fp32 parts (parts, M, N), and add them in a second kernel.
 # </details>
 
 # %% [markdown]
