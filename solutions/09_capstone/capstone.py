@@ -680,7 +680,8 @@ for layers in (1, 3, 9):
 # - what lies behind a length may be NaN or infinite, and neither a result nor a gradient shows it. Patches and lengths
 #   stay as they were passed;
 # - Dynamo makes **one** graph of the first call, of torch's own operators only, and compiles nothing again when lengths
-#   change or the number of images does (2 and more; the number of patches is `sizes.patches`);
+#   change or the number of images does (2 and more; the number of patches is `sizes.patches`). Lengths are int32 or
+#   int64;
 # - the mask is **hoisted**. Of all values in the graph, some depend on `lengths` and on nothing else: they stay when
 #   images and weights are others, and change when lengths do. A tower of three layers makes as many of them as a tower
 #   of one layer, and all layers read the same ones.
