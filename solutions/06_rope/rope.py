@@ -329,7 +329,7 @@ plots.show(
 #
 # **Packed sequences.** Sequences of different lengths share a row of the batch, one behind the other. Positions begin
 # at 0 in each: a tensor of *position ids* says where every token stands. It comes from the same list of starts that
-# varlen attention takes. Exercise 6.3 asks for it.
+# attention for packed sequences (*varlen*) takes. Exercise 6.3 asks for it.
 
 
 # %%
@@ -1814,7 +1814,7 @@ results.beside(
 #
 # | turned in | turned how often | what it needs |
 # |---|---|---|
-# | the epilogue of the projection | once | both elements of a pair in one tile: a tile is whole heads wide; a product of your own, as fast as the library's (lesson 05) |
+# | the **epilogue** of the projection: the end of its kernel, before it stores | once | both elements of a pair in one tile: a tile is whole heads wide; a product of your own, as fast as the library's (lesson 05) |
 # | attention, as it loads q | once: each block of queries is loaded by one program | angles of the block's rows |
 # | attention, as it loads k | once for every block of queries that sees it: up to 2048 / 128 = 16 times at 2048 tokens | arithmetic inside the loop that feeds the tensor cores |
 # | the kernel that writes k into the cache | once for every token ever | a cache that holds turned keys |

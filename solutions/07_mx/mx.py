@@ -1585,8 +1585,9 @@ print(
 )
 
 # %% [markdown]
-# **Perplexity** is $e$ to the loss. It is the usual number for what a format costs a language model, because it asks
-# what the model is for: how likely is the text that really comes next?
+# The loss is a natural logarithm, whose unit is the *nat*. **Perplexity** is $e$ to the loss. It is the usual number
+# for what a format costs a language model, because it asks what the model is for: how likely is the text that really
+# comes next?
 #
 # ### Predict
 # How far do the logits move? The errors of the weights of a layer are independent, so in each output they add up in
