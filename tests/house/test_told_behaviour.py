@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import results
-from course_lib.compiled import compile_kernel
+from course_lib.compiled import CompileError, compile_kernel
 from course_lib.numerics import error, round_to
 from course_lib.places import ROOT
 from tests.defined import defined
 from tests.house.test_recorded_claims import recorded, says
 
 START, ROOF = "00_start/start.py", "01_roofline/roofline.py"
-MLP, CAPSTONE = "05_mlp/mlp.py", "09_capstone/capstone.py"
+MLP, MX, CAPSTONE = "05_mlp/mlp.py", "07_mx/mx.py", "09_capstone/capstone.py"
 COMPILE, DISPATCH = "02_compile/compile.py", "03_dispatch/dispatch.py"
 
 OWNER = """
@@ -42,6 +42,15 @@ def product(out_ptr, a_ptr, b_ptr, K, BLOCK: tl.constexpr, PRECISION: tl.constex
         b = tl.load(b_ptr + (k + rows) * BLOCK + columns)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     tl.store(out_ptr + rows * BLOCK + columns, acc)
+"""
+
+FEW_COLUMNS = """
+@triton.jit
+def few(out_ptr, a_ptr, b_ptr, ROWS: tl.constexpr, SUM: tl.constexpr, COLUMNS: tl.constexpr):
+    rows, k, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, SUM), tl.arange(0, COLUMNS)[None, :]
+    a = tl.load(a_ptr + rows * SUM + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * COLUMNS + columns)
+    tl.store(out_ptr + rows * COLUMNS + columns, tl.dot(a, b))
 """
 
 STRIDED = """
@@ -87,6 +96,20 @@ def test_tiles_of_32_take_mma_and_tiles_of_64_wgmma():
     says(ROOF, "A tile of 32 x 32 is too small for `wgmma`")
     small, large = (product("fp16", block).instructions for block in (32, 64))
     assert small["mma"] and not small["wgmma"] and large["wgmma"] and not large["mma"]
+
+
+def test_64_rows_and_16_columns_take_wgmma_and_only_what_is_summed_has_to_be_16():
+    says(MX, "takes any powers of two for rows and columns, and sums over 16 or more.")
+    says(MX, "64 rows of bf16 at the left and 16 columns at the right become its own instruction, `wgmma`.")
+    types = {"out_ptr": "*fp32", "a_ptr": "*bf16", "b_ptr": "*bf16"}
+
+    def few(rows, summed, columns):
+        sizes = {"ROWS": rows, "SUM": summed, "COLUMNS": columns}
+        return compile_kernel((IMPORTS + FEW_COLUMNS, "few"), types, sizes).instructions
+
+    assert few(64, 64, 16)["wgmma"] and few(64, 64, 1)["mma"] and few(1, 64, 64)["mma"]
+    with pytest.raises(CompileError, match="K >= 16"):
+        few(64, 8, 16)
 
 
 def test_a_product_in_tf32_rounds_nothing_and_cutting_makes_2_6_times_the_error_of_rounding():
