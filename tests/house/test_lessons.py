@@ -234,6 +234,19 @@ def test_headings_number_sections_exercises_and_questions_and_say_their_points(l
     assert [in_words(says)[0] for kind, _, _, says in headings if kind == "Question"] == answers
 
 
+@each_lesson
+def test_an_exercise_says_which_sizes_its_cases_pass(lesson):
+    parts = re.split(r"^## ", prose_of(lesson), flags=re.MULTILINE)
+    silent = []
+    for one in exercise.of_unit(lesson.name):
+        text = next(part for part in parts if part.startswith("Exercise") and f"`{one.name}`" in part.splitlines()[0])
+        for size, word in {"2^31": "2^{31}", "65535": "65535"}.items():
+            told = word in text or "Everything else as in exercise" in text
+            if not told and any(size in case.name for case in one.cases):
+                silent.append((one.name, size))
+    assert silent == []
+
+
 def in_words(says: str) -> tuple[int, int, bool]:
     """(points, points for speed, on a GPU only) of a heading such as "3 points and 4 for speed; GPU only"."""
     speed = re.search(r"(\d+) for speed", says)
