@@ -56,16 +56,20 @@ def reached(path: Path, inside: Iterable[str]) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _imported(path: Path) -> frozenset[Path]:
-    """The files of the course that this file names in its imports."""
-    names: set[str] = set()
+    """The files of the course that this file names in its imports: a package's own where it takes more than modules."""
+    found: set[Path] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {one.name for one in node.names}
+            found.update(*(_files_of(one.name) for one in node.names))
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
-    places = [ROOT / Path(*name.split(".")) for name in names]
-    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
-    return frozenset(file for file in files if file.is_file())
+            for one in node.names:
+                found |= _files_of(f"{node.module}.{one.name}") or _files_of(node.module)
+    return frozenset(found)
+
+
+def _files_of(module: str) -> set[Path]:
+    place = ROOT / Path(*module.split("."))
+    return {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()}
 
 
 def _definitions(source: str) -> frozenset[str]:

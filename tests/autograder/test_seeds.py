@@ -493,7 +493,7 @@ def test_no_record_of_seeds_holds_a_fault():
         if part.startswith("bank_seeds.")
     ]
     rows = [row for slug, part in kept for row in results.load(part, slug)["rows"]]
-    assert len(rows) >= 23 and [row for row in rows if row["faults"] or row["seeds"] < 100] == []
+    assert len(rows) >= 41 and [row for row in rows if row["faults"] or row["seeds"] < 100] == []
 
 
 def test_what_is_kept_of_seeds_no_longer_holds_where_a_case_is_drawn_otherwise(monkeypatch):
@@ -507,6 +507,11 @@ def test_what_is_kept_of_seeds_no_longer_holds_where_a_case_is_drawn_otherwise(m
     )
     assert recording.means("bank_seeds", "roofline.softmax") != before["roofline.softmax"]
     assert recording.means("bank_seeds", "roofline.work") == before["roofline.work"]
+
+
+def test_how_a_case_is_drawn_is_not_asked_of_the_units_other_exercises():
+    files = {path.name for path in recording._drawn_in(exercise.get("mx.quantize"))}
+    assert {"quantize.py", "mxint8.py", "inputs.py"} <= files and not files & {"linear.py", "gemv.py", "swapping.py"}
 
 
 @pytest.mark.parametrize(
