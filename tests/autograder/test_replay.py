@@ -557,6 +557,23 @@ def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():
     assert contextvars.copy_context().run(asked).nbytes == 192
 
 
+def test_a_probe_counts_the_launches_that_a_recorder_takes_on_a_gpu():
+    def asked():
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = False
+            kernel = triton.runtime.JITFunction(_nothing)
+            with recording.launches_go_to(lambda *launch: told.append(launch)), calling.counted_launches() as seen:
+                kernel[(1,)](torch.zeros(1))
+        return seen
+
+    told: list = []
+    assert len(contextvars.copy_context().run(asked)) == len(told) == 1
+
+
+def _nothing(x_ptr):
+    pass
+
+
 def test_moves_are_carried_out_on_the_true_values():
     def moves(x):
         made = torch.zeros(3, 4, device=x.device)
