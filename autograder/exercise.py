@@ -209,6 +209,7 @@ class Exercise:
     allowed: tuple[str, ...] = ()  # operators of torch that may compute beside the kernels: "aten::mm"
     most: Callable[[Values], Mapping[str, int]] | None = None  # how many numbers these may work on: see inside/numbers
     scratch: Callable[[Values], float] | None = None  # so many numbers beside the arguments hold what may not be held
+    multiplies: Callable[[Values], float] | None = None  # what torch may multiply takes fewer multiplications than this
     public: tuple[str, ...] = ()  # tensors on whose values the code around kernels may depend: lengths, say
     deterministic: bool = False  # no atomics: results must not depend on program order
     where: Callable[[str, torch.Tensor, Values], str] | None = None  # (output, wrong elements, args) -> their places

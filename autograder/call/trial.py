@@ -29,10 +29,10 @@ def attempt(exercise: Exercise, call: Call, function: Callable, computed: Counte
     fenced = lay_out(exercise, call)
     args = [fenced[name].view if name in fenced else _own_copy(value) for name, value in call.args.items()]
     called = _alone(calling.through(exercise.probe, function), exercise.hides)
-    made: list[int] = []
-    answer = calling.call(called if computed is None else counting(called, computed, made), args)
+    beside: Counter[str] = Counter()
+    answer = calling.call(called if computed is None else counting(called, computed, beside), args)
     told = {"error": answer.error, "where": answer.where, "launches": answer.launches, "seconds": answer.seconds}
-    outcome = Outcome(**told, made=sum(made))
+    outcome = Outcome(**told, made=beside["made"], multiplied=beside["multiplied"])
     if answer.error:
         return outcome
     try:

@@ -7,7 +7,7 @@ and norms of a model are given and make.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -17,6 +17,7 @@ KINDS = {
     **dict.fromkeys("mm addmm bmm baddbmm mv addmv linear matmul".split(), "products"),
     **dict.fromkeys("layer_norm native_layer_norm native_layer_norm_backward".split(), "norms"),
 }
+FACTORS = "mat1 batch1 mat input self".split()  # what products call their first matrix, in the order of asking
 OTHERS = "sums"  # and all else that is allowed
 LEAST = 1024  # what a call counts for at least, so that many small ones are no way out
 
@@ -38,3 +39,12 @@ class Numbers:
                 f"torch's {kind} are given and make more than {self.most[kind]} numbers, which is more than is needed: "
                 "the rest is for kernels"
             )
+
+
+def multiplications(func, args: Sequence, kwargs: Mapping, made: object) -> int:
+    """How many an operator of torch makes if it multiplies matrices."""
+    if KINDS.get(func._schema.name.removeprefix("aten::")) != "products" or not isinstance(made, torch.Tensor):
+        return 0
+    given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    first = next(given[name] for name in FACTORS if name in given)
+    return made.numel() * (first.shape[-1] if first.dim() else 1)

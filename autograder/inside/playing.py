@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside.kernels import Text
-from autograder.inside.numbers import Numbers
+from autograder.inside.numbers import Numbers, multiplications
 from autograder.inside.recording import FRESH, MOVES, is_kernel
 from autograder.inside.wire import TYPES
 from course_lib import device
@@ -36,7 +36,8 @@ class Player:
     def __init__(self, cells: Mapping[str, str]):
         self.text = Text(cells)
         self.memories: dict[int, torch.Tensor] = {}  # of bytes
-        self.allowed, self.numbers, self.made = MOVES, Numbers({}), 0  # made: numbers in memory of its own, by a call
+        self.allowed, self.numbers = MOVES, Numbers({})
+        self.made = self.multiplied = 0  # by a call: numbers in memory of its own, and by products of torch
         if triton.knobs.runtime.interpret:
             from course_lib.interpreter import bounds
 
@@ -52,7 +53,8 @@ class Player:
         most: Mapping[str, int] = NO_LIMITS,
     ) -> Any:
         """What the recorded function returned, with the true values in it. most: numbers that `allowed` work on."""
-        self.allowed, self.numbers, self.made = MOVES.union(allowed), Numbers(most), 0
+        self.allowed, self.numbers = MOVES.union(allowed), Numbers(most)
+        self.made = self.multiplied = 0
         for number, slab in program["arguments"].items():
             self.memories[int(number)] = slabs[slab]
         for number, content in program["constants"].items():
@@ -78,6 +80,7 @@ class Player:
             raise ValueError(f"there is no operator {operator[:80]}")
         given, named = [*map(self._value, args)], {key: self._value(value) for key, value in kwargs.items()}
         made = getattr(operators, overload)(*given, **named)
+        self.multiplied += multiplications(getattr(operators, overload), given, named, made)
         made = made if isinstance(made, tuple | list) else (made,)
         if f"aten::{name}" not in MOVES:
             self.numbers.count(name, (*given, *named.values(), *made))

@@ -42,6 +42,7 @@ from torch.utils._pytree import tree_leaves
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside import calling
+from autograder.inside.numbers import multiplications
 from autograder.inside.wire import name_of
 
 # Operators that make, move and fill memory: none computes, and what they do depends on no value.
@@ -255,16 +256,17 @@ class Recorder:
         return None
 
 
-def counting(function: Callable, strangers: Counter, made: list[int]) -> Callable:
+def counting(function: Callable, strangers: Counter, beside: Counter) -> Callable:
     """The function, which counts the operators of torch that compute while it runs, as a recorder would, and tells how
-    many numbers in memory the others make, as a player would.
+    many numbers in memory the others make, and how many multiplications, as a player would.
     """
 
     def tell(func, args, kwargs, results) -> None:
         given = {one.untyped_storage()._cdata for one in _tensors(tree_leaves((args, kwargs)))}
         new = [one.untyped_storage()._cdata not in given for one in _tensors(results)]
+        beside["multiplied"] += multiplications(func, args, kwargs, results)
         if func._schema.name in MOVES:
-            made.extend(one.numel() for one, is_new in zip(_tensors(results), new, strict=True) if is_new)
+            beside["made"] += sum(one.numel() for one, is_new in zip(_tensors(results), new, strict=True) if is_new)
         elif _computes(func, results, new):
             strangers[func._schema.name] += 1
 
@@ -374,6 +376,7 @@ def launches_go_to(tell: Callable) -> Iterator[None]:
         named = {name: value for name, value in kwargs.items() if name in kernel.arg_names}
         bound = inspect.signature(kernel.fn).bind(*args, **named)
         bound.apply_defaults()
+        triton.knobs.runtime.launch_enter_hook({"name": kernel.fn.__name__})  # for a probe that counts launches
         tell(kernel.fn, grid(dict(bound.arguments)) if callable(grid) else grid, args, kwargs)
 
     def tried(*args, **kwargs):

@@ -229,18 +229,18 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
     ends = list(itertools.accumulate(order["counts"]))
     parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
 
-    beside = []
+    beside = [(0, 0)]
 
     def run() -> list:
         values = []
         for program, slabs, most in zip(order["programs"], parts, order["most"], strict=True):
             values.append(player.play(program, slabs, order["allowed"], most))
-            beside.append(player.made)
+            beside.append((player.made, player.multiplied))
         return values
 
     got = calling.call(run, ())
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}
-    report["made"] = max(beside, default=0)
+    report["made"], report["multiplied"] = map(max, zip(*beside, strict=True))
     at = 0
     for value in got.value or [] if order["wants"] else []:
         made = returned(value, order["wants"], descriptors, at)

@@ -37,6 +37,7 @@ class Outcome:
     unwritten: dict[str, int] = field(default_factory=dict)  # output -> elements never written
     launches: int = 0  # Triton kernels launched
     made: int = 0  # numbers in memory that it made beside its arguments
+    multiplied: int = 0  # multiplications in products of torch
     seconds: float = 0.0
     seen: dict | None = None  # what a profiler saw of the call, where one looked on
 

@@ -375,6 +375,16 @@ def of_memory(exercise: Exercise, trials: Iterable[tuple]) -> str:
     return ""
 
 
+def of_products(exercise: Exercise, trials: Iterable[tuple]) -> str:
+    """Why a person should look at what torch's products multiplied, or ""."""
+    for case, call, outcome in trials:
+        most = exercise.multiplies(call.args) if exercise.multiplies and call.args else math.inf
+        if outcome.multiplied >= most:
+            made = f"In \u201c{case.name}\u201d torch's products took {outcome.multiplied:,} multiplications"
+            return f"{made}, and those that are torch's take fewer than {most:,}: the others are for kernels."
+    return ""
+
+
 def of_tables(programs: Iterable[Mapping]) -> str:
     """Why a person should look at what recorded calls brought along, or ""."""
     most = max((sum(map(_told, program.get("constants", {}).values())) for program in programs), default=0)

@@ -70,7 +70,7 @@ from autograder.bank import cheats
 from autograder.call import in_process, trial
 import torch
 torch.set_num_threads(1)
-trial.counting = lambda function, seen: function  # it tells honest students of torch's arithmetic
+trial.counting = lambda function, *_: function  # it tells honest students of torch's arithmetic
 in_process._refused_by_compiler = lambda: ""  # and this of what no GPU runs
 for cheat in cheats.cheats():
     if str(cheat) not in sys.argv[2:]:

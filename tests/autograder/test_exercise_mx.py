@@ -185,6 +185,48 @@ def test_the_swap_of_the_library_is_right():
     assert failing == ({"bf16"} | many if TIER == "interpreter" else set())
 
 
+class MultipliesByTorch:
+    """A kernel runs, and the rows of the weight are multiplied without it, eight at a time."""
+
+    def few(self, x, rows):
+        super().few(x, rows)
+        parts = zip(self.mantissas.split(8), self.exponents.split(8), strict=True)
+        return torch.cat([x @ (m * scales(e, x.shape[-1])).T for m, e in parts], -1)
+
+
+class RemembersWeights:
+    """Whole weights lie in pieces behind a function."""
+
+    def __init__(self, layer):
+        super().__init__(layer)
+        whole = self.mantissas * scales(self.exponents, layer.in_features)
+        pieces = [part.clone() for part in whole.split(11)]
+        self.pieces = lambda: pieces
+
+    def many(self, x):
+        return x @ torch.cat(self.pieces()).T
+
+
+def scales(exponents, columns):
+    return torch.exp2(exponents.float() - 133).repeat_interleave(32, 1)[:, :columns]
+
+
+@pytest.mark.parametrize(
+    ("way", "case", "says"),
+    [
+        (MultipliesByTorch, "few rows", "was torch's: it computed with as many numbers as the weight has"),
+        (RemembersWeights, "many rows", "outside of the model, memory is held"),
+    ],
+)
+def test_a_layer_that_does_not_multiply_with_its_weight_as_it_is_held_is_found(way, case, says):
+    module = bank.load(bank.find("mx.linear/right/one_kernel"))
+    right, module.MXLinear = module.MXLinear, type("MXLinear", (way, module.MXLinear), {})
+    (wrong,) = examine(get("mx.linear"), module.swap_linears, seed=6, only=case).cases
+    assert not wrong.right and says in wrong.why
+    module.MXLinear = right
+    assert examine(get("mx.linear"), module.swap_linears, seed=6, only=case).cases[0].right
+
+
 def test_the_bytes_of_a_layer_are_33_of_64_of_bf16():
     layer = nn.Linear(64, 10, bias=False, dtype=torch.bfloat16)
     assert linear_rules.bytes_of(layer) * 64 == layer.weight.nbytes * 33

@@ -1,6 +1,7 @@
 """Unit 06: what a diagnosis says about places, what is held between passes, and that the course's own kernels pass."""
 
 import gc
+import linecache
 import shutil
 from dataclasses import replace
 
@@ -287,6 +288,18 @@ def test_what_is_turned_in_place_is_judged_from_outside_too():
     with Referee(Submission((Cell("mine", source),))) as referee:
         verdict = referee.examine(get("rope.forward"), seed=3)
     assert verdict.points == 8, verdict.note
+
+
+def test_what_an_autotuner_tries_out_is_no_copy_and_no_launch_of_the_answer():
+    source = bank.find("rope.forward/right/two_launches").source
+    tuner = "@triton.autotune([triton.Config({'BLOCK_S': n}) for n in (4, 8)], ['length'], restore_value=['x_ptr'])\n"
+    source = source.replace("@triton.jit", f"{tuner}@triton.jit").replace(" BLOCK_S=8,", "")
+    source = source.replace("[(triton.cdiv(length, 8)", "[lambda meta: (triton.cdiv(length, meta['BLOCK_S'])")
+    cells = {"__name__": "tuned"}
+    linecache.cache["<tuned>"] = (len(source), None, source.splitlines(keepends=True), "<tuned>")
+    exec(compile(source, "<tuned>", "exec"), cells)
+    verdict = examine(get("rope.forward"), cells["rope_"], seed=3, only=("heads side by side", "halves"))
+    assert [f"{case.name}: {case.why}" for case in verdict.cases if not case.right] == []
 
 
 def test_angles_are_drawn_near_position_0_or_far_from_it():

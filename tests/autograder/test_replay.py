@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from autograder import bank, exercise
 from autograder.bank import entries, find
 from autograder.call.in_process import examine
 from autograder.inside import calling, kernels, playing, recording
+from autograder.inside.numbers import multiplications
 from autograder.judging import proof
 from autograder.referee import replay
 from autograder.referee.referee import Patience, Referee
@@ -555,6 +557,23 @@ def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():
     assert contextvars.copy_context().run(asked).nbytes == 192
 
 
+def test_a_probe_counts_the_launches_that_a_recorder_takes_on_a_gpu():
+    def asked():
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = False
+            kernel = triton.runtime.JITFunction(_nothing)
+            with recording.launches_go_to(lambda *launch: told.append(launch)), calling.counted_launches() as seen:
+                kernel[(1,)](torch.zeros(1))
+        return seen
+
+    told: list = []
+    assert len(contextvars.copy_context().run(asked)) == len(told) == 1
+
+
+def _nothing(x_ptr):
+    pass
+
+
 def test_moves_are_carried_out_on_the_true_values():
     def moves(x):
         made = torch.zeros(3, 4, device=x.device)
@@ -679,6 +698,34 @@ def test_a_check_tells_of_such_memory_before_grading_does():
     verdict = examine(one, bank.load(entry).flash_forward, 3, only="causal, more queries than keys")
     assert all(case.right for case in verdict.cases) and verdict.points == 0
     assert verdict.note.endswith("hold what should never be in memory. Grading asks a person.")
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "many"),
+    [
+        (torch.mm, [(2, 3), (3, 5)], 30),
+        (torch.addmm, [(5,), (2, 3), (3, 5)], 30),
+        (torch.bmm, [(7, 2, 3), (7, 3, 5)], 210),
+        (torch.baddbmm, [(7, 2, 5), (7, 2, 3), (7, 3, 5)], 210),
+        (torch.mv, [(2, 3), (3,)], 6),
+        (torch.addmv, [(2,), (2, 3), (3,)], 6),
+        (torch.add, [(2, 3), (2, 3)], 0),
+    ],
+)
+def test_multiplications_of_a_product_are_counted(operator, shapes, many):
+    beside = Counter()
+    recording.counting(lambda *given: operator(*given), Counter(), beside)(*(torch.ones(shape) for shape in shapes))
+    assert beside["multiplied"] == many
+    overload = getattr(torch.ops.aten, operator.__name__).out
+    given, out = [torch.ones(shape) for shape in shapes], operator(*(torch.ones(shape) for shape in shapes))
+    assert multiplications(overload, given, {"out": out}, out) == many
+
+
+def test_a_check_tells_of_products_that_are_for_kernels_before_grading_does():
+    one, entry = exercise.get("capstone.speed"), find("capstone.speed/cheats/scores_of_the_library")
+    verdict = examine(one, bank.load(entry).block_step, 3, only="one head, one image")
+    assert all(case.right for case in verdict.cases) and verdict.points == 0
+    assert verdict.note.endswith("the others are for kernels. Grading asks a person.")
 
 
 @pytest.mark.parametrize("name", ["flash.forward", "flash.backward"])

@@ -17,7 +17,8 @@ of one type, fp32 or fp16, or bf16 on a GPU, and contiguous, and x is finite eve
 Arithmetic is in fp32, products of fp32 without TF32; what goes through memory between two products has the type of x.
 Products, additions, sums and norms may be the library's (`ALLOWED`); attention and GELU are in kernels, both ways, and
 nothing is added up in an order that differs from call to call. Memory that the function makes may hold anything. What
-the library works on is counted (`most`), since both could be put together from products of single numbers.
+the library works on is counted (`most`), since both could be put together from products of single numbers. So is how
+often it multiplies (`multiplies`), since scores could be products of the library's.
 
 The clock's reference is the block of the strong tower: torch's own operators, a kernel each. Points begin at 0.8 times
 its speed and are full at 1.08 times. The floor counts the products as course_lib/models/vision.py does, two backward
@@ -54,6 +55,14 @@ def most(v) -> dict[str, int]:
         "norms": 20 * (rows + 1) * (width + 1),
         "sums": 64 * rows * width + 4 * rows * hidden + 3 * (1 + images) * weights,
     }
+
+
+def multiplies(v) -> int:
+    """The products with weights, both ways, one of them once more, and sums. Those of attention take more."""
+    images, length, width = v["x"].shape
+    hidden = len(v["up_b"])
+    products = 3 * (4 * width * width + 2 * width * hidden) + width * hidden
+    return images * length * (products + 10 * width + 4 * hidden)
 
 
 def _call(
@@ -180,6 +189,7 @@ SPEED = Exercise(
     mistakes=MISTAKES,
     allowed=ALLOWED,
     most=most,
+    multiplies=multiplies,
     deterministic=True,
     where=where_in_a_block,
     speed=Speed(

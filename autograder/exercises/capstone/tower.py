@@ -13,7 +13,8 @@ packs what it is given (`course_lib.models.siglip.frame` has `packed` and `unpac
 
 Attention and GELU run in kernels of one's own, forward and backward: no tensor holds a score for each pair of patches,
 and torch multiplies nothing of the hidden layer by elements. Products, sums, norms, additions and masks may be torch's
-(`ALLOWED`), on about as many numbers as they need (`most`). While the tower runs, torch.empty gives NaN.
+(`ALLOWED`), on about as many numbers as they need (`most`), and scores are none of them (`multiplies`). While the tower
+runs, torch.empty gives NaN.
 
 An operator of one's own that takes the hidden layer alone (GELU: h; its gradient: da and h) and returns a new tensor
 takes it whatever its strides: in one case it gets the same values in rows with gaps between them.
@@ -59,6 +60,14 @@ def most(v) -> dict[str, int]:
         "norms": 20 * (layers + 1) * (rows + 1) * (width + 1),
         "sums": 200 * (layers + 1) * rows * width,
     }
+
+
+def multiplies(v) -> int:
+    """The products with weights, forward twice and backward, and sums. Those of attention take more of many patches."""
+    images, patches, numbers = v["patches"].shape
+    layers, hidden, width = v["up_w"].shape
+    products = layers * (4 * width * width + 2 * width * hidden) + width * numbers
+    return images * patches * (4 * products + (layers + 1) * (10 * width + 2 * hidden))
 
 
 def _call(
@@ -191,6 +200,7 @@ TOWER = Exercise(
     probe="autograder.inside.probes.assembled:stepped",
     allowed=ALLOWED,
     most=most,
+    multiplies=multiplies,
     public=("lengths",),
     shows_not="speed, bf16, races between programs, and what Inductor makes of the graph",
 )

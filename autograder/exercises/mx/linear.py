@@ -33,6 +33,7 @@ from autograder.exercises.mx.linear_mistakes import MISTAKES
 from autograder.exercises.mx.linear_rules import FEW_ROWS, MANY_ROWS, simulated
 
 LIMITS = {"float32": 2e-5, "bfloat16": 2e-2}  # of the largest logit
+WHOLE_ELSEWHERE = "outside of the model, memory is held that a layer's weight fills at two bytes a number"
 SPARE = 64  # bytes more than needed that a model may hold: of scalars, say
 
 # -------------------------------------------------------------------------------------------- the comparison
@@ -113,13 +114,18 @@ def _route_wrong(got, want, args) -> str | None:
             return f"a product {given} was the library's, with the weight made whole"
         if here["whole"]:
             return f"for a product {given} memory was made that the weight would fill at two bytes a number"
-        return None if here["kernels"] else f"no Triton kernel ran in a product {given}"
+        if not here["kernels"]:
+            return f"no Triton kernel ran in a product {given}"
+        if here["computed"]:
+            return f"a product {given} was torch's: it computed with as many numbers as the weight has"
+        return WHOLE_ELSEWHERE if here["elsewhere"] else None
     if not here["products"]:
         return f"a product {given} was not the library's"
     if here["products"] > 1:
         return f"a product {given} was made of {here['products']} of the library's"
-    kept = here["kept"] > want["ran"]["kept"]
-    return f"a product {given} took a weight that was not made in the call" if kept else None
+    if here["kept"] > want["ran"]["kept"]:
+        return f"a product {given} took a weight that was not made in the call"
+    return WHOLE_ELSEWHERE if here["elsewhere"] else None
 
 
 # ------------------------------------------------------------------------------------------------- the cases

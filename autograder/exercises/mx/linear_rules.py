@@ -89,7 +89,7 @@ def simulated(
 
 def ran(rows: int) -> dict:
     """What the watched layer runs for so many rows: a kernel that takes the weight as it is held, or the library."""
-    few = {"whole": False, "products": 0, "kept": 0}
+    few = {"whole": False, "products": 0, "kept": 0, "computed": False, "elsewhere": False}
     return few | {"kernels": True} if rows <= FEW_ROWS else few | {"whole": True, "products": 1}
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autograder.inside.calling import Found, counted_launches
+from autograder.inside.calling import Found, counted_launches, trials
 from autograder.inside.probes.passing import InPassing
 
 HEADS = 6  # of q and k together, from which on copies are looked for: angles, looked up for each row, are small beside
+LAUNCHES = 2  # in which q and k are turned where they lie
 MOST = 50_000  # objects that are looked at
 FLAT = (
     types.ModuleType,
@@ -37,7 +38,10 @@ def in_place(function: Callable, q_before, k_before, q, k, *how) -> None:
     """q and k get the values of `q_before` and `k_before`, then the function may turn them, without a copy of them."""
     q.copy_(q_before)
     k.copy_(k_before)
-    _without_copies(lambda: function(q, k, *how), q, k, 0, "are to be turned where they lie")
+    with counted_launches() as launches, trials(launches):
+        _without_copies(lambda: function(q, k, *how), q, k, 0, "are to be turned where they lie")
+    if len(launches) > LAUNCHES:
+        raise Found(f"the call launched {len(launches)} kernels; one is enough for q and k, or one for each of them")
 
 
 def _without_copies(call: Callable, q, k, results: int, rule: str) -> Any:

@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from autograder.inside import calling
+from autograder.inside.probes.rotating import kept, of_the_module, reached
+from autograder.inside.recording import MOVES
 from course_lib.device import DEVICE
+from course_lib.interpreter.launch import is_running
 
 TOKENS = 11
 WATCHED = "blocks.0.up"  # the layer that is looked at while it multiplies
@@ -89,8 +92,10 @@ def swapped(
     """
     dtype = getattr(torch, call["dtype"])
     model, given = make(config).to(DEVICE, dtype), tokens(call).to(DEVICE)
+    around = of_the_module(function)
     before = {name: (m.in_features, m.bias) for name, m in _linears(model)}
     names = function(model, list(skip))
+    around += _held(model)
     with torch.no_grad():
         made = {
             "names": [str(name) for name in names] if isinstance(names, list | tuple) else repr(names)[:80],
@@ -105,6 +110,9 @@ def swapped(
             made["reloaded"] = _reloaded(function, model, config, skip, given, dtype)
         if watched:
             made["ran"] = _ran(model.get_submodule(WATCHED), (*call["shape"], config["width"]), config["inner"], dtype)
+            led_to = reached(*map(vars, model.modules()), *map(type, model.modules()))
+            elsewhere = kept([*of_the_module(function), *led_to], around)
+            made["ran"]["elsewhere"] = elsewhere >= 2 * config["width"] * config["inner"]
     return made
 
 
@@ -116,6 +124,7 @@ class _Weights(TorchDispatchMode):
         self.least, self.most = n * k, n * -(-k // 256) * 256  # numbers of a weight, of one with whole groups
         self.made: dict[int, Any] = {}  # storages that operators made meanwhile; kept, so that no address comes twice
         self.products = self.kept = 0  # with a whole weight; of these, with one that was there before
+        self.computed = 0  # numbers that operators compute with
 
     @property
     def whole(self) -> bool:
@@ -130,8 +139,15 @@ class _Weights(TorchDispatchMode):
             weights = [one for one in tensors if one.is_floating_point() and self.least <= one.numel() <= self.most]
             self.products += bool(weights)
             self.kept += bool(weights) and not _storages(weights).keys() & self.made.keys()
+        if func._schema.name not in MOVES and not is_running():
+            looks = not func._schema.is_mutable and _storages(out).keys() <= given.keys()
+            self.computed += 0 if looks else sum(x.numel() for x in tree_leaves((args, kwargs)) if _is_tensor(x))
         self.made |= {at: storage for at, storage in _storages(out).items() if at not in given}
         return out
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _storages(values: Any) -> dict[int, Any]:
@@ -143,13 +159,14 @@ def _ran(layer: nn.Module, shape: Sequence[int], outputs: int, dtype: torch.dtyp
     """What a layer ran for inputs of this shape, whose rows are not as many as its outputs.
 
     whole: was memory made that the weight fills? (Where rows are few nothing else is as large.) products: of the
-    library, with a whole weight; kept: of these, with one that was not made in this call. kernels: did a Triton
-    kernel run?
+    library, with a whole weight; kept: of these, with one that was not made in this call. computed: did operators
+    compute with as many numbers as the weight has? kernels: did a Triton kernel run?
     """
     x = torch.ones(shape, dtype=dtype, device=DEVICE)
     with calling.counted_launches() as launches, _Weights(outputs, shape[-1]) as seen:
         layer(x)
-    return {"whole": seen.whole, "products": seen.products, "kept": seen.kept, "kernels": bool(launches)}
+    told = {"whole": seen.whole, "products": seen.products, "kept": seen.kept, "kernels": bool(launches)}
+    return told | {"computed": seen.computed >= seen.least}
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -185,13 +202,12 @@ def _reloaded(function, model, config, skip, given, dtype) -> str:
 
 def held_bytes(model: nn.Module) -> int:
     """Of all memory that the model's modules keep alive: parameters, buffers and other attributes."""
-    memory = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            for one in _tensors(value):
-                storage = one.untyped_storage()
-                memory[storage.data_ptr()] = storage.nbytes()
-    return sum(memory.values())
+    storages = (one.untyped_storage() for one in _held(model))
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def _held(model: nn.Module) -> list[torch.Tensor]:
+    return [one for module in model.modules() for value in vars(module).values() for one in _tensors(value)]
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
