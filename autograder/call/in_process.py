@@ -48,7 +48,7 @@ def examine(
         verdict = replace(verdict, shows_not=exercise.without_room)
     if verdict.points and (refused := proof.of_operators(exercise, computed)):
         return replace(verdict, points=0.0, note=refused)
-    if verdict.points and (why := proof.of_memory(exercise, trials) or proof.of_products(exercise, trials)):
+    if verdict.points and (why := proof.of_counts(exercise, trials)):
         return replace(verdict, points=0.0, note=f"{why} Grading asks a person.")
     if compiles and verdict.points and (refused := _refused_by_compiler()):
         return replace(verdict, points=0.0, note=refused)

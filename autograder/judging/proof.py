@@ -365,20 +365,14 @@ def _is_ptx(value: object) -> bool:
     return ptx.adds(value)
 
 
-def of_memory(exercise: Exercise, trials: Iterable[tuple]) -> str:
-    """Why a person should look at the memory that calls made beside their arguments, or ""."""
+def of_counts(exercise: Exercise, trials: Iterable[tuple]) -> str:
+    """Why a person should look at what calls made in memory beside their arguments, or let torch multiply, or ""."""
     for case, call, outcome in trials:
-        most = exercise.scratch(call.args) if exercise.scratch else math.inf
-        if outcome.made >= most:
+        limits = exercise.scratch, exercise.multiplies
+        held, most = (limit(call.args) if limit and call.args else math.inf for limit in limits)
+        if outcome.made >= held:
             made = f"In \u201c{case.name}\u201d it made memory of {outcome.made:,} numbers beside its arguments"
-            return f"{made}, and {most:,} hold what should never be in memory."
-    return ""
-
-
-def of_products(exercise: Exercise, trials: Iterable[tuple]) -> str:
-    """Why a person should look at what torch's products multiplied, or ""."""
-    for case, call, outcome in trials:
-        most = exercise.multiplies(call.args) if exercise.multiplies and call.args else math.inf
+            return f"{made}, and {held:,} hold what should never be in memory."
         if outcome.multiplied >= most:
             made = f"In \u201c{case.name}\u201d torch's products took {outcome.multiplied:,} multiplications"
             return f"{made}, and those that are torch's take fewer than {most:,}: the others are for kernels."

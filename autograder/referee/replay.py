@@ -73,8 +73,7 @@ def judged(room: Room, exercise: Exercise, seed: int, worker: Callable, several:
             verdict = _held(verdict, unsure) if unsure else verdict
     if refused:
         return replace(verdict, points=0.0, note=verdict.note or refused)
-    brought = proof.of_tables(program for _, program in (*recorded, *again))
-    brought = brought or proof.of_memory(exercise, trials) or proof.of_products(exercise, trials)
+    brought = proof.of_tables(program for _, program in (*recorded, *again)) or proof.of_counts(exercise, trials)
     if verdict.points and brought:
         return _held(verdict, brought)
     kernels = set().union(*(proof.kernels_of(program) for _, program in recorded))
