@@ -13,7 +13,7 @@ from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, tuning
 from course_lib.kernels.attention.backward import backward, write_backward
 from course_lib.kernels.attention.forward import forward, write_forward
-from course_lib.kernels.attention.tuning import GROUPS, SHORT, Groups, tuned
+from course_lib.kernels.attention.tuning import FEWER_ROUNDS, GROUPS, SHORT, TABLE, Groups, tuned
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import gluon_is_known
 from course_lib.kernels.launching import forget
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 HEADS = {32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
+TABLES = GROUPS | FEWER_ROUNDS
 # The table, and where it has nothing what fits: a kernel that is not the fastest today must be right all the same.
 EVERYWHERE = {
     (kernel, columns, causal): replace(GROUPS.get((kernel, columns, causal), blocks), lengths=True)
@@ -102,6 +103,33 @@ def test_two_groups_of_warps_share_a_tile_where_three_leave_a_round_nearly_empty
     found = chosen(*four(B=1, H=heads, H_kv=heads, n_q=n_q, n_k=n_q, D=HEADS[columns]))
     of_three = GROUPS["forward", columns, False]
     assert found == (of_three if consumers == 3 else replace(of_three, consumers=2, stages=3))
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "second"),
+    [(8, 4096, True), (8, 2048, True), (8, 1024, False), (64, 4096, False), (12, 2048, False), (4, 4096, True),
+     (6, 4096, False), (16, 4096, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("columns", [32, 64])
+def test_dk_and_dv_of_few_heads_take_the_rung_that_is_done_first(columns, heads, keys, second, monkeypatch):
+    """8 heads of 4096: 512 programs of 64 keys for 396 places, or 256 of 128 for 132; 170 us and 121 on an H200."""
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
+    tensors = four(B=heads, H=1, H_kv=1, n_q=keys, n_k=keys, D=HEADS[columns])
+    assert chosen(*tensors, kernel="dkdv") == (FEWER_ROUNDS["dkdv", columns, False] if second else None)
+    assert chosen(*tensors, kernel="dkdv", causal=True) is None
+    assert chosen(*tensors, kernel="dkdv", padded=True) is None
+
+
+def test_dq_of_fewer_tiles_than_multiprocessors_has_smaller_ones(monkeypatch):
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(tuning, "tuned", lambda head_size, causal, *_: TABLE[head_size, causal])
+    few, many = (four(B=8, H=1, H_kv=1, n_q=n, n_k=n, D=64)[:3] for n in (2048, 4096))
+    of_table = TABLE[64, False].dq
+    assert tuning.blocks_for("dq", False, None, *few) == of_table, "no GPU"
+    monkeypatch.setattr(tuning, "capability", lambda device: (9, 0))
+    assert tuning.blocks_for("dq", False, None, *few) == tuning.DQ_OF_FEW[64, False]
+    assert tuning.blocks_for("dq", False, None, *many) == of_table
+    assert tuning.blocks_for("dq", True, None, *few) == TABLE[64, True].dq
 
 
 def test_steps_of_short_rows_rise():
@@ -229,12 +257,12 @@ QUICK = {("forward", 64, False), ("dkdv", 128, False)}  # a minute of compiling 
 
 @pytest.mark.parametrize(
     ("name", "columns", "causal"),
-    [one if tuple(one) in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in GROUPS],
+    [one if tuple(one) in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in TABLES],
     ids=str,
 )
 def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causal):
-    got = compiled(name, columns, causal, GROUPS[name, columns, causal])
-    three = name == "forward" and GROUPS[name, columns, causal].consumers == 3
+    got = compiled(name, columns, causal, TABLES[name, columns, causal])
+    three = name == "forward" and TABLES[name, columns, causal].consumers == 3
     assert got.fits and got.registers == (128 if three else 168), str(got)
     assert got.spills_bytes <= SPILLS.get((name, columns, causal), 64), f"a few numbers a tile: {got}"
     assert got.instructions["wgmma"] and got.instructions["tma"], str(got)
@@ -337,9 +365,10 @@ def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check,
 
 @pytest.mark.gpu
 @HALVES
-@pytest.mark.parametrize(("name", "columns", "causal"), GROUPS, ids=str)
-def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, make, check):
+@pytest.mark.parametrize(("name", "columns", "causal"), TABLES, ids=str)
+def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, make, check, monkeypatch):
     """With more tiles than multiprocessors, so that a program goes on to the next tile."""
+    monkeypatch.setattr(tuning, "GROUPS", {name: replace(one, lengths=True) for name, one in TABLES.items()})
     for n_q, n_k in ((300, 300), (256, 1100), (515, 200)):
         for lengths in (None, torch.arange(12, device=DEVICE) * n_k // 11):
             got = check(*make(12, 8, 4, n_q, n_k, HEADS[columns], kind), causal=causal, k_lengths=lengths)

@@ -43,7 +43,7 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.sums import room
 from course_lib.kernels.attention.terms import load_terms, row_terms, terms_of, terms_to_walk
-from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, Parts, blocks_for, one_pass_for, tuned
+from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, Parts, blocks_for, one_pass_for
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
@@ -332,8 +332,8 @@ def write_gradients(
 
         assert k_lengths is None, "one pass knows no lengths"
         return write_in_one_pass(dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal, scale, blocks)
-    table = tuned(q.shape[-1], causal, q.dtype, q.device)
-    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, table.dq, same_lengths)
+    of_dq = blocks_for("dq", causal, k_lengths, q, k, v)
+    write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, of_dq, same_lengths)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)
     write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths)
 

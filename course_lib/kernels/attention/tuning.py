@@ -156,6 +156,17 @@ SHORT = {
 # row: 1.11 to 1.14 at 64 columns, 1.07 at 32, by all lengths measured. But a last round of tiles may be nearly empty: 8
 # heads of 4096 queries are 176 tiles of 192 for 132 programs.
 ROW_OF_TWO = 1.12
+# dk and dv, not causal, where the first rung is as fast for each tile and the second wins by its rounds alone: the
+# first runs three programs of 64 keys a multiprocessor at once, the second one of 128. A round of the second takes 0.71
+# of the first's time (4096 queries of 32 and 64 columns, H200), so that 8 heads of 4096 take 0.71 and 0.73; at 0.75
+# what is chosen gains. From so many queries and keys on; with 1024 it lost.
+FEWER_ROUNDS = {
+    ("dkdv", 32, False): Groups(64, 3, persistent=False, lengths=False),
+    ("dkdv", 64, False): Groups(64, 3, persistent=False, lengths=False),
+}
+ROUND_OF_ONE, FEWER_ROUNDS_FROM = 0.75, 2048
+# dq, where the table's tiles are no more than multiprocessors: 0.73 of its time at 8 heads of 1024, 0.87 at 2048.
+DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
 # 2^18 rows of keys at each length; the first length that was faster is `least` (shorter ones than 4096 not causal with
 # one head together). With k_lengths two passes stay.
@@ -260,6 +271,8 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     entry, rows = GROUPS.get(key), min(q.shape[2], k.shape[2])
     if entry is not None:
         entry = next((short for most, short in SHORT.get(key, ()) if rows <= most), entry)
+    elif rows >= FEWER_ROUNDS_FROM and _fewer_rounds(k):
+        entry = FEWER_ROUNDS.get(key)
     if entry is None or (padded and not entry.lengths):
         return None
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
@@ -279,6 +292,15 @@ def _longest(groups: Groups, q: torch.Tensor) -> float:
     tiles = q.shape[:2].numel() * -(-q.shape[2] // (64 * groups.consumers))
     rounds = -(-tiles // multiprocessors(q.device))
     return rounds * groups.consumers * (ROW_OF_TWO if groups.consumers == 2 else 1)
+
+
+def _fewer_rounds(k: torch.Tensor) -> bool:
+    """Whether one program of 128 keys a multiprocessor is done before three of 64."""
+    heads, at_once = k.shape[:2].numel(), multiprocessors(k.device)
+    ones, threes = (
+        -(-heads * -(-k.shape[2] // keys) // places) for keys, places in ((128, at_once), (64, 3 * at_once))
+    )
+    return ROUND_OF_ONE * ones < threes
 
 
 def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.Tensor) -> OnePass | None:
@@ -365,8 +387,18 @@ def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks)
 
 
 def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
-    """What to launch "forward" or "dkdv" with. Its type says which kernels: Groups are of the second rung."""
+    """What to launch "forward", "dq" or "dkdv" with. Its type says which kernels: Groups are of the second rung."""
     q, k, v, *_ = tensors
     blocks = getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
+    if kernel == "dq":
+        return _dq_of_few(q, causal, blocks)
     parts = keys_shared(q, k, v) if kernel == "forward" else heads_shared(q, k, causal, blocks)
     return parts or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
+
+
+def _dq_of_few(q: torch.Tensor, causal: bool, blocks: Blocks) -> Blocks:
+    smaller = DQ_OF_FEW.get((sum(split(q.shape[-1])), causal))
+    if smaller is None or q.dtype == torch.float32 or capability(q.device) != HOPPER:
+        return blocks
+    tiles = q.shape[:2].numel() * -(-q.shape[2] // blocks.m)
+    return smaller if tiles <= multiprocessors(q.device) else blocks
