@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from autograder.bank import KINDS, Entry, counts, entries, joined, run, speed, table, workers_at_once
 from autograder.bank.edits import BadEdit
@@ -26,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cheats", action="store_true", help="the cheats instead, against the referee")
     parser.add_argument("--speed", action="store_true", help="the points for speed of right and slow ones instead")
     parser.add_argument("--seeds", type=int, metavar="N", help="whose points vary between N seeds, instead")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FOLDER", help="--seeds: keep what is through, and go on from it"
+    )
     parser.add_argument("--nccl", action="store_true", help="the distributed exercises, with NCCL and a GPU a rank")
     parser.add_argument("--seed", type=int, default=None, help="repeat the draw of an earlier run")
     parser.add_argument("--record", metavar="DEVICE", help="keep the outcome in benchmarks/results/DEVICE.json")
@@ -57,7 +61,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.seeds:
         from autograder.bank import seeds  # needs the referee's rounds
 
-        return seeds.main(args.exercise, seed, args.seeds, args.quick, args.record)
+        return seeds.main(args.exercise, seed, args.seeds, args.quick, args.record, args.resume)
     if args.speed:
         return speed.main(args.exercise, seed, args.record)
     found, part, workers, limit_s = entries(args.exercise), "bank", workers_at_once(), 120.0

@@ -11,26 +11,32 @@ it and on those where the first seeds disagree; every other case counts as befor
 and cases that not every card has room for are left out, with the mistakes that only they catch: one takes tens of GB.
 
 What a submission earns under one seed does not depend on other seeds, so several processes share them: those of a right
-one all, those of a mistake when its first seeds have told which cases to run under the others.
+one all, those of a mistake when its first seeds have told which cases to run under the others. An exercise of kernels
+takes up to five hours of a core: with `--resume FOLDER` every share and formula that is through lies there, and a run
+that was cut off goes on from it, on another machine of the same tier too.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import multiprocessing
 import os
+import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from autograder import bank
 from autograder.bank import Entry, Result, formulas
-from autograder.bank.recording import keep_apart
+from autograder.bank.recording import keep_apart, means
 from autograder.call import in_ranks
 from autograder.call.in_process import examine
 from autograder.exercise import Call, Case, Draw, Exercise, get
@@ -45,6 +51,7 @@ from course_lib import device
 FIRST = 3  # seeds under which every case runs
 LIMIT_S = 60.0  # for one submission and one seed; a share of the seeds may take what all of them may
 SHARE = 10  # seeds that a process judges at least, but for the last
+KEPT_SHARE = 2  # the same where what is through is kept: a run that is cut off loses little
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,29 @@ class Drawn(Result):
             others = len(self.points) - usual
             said.append(f"{self.entry} earns {least:g} to {most:g}, unlike usual under {others} seeds: {cases}")
         return said
+
+
+class Shelf:
+    """What is through of an exercise, if there is a folder for it; a changed exercise begins anew."""
+
+    def __init__(self, folder: Path | None, name: str):
+        self.folder, self._means = folder, means("bank_seeds", name) if folder else ""
+
+    def take(self, *key: Any) -> Any:
+        """What was put there, or None."""
+        path = self._path(key)
+        return pickle.loads(path.read_bytes()) if path and path.exists() else None
+
+    def put(self, found: Any, *key: Any) -> None:
+        if path := self._path(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written = path.with_suffix(f".{os.getpid()}")
+            written.write_bytes(pickle.dumps(found))
+            written.replace(path)  # whole, or not there
+
+    def _path(self, key: tuple) -> Path | None:
+        told = repr((self._means, device.TIER, *key)).encode()
+        return self.folder and self.folder / f"{hashlib.sha256(told).hexdigest()[:24]}.pickle"
 
 
 def plain(exercise: Exercise) -> bool:
@@ -167,12 +197,12 @@ def try_seeds(entry: Entry, seed: int, quick: bool, seeds: int) -> Drawn:
     return Drawn(entry, not refused, None, "", took, False, False, tuple(points), exercise.points, seen, refused)
 
 
-def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int) -> list[Entry]:
+def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int, least: int = SHARE) -> list[Entry]:
     """The same submissions, each right one in a share for each process, or fewer; of a mistake the first seeds."""
     found: list[Entry] = []
     for entry in todo:
         if entry.kind != "mistakes":
-            found += _shares(entry, range(seed, seed + seeds), workers)
+            found += _shares(entry, range(seed, seed + seeds), workers, least=least)
         elif plain(get(entry.exercise)):
             found.append(entry)
         else:
@@ -180,8 +210,8 @@ def shared(todo: Iterable[Entry], seed: int, seeds: int, workers: int) -> list[E
     return found
 
 
-def _shares(entry: Entry, seeds: range, workers: int, before: Seen = Seen()) -> list[Share]:
-    step = max(SHARE, -(-len(seeds) // workers))
+def _shares(entry: Entry, seeds: range, workers: int, before: Seen = Seen(), least: int = SHARE) -> list[Share]:
+    step = max(least, -(-len(seeds) // workers))
     return [
         Share(**_entry(entry), seeds=seeds[first : first + step], before=before) for first in range(0, len(seeds), step)
     ]
@@ -222,11 +252,12 @@ def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
 FOUND: dict[tuple[str, int], list[tuple[str, Sequence[dict[str, bool]]]]] = {}
 
 
-def compute_before(name: str, seeds: Sequence[int]) -> None:
+def compute_before(name: str, seeds: Sequence[int], shelf: Shelf) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
     labels = [label for label, _ in formulas.answers(get(name).mistakes)]
     if device.TIER != "gpu" and labels:
-        FOUND[name, seeds[0]] = list(zip(labels, zip(*_rights_of_all(name, seeds), strict=True), strict=True))
+        rights = _rights_of_all(name, seeds, shelf=shelf)
+        FOUND[name, seeds[0]] = list(zip(labels, zip(*rights, strict=True), strict=True))
 
 
 def stands_for(name: str, mistake: str, seen: Sequence[dict[str, bool]], seed: int) -> Sequence[dict[str, bool]] | None:
@@ -288,12 +319,19 @@ def twice(exercise: Exercise, case: Case, seed: int, function: Callable) -> str:
         round_.close()
 
 
-def main(names: Iterable[str], seed: int, seeds: int, quick: bool = False, record: str | None = None) -> int:
+def main(
+    names: Iterable[str],
+    seed: int,
+    seeds: int,
+    quick: bool = False,
+    record: str | None = None,
+    resume: Path | None = None,
+) -> int:
     """Judge an exercise at a time, print what is not as it should be, and keep how many seeds that were.
 
     quick: only formulas of mistakes.
     """
-    todo, look, wrong = bank.entries(names), by_formula if quick else judged, 0
+    todo, look, wrong = bank.entries(names), by_formula if quick else partial(judged, resume=resume), 0
     for name in dict.fromkeys(entry.exercise for entry in todo):
         faults = look(name, seed, seeds)
         wrong += bool(faults)
@@ -334,38 +372,51 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     return faults
 
 
-def _rights_of_all(name: str, seeds: Iterable[int], tier: str = "") -> list[list[dict[str, bool]]]:
+def _rights_of_all(
+    name: str, seeds: Iterable[int], tier: str = "", shelf: Shelf | None = None
+) -> list[list[dict[str, bool]]]:
     """Of each seed what each formula gets right."""
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:  # who dies is an error; a Pool would wait
-        return list(pool.map(partial(_rights, name, tier), seeds))
+        return list(pool.map(partial(_rights, name, tier, shelf or Shelf(None, name)), seeds))
 
 
-def _rights(name: str, tier: str, seed: int) -> list[dict[str, bool]]:
+def _rights(name: str, tier: str, shelf: Shelf, seed: int) -> list[dict[str, bool]]:
     """What each formula gets right under a seed."""
-    drawn = formulas.under(undiagnosed(name), seed, tier)
-    return [drawn.right(answer) for _, answer in formulas.answers(get(name).mistakes)]
+    if (found := shelf.take("formulas", tier, seed)) is None:
+        drawn = formulas.under(undiagnosed(name), seed, tier)
+        found = [drawn.right(answer) for _, answer in formulas.answers(get(name).mistakes)]
+        shelf.put(found, "formulas", tier, seed)
+    return found
 
 
-def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) -> list[str]:
+def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None, resume: Path | None = None) -> list[str]:
     """What is not as it should be in one exercise, a sentence each, of all its submissions or of `todo`."""
     began, todo = time.perf_counter(), bank.entries([name]) if todo is None else todo
+    shelf, least = Shelf(resume, name), KEPT_SHARE if resume else SHARE
     torch.set_num_threads(1)  # or the children would wait for threads that only this process has
     draw_before(name, range(seed, seed + seeds))
     if not plain(get(name)) and seeds > FIRST and any(entry.kind == "mistakes" for entry in todo):
-        compute_before(name, range(seed, seed + seeds))
+        compute_before(name, range(seed, seed + seeds), shelf)
     task, workers = partial(try_seeds, seeds=seeds), bank.workers_at_once()
+    shares = seeds if resume else workers  # where they are kept they are small, however many processes there are
 
     def tried(some: list[Entry]) -> list[Drawn]:
-        results = bank.run(some, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task)
-        return [one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says) for one in results]
+        taken = [(one, shelf.take(*_key(one, seed, seeds))) for one in some]
+        through = [replace(found, entry=one) for one, found in taken if found]
+        todo = [one for one, found in taken if not found]
+        for one in bank.run(todo, seed, workers=workers, limit_s=LIMIT_S * seeds, task=task):
+            if isinstance(one, Drawn):
+                shelf.put(one, *_key(one.entry, seed, seeds))
+            through.append(one if isinstance(one, Drawn) else Drawn(one.entry, says=one.says))
+        return through
 
-    found, later = tried(shared(todo, seed, seeds, workers)), []
+    found, later = tried(shared(todo, seed, seeds, shares, least)), []
     for first in [one for one in found if one.points and len(one.points) < seeds and one.entry.kind == "mistakes"]:
         if formula := by_its_formula(first, seed):
             found.append(formula)
         else:
-            later += _shares(first.entry, range(seed + FIRST, seed + seeds), workers, first.seen)
+            later += _shares(first.entry, range(seed + FIRST, seed + seeds), shares, first.seen, least)
     drawn = whole([*found, *tried(later)])
     faults = [fault for one in drawn for fault in one.faults]
     took = time.perf_counter() - began
@@ -373,3 +424,9 @@ def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None) ->
     for fault in faults:
         print(f"  {fault}", flush=True)
     return faults
+
+
+def _key(entry: Entry, seed: int, seeds: int) -> tuple:
+    """What tells one share of a submission from others: its seeds, and what was seen under others before."""
+    share = entry if isinstance(entry, Share) else Share(**vars(entry), seeds=range(seed, seed + seeds))
+    return str(share), share.seeds, share.before

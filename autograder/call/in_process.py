@@ -138,7 +138,9 @@ def examine_speed(exercise: Exercise, function: Callable, seed: int) -> SpeedVer
     speed, blank = exercise.speed, replace(blank, note="", pending=False)
     verdict = examine(exercise, function, seed, live=True)
     if not verdict.accepted:
-        return replace(blank, note="not timed, because not all cases are right yet. " + verdict.headline)
+        wrong = next((one for one in verdict.cases if not one.right), None)
+        why = f" \u201c{wrong.name}\u201d ({wrong.sizes}): {wrong.why}" if wrong else ""
+        return replace(blank, note=f"not timed, because not all cases are right yet. {verdict.headline}{why}")
     with quiet():
         rows = tuple(_timed(exercise, case, function, seed) for case in speed.cases)
     share = min(row.share for row in rows)

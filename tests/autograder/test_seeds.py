@@ -452,6 +452,32 @@ def test_what_one_share_found_holds_for_the_submission():
         assert lost.faults == [f"{one} could not be judged: it hangs"]
 
 
+def test_a_run_that_was_cut_off_goes_on_from_what_is_through(monkeypatch, tmp_path):
+    todo, judged = [bank.find("start.axpy/right/masked"), bank.find("start.axpy/mistakes/no_mask")], []
+    run = bank.run
+
+    def cut_off(some, *rest, **more):
+        for one in run(some, *rest, **more):
+            judged.append(one.entry)
+            yield one
+            if len(judged) == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(bank, "run", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        seeds.judged("start.axpy", 7, 8, todo, tmp_path)
+    assert len(list(tmp_path.glob("*.pickle"))) >= 2 and not list(tmp_path.glob("*.[0-9]*"))
+    assert seeds.judged("start.axpy", 7, 8, todo, tmp_path) == []
+
+    def of_right():
+        return sorted(number for one in judged if one.kind == "right" for number in one.seeds)
+
+    assert of_right() == list(range(7, 15)), "none twice, none left out"
+    monkeypatch.setattr(seeds, "means", lambda part, name: "a case is drawn otherwise")
+    assert seeds.judged("start.axpy", 7, 8, todo, tmp_path) == []
+    assert of_right() == sorted([*range(7, 15)] * 2)
+
+
 def test_what_could_not_be_judged_is_a_fault():
     entry = bank.find("start.axpy/right/masked")
     assert "could not be judged: it hangs" in seeds.Drawn(entry, says="it hangs").faults[0]
@@ -477,7 +503,7 @@ def test_a_case_is_told_by_the_mistakes_that_are_named_for_it_only():
 def test_how_many_seeds_were_judged_is_kept_with_what_was_found(monkeypatch):
     kept = []
     monkeypatch.setattr(seeds, "keep_apart", lambda *given: kept.append(given))
-    monkeypatch.setattr(seeds, "judged", lambda name, seed, count: ["varies"] if name == "start.axpy" else [])
+    monkeypatch.setattr(seeds, "judged", lambda name, seed, count, **_: ["varies"] if name == "start.axpy" else [])
     assert seeds.main(["roofline.work", "start.axpy"], 3, 50, record="cpu") == 1
     rows = {row["exercise"]: row for _, (row,), _ in kept}
     assert {name: row["faults"] for name, row in rows.items()} == {"roofline.work": 0, "start.axpy": 1}

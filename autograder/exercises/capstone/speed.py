@@ -123,7 +123,7 @@ def _odd(d: Draw, width: int, heads: int, images: int = 3, **options) -> Call:
 
 
 def _fp16(d: Draw, width: int, heads: int) -> Call:
-    n = d.odd(20, 26)
+    n = d.odd(10, 14)
     return _call(d, _padded(d, n, 2), n, width, d.odd(66, 90), heads, dtype=FP16)
 
 
@@ -140,7 +140,8 @@ CASES = (
     Case("large pre-activations", lambda d: _odd(d, 40, 2, images=2, spread_x=4.0, spread_u=6.0)),
     Case(FIRST, lambda d: _call(d, [9, 21], 21, 64, 50, 2)),
     Case(AGAIN, lambda d: _call(d, [17, 4], 21, 64, 50, 4)),
-    # Few rows: on a CPU torch's norm adds up the gradient of its weight in 16 bits
+    # Few rows: on a CPU torch's norm adds up the gradient of its weight in 16 bits. With 54 rows its largest error was
+    # 1.08 of the limit in one of 100 draws; with 22 to 30 it is up to 0.68 in 700.
     Case("fp16", lambda d: _fp16(d, 64, 2)),
     Case("fp16, head size 24", lambda d: _fp16(d, 72, 3)),
     Case("bf16", lambda d: _call(d, (d.odd(9, 13), 1, 128), 128, 144, 272, 2, dtype=BF16), tiers=ON_GPU),

@@ -28,6 +28,7 @@ import torch
 from autograder.exercise import ON_GPU, Call, Case, Draw, Exercise, Precision
 from autograder.exercises.dtypes import BF16, DTYPE_NAMES, FP16, FP32
 from autograder.exercises.mlp.block import NAMES, ROUGH_IS, honest, passes, rough
+from autograder.exercises.mlp.gelu import CUBE, ROOT, slope
 from autograder.exercises.mlp.recompute_mistakes import MISTAKES
 
 # products, and sums: what a library does as well as anybody
@@ -79,12 +80,25 @@ def _far_from_zero(d: Draw, m: int, width: int, hidden: int) -> Call:
     """Drawn until no entry of dh nearly cancels.
 
     Where there is one row, or one hidden column, it is all of a row of a gradient, and no honest rounding is small
-    beside almost 0.
+    beside almost 0. Nor beside a slope that is little of its own parts: at h = -3 it is -0.012, and a tanh rounded
+    once more moves it by 3e-5 of itself.
     """
     while True:
         call = _call(d, m, width, hidden, spread=1.0)
-        dh = passes(call.args, of_b1=lambda there: there["dh"])["db1"]
-        if dh.abs().min() > 0.02 * dh.square().mean().sqrt():
+        there = passes(call.args, of_b1=lambda there: there)["db1"]
+        dh, h = there["dh"], there["h"]
+        parts = 1 + h.abs() * ROOT * (1 + 3 * CUBE * h.square())
+        if dh.abs().min() > 0.02 * dh.square().mean().sqrt() and bool((slope(h).abs() > 0.02 * parts).all()):
+            return call
+
+
+def _large_h(d: Draw) -> Call:
+    """Drawn until no hidden unit is negative in all rows: its gradient would be the rounding of its tanh."""
+    sizes = _sizes(d)
+    while True:
+        call = _call(d, *sizes, spread=6.0)
+        rows = passes(call.args)["dw1"].norm(dim=1)
+        if rows.min() > 0.05 * rows.square().mean().sqrt():
             return call
 
 
@@ -107,7 +121,7 @@ CASES = (
     Case("many rows", lambda d: _call(d, d.odd(134, 150), d.odd(5, 9), d.odd(9, 15))),
     Case("many rows, fp16", lambda d: _call(d, d.odd(7900, 8100), d.odd(17, 21), d.odd(5, 9), dtype=FP16)),
     Case("memory in passing", lambda d: _call(d, d.odd(66, 80), d.odd(5, 9), d.odd(130, 150))),
-    Case("large h", lambda d: _call(d, *_sizes(d), spread=6.0)),
+    Case("large h", _large_h),
     Case("strided x", lambda d: _call(d, *_sizes(d), x_gap=d.integer(3, 9))),
     Case("a gradient with strided rows", _strided_gradient),
     Case("a gradient that is transposed", _transposed_gradient),
