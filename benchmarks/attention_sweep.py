@@ -28,14 +28,15 @@ from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, tuned
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
-# Head sizes that no case measures: the first FEW candidates alone; of 48, backward, all of them.
+# Head sizes that no case measures: the first FEW candidates alone; of 48 and of few heads, backward, all of them.
 OTHERS, FEW = [(4, 16, 4096, head_size, causal) for head_size in (16, 32, 40, 96) for causal in (False, True)], 9
-FULL = {kernel: [(4, 16, 4096, 48, causal) for causal in (False, True)] for kernel in ("dq", "dkdv")}
+FEW_HEADS = [(8, 1, 4096, 32, False), *((8, 1, length, 64, False) for length in (1024, 2048, 4096))]
+FULL = {kernel: FEW_HEADS + [(4, 16, 4096, 48, causal) for causal in (False, True)] for kernel in ("dq", "dkdv")}
 # Of the kernels with jobs for their warps. Short sequences say from where on a program of many tiles pays.
 GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256, 72, False)]
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
-GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)]
+GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)] + FEW_HEADS
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4, "one pass": 5}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
