@@ -121,7 +121,8 @@ CASES = (
         "causal, more queries than keys",
         lambda d: _call(d, 1, 1, d.odd(200, 229), 2 * d.integer(65, 71), 32, mask=CAUSAL),
     ),
-    Case("key lengths", lambda d: _lengths(d, 1)),
+    # dq and dk of a key that is seen alone are 0, and any answer for them is the rounding of its own order of sums
+    Case("key lengths", lambda d: _lengths(d, 2)),
     Case(BEHIND, lambda d: with_nan_behind(_lengths(d, 33))),
     Case("a sequence without keys", lambda d: _lengths(d, 0)),
     Case("causal with key lengths", lambda d: _lengths(d, 3, causal=True, more=d.integer(9, 20))),
