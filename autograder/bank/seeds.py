@@ -252,7 +252,7 @@ def whole(drawn: Iterable[Drawn]) -> list[Drawn]:
 FOUND: dict[tuple[str, int], list[tuple[str, Sequence[dict[str, bool]]]]] = {}
 
 
-def compute_before(name: str, seeds: Sequence[int], shelf: Shelf) -> None:
+def compute_before(name: str, seeds: Sequence[int], shelf: Shelf | None = None) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
     labels = [label for label, _ in formulas.answers(get(name).mistakes)]
     if device.TIER != "gpu" and labels:
