@@ -50,7 +50,8 @@ def _main(args: argparse.Namespace) -> int:
         print(f"Expected --seeds of 1 or more, got {args.seeds}.")
         return 2
     device.ask_apart()  # every part of the bank forks
-    seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+    fresh = 0 if args.resume else int.from_bytes(os.urandom(4), "little")  # what goes on draws what it drew
+    seed = fresh if args.seed is None else args.seed
     if args.record and (args.quick or (args.seeds or 100) < 100):
         print("Only a run on all cases, or under 100 seeds and more, is worth recording.")
         return 2

@@ -11,6 +11,7 @@ from autograder.exercises.capstone.qkv_places import wrong_places
 from autograder.inside.calling import Found
 from autograder.inside.probes.packing import LARGE, differentiated
 from autograder.judging import tolerance
+from course_lib.numerics import error
 
 QKV = get("capstone.qkv")
 WATCHED = ("memory in passing", "the gradient of a sum")  # cases in which a copy of do would be seen
@@ -156,3 +157,23 @@ def test_places_in_words():
     of_w[8:16] = True
     assert wrong_places("dw", of_w, args) == "wrong in 8 of 24 rows: only in those of k"
     assert wrong_places("db", of_w[:, 0], args) == "wrong in 8 of 24 rows: only in those of k"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sum_of_db_in_16_bits_is_far_over_its_limit_in_every_draw(seed):
+    """One draw of 100 let it pass: 16 rows after the other, as kernels add them up."""
+    case = next(case for case in QKV.cases if case.name == "many rows, fp16")
+    args = QKV.draw(case, seed, "cpu", "interpreter").args
+    x, w, b, do = (args[name].double() for name in ("x", "w", "b", "do"))
+    qkv = (x @ w.mT + b).requires_grad_()  # one head, all patches real
+    q, k, v = qkv.split(x.shape[-1], -1)
+    o = (q @ k.mT * x.shape[-1] ** -0.5).softmax(-1) @ v
+    rows = torch.autograd.grad(o, qkv, do)[0].flatten(0, 1)
+    total = torch.zeros(rows.shape[1], dtype=torch.float16)
+    for some in rows.split(16):
+        total = total + some.sum(0).half()
+    want = QKV.oracle(args)
+    limits = tolerance.derive(QKV, [(args, want)])["db", torch.float16]
+    found = error(total, want["db"])
+    assert max(getattr(found, metric) / one.limit for metric, one in limits.items()) > 5
+    assert error(rows.sum(0), want["db"]).rms < 1e-10, "the rows are those of the truth"

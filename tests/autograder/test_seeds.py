@@ -478,6 +478,17 @@ def test_a_run_that_was_cut_off_goes_on_from_what_is_through(monkeypatch, tmp_pa
     assert of_right() == sorted([*range(7, 15)] * 2)
 
 
+def test_a_run_that_goes_on_draws_what_it_drew(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(seeds, "main", lambda names, seed, *_: drawn.append(seed) or 0)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for more in ([], [], ["--resume", str(tmp_path)], ["--resume", str(tmp_path)]):
+        assert command.main(parser.parse_args(["start.axpy", "--seeds", "3", *more])) == 0
+    first, second, *resumed = drawn
+    assert first != second and resumed == [0, 0]
+
+
 def test_what_could_not_be_judged_is_a_fault():
     entry = bank.find("start.axpy/right/masked")
     assert "could not be judged: it hangs" in seeds.Drawn(entry, says="it hangs").faults[0]
