@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from autograder import bank
-from autograder.bank import Entry, Result, formulas
+from autograder.bank import Entry, Result, formulas, orders
 from autograder.bank.recording import keep_apart, means
 from autograder.call import in_ranks
 from autograder.call.in_process import examine
@@ -254,7 +254,7 @@ FOUND: dict[tuple[str, int], list[tuple[str, Sequence[dict[str, bool]]]]] = {}
 
 def compute_before(name: str, seeds: Sequence[int], shelf: Shelf | None = None) -> None:
     """What each formula of an exercise gets right under each seed; its children know that too."""
-    labels = [label for label, _ in formulas.answers(get(name).mistakes)]
+    labels = [label for label, _ in _answers(name, seeds[0])]
     if device.TIER != "gpu" and labels:
         rights = _rights_of_all(name, seeds, shelf=shelf)
         FOUND[name, seeds[0]] = list(zip(labels, zip(*rights, strict=True), strict=True))
@@ -342,15 +342,14 @@ def main(
 
 
 def by_formula(name: str, seed: int, seeds: int) -> list[str]:
-    """Mistakes whose formulas earn other points under other seeds, a sentence each.
+    """Mistakes whose formulas earn other points under other seeds, and orders of the honest answer, a sentence each.
 
     No submission runs, so a seed takes seconds, and no GPU is needed for the cases of one: there types and sizes may
     differ, and so what a case shows. A formula may vary of which the bank has no mistake: one of a block of a size that
     nobody chose, say. What is counted output by output, formulas do not tell.
     """
     began, exercise = time.perf_counter(), undiagnosed(name)
-    count = 0 if exercise.parts else sum(1 for _ in formulas.answers(get(name).mistakes))
-    if not count:
+    if not (count := len(_answers(name, seed))):
         print(f"{name}: no formulas to look at", flush=True)
         return []
     torch.set_num_threads(1)
@@ -358,12 +357,14 @@ def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     faults = []
     for tier in exercise.tiers[:1] if plain(exercise) else exercise.tiers:
         seen = _rights_of_all(name, range(seed, seed + seeds), tier)
-        for number, (label, _) in enumerate(formulas.answers(get(name).mistakes)):
+        for number, (label, _) in enumerate(_answers(name, seed)):
             right = [one[number] for one in seen]
             points = [credit(exercise, one, {}) for one in right]
-            if len(set(points)) > 1:
-                under = Counter(case for one in right for case, fine in one.items() if fine)
-                cases = ", ".join(f"“{case}” right under {under[case]}" for case in right[0] if 0 < under[case] < seeds)
+            under = Counter(case for one in right for case, fine in one.items() if fine)
+            least = 0 if label == orders.RIGHT else 1
+            varying = [case for case in right[0] if least <= under[case] < seeds]
+            if varying and (not least or len(set(points)) > 1):
+                cases = ", ".join(f"“{case}” right under {under[case]}" for case in varying)
                 faults.append(f"{label} earns {min(points):g} to {max(points):g} in cases of the {tier}: {cases}")
     took = time.perf_counter() - began
     print(f"{name}: {count} formulas under {seeds} seeds in {took:.0f} s, {len(faults)} vary", flush=True)
@@ -385,9 +386,16 @@ def _rights(name: str, tier: str, shelf: Shelf, seed: int) -> list[dict[str, boo
     """What each formula gets right under a seed."""
     if (found := shelf.take("formulas", tier, seed)) is None:
         drawn = formulas.under(undiagnosed(name), seed, tier)
-        found = [drawn.right(answer) for _, answer in formulas.answers(get(name).mistakes)]
+        found = [drawn.right(answer) for _, answer in _answers(name, seed)]
         shelf.put(found, "formulas", tier, seed)
     return found
+
+
+def _answers(name: str, seed: int) -> list[tuple[str, formulas.Answer]]:
+    """What is computed in place of submissions; what is counted output by output, formulas of mistakes do not tell."""
+    exercise = undiagnosed(name)
+    known = () if exercise.parts else formulas.answers(get(name).mistakes)
+    return [*known, *orders.honest(exercise, seed)]
 
 
 def judged(name: str, seed: int, seeds: int, todo: list[Entry] | None = None, resume: Path | None = None) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from autograder import bank, exercise
-from autograder.bank import command, formulas, recording, seeds
-from autograder.exercise import Call, Case, Draw, Exercise, Mistake
+from autograder.bank import command, formulas, orders, recording, seeds
+from autograder.exercise import Call, Case, Draw, Exercise, Mistake, Precision
 from autograder.exercises.compile import guards
 from autograder.exercises.roofline import growth, regime, softmax, stopwatch
 from autograder.exercises.telling import telling
@@ -259,6 +259,60 @@ def test_a_formula_that_varies_on_a_gpu_alone_is_said(monkeypatch):
     monkeypatch.setattr(seeds, "get", lambda name: lucky)
     (fault,) = seeds.by_formula("start.axpy", 0, 20)
     assert "in cases of the gpu" in fault
+
+
+MEASURED = [name for name, one in exercise.registry().items() if one.precision]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_honest_answer_is_right_whatever_the_order_of_its_sums(name):
+    assert _refused_in_another_order(name, "interpreter") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_honest_answer_is_right_in_the_cases_of_a_gpu_whatever_the_order_of_its_sums(name):
+    assert _refused_in_another_order(name, "gpu") == []
+
+
+def _refused_in_another_order(name: str, tier: str) -> list[tuple[int, str]]:
+    one = seeds.undiagnosed(name)
+    right = {seed: formulas.under(one, seed, tier).right(orders.honest(one, seed)[0][1]) for seed in range(3)}
+    return [(seed, case) for seed, cases in right.items() for case, fine in cases.items() if not fine]
+
+
+def test_an_order_of_the_honest_answer_that_is_refused_is_said(monkeypatch):
+    """1e8 - 1e8 + 1 is 1 in this order alone."""
+    terms = torch.tensor([1e8, -1e8, 1.0]).repeat(64, 1)
+    one = Exercise(
+        name="added", entry="f", points=1, about="", point=(), kind="scenario", mistakes=(), returns=("sums",),
+        cases=(Case("cancelling", lambda d: Call({"x": terms}, "")),),
+        oracle=lambda v: {"sums": v["x"].double().sum(1)},
+        precision=Precision(lambda v: {"sums": v["x"].sum(1)}, "", lambda v: {"sums": 1.01 * v["x"].sum(1)}, "", 1),
+    )  # fmt: skip
+    monkeypatch.setattr(seeds, "undiagnosed", lambda name: one)
+    monkeypatch.setattr(seeds, "get", lambda name: one)
+    (fault,) = seeds.by_formula("start.axpy", 0, 20)
+    assert orders.RIGHT in fault and "“cancelling” right under" in fault
+
+
+def test_every_product_and_every_sum_is_made_in_another_order():
+    x, y = torch.randn(2, 300, 300, generator=torch.Generator().manual_seed(1))
+    ways = (
+        lambda: x @ y,
+        lambda: torch.stack([x, y]) @ torch.stack([y, x]),
+        lambda: torch.nn.functional.linear(x, y, x[0]),
+        lambda: torch.baddbmm(x[None], x[None], y[None]),
+        lambda: x.sum(0),
+        lambda: x.mean((0, 1)),
+        lambda: x.sum(),
+        lambda: x.mean(),
+    )
+    for number, way in enumerate(ways):
+        with orders.Shuffled(2):
+            other = way()
+        assert not torch.equal(other, way()), number
+        torch.testing.assert_close(other, way(), rtol=1e-4, atol=1e-4)
 
 
 def test_formulas_are_judged_in_the_cases_of_a_gpu_without_one():
