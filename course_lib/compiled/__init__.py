@@ -19,6 +19,7 @@ from pathlib import Path
 
 from course_lib.cards import Architecture, architecture, sold_as
 from course_lib.compiled.source import describe
+from course_lib.compiled.unwritten import unwritten
 from course_lib.device import cache_folder, write_atomically
 from course_lib.table import Table, Tabular
 
@@ -209,6 +210,11 @@ def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compil
         warnings.append(
             f"needs {reply['shared_bytes']} bytes of shared memory, sm_{arch} has {limit} for a block: "
             "use smaller tiles or fewer stages"
+        )
+    if lost := unwritten(reply["sass"] or "") if arch == 90 else []:
+        warnings.append(
+            f"the assembler lost a value, and the kernel may read where no memory is ({lost[0]} reads a register that "
+            "nobody wrote): use another tile or number of warps"
         )
     if reply["has_dot"]:
         warnings += _on_tensor_cores(target, count)

@@ -323,7 +323,7 @@ if largest:
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
 # version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
-# one in this table, in bf16, falls from 8.4 ms to 1.9. Keep that in mind: section 9 shows why.
+# one in this table, in bf16, falls from 8.4 ms to 1.8. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
@@ -2242,6 +2242,12 @@ Table(
 # interpreter has no times to compare: each setting runs once and the first is kept.) Later calls pay too, since the key
 # is made in Python before every launch. And the winner can change from one process to the next, and with it the last
 # bits. So search with it and write down what won, as the course does in `course_lib/kernels/attention/tuning.py`.
+#
+# A right kernel can also come out of the compiler broken. Where keys lie by columns (`k.stride(2)` is 1) and a tile has
+# 128 of them with 32 columns, the assembler of Triton 3.6 and 3.7 can lose the address of a tile of $V$: on
+# an H200 such a forward kernel of ours ended with `illegal memory access`, and nothing in its source is wrong
+# ([triton#11366](https://github.com/triton-lang/triton/issues/11366)). The machine code shows it without a GPU, and
+# `compiled` warns that the assembler lost a value. With 64 keys a tile it is right.
 #
 # ## Exercise 4.5 `flash.speed` (90 min, 4 points and 10 for speed)
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.

@@ -44,6 +44,7 @@ class Launch:
     stages: int = 0
     instructions: tuple[str, ...] = ()  # kinds that stand in the code
     sizes: tuple[tuple[str, int], ...] = ()  # constants: BLOCK_M and the like
+    unwritten: tuple[str, ...] = ()  # instructions that read what nobody wrote, on an H200
 
     def wrong(self) -> str:
         """Why it does not start, or ""."""
@@ -54,6 +55,8 @@ class Launch:
             return f"needs {self.shared_bytes} B of shared memory, a program has {has.shared_limit_bytes}"
         if self.warps * 32 > has.threads_a_program or self.warps > has.warps:
             return f"needs {self.warps} warps"
+        if self.unwritten:
+            return f"reads a register that nobody wrote: {self.unwritten[0]}"
         rounded = -(-self.registers // 8) * 8 * 32 * self.warps
         return f"needs {rounded} registers" if rounded > has.registers else ""
 
@@ -212,6 +215,7 @@ def compiled(one) -> Launch:
     call, dtype, kernel, arch, source, options = one
     from triton.compiler import ASTSource
 
+    from course_lib.compiled.unwritten import unwritten
     from course_lib.compiled.worker import INSTRUCTIONS, disassemble
 
     if kernel.is_gluon():
@@ -231,7 +235,7 @@ def compiled(one) -> Launch:
         return Launch(**known, error=f"{type(error).__name__}: {error}"[:300])
     log.seek(0)
     spills = re.search(r"(\d+) bytes spill stores", log.read().decode(errors="replace"))
-    usage = disassemble(made.asm["cubin"], sass=False)[0]
+    usage, sass = disassemble(made.asm["cubin"], sass=arch == 90)
     return Launch(
         **known,
         shared_bytes=made.metadata.shared,
@@ -240,6 +244,7 @@ def compiled(one) -> Launch:
         warps=made.metadata.num_warps,
         stages=options.num_stages,
         instructions=tuple(kind for kind, regex in INSTRUCTIONS.items() if re.search(regex, made.asm["ptx"])),
+        unwritten=tuple(unwritten(sass or "") if arch == 90 else ()),
     )
 
 

@@ -266,5 +266,6 @@ def test_what_does_not_start_is_said_in_words():
         "needs 131072 B of shared memory, a program has 101376"
     )
     assert Launch(75, "a", "fp16", "k", warps=33).wrong() == "needs 33 warps"
+    assert "nobody wrote: UMOV UR4, UR5" in Launch(90, "a", "fp16", "k", unwritten=("UMOV UR4, UR5",)).wrong()
     assert Launch(90, "a", "fp16", "k", warps=32, registers=72).wrong() == "needs 73728 registers"
     assert Launch(90, "a", "fp16", "k", warps=8, registers=255, shared_bytes=232448).wrong() == ""

@@ -195,6 +195,8 @@ def _dkdv_kernel(
 
 
 # queries, keys, warps, stages of the forward pass, of dq, of dk and dv
+# (with 128 keys of 32 columns that lie by columns, ptxas 12.8 loses a descriptor: triton#11366)
+UP_TO_32 = ((64, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3))
 UP_TO_64 = ((64, 128, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3))
 UP_TO_128 = ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 2))
 WITHOUT_TENSOR_CORES = ((32, 32, 4, 1), (32, 32, 4, 1), (32, 32, 4, 1))
@@ -208,7 +210,7 @@ def attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale):
     batch, heads, n_q, head_size = q.shape
     n_k, columns = k.shape[2], triton.next_power_of_2(head_size)
     meta = {"CAUSAL": causal, "D": columns, "FULL": columns == head_size}
-    forward, for_q, for_k = UP_TO_64 if columns <= 64 else UP_TO_128
+    forward, for_q, for_k = UP_TO_32 if columns <= 32 else UP_TO_64 if columns <= 64 else UP_TO_128
     if q.element_size() == 4 or not q.is_cuda:
         forward, for_q, for_k = WITHOUT_TENSOR_CORES
     delta, shift = torch.empty_like(lse), torch.empty_like(lse)
