@@ -214,7 +214,7 @@ def _compiled(reply: dict, arch: int, num_warps: int, num_stages: int) -> Compil
     if lost := unwritten(reply["sass"] or "") if arch == 90 else []:
         warnings.append(
             f"the assembler lost a value, and the kernel may read where no memory is ({lost[0]} reads a register that "
-            "nobody wrote): use another tile or number of warps"
+            "nobody wrote): use another tile, or Triton's newer assembler by TRITON_PTXAS_PATH"
         )
     if reply["has_dot"]:
         warnings += _on_tensor_cores(target, count)

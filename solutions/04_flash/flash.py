@@ -2247,7 +2247,8 @@ Table(
 # 128 of them with 32 columns, the assembler of Triton 3.6 and 3.7 can lose the address of a tile of $V$: on
 # an H200 such a forward kernel of ours ended with `illegal memory access`, and nothing in its source is wrong
 # ([triton#11366](https://github.com/triton-lang/triton/issues/11366)). The machine code shows it without a GPU, and
-# `compiled` warns that the assembler lost a value. With 64 keys a tile it is right.
+# `compiled` warns that the assembler lost a value. With 64 keys a tile it is right; so it is with the newer assembler
+# that Triton brings for Blackwell, `backends/nvidia/bin/ptxas-blackwell` in its folder, if `TRITON_PTXAS_PATH` names it.
 #
 # ## Exercise 4.5 `flash.speed` (90 min, 4 points and 10 for speed)
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.

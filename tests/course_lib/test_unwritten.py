@@ -1,11 +1,16 @@
 """What the assembler forgot to write, found in machine code."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from course_lib.compiled import compile_kernel
 from course_lib.compiled.unwritten import unwritten
+from course_lib.compiled.worker import disassemble
+
+# isort: split
+import triton
 
 STRIDES = [f"s_{one}{axis}" for one in "oqkv" for axis in ("b", "h", "n" if one in "kv" else "m", "d")]
 TUNED = (str(Path(__file__).parents[1] / "bank/flash.speed/right/tuned.py"), "_forward_kernel")
@@ -47,7 +52,7 @@ def test_each_function_begins_anew():
 
 
 @pytest.mark.parametrize(("keys", "lost"), [(128, True), (64, False)])
-def test_a_kernel_whose_descriptor_the_assembler_loses_is_told_of(keys, lost):
+def test_a_kernel_whose_descriptor_the_assembler_loses_is_told_of(keys, lost, tmp_path):
     """On an H200 the first fails with an illegal memory access; ptxas 12.8 makes the same code there and here."""
     types = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), "*fp16") | {"lse_ptr": "*fp32", "scale": "fp32"}
     types |= dict.fromkeys(["heads", "n_q", "n_k", "head_size", *STRIDES], "i32")
@@ -59,3 +64,9 @@ def test_a_kernel_whose_descriptor_the_assembler_loses_is_told_of(keys, lost):
     if made.sass is None:
         pytest.skip("no disassembler")
     assert any("the assembler lost a value" in text for text in made.warnings) == lost
+    tools, cubin = Path(triton.__file__).parent / "backends/nvidia/bin", tmp_path / "made.cubin"
+    (tmp_path / "made.ptx").write_text(made.ptx)
+    newer = [tools / "ptxas-blackwell", "--gpu-name=sm_90a", tmp_path / "made.ptx", "-o", cubin]
+    subprocess.run(newer, check=True, capture_output=True)
+    sass = disassemble(cubin.read_bytes())[1]
+    assert "HGMMA" in sass and unwritten(sass) == [], "and with the newer assembler it is right"
