@@ -344,9 +344,9 @@ def main(
 def by_formula(name: str, seed: int, seeds: int) -> list[str]:
     """Mistakes whose formulas earn other points under other seeds, and orders of the honest answer, a sentence each.
 
-    No submission runs, so a seed takes seconds, and no GPU is needed for the cases of one: there types and sizes may
-    differ, and so what a case shows. A formula may vary of which the bank has no mistake: one of a block of a size that
-    nobody chose, say. What is counted output by output, formulas do not tell.
+    No submission runs, so a seed takes seconds, or minutes where rows are many, and no GPU is needed for the cases of
+    one: there types and sizes may differ, and so what a case shows. A formula may vary of which the bank has no
+    mistake: one of a block of a size that nobody chose, say. What is counted output by output, formulas do not tell.
     """
     began, exercise = time.perf_counter(), undiagnosed(name)
     if not (count := len(_answers(name, seed))):
