@@ -2243,12 +2243,13 @@ Table(
 # is made in Python before every launch. And the winner can change from one process to the next, and with it the last
 # bits. So search with it and write down what won, as the course does in `course_lib/kernels/attention/tuning.py`.
 #
-# A right kernel can also come out of the compiler broken. Where keys lie by columns (`k.stride(2)` is 1) and a tile has
-# 128 of them with 32 columns, the assembler of Triton 3.6 and 3.7 can lose the address of a tile of $V$: on
-# an H200 such a forward kernel of ours ended with `illegal memory access`, and nothing in its source is wrong
+# A right kernel can also come out of the compiler broken. Where tiles have 32 columns, keys lie by columns and values by
+# rows (`k.stride(2)` and `v.stride(3)` are 1), the assembler of Triton 3.6 and 3.7 can lose the address of a tile of
+# $V$: on an H200 such a forward kernel of ours ended with `illegal memory access`, and nothing in its source is wrong
 # ([triton#11366](https://github.com/triton-lang/triton/issues/11366)). The machine code shows it without a GPU, and
-# `compiled` warns that the assembler lost a value. With 64 keys a tile it is right; so it is with the newer assembler
-# that Triton brings for Blackwell, `backends/nvidia/bin/ptxas-blackwell` in its folder, if `TRITON_PTXAS_PATH` names it.
+# `compiled` warns that the assembler lost a value. No case of the exercise has this layout. The way out is the newer
+# assembler that Triton brings for Blackwell, `backends/nvidia/bin/ptxas-blackwell` in its folder, if
+# `TRITON_PTXAS_PATH` names it; or keys that lie by rows.
 #
 # ## Exercise 4.5 `flash.speed` (90 min, 4 points and 10 for speed)
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.

@@ -195,7 +195,7 @@ def _dkdv_kernel(
 
 
 # queries, keys, warps, stages of the forward pass, of dq, of dk and dv
-# (with 128 keys of 32 columns that lie by columns, ptxas 12.8 loses a descriptor: triton#11366)
+# (with 128 keys of 32 columns, keys by columns and values by rows, ptxas 12.8 loses a descriptor: triton#11366)
 UP_TO_32 = ((64, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3))
 UP_TO_64 = ((64, 128, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3))
 UP_TO_128 = ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 2))
