@@ -1,9 +1,8 @@
 """Uniform registers that machine code for an H100 or H200 reads and nobody wrote: a mistake of the assembler.
 
-ptxas 12.8, which comes with Triton 3.6 and 3.7, loses the descriptor of a product of tensor cores in some kernels: seen
-in attention with tiles of 32 columns, keys by columns and values by rows, in most tiles that one would take. The product
-then reads shared memory where there is none (triton#11366 has such a kernel). Source, PTX and log are right; only
-machine code tells.
+ptxas 12.8, which comes with Triton 3.6 and 3.7, loses the descriptor of a product of tensor cores in some kernels: in
+attention with tiles of 32 columns, keys by columns and values by rows, with most tiles that one would take. The product
+reads shared memory where there is none (triton#11366 has such a kernel). Only machine code tells, no source and no log.
 """
 
 from __future__ import annotations
