@@ -384,10 +384,10 @@ def _rights_of_all(
 
 def _rights(name: str, tier: str, shelf: Shelf, seed: int) -> list[dict[str, bool]]:
     """What each formula gets right under a seed."""
-    if (found := shelf.take("formulas", tier, seed)) is None:
+    if (found := shelf.take("answers", tier, seed)) is None:
         drawn = formulas.under(undiagnosed(name), seed, tier)
         found = [drawn.right(answer) for _, answer in _answers(name, seed)]
-        shelf.put(found, "formulas", tier, seed)
+        shelf.put(found, "answers", tier, seed)
     return found
 
 
