@@ -2249,7 +2249,7 @@ Table(
 # ([triton#11366](https://github.com/triton-lang/triton/issues/11366)). The machine code shows it without a GPU, and
 # `compiled` warns that the assembler lost a value. No case of the exercise has this layout. The way out is the newer
 # assembler that Triton brings for Blackwell, `backends/nvidia/bin/ptxas-blackwell` in its folder, if
-# `TRITON_PTXAS_PATH` names it; or keys that lie by rows.
+# `TRITON_PTXAS_PATH` names it (read in its machine code, not yet run on a GPU); or keys that lie by rows.
 #
 # ## Exercise 4.5 `flash.speed` (90 min, 4 points and 10 for speed)
 # Write `attention_step(q, k, v, dout, out, lse, dq, dk, dv, causal, scale)`: forward and backward of one training step.

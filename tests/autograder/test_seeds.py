@@ -294,6 +294,10 @@ def test_an_order_of_the_honest_answer_that_is_refused_is_said(monkeypatch):
     monkeypatch.setattr(seeds, "get", lambda name: one)
     (fault,) = seeds.by_formula("start.axpy", 0, 20)
     assert orders.RIGHT in fault and "“cancelling” right under" in fault
+    always = [(orders.RIGHT, lambda v: {"sums": torch.zeros(64)})]
+    monkeypatch.setattr(orders, "honest", lambda exercise, seed: always)
+    (fault,) = seeds.by_formula("start.axpy", 0, 4)
+    assert "“cancelling” right under 0" in fault
 
 
 def test_every_product_and_every_sum_is_made_in_another_order():
